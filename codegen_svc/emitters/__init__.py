@@ -1,0 +1,1 @@
+"""Loop kernels to source text."""

@@ -1,0 +1,130 @@
+"""The one error hierarchy, and how each error looks over gRPC.
+
+Raise where the fact is known; `kernelfarm.service.interceptors` translates once, at the edge.
+A message says what was seen, what was expected, and what to do next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class KernelfarmError(Exception):
+    """Any error that kernelfarm raises on purpose.
+
+    `status` is the name of the gRPC status, `reason` a stable word that programs may test.
+    """
+
+    status: ClassVar[str] = "INTERNAL"
+    reason: ClassVar[str] = "INTERNAL"
+    retry_after_s: float | None = None
+
+
+class CallerError(KernelfarmError):
+    """The caller's mistake: the same request fails again."""
+
+    status = "INVALID_ARGUMENT"
+    reason = "INVALID_REQUEST"
+
+
+class MalformedMessageError(CallerError):
+    """Bytes that are no valid message, or a message whose required parts are missing."""
+
+    reason = "MALFORMED_MESSAGE"
+
+
+class InvalidGraphError(CallerError):
+    """A graph that breaks a rule: cyclic, undefined values, a shape that contradicts its operator."""
+
+    reason = "INVALID_GRAPH"
+
+
+class UnsupportedDTypeError(CallerError):
+    """An element type that the farm does not know."""
+
+    reason = "UNSUPPORTED_DTYPE"
+
+
+class UnknownTargetError(CallerError):
+    """A target descriptor that names no chip of this farm."""
+
+    reason = "UNKNOWN_TARGET"
+
+
+class UnsupportedVersionError(CallerError):
+    """A contract version that this farm does not speak."""
+
+    status = "FAILED_PRECONDITION"
+    reason = "UNSUPPORTED_ABI_VERSION"
+
+
+class MessageTooLargeError(CallerError):
+    """A message larger than the farm accepts."""
+
+    status = "RESOURCE_EXHAUSTED"
+    reason = "MESSAGE_TOO_LARGE"
+
+
+class NotFoundError(CallerError):
+    """A key or digest that is not stored."""
+
+    status = "NOT_FOUND"
+    reason = "NOT_FOUND"
+
+
+class KernelRejectedError(CallerError):
+    """A kernel that the target's toolchain cannot compile; deterministic, so retrying is futile."""
+
+    status = "FAILED_PRECONDITION"
+    reason = "KERNEL_REJECTED"
+
+
+class UnavailableError(KernelfarmError):
+    """A room, broker, cache or toolchain that does not answer now; retry with backoff."""
+
+    status = "UNAVAILABLE"
+    reason = "UNAVAILABLE"
+    retry_after_s = 1.0
+
+
+class FarmFullError(UnavailableError):
+    """Too much work is queued; retry after the delay."""
+
+    status = "RESOURCE_EXHAUSTED"
+    reason = "FARM_FULL"
+
+
+class DeadlineError(KernelfarmError):
+    """The caller's deadline passed; the work goes on for later callers."""
+
+    status = "DEADLINE_EXCEEDED"
+    reason = "DEADLINE_EXCEEDED"
+
+
+class InternalError(KernelfarmError):
+    """Our bug: an invariant does not hold."""
+
+
+class VerificationError(InternalError):
+    """An IR that a pass produced breaks a rule of its grammar."""
+
+    reason = "VERIFICATION_FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFacts:
+    """What travels of an error: status name, reason word, message, and the delay before a retry."""
+
+    status: str
+    reason: str
+    message: str
+    retry_after_s: float | None
+
+
+def error_facts(error: BaseException) -> ErrorFacts:
+    """The facts of an error as they travel; foreign exceptions are our bug and stay anonymous."""
+    if isinstance(error, KernelfarmError):
+        return ErrorFacts(error.status, error.reason, str(error), error.retry_after_s)
+    message = "internal error: report it with the request id"
+    return ErrorFacts("INTERNAL", "INTERNAL", message, None)

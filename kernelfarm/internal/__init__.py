@@ -1,0 +1,1 @@
+"""Generated protobuf and gRPC code; made by `make protos`, never edited."""

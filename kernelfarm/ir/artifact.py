@@ -1,0 +1,86 @@
+"""What code generation makes of one kernel: stages, binary, launch facts, guards."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from kernelfarm.ir.symbolic import Expr
+
+
+@dataclass(frozen=True, slots=True)
+class StageText:
+    """One stage of a compilation with its content: UTF-8 text, or bytes of a binary."""
+
+    name: str
+    content: bytes
+    is_text: bool
+
+
+class GuardSubject(enum.Enum):
+    """What a guard atom looks at."""
+
+    SYMBOL = "symbol"
+    PARAM_ADDRESS = "param_address"
+    PARAM_EXTENT = "param_extent"
+
+
+class GuardOp(enum.Enum):
+    """Comparison of a guard atom."""
+
+    EQ = "=="
+    NE = "!="
+    LT = "<"
+    LE = "<="
+    GT = ">"
+    GE = ">="
+    DIVISIBLE = "divisible by"
+
+
+@dataclass(frozen=True, slots=True)
+class GuardAtom:
+    """One condition: a symbol by name, or a buffer parameter's address (bytes) or extent (elements)."""
+
+    subject: GuardSubject
+    name: str | int
+    op: GuardOp
+    operand: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFacts:
+    """What a launch needs beyond the binary; zero or empty where it does not apply.
+
+    `grid` is over the kernel's size symbols. `arguments` names the binary's arguments in order:
+    `buffer`, `size`, `scratch`, `threads`.
+    """
+
+    symbol: str
+    grid: tuple[Expr, ...] = ()
+    num_warps: int = 0
+    warp_size: int = 0
+    shared_bytes: int = 0
+    registers: int = 0
+    spills: int = 0
+    xblock_elems: int = 0
+    rblock_elems: int = 0
+    local_bytes: int = 0
+    arguments: tuple[str, ...] = ()
+    extras: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltKernel:
+    """One variant of one kernel for one target, as a backend returns it.
+
+    `guard` empty means that it may always be launched. `binary_stage` names the stage that is
+    loaded. A stub cannot run on the device and says why.
+    """
+
+    binary_stage: str
+    stages: tuple[StageText, ...]
+    launch: LaunchFacts
+    guard: tuple[GuardAtom, ...] = ()
+    is_stub: bool = False
+    stub_reason: str = ""
+    notes: tuple[str, ...] = field(default=())

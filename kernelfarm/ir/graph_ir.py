@@ -1,0 +1,151 @@
+"""The tensor graph: one structure for captured ATen graphs and for Prims graphs.
+
+Grammar:
+
+    Graph ::= dialect, symbols: [SizeSymbol], inputs: [Input], nodes: [Node], outputs: [Arg]
+    Input ::= value id, TensorType | symbol name | Constant
+    Node  ::= op, args: [Arg], attrs: [(name, Arg)], results: [value id], types: [TensorType]
+    Arg   ::= Ref(value id) | None | int | float | bool | str | DType | Expr | (Arg, ...)
+
+Values are defined once and used after their definition; nothing is mutated. In the `prims`
+dialect every positional argument is a Ref and all else stands in the attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Union
+
+from kernelfarm.dtypes import DType
+from kernelfarm.ir.symbolic import ONE, Expr
+
+ABI_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A use of a value."""
+
+    value: int
+
+
+Arg = Union[Ref, None, int, float, bool, str, DType, Expr, tuple["Arg", ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Element type and extents; strides (in elements) only where they bind, else None."""
+
+    dtype: DType
+    shape: tuple[Expr, ...]
+    strides: tuple[Expr, ...] | None = None
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class SizeSymbol:
+    """A size that varies between calls, with its inclusive range; `upper` None is unbounded."""
+
+    name: str
+    lower: int
+    upper: int | None
+    hint: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A constant tensor by content: contiguous little-endian elements."""
+
+    type: TensorType
+    sha256: bytes
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One input by position: a tensor, a symbolic integer (its symbol's name), or a constant."""
+
+    value: int
+    kind: TensorType | str | Constant
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operator application; `origins` are indices of captured nodes (debug facts, in no key)."""
+
+    op: str
+    args: tuple[Arg, ...]
+    attrs: tuple[tuple[str, Arg], ...]
+    results: tuple[int, ...]
+    types: tuple[TensorType, ...]
+    origins: tuple[int, ...] = ()
+    location: int = 0
+
+    def attr(self, name: str, default: Arg = None) -> Arg:
+        """The attribute's value, or the default."""
+        return next((value for key, value in self.attrs if key == name), default)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A functional tensor graph.
+
+    `output_types` has one entry for each output, with binding strides; None where the output is
+    not a tensor.
+    """
+
+    dialect: str
+    symbols: tuple[SizeSymbol, ...]
+    inputs: tuple[Input, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Arg, ...]
+    output_types: tuple[TensorType | None, ...]
+    locations: tuple[str, ...] = ()
+    abi_version: int = ABI_VERSION
+
+    def types(self) -> dict[int, TensorType]:
+        """Type of every tensor value by id."""
+        found = {i.value: t for i in self.inputs if (t := tensor_type_of(i)) is not None}
+        for node in self.nodes:
+            found.update(zip(node.results, node.types, strict=True))
+        return found
+
+
+def tensor_type_of(source: Input) -> TensorType | None:
+    """The tensor type of an input; None for a symbolic integer."""
+    if isinstance(source.kind, TensorType):
+        return source.kind
+    return source.kind.type if isinstance(source.kind, Constant) else None
+
+
+def refs_in(arg: Arg) -> Iterator[int]:
+    """Ids of all values that an argument uses, in order, with repetition."""
+    if isinstance(arg, Ref):
+        yield arg.value
+    elif isinstance(arg, tuple):
+        for item in arg:
+            yield from refs_in(item)
+
+
+def uses_of(node: Node) -> Iterator[int]:
+    """Ids of all values that a node uses: positional arguments first, then attributes in order."""
+    for arg in node.args:
+        yield from refs_in(arg)
+    for _, arg in node.attrs:
+        yield from refs_in(arg)
+
+
+def contiguous_strides(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """Row-major strides in elements."""
+    strides: list[Expr] = []
+    step = ONE
+    for extent in reversed(shape):
+        strides.append(step)
+        step = step * extent
+    return tuple(reversed(strides))

@@ -1,0 +1,189 @@
+"""The loop kernel: a nest over outer and reduction axes with a straight-line SSA body.
+
+Grammar:
+
+    Kernel    ::= name, params: [Param], sizes: [SizeSymbol], outer: [Axis], reduction: [Axis],
+                  body: [Statement], comments
+    Statement ::= Load(param, index, mask?, other?)   -> value   reads param[index]
+                | Literal(dtype, value)               -> value
+                | IndexValue(dtype, expr)             -> value   an index expression as a number
+                | Compute(op, operands, dtype)        -> value   a scalar Prims operation
+                | Reduce(op, operand, dtype)          -> value   over all reduction axes
+                | Indirect(symbol, value, extent)     -> no value; `symbol` is usable in later indices
+                | Store(param, index, value)          -> no value
+
+Statement number N defines value N. A value *varies* over the reduction axes if its index does or an
+operand does; Reduce turns a varying value into one that does not. A Store of a value that does not
+vary, at an index that does not, happens once per outer point. Positions are in elements from the
+start of the buffer. All stores of a kernel go to buffers that it does not load from, unless the
+parameter is INOUT, and then load and store of one element happen at the same point.
+Arithmetic on f16/bf16 happens in f32: loads of narrow floats are followed by `convert` to f32 and
+stores are preceded by `convert` back, so that emitters never compute in a narrow type.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Union
+
+from kernelfarm.dtypes import DType
+from kernelfarm.ir.graph_ir import SizeSymbol
+from kernelfarm.ir.symbolic import Expr
+
+
+class Access(enum.Enum):
+    """What a kernel does with a buffer."""
+
+    READ = "in"
+    WRITE = "out"
+    READ_WRITE = "inout"
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One buffer parameter: name (`in0`, `out0`, `inout0`), element type, elements spanned."""
+
+    name: str
+    dtype: DType
+    size_elems: Expr
+    access: Access
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A loop variable that runs from 0 to extent-1."""
+
+    name: str
+    extent: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The element at `index`; where `mask` is false nothing is read and `other` is the value."""
+
+    param: str
+    index: Expr
+    mask: int | None = None
+    other: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A number of a type; bools are 0 or 1."""
+
+    dtype: DType
+    value: float | int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexValue:
+    """An index expression as a number (i32 or i64)."""
+
+    dtype: DType
+    expr: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """A scalar operation of `kernelfarm.ir.prims` on earlier values."""
+
+    op: str
+    operands: tuple[int, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """A reduction over all reduction axes; arg-reductions give the flat index of the first hit."""
+
+    op: str
+    operand: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Indirect:
+    """An index read from memory: wrapped if negative, checked against the extent.
+
+    An index outside -extent..extent-1 makes the kernel report failure; the access itself is
+    clamped, so that memory stays safe.
+    """
+
+    symbol: str
+    value: int
+    extent: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Writes a value to the element at `index`."""
+
+    param: str
+    index: Expr
+    value: int
+
+
+Statement = Union[Load, Literal, IndexValue, Compute, Reduce, Indirect, Store]
+
+REDUCE_OPS = ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel; name and comments are debug text and part of no key."""
+
+    name: str
+    params: tuple[Param, ...]
+    sizes: tuple[SizeSymbol, ...]
+    outer: tuple[Axis, ...]
+    reduction: tuple[Axis, ...]
+    body: tuple[Statement, ...]
+    comments: tuple[str, ...] = ()
+
+    def param(self, name: str) -> Param:
+        """The parameter of that name."""
+        return next(p for p in self.params if p.name == name)
+
+
+def operands_of(statement: Statement) -> tuple[int, ...]:
+    """Ids of the values that a statement uses directly (not through indirect symbols)."""
+    match statement:
+        case Load(mask=mask, other=other):
+            return tuple(v for v in (mask, other) if v is not None)
+        case Compute(operands=operands):
+            return operands
+        case Reduce(operand=operand):
+            return (operand,)
+        case Indirect(value=value) | Store(value=value):
+            return (value,)
+        case _:
+            return ()
+
+
+def index_of(statement: Statement) -> Expr | None:
+    """The index expression of a statement, if it has one."""
+    match statement:
+        case Load(index=index) | Store(index=index):
+            return index
+        case IndexValue(expr=expr):
+            return expr
+        case _:
+            return None
+
+
+def varying_values(kernel: Kernel) -> frozenset[int]:
+    """Statement numbers whose value (or store) varies over the reduction axes."""
+    axes = {axis.name for axis in kernel.reduction}
+    varying: set[int] = set()
+    symbols = set(axes)
+    for number, statement in enumerate(kernel.body):
+        if isinstance(statement, Reduce):
+            continue
+        index = index_of(statement)
+        by_index = index is not None and not symbols.isdisjoint(index.symbols)
+        if by_index or any(v in varying for v in operands_of(statement)):
+            varying.add(number)
+            if isinstance(statement, Indirect):
+                symbols.add(statement.symbol)
+    return frozenset(varying)

@@ -1,0 +1,116 @@
+"""The closed set of Prims: what each is, and which scalar operations loop kernels may use.
+
+Prims have value semantics: no strides, no implicit broadcast, no implicit promotion. All
+elementwise operands of a prim have one shape and (but for `where`'s condition) one element type.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from kernelfarm.dtypes import DType
+
+
+class PrimKind(enum.Enum):
+    """The groups of prims; each group lowers in one way."""
+
+    ELEMENTWISE = "elementwise"
+    PREDICATE = "predicate"
+    CREATE = "create"
+    VIEW = "view"
+    STRUCTURAL = "structural"
+    REDUCE = "reduce"
+    SCAN = "scan"
+    INDEX = "index"
+    EXTERN = "extern"
+
+
+@dataclass(frozen=True, slots=True)
+class Prim:
+    """One prim.
+
+    `arity` counts tensor operands, None for any number; `attrs` names its attributes in order.
+    Kinds: ELEMENTWISE keeps its operands' element type, PREDICATE gives bool.
+    """
+
+    name: str
+    kind: PrimKind
+    arity: int | None
+    attrs: tuple[str, ...] = ()
+
+
+def _prims(kind: PrimKind, arity: int, names: str) -> list[Prim]:
+    return [Prim(name, kind, arity) for name in names.split()]
+
+
+_E, _P = PrimKind.ELEMENTWISE, PrimKind.PREDICATE
+
+_TABLE: tuple[Prim, ...] = (
+    *_prims(
+        _E,
+        1,
+        "neg abs sign reciprocal sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos"
+        " atan sinh cosh tanh asinh acosh atanh erf erfc sigmoid floor ceil trunc round_even bitwise_not",
+    ),
+    *_prims(
+        _E,
+        2,
+        "add sub mul div floor_div trunc_div mod_floor fmod pow atan2 maximum minimum fmax fmin"
+        " copysign bit_and bit_or bit_xor shl shr_arith",
+    ),
+    *_prims(_P, 1, "isnan isinf isfinite signbit logical_not"),
+    *_prims(_P, 2, "eq ne lt le gt ge logical_and logical_or logical_xor"),
+    # where(condition: bool, if_true, if_false)
+    Prim("where", _E, 3),
+    # convert(x), dtype: float to integer truncates, anything to bool is `!= 0`.
+    Prim("convert", _E, 1, ("dtype",)),
+    # full(), shape, value (int or float or bool), dtype
+    Prim("full", PrimKind.CREATE, 0, ("dtype", "shape", "value")),
+    # iota(), length: 0, 1, 2, ... of an integer dtype, rank 1
+    Prim("iota", PrimKind.CREATE, 0, ("dtype", "length")),
+    Prim("reshape", PrimKind.VIEW, 1, ("shape",)),
+    # permute(x), dims: result axis k is operand axis dims[k]
+    Prim("permute", PrimKind.VIEW, 1, ("dims",)),
+    # broadcast_in_dim(x), shape, dims: operand axis k becomes result axis dims[k]; extents equal or 1
+    Prim("broadcast_in_dim", PrimKind.VIEW, 1, ("dims", "shape")),
+    # slice(x), starts, limits, steps: one each for every axis, 0 <= start <= limit <= extent, step >= 1
+    Prim("slice", PrimKind.VIEW, 1, ("limits", "starts", "steps")),
+    Prim("flip", PrimKind.VIEW, 1, ("dims",)),
+    # cat(x, y, ...), dim
+    Prim("cat", PrimKind.STRUCTURAL, None, ("dim",)),
+    # pad(x), low, high (one each for every axis, >= 0), value
+    Prim("pad", PrimKind.STRUCTURAL, 1, ("high", "low", "value")),
+    # Reductions drop the reduced axes. `dims` sorted. argmax/argmin: i64, flat over the reduced axes.
+    *(
+        Prim(name, PrimKind.REDUCE, 1, ("dims",))
+        for name in ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin")
+    ),
+    Prim("cumsum", PrimKind.SCAN, 1, ("dim",)),
+    # take(x, index), dim: index (i32/i64, any shape) replaces axis dim: result shape is
+    # x.shape[:dim] + index.shape + x.shape[dim+1:]; negative indices wrap, others are checked.
+    Prim("take", PrimKind.INDEX, 2, ("dim",)),
+    # gather_nd(x, i0, i1, ...), dims: indices of one shape S replace the axes `dims` of x; the result is
+    # S + the remaining axes of x in order.
+    Prim("gather_nd", PrimKind.INDEX, None, ("dims",)),
+    # gather_along(x, index), dim: torch.gather
+    Prim("gather_along", PrimKind.INDEX, 2, ("dim",)),
+    # extern(x, y, ...), node, op: captured node number `node` run by the client's framework on these
+    # tensors. Results as in the node's types, whose strides bind.
+    Prim("extern", PrimKind.EXTERN, None, ("is_contraction", "node", "op")),
+)
+
+PRIMS: dict[str, Prim] = {prim.name: prim for prim in _TABLE}
+"""Every prim by name."""
+
+SCALAR_OPS: frozenset[str] = frozenset(
+    prim.name for prim in _TABLE if prim.kind in (PrimKind.ELEMENTWISE, PrimKind.PREDICATE)
+)
+"""Operations that a loop kernel's Compute may name."""
+
+BOOL_RESULTS: frozenset[str] = frozenset(p.name for p in _TABLE if p.kind is PrimKind.PREDICATE)
+
+
+def scalar_result_dtype(op: str, operand: DType) -> DType:
+    """Element type of a scalar operation's result, `convert` apart; `operand` is the last operand's."""
+    return DType.BOOL if op in BOOL_RESULTS else operand

@@ -1,0 +1,321 @@
+"""Simplification of index expressions under ranges, and proofs about them.
+
+Every rule here needs to know how large its symbols can be; each is fuzzed against brute force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kernelfarm.ir.symbolic import (
+    Atom,
+    Expr,
+    FloorDiv,
+    IntLike,
+    Max,
+    Min,
+    Mod,
+    Monomial,
+    Symbol,
+    as_expr,
+    floor_div,
+    maximum,
+    minimum,
+    mod,
+)
+
+Interval = tuple[int | None, int | None]
+"""Inclusive numeric bounds; None is unbounded."""
+
+_PROOF_DEPTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Inclusive range of a symbol; an end may itself be symbolic, None is unbounded."""
+
+    lower: Expr
+    upper: Expr | None
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Ranges of symbols.
+
+    Example:
+        >>> from kernelfarm.ir.symbolic import symbol
+        >>> bounds = Bounds.of_extents({"i": 8, "j": symbol("s0")}).with_size("s0", 2, None)
+        >>> i, j, s0 = symbol("i"), symbol("j"), symbol("s0")
+        >>> str(simplify((i * s0 + j) // s0, bounds))
+        'i'
+    """
+
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+
+    @staticmethod
+    def of_extents(extents: Mapping[str, IntLike]) -> Bounds:
+        """Loop variables that run from 0 to extent-1."""
+        zero = as_expr(0)
+        return Bounds({name: Range(zero, as_expr(size) - 1) for name, size in extents.items()})
+
+    def with_size(self, name: str, lower: int, upper: int | None) -> Bounds:
+        """The same with one more size symbol."""
+        top = None if upper is None else as_expr(upper)
+        return Bounds({**self.ranges, name: Range(as_expr(lower), top)})
+
+    def merged(self, other: Bounds) -> Bounds:
+        """Both; the other's ranges win."""
+        return Bounds({**self.ranges, **other.ranges})
+
+    def is_nonnegative(self, expr: Expr) -> bool:
+        """True if `expr >= 0` is proven for every assignment within the ranges."""
+        return self._prove(expr, _PROOF_DEPTH)
+
+    def is_less(self, left: IntLike, right: IntLike) -> bool:
+        """True if `left < right` is proven."""
+        return self.is_nonnegative(as_expr(right) - as_expr(left) - 1)
+
+    def is_within(self, expr: Expr, extent: IntLike) -> bool:
+        """True if `0 <= expr < extent` is proven."""
+        return self.is_nonnegative(expr) and self.is_less(expr, extent)
+
+    def interval(self, expr: Expr) -> Interval:
+        """Numeric bounds of an expression; sound, not always tight."""
+        low: int | None = expr.constant
+        high: int | None = expr.constant
+        for monomial, coefficient in expr.terms:
+            term: Interval = (coefficient, coefficient)
+            for atom in monomial:
+                term = _multiply(term, self._atom_interval(atom))
+            low = None if low is None or term[0] is None else low + term[0]
+            high = None if high is None or term[1] is None else high + term[1]
+        return low, high
+
+    def _prove(self, expr: Expr, depth: int) -> bool:
+        low, high = self.interval(expr)
+        if low is not None and low >= 0:
+            return True
+        if depth == 0 or (high is not None and high < 0):
+            return False
+        return any(self._prove_without(expr, name, depth) for name in sorted(expr.symbols))
+
+    def _prove_without(self, expr: Expr, name: str, depth: int) -> bool:
+        """Replaces a symbol by the end of its range at which the expression is smallest."""
+        found = self.ranges.get(name)
+        parts = expr.linear_in(name)
+        if found is None or parts is None or name in _symbols_of(found):
+            return False
+        factor, rest = parts
+        low, high = self.interval(factor)
+        if low is not None and low >= 0:
+            return self._prove(factor * found.lower + rest, depth - 1)
+        if high is not None and high <= 0 and found.upper is not None:
+            return self._prove(factor * found.upper + rest, depth - 1)
+        return False
+
+    def _atom_interval(self, atom: Atom) -> Interval:
+        match atom:
+            case Symbol(name):
+                return self._symbol_interval(name)
+            case FloorDiv(a, b):
+                return _divide(self.interval(a), self.interval(b))
+            case Mod(a, b):
+                return _remainder(self.interval(a), self.interval(b))
+            case Min(a, b):
+                (al, ah), (bl, bh) = self.interval(a), self.interval(b)
+                return _both(min, al, bl), _either(min, ah, bh)
+            case Max(a, b):
+                (al, ah), (bl, bh) = self.interval(a), self.interval(b)
+                return _either(max, al, bl), _both(max, ah, bh)
+
+    def _symbol_interval(self, name: str) -> Interval:
+        found = self.ranges.get(name)
+        if found is None:
+            return None, None
+        low = self.interval(found.lower)[0]
+        high = None if found.upper is None else self.interval(found.upper)[1]
+        return low, high
+
+
+def simplify(expr: Expr, bounds: Bounds) -> Expr:
+    """An equal expression with divisions and remainders removed where the ranges allow it."""
+    if not any(not isinstance(atom, Symbol) for monomial, _ in expr.terms for atom in monomial):
+        return expr
+    result = as_expr(expr.constant)
+    for monomial, coefficient in expr.terms:
+        product = as_expr(coefficient)
+        for atom in monomial:
+            product = product * _simplify_atom(atom, bounds)
+        result = result + product
+    return _join_div_mod(result)
+
+
+def _simplify_atom(atom: Atom, bounds: Bounds) -> Expr:
+    match atom:
+        case Symbol():
+            return Expr(0, (((atom,), 1),))
+        case FloorDiv(a, b):
+            return _simplify_div(simplify(a, bounds), simplify(b, bounds), bounds)
+        case Mod(a, b):
+            return _simplify_mod(simplify(a, bounds), simplify(b, bounds), bounds)
+        case Min(a, b):
+            a, b = simplify(a, bounds), simplify(b, bounds)
+            return a if bounds.is_nonnegative(b - a) else b if bounds.is_nonnegative(a - b) else minimum(a, b)
+        case Max(a, b):
+            a, b = simplify(a, bounds), simplify(b, bounds)
+            return a if bounds.is_nonnegative(a - b) else b if bounds.is_nonnegative(b - a) else maximum(a, b)
+
+
+def _simplify_div(numerator: Expr, denominator: Expr, bounds: Bounds) -> Expr:
+    multiple, rest = _take_multiples(numerator, denominator)
+    if bounds.is_within(rest, denominator):
+        return multiple
+    split = _common_factor(rest, denominator, bounds)
+    if split is not None:
+        factor, high, _ = split
+        return multiple + _simplify_div(high, as_expr(denominator.constant // factor), bounds)
+    return multiple + floor_div(rest, denominator)
+
+
+def _simplify_mod(numerator: Expr, denominator: Expr, bounds: Bounds) -> Expr:
+    _, rest = _take_multiples(numerator, denominator)
+    if bounds.is_within(rest, denominator):
+        return rest
+    inner = _only_atom(rest)
+    if isinstance(inner, Mod) and (inner.denominator % denominator) == 0:
+        return _simplify_mod(inner.numerator, denominator, bounds)
+    split = _common_factor(rest, denominator, bounds)
+    if split is not None:
+        factor, high, low = split
+        return _simplify_mod(high, as_expr(denominator.constant // factor), bounds) * factor + low
+    return mod(rest, denominator)
+
+
+def _take_multiples(numerator: Expr, denominator: Expr) -> tuple[Expr, Expr]:
+    """(q, r) with numerator = q*denominator + r."""
+    rest_mod = mod(numerator, denominator)
+    atom = _only_atom(rest_mod)
+    if isinstance(atom, Mod) and atom.denominator is denominator:
+        rest = atom.numerator
+    elif rest_mod.is_constant:
+        rest = rest_mod
+    else:
+        return as_expr(0), numerator
+    quotient = floor_div(numerator - rest, denominator)
+    return quotient, rest
+
+
+def _common_factor(expr: Expr, denominator: Expr, bounds: Bounds) -> tuple[int, Expr, Expr] | None:
+    """(g, high, low) with expr = g*high + low, g dividing the denominator, 0 <= low < g."""
+    if not denominator.is_constant:
+        return None
+    divisors = {abs(c) for _, c in expr.terms} - {1}
+    for factor in sorted(divisors, reverse=True):
+        if denominator.constant % factor or factor == denominator.constant:
+            continue
+        high = [(m, c // factor) for m, c in expr.terms if c % factor == 0]
+        low = [(m, c) for m, c in expr.terms if c % factor]
+        low_part = Expr(expr.constant % factor, tuple(low))
+        high_part = Expr(expr.constant // factor, tuple(high))
+        if bounds.is_within(low_part, factor):
+            return factor, high_part, low_part
+    return None
+
+
+def _join_div_mod(expr: Expr) -> Expr:
+    """Rewrites `k*n*(a//n) + k*(a%n)` to `k*a` for a constant n."""
+    terms = dict(expr.terms)
+    for monomial, coefficient in expr.terms:
+        atom = monomial[0] if len(monomial) == 1 else None
+        if not isinstance(atom, Mod) or not atom.denominator.is_constant:
+            continue
+        joined = _joined(expr, terms, atom, coefficient)
+        if joined is not None:
+            return _join_div_mod(joined)
+    return expr
+
+
+def _joined(expr: Expr, terms: dict[Monomial, int], atom: Mod, coefficient: int) -> Expr | None:
+    quotient = floor_div(atom.numerator, atom.denominator)
+    part = _only_atom(quotient)
+    if part is None or terms.get((part,)) != coefficient * atom.denominator.constant:
+        return None
+    remainder = Expr(0, (((atom,), 1),))
+    return expr - coefficient * remainder - coefficient * atom.denominator * quotient + coefficient * atom.numerator
+
+
+def _only_atom(expr: Expr) -> Atom | None:
+    if expr.constant or len(expr.terms) != 1:
+        return None
+    monomial, coefficient = expr.terms[0]
+    return monomial[0] if coefficient == 1 and len(monomial) == 1 else None
+
+
+def _symbols_of(found: Range) -> frozenset[str]:
+    upper = found.upper.symbols if found.upper is not None else frozenset()
+    return found.lower.symbols | upper
+
+
+def _multiply(a: Interval, b: Interval) -> Interval:
+    if None in a or None in b:
+        if _at_least_zero(a) and _at_least_zero(b):
+            low = (a[0] or 0) * (b[0] or 0)
+            high = a[1] * b[1] if a[1] is not None and b[1] is not None else None
+            return low, high
+        if a[0] is not None and a[0] == a[1]:
+            return _scale(b, a[0])
+        if b[0] is not None and b[0] == b[1]:
+            return _scale(a, b[0])
+        if a[1] is not None and a[1] <= 0 and _at_least_zero(b):
+            low = a[0] * b[1] if a[0] is not None and b[1] is not None else None
+            return low, a[1] * (b[0] or 0)
+        return None, None
+    products = [x * y for x in a for y in b if x is not None and y is not None]
+    return min(products), max(products)
+
+
+def _scale(interval: Interval, factor: int) -> Interval:
+    if factor == 0:
+        return 0, 0
+    low = None if interval[0] is None else interval[0] * factor
+    high = None if interval[1] is None else interval[1] * factor
+    return (low, high) if factor > 0 else (high, low)
+
+
+def _divide(a: Interval, b: Interval) -> Interval:
+    if b[0] is None or b[0] <= 0:
+        return None, None
+    ends = [b[0]] if b[1] is None else [b[0], b[1]]
+    low = None if a[0] is None else min(a[0] // end for end in ends)
+    high = None if a[1] is None else max(a[1] // end for end in ends)
+    if b[1] is None:
+        # An unbounded divisor brings the quotient towards 0 (or -1 for a negative numerator).
+        low = None if low is None else min(low, 0 if a[0] is not None and a[0] >= 0 else -1)
+        high = None if high is None else max(high, 0 if a[1] is not None and a[1] >= 0 else -1)
+    return low, high
+
+
+def _remainder(a: Interval, b: Interval) -> Interval:
+    if b[0] is None or b[0] <= 0:
+        return None, None
+    high = None if b[1] is None else b[1] - 1
+    if _at_least_zero(a) and a[1] is not None:
+        high = a[1] if high is None else min(high, a[1])
+    return 0, high
+
+
+def _at_least_zero(interval: Interval) -> bool:
+    return interval[0] is not None and interval[0] >= 0
+
+
+def _both(pick: object, a: int | None, b: int | None) -> int | None:
+    if a is None or b is None:
+        return None
+    return min(a, b) if pick is min else max(a, b)
+
+
+def _either(pick: object, a: int | None, b: int | None) -> int | None:
+    if a is None:
+        return b
+    return a if b is None else _both(pick, a, b)

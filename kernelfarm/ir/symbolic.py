@@ -1,0 +1,452 @@
+"""Integer algebra of shapes and indices.
+
+Grammar (a normal form: equal polynomials are one object, so `is` and `==` agree):
+
+    Expr   ::= constant + sum of coefficient * monomial
+    Monomial ::= product of Atom
+    Atom   ::= Symbol(name) | FloorDiv(Expr, Expr) | Mod(Expr, Expr) | Min(Expr, Expr) | Max(Expr, Expr)
+
+Division rounds to minus infinity and divisors are positive wherever an expression is evaluated.
+Constructors apply only rules that hold for all integers; rules that need ranges live in `simplify`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Union
+
+IntLike = Union["Expr", int]
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A named integer: a size symbol (`s0`), a loop variable (`d0`, `r0`) or an indirect index (`%7`)."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class FloorDiv:
+    """`numerator // denominator`, rounded to minus infinity."""
+
+    numerator: Expr
+    denominator: Expr
+
+    def __str__(self) -> str:
+        return f"{_wrapped(self.numerator)}//{_wrapped(self.denominator)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Mod:
+    """`numerator % denominator`, with the denominator's sign."""
+
+    numerator: Expr
+    denominator: Expr
+
+    def __str__(self) -> str:
+        return f"{_wrapped(self.numerator)}%{_wrapped(self.denominator)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Min:
+    """The smaller of two."""
+
+    left: Expr
+    right: Expr
+
+    def __str__(self) -> str:
+        return f"min({self.left}, {self.right})"
+
+
+@dataclass(frozen=True, slots=True)
+class Max:
+    """The larger of two."""
+
+    left: Expr
+    right: Expr
+
+    def __str__(self) -> str:
+        return f"max({self.left}, {self.right})"
+
+
+Atom = Symbol | FloorDiv | Mod | Min | Max
+Monomial = tuple[Atom, ...]
+Terms = tuple[tuple[Monomial, int], ...]
+
+_interned: weakref.WeakValueDictionary[tuple[int, Terms], Expr] = weakref.WeakValueDictionary()
+
+
+class Expr:
+    """A hash-consed integer expression in polynomial normal form.
+
+    Example:
+        >>> i, j = symbol("i"), symbol("j")
+        >>> str((i * 4 + j + i) // 1)
+        '5*i + j'
+        >>> (i + j) is (j + i)
+        True
+    """
+
+    __slots__ = ("__weakref__", "_hash", "_symbols", "_text", "constant", "terms")
+    constant: int
+    terms: Terms
+
+    def __new__(cls, constant: int, terms: Terms) -> Expr:
+        key = (constant, terms)
+        found = _interned.get(key)
+        if found is not None:
+            return found
+        self = object.__new__(cls)
+        self.constant = constant
+        self.terms = terms
+        self._hash = hash(key)
+        self._text: str | None = None
+        self._symbols: frozenset[str] | None = None
+        return _interned.setdefault(key, self)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, int):
+            return not self.terms and self.constant == other
+        return self is other
+
+    def __add__(self, other: IntLike) -> Expr:
+        return _sum(self, as_expr(other), 1)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: IntLike) -> Expr:
+        return _sum(self, as_expr(other), -1)
+
+    def __rsub__(self, other: IntLike) -> Expr:
+        return _sum(as_expr(other), self, -1)
+
+    def __neg__(self) -> Expr:
+        return _sum(ZERO, self, -1)
+
+    def __mul__(self, other: IntLike) -> Expr:
+        return _product(self, as_expr(other))
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: IntLike) -> Expr:
+        return floor_div(self, as_expr(other))
+
+    def __rfloordiv__(self, other: IntLike) -> Expr:
+        return floor_div(as_expr(other), self)
+
+    def __mod__(self, other: IntLike) -> Expr:
+        return mod(self, as_expr(other))
+
+    def __rmod__(self, other: IntLike) -> Expr:
+        return mod(as_expr(other), self)
+
+    def __str__(self) -> str:
+        if self._text is None:
+            self._text = _render(self)
+        return self._text
+
+    __repr__ = __str__
+
+    def __reduce__(self) -> tuple[type[Expr], tuple[int, Terms]]:
+        return (Expr, (self.constant, self.terms))
+
+    @property
+    def is_constant(self) -> bool:
+        """True if no symbol occurs."""
+        return not self.terms
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """Names of all symbols that occur."""
+        if self._symbols is None:
+            names: set[str] = set()
+            for monomial, _ in self.terms:
+                for atom in monomial:
+                    names |= _atom_symbols(atom)
+            self._symbols = frozenset(names)
+        return self._symbols
+
+    def as_int(self) -> int:
+        """The value of a constant expression.
+
+        Raises:
+            ValueError: the expression has symbols.
+        """
+        if self.terms:
+            raise ValueError(f"expected a constant, got {self}")
+        return self.constant
+
+    def substitute(self, values: Mapping[str, IntLike]) -> Expr:
+        """The expression with symbols replaced; the same object if none occurs."""
+        if self.symbols.isdisjoint(values):
+            return self
+        result = as_expr(self.constant)
+        for monomial, coefficient in self.terms:
+            product = as_expr(coefficient)
+            for atom in monomial:
+                product = product * _substitute_atom(atom, values)
+            result = result + product
+        return result
+
+    def evaluate(self, values: Mapping[str, int]) -> int:
+        """The value under an assignment of all symbols.
+
+        Raises:
+            KeyError: a symbol has no value.
+        """
+        total = self.constant
+        for monomial, coefficient in self.terms:
+            for atom in monomial:
+                coefficient *= _evaluate_atom(atom, values)
+            total += coefficient
+        return total
+
+    def coefficient_of(self, name: str) -> Expr | None:
+        """P of `self = P*name + Q` where neither holds `name`; None if it is not linear in `name`."""
+        parts = self.linear_in(name)
+        return None if parts is None else parts[0]
+
+    def linear_in(self, name: str) -> tuple[Expr, Expr] | None:
+        """(P, Q) of `self = P*name + Q`; None if the expression is not linear in `name`."""
+        factor, rest = ZERO, as_expr(self.constant)
+        target = Symbol(name)
+        for monomial, coefficient in self.terms:
+            count = sum(1 for atom in monomial if atom == target)
+            others = tuple(atom for atom in monomial if atom != target)
+            if any(name in _atom_symbols(atom) for atom in others) or count > 1:
+                return None
+            if count:
+                factor = factor + _from_terms(0, {others: coefficient})
+            else:
+                rest = rest + _from_terms(0, {others: coefficient})
+        return factor, rest
+
+
+def as_expr(value: IntLike) -> Expr:
+    """The expression for an integer; expressions pass."""
+    return value if isinstance(value, Expr) else Expr(value, ())
+
+
+def symbol(name: str) -> Expr:
+    """The expression that is one symbol."""
+    return Expr(0, (((Symbol(name),), 1),))
+
+
+def floor_div(numerator: Expr, denominator: Expr) -> Expr:
+    """`numerator // denominator` with exact parts divided out."""
+    if denominator == 1:
+        return numerator
+    if numerator.is_constant and denominator.is_constant and denominator.constant != 0:
+        return as_expr(numerator.constant // denominator.constant)
+    quotient, rest = _split_multiples(numerator, denominator)
+    if rest is ZERO:
+        return quotient
+    inner = _single_atom(rest)
+    if isinstance(inner, FloorDiv) and _is_positive(denominator) and _is_positive(inner.denominator):
+        return quotient + floor_div(inner.numerator, inner.denominator * denominator)
+    return quotient + _from_atom(FloorDiv(rest, denominator))
+
+
+def mod(numerator: Expr, denominator: Expr) -> Expr:
+    """`numerator % denominator` with exact parts dropped."""
+    if denominator == 1:
+        return ZERO
+    if numerator.is_constant and denominator.is_constant and denominator.constant != 0:
+        return as_expr(numerator.constant % denominator.constant)
+    _, rest = _split_multiples(numerator, denominator)
+    if rest.is_constant and denominator.is_constant and denominator.constant != 0:
+        return as_expr(rest.constant % denominator.constant)
+    return _from_atom(Mod(rest, denominator))
+
+
+def minimum(left: IntLike, right: IntLike) -> Expr:
+    """The smaller of two."""
+    a, b = sorted((as_expr(left), as_expr(right)), key=str)
+    difference = a - b
+    if difference.is_constant:
+        return a if difference.constant <= 0 else b
+    return _from_atom(Min(a, b))
+
+
+def maximum(left: IntLike, right: IntLike) -> Expr:
+    """The larger of two."""
+    a, b = sorted((as_expr(left), as_expr(right)), key=str)
+    difference = a - b
+    if difference.is_constant:
+        return a if difference.constant >= 0 else b
+    return _from_atom(Max(a, b))
+
+
+def product_of(factors: tuple[Expr, ...] | list[Expr]) -> Expr:
+    """The product of all factors; 1 for none."""
+    result = ONE
+    for factor in factors:
+        result = result * factor
+    return result
+
+
+def ceil_div(numerator: IntLike, denominator: IntLike) -> Expr:
+    """`numerator / denominator` rounded up, for a positive denominator."""
+    bottom = as_expr(denominator)
+    return (as_expr(numerator) + bottom - 1) // bottom
+
+
+ZERO = Expr(0, ())
+ONE = Expr(1, ())
+
+
+def _from_terms(constant: int, terms: Mapping[Monomial, int]) -> Expr:
+    kept = [(monomial, value) for monomial, value in terms.items() if value and monomial]
+    constant += sum(value for monomial, value in terms.items() if not monomial)
+    kept.sort(key=lambda item: _monomial_key(item[0]))
+    return Expr(constant, tuple(kept))
+
+
+def _from_atom(atom: Atom) -> Expr:
+    return Expr(0, (((atom,), 1),))
+
+
+@lru_cache(maxsize=65536)
+def _monomial_key(monomial: Monomial) -> tuple[int, tuple[str, ...]]:
+    return (len(monomial), tuple(str(atom) for atom in monomial))
+
+
+def _sum(left: Expr, right: Expr, sign: int) -> Expr:
+    if not right.terms:
+        return Expr(left.constant + sign * right.constant, left.terms)
+    terms = dict(left.terms)
+    for monomial, coefficient in right.terms:
+        terms[monomial] = terms.get(monomial, 0) + sign * coefficient
+    return _from_terms(left.constant + sign * right.constant, terms)
+
+
+def _product(left: Expr, right: Expr) -> Expr:
+    if right is ONE:
+        return left
+    if left is ONE:
+        return right
+    terms: dict[Monomial, int] = {}
+    for a, x in (*left.terms, ((), left.constant)):
+        for b, y in (*right.terms, ((), right.constant)):
+            if x * y:
+                monomial = tuple(sorted(a + b, key=str))
+                terms[monomial] = terms.get(monomial, 0) + x * y
+    return _from_terms(0, terms)
+
+
+def _split_multiples(numerator: Expr, denominator: Expr) -> tuple[Expr, Expr]:
+    """(q, r) with numerator = q*denominator + r, q taking every term that divides exactly."""
+    divisor = _single_term(denominator)
+    if divisor is None:
+        return ZERO, numerator
+    monomial, coefficient = divisor
+    quotient: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for atoms, value in (*numerator.terms, ((), numerator.constant)):
+        left = _divide_monomial(atoms, monomial)
+        if left is None or value % coefficient:
+            rest[atoms] = value
+        else:
+            quotient[left] = value // coefficient
+    return _from_terms(0, quotient), _from_terms(0, rest)
+
+
+def _single_term(expr: Expr) -> tuple[Monomial, int] | None:
+    if expr.is_constant:
+        return ((), expr.constant) if expr.constant else None
+    if expr.constant == 0 and len(expr.terms) == 1:
+        return expr.terms[0]
+    return None
+
+
+def _single_atom(expr: Expr) -> Atom | None:
+    term = _single_term(expr)
+    if term is None or term[1] != 1 or len(term[0]) != 1:
+        return None
+    return term[0][0]
+
+
+def _divide_monomial(atoms: Monomial, divisor: Monomial) -> Monomial | None:
+    left = list(atoms)
+    for atom in divisor:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def _is_positive(expr: Expr) -> bool:
+    return expr.is_constant and expr.constant > 0
+
+
+def _atom_symbols(atom: Atom) -> frozenset[str]:
+    match atom:
+        case Symbol(name):
+            return frozenset((name,))
+        case FloorDiv(a, b) | Mod(a, b) | Min(a, b) | Max(a, b):
+            return a.symbols | b.symbols
+
+
+def _substitute_atom(atom: Atom, values: Mapping[str, IntLike]) -> Expr:
+    match atom:
+        case Symbol(name):
+            return as_expr(values[name]) if name in values else _from_atom(atom)
+        case FloorDiv(a, b):
+            return floor_div(a.substitute(values), b.substitute(values))
+        case Mod(a, b):
+            return mod(a.substitute(values), b.substitute(values))
+        case Min(a, b):
+            return minimum(a.substitute(values), b.substitute(values))
+        case Max(a, b):
+            return maximum(a.substitute(values), b.substitute(values))
+
+
+def _evaluate_atom(atom: Atom, values: Mapping[str, int]) -> int:
+    match atom:
+        case Symbol(name):
+            return values[name]
+        case FloorDiv(a, b):
+            return a.evaluate(values) // b.evaluate(values)
+        case Mod(a, b):
+            return a.evaluate(values) % b.evaluate(values)
+        case Min(a, b):
+            return min(a.evaluate(values), b.evaluate(values))
+        case Max(a, b):
+            return max(a.evaluate(values), b.evaluate(values))
+
+
+def _wrapped(expr: Expr) -> str:
+    atom = _single_atom(expr)
+    plain = isinstance(atom, Symbol | Min | Max) or (expr.is_constant and expr.constant >= 0)
+    return str(expr) if plain else f"({expr})"
+
+
+def _render(expr: Expr) -> str:
+    parts: list[str] = []
+    for monomial, coefficient in expr.terms:
+        factors = [_factor(atom) for atom in monomial]
+        if abs(coefficient) != 1:
+            factors.insert(0, str(abs(coefficient)))
+        text = "*".join(factors)
+        if not parts:
+            parts.append(text if coefficient > 0 else f"-{text}")
+        else:
+            parts.append(f"{'+' if coefficient > 0 else '-'} {text}")
+    if not parts:
+        return str(expr.constant)
+    if expr.constant:
+        parts.append(f"{'+' if expr.constant > 0 else '-'} {abs(expr.constant)}")
+    return " ".join(parts)
+
+
+def _factor(atom: Atom) -> str:
+    return f"({atom})" if isinstance(atom, FloorDiv | Mod) else str(atom)

@@ -1,0 +1,86 @@
+"""Hardware facts as data: one TOML file for each chip, each fact with its source.
+
+Passes and emitters ask for facts, never for vendor names. A new chip is a new file.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+from kernelfarm.errors import UnknownTargetError
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFacts:
+    """Facts about one chip.
+
+    `name` is the descriptor (`cuda:sm_90a`); `arch` what the toolchain calls it. Numbers are 0
+    where they do not apply.
+    """
+
+    name: str
+    vendor: str
+    arch: str
+    title: str
+    warp_size: int
+    max_threads_per_block: int
+    max_shared_bytes: int
+    max_grid: tuple[int, ...]
+    vector_bytes: int
+    vector_cores: int
+    local_buffer_bytes: int
+    extras: tuple[tuple[str, str], ...]
+
+    def extra(self, key: str) -> str:
+        """A vendor-specific fact by name.
+
+        Raises:
+            KeyError: this chip's file has no such fact.
+        """
+        return dict(self.extras)[key]
+
+
+@lru_cache(maxsize=1)
+def all_targets() -> dict[str, TargetFacts]:
+    """Every known chip by descriptor, in sorted order."""
+    found = {}
+    for entry in resources.files(__name__).iterdir():
+        if entry.name.endswith(".toml"):
+            facts = _parse(tomllib.loads(entry.read_text(encoding="utf-8")))
+            found[facts.name] = facts
+    return dict(sorted(found.items()))
+
+
+def target_facts(name: str) -> TargetFacts:
+    """The facts of one chip.
+
+    Raises:
+        UnknownTargetError: no such chip; the message lists those of the vendor.
+    """
+    targets = all_targets()
+    if name in targets:
+        return targets[name]
+    vendor = name.partition(":")[0]
+    near = [t for t in targets if t.startswith(f"{vendor}:")] or list(targets)
+    raise UnknownTargetError(f"unknown target {name!r}; expected one of: {', '.join(near)}")
+
+
+def _parse(data: dict[str, Any]) -> TargetFacts:
+    return TargetFacts(
+        name=data["name"],
+        vendor=data["name"].partition(":")[0],
+        arch=data["arch"],
+        title=data["title"],
+        warp_size=data.get("warp_size", 0),
+        max_threads_per_block=data.get("max_threads_per_block", 0),
+        max_shared_bytes=data.get("max_shared_bytes", 0),
+        max_grid=tuple(data.get("max_grid", ())),
+        vector_bytes=data.get("vector_bytes", 0),
+        vector_cores=data.get("vector_cores", 0),
+        local_buffer_bytes=data.get("local_buffer_bytes", 0),
+        extras=tuple(sorted((key, str(value)) for key, value in data.get("extras", {}).items())),
+    )

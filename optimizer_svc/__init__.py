@@ -1,0 +1,1 @@
+"""The optimizer's room: Prims graph in, loop kernels and plan out."""
