@@ -1,0 +1,68 @@
+"""The command line: `kernelfarm COMMAND`.
+
+One module for each command, each with `register(app)`. Modules import what they run lazily, so
+that `kernelfarm --help` is quick and needs neither torch nor redis.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import typer
+
+from kernelfarm.errors import KernelfarmError
+
+COMMANDS = ("up",)
+"""Modules of this package that are commands, in the order in which `--help` lists them."""
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+_HINTS = {
+    "UNAVAILABLE": "is a farm running there? `kernelfarm up` starts one; `kernelfarm doctor` looks",
+    "FARM_FULL": "the farm is busy; try again in a moment",
+    "DEADLINE_EXCEEDED": "the farm goes on with it; the same command later finds the result",
+    "UNKNOWN_TARGET": "`kernelfarm doctor` lists the targets",
+}
+
+
+def make_app() -> typer.Typer:
+    """The application with every command registered."""
+    app = typer.Typer(
+        name="kernelfarm",
+        help="A compile farm for AI kernels: captured graphs in, fused kernels for every vendor out.",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for name in COMMANDS:
+        import_module(f"{__name__}.{name}").register(app)
+    return app
+
+
+def main() -> None:
+    """Runs the command of `sys.argv`; errors that we raise on purpose are one line, exit code 1."""
+    try:
+        make_app()()
+    except KernelfarmError as error:
+        if error.status == "INTERNAL":
+            raise  # our bug: the trace is what a report needs
+        _print_error(error)
+        sys.exit(EXIT_FAILED)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def _root() -> None:
+    # A callback keeps `kernelfarm up` a sub-command even while there is only one.
+    pass
+
+
+def _print_error(error: KernelfarmError) -> None:
+    print(f"kernelfarm: error: {error}", file=sys.stderr)
+    hint = _HINTS.get(error.reason)
+    if hint is not None:
+        print(f"kernelfarm: hint: {hint}", file=sys.stderr)

@@ -1,0 +1,5 @@
+"""`python -m kernelfarm.cli`: the same as the `kernelfarm` command."""
+
+from kernelfarm.cli import main
+
+main()
