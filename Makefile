@@ -1,0 +1,57 @@
+# Every target works on a fresh Debian or Ubuntu machine with Python 3.11 or newer.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-done
+ASCEND := $(VENV)/share/kernelfarm/triton-ascend
+GENERATED := kernelfarm/v1 kernelfarm/internal
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+
+.PHONY: help setup demo test lint types protos docs bench clean
+
+help: ## Show this list.
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: $(STAMP) ## Make .venv with everything that the farm, its client and its tests need.
+
+# torch is for the client and the tests alone; the services never import it. The version is exact,
+# because a newer build for accelerators weighs gigabytes. triton-ascend installs under the name
+# `triton` too, so it gets a folder of its own: only its lowering tool is used.
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found; set PYTHON=<python 3.11 or newer>"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "make: the venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }
+	$(PIP) install -q torch==2.13.0
+	$(PIP) install -q -c constraints.txt -e '.[farm,dev]'
+	test -d $(ASCEND)/triton || $(PIP) install -q --no-deps --target $(ASCEND) triton-ascend==3.2.0
+	@touch $@
+
+demo: setup ## Start a farm on loopback, compile real models for every vendor, check the numbers.
+	@$(BIN)/python -m examples.demo
+
+test: setup ## Run the default test suite.
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: setup ## Style, import contract, protos.
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
+	cd protos && ../$(BIN)/buf lint
+
+types: setup ## Static types, strict.
+	$(BIN)/mypy
+
+protos: setup ## Generate the protobuf and gRPC code.
+	$(BIN)/python -m grpc_tools.protoc -I protos \
+	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
+	  --python_out=. --grpc_python_out=. --mypy_out=quiet:. --mypy_grpc_out=quiet:. \
+	  $$(cd protos && find kernelfarm -name '*.proto' | sort)
+
+docs: setup ## Generate the tables under docs/ from the code.
+	$(BIN)/python -m frontend_svc.operators > docs/operators.md
+
+bench: setup ## Cold start and launch counts beside Inductor.
+	$(BIN)/python -m benchmarks.cold_start
+	$(BIN)/python -m benchmarks.launches
+
+clean: ## Remove what setup made.
+	rm -rf $(VENV) *.egg-info build dist

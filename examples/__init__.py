@@ -1,0 +1,1 @@
+"""Real inputs, and programs that show the farm at work."""
