@@ -39,7 +39,7 @@ class GuardOp(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class GuardAtom:
-    """One condition: a symbol by name, or a buffer parameter's address (bytes) or extent (elements)."""
+    """One condition: a symbol by name, or a buffer's address (bytes) or extent (elements)."""
 
     subject: GuardSubject
     name: str | int

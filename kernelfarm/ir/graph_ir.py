@@ -77,7 +77,10 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operator application; `origins` are indices of captured nodes (debug facts, in no key)."""
+    """One operator application.
+
+    `origins` are indices of captured nodes (debug facts, in no key).
+    """
 
     op: str
     args: tuple[Arg, ...]

@@ -9,7 +9,7 @@ Grammar:
                 | IndexValue(dtype, expr)             -> value   an index expression as a number
                 | Compute(op, operands, dtype)        -> value   a scalar Prims operation
                 | Reduce(op, operand, dtype)          -> value   over all reduction axes
-                | Indirect(symbol, value, extent)     -> no value; `symbol` is usable in later indices
+                | Indirect(symbol, value, extent)     -> no value; later indices may use `symbol`
                 | Store(param, index, value)          -> no value
 
 Statement number N defines value N. A value *varies* over the reduction axes if its index does or an

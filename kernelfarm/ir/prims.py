@@ -50,8 +50,9 @@ _TABLE: tuple[Prim, ...] = (
     *_prims(
         _E,
         1,
-        "neg abs sign reciprocal sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos"
-        " atan sinh cosh tanh asinh acosh atanh erf erfc sigmoid floor ceil trunc round_even bitwise_not",
+        "neg abs sign reciprocal sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin"
+        " acos atan sinh cosh tanh asinh acosh atanh erf erfc sigmoid floor ceil trunc round_even"
+        " bitwise_not",
     ),
     *_prims(
         _E,
@@ -72,16 +73,19 @@ _TABLE: tuple[Prim, ...] = (
     Prim("reshape", PrimKind.VIEW, 1, ("shape",)),
     # permute(x), dims: result axis k is operand axis dims[k]
     Prim("permute", PrimKind.VIEW, 1, ("dims",)),
-    # broadcast_in_dim(x), shape, dims: operand axis k becomes result axis dims[k]; extents equal or 1
+    # broadcast_in_dim(x), shape, dims: operand axis k becomes result axis dims[k];
+    # extents equal or 1
     Prim("broadcast_in_dim", PrimKind.VIEW, 1, ("dims", "shape")),
-    # slice(x), starts, limits, steps: one each for every axis, 0 <= start <= limit <= extent, step >= 1
+    # slice(x), starts, limits, steps: one each for every axis,
+    # 0 <= start <= limit <= extent, step >= 1
     Prim("slice", PrimKind.VIEW, 1, ("limits", "starts", "steps")),
     Prim("flip", PrimKind.VIEW, 1, ("dims",)),
     # cat(x, y, ...), dim
     Prim("cat", PrimKind.STRUCTURAL, None, ("dim",)),
     # pad(x), low, high (one each for every axis, >= 0), value
     Prim("pad", PrimKind.STRUCTURAL, 1, ("high", "low", "value")),
-    # Reductions drop the reduced axes. `dims` sorted. argmax/argmin: i64, flat over the reduced axes.
+    # Reductions drop the reduced axes. `dims` sorted.
+    # argmax/argmin: i64, flat over the reduced axes.
     *(
         Prim(name, PrimKind.REDUCE, 1, ("dims",))
         for name in ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin")
@@ -90,13 +94,13 @@ _TABLE: tuple[Prim, ...] = (
     # take(x, index), dim: index (i32/i64, any shape) replaces axis dim: result shape is
     # x.shape[:dim] + index.shape + x.shape[dim+1:]; negative indices wrap, others are checked.
     Prim("take", PrimKind.INDEX, 2, ("dim",)),
-    # gather_nd(x, i0, i1, ...), dims: indices of one shape S replace the axes `dims` of x; the result is
-    # S + the remaining axes of x in order.
+    # gather_nd(x, i0, i1, ...), dims: indices of one shape S replace the axes `dims` of x;
+    # the result is S + the remaining axes of x in order.
     Prim("gather_nd", PrimKind.INDEX, None, ("dims",)),
     # gather_along(x, index), dim: torch.gather
     Prim("gather_along", PrimKind.INDEX, 2, ("dim",)),
-    # extern(x, y, ...), node, op: captured node number `node` run by the client's framework on these
-    # tensors. Results as in the node's types, whose strides bind.
+    # extern(x, y, ...), node, op: captured node number `node` run by the client's framework
+    # on these tensors. Results as in the node's types, whose strides bind.
     Prim("extern", PrimKind.EXTERN, None, ("is_contraction", "node", "op")),
 )
 
@@ -112,5 +116,8 @@ BOOL_RESULTS: frozenset[str] = frozenset(p.name for p in _TABLE if p.kind is Pri
 
 
 def scalar_result_dtype(op: str, operand: DType) -> DType:
-    """Element type of a scalar operation's result, `convert` apart; `operand` is the last operand's."""
+    """Element type of a scalar operation's result, `convert` apart.
+
+    `operand` is the last operand's.
+    """
     return DType.BOOL if op in BOOL_RESULTS else operand

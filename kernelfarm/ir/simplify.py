@@ -52,6 +52,10 @@ class Bounds:
     """
 
     ranges: Mapping[str, Range] = field(default_factory=dict)
+    # Results by expression: a pass asks the same few questions for every node.
+    _intervals: dict[Expr, Interval] = field(default_factory=dict, compare=False, repr=False)
+    _proofs: dict[Expr, bool] = field(default_factory=dict, compare=False, repr=False)
+    _simplified: dict[Expr, Expr] = field(default_factory=dict, compare=False, repr=False)
 
     @staticmethod
     def of_extents(extents: Mapping[str, IntLike]) -> Bounds:
@@ -70,7 +74,10 @@ class Bounds:
 
     def is_nonnegative(self, expr: Expr) -> bool:
         """True if `expr >= 0` is proven for every assignment within the ranges."""
-        return self._prove(expr, _PROOF_DEPTH)
+        found = self._proofs.get(expr)
+        if found is None:
+            found = self._proofs[expr] = self._prove(expr, _PROOF_DEPTH)
+        return found
 
     def is_less(self, left: IntLike, right: IntLike) -> bool:
         """True if `left < right` is proven."""
@@ -82,6 +89,12 @@ class Bounds:
 
     def interval(self, expr: Expr) -> Interval:
         """Numeric bounds of an expression; sound, not always tight."""
+        found = self._intervals.get(expr)
+        if found is None:
+            found = self._intervals[expr] = self._interval_of(expr)
+        return found
+
+    def _interval_of(self, expr: Expr) -> Interval:
         low: int | None = expr.constant
         high: int | None = expr.constant
         for monomial, coefficient in expr.terms:
@@ -140,8 +153,15 @@ class Bounds:
 
 def simplify(expr: Expr, bounds: Bounds) -> Expr:
     """An equal expression with divisions and remainders removed where the ranges allow it."""
-    if not any(not isinstance(atom, Symbol) for monomial, _ in expr.terms for atom in monomial):
+    if all(isinstance(atom, Symbol) for monomial, _ in expr.terms for atom in monomial):
         return expr
+    found = bounds._simplified.get(expr)
+    if found is None:
+        found = bounds._simplified[expr] = _simplify_terms(expr, bounds)
+    return found
+
+
+def _simplify_terms(expr: Expr, bounds: Bounds) -> Expr:
     result = as_expr(expr.constant)
     for monomial, coefficient in expr.terms:
         product = as_expr(coefficient)
@@ -160,11 +180,21 @@ def _simplify_atom(atom: Atom, bounds: Bounds) -> Expr:
         case Mod(a, b):
             return _simplify_mod(simplify(a, bounds), simplify(b, bounds), bounds)
         case Min(a, b):
-            a, b = simplify(a, bounds), simplify(b, bounds)
-            return a if bounds.is_nonnegative(b - a) else b if bounds.is_nonnegative(a - b) else minimum(a, b)
+            return _simplify_min(simplify(a, bounds), simplify(b, bounds), bounds)
         case Max(a, b):
-            a, b = simplify(a, bounds), simplify(b, bounds)
-            return a if bounds.is_nonnegative(a - b) else b if bounds.is_nonnegative(b - a) else maximum(a, b)
+            return _simplify_max(simplify(a, bounds), simplify(b, bounds), bounds)
+
+
+def _simplify_min(left: Expr, right: Expr, bounds: Bounds) -> Expr:
+    if bounds.is_nonnegative(right - left):
+        return left
+    return right if bounds.is_nonnegative(left - right) else minimum(left, right)
+
+
+def _simplify_max(left: Expr, right: Expr, bounds: Bounds) -> Expr:
+    if bounds.is_nonnegative(left - right):
+        return left
+    return right if bounds.is_nonnegative(right - left) else maximum(left, right)
 
 
 def _simplify_div(numerator: Expr, denominator: Expr, bounds: Bounds) -> Expr:
@@ -242,7 +272,12 @@ def _joined(expr: Expr, terms: dict[Monomial, int], atom: Mod, coefficient: int)
     if part is None or terms.get((part,)) != coefficient * atom.denominator.constant:
         return None
     remainder = Expr(0, (((atom,), 1),))
-    return expr - coefficient * remainder - coefficient * atom.denominator * quotient + coefficient * atom.numerator
+    return (
+        expr
+        - coefficient * remainder
+        - coefficient * atom.denominator * quotient
+        + coefficient * atom.numerator
+    )
 
 
 def _only_atom(expr: Expr) -> Atom | None:
@@ -268,8 +303,8 @@ def _multiply(a: Interval, b: Interval) -> Interval:
         if b[0] is not None and b[0] == b[1]:
             return _scale(a, b[0])
         if a[1] is not None and a[1] <= 0 and _at_least_zero(b):
-            low = a[0] * b[1] if a[0] is not None and b[1] is not None else None
-            return low, a[1] * (b[0] or 0)
+            bottom = a[0] * b[1] if a[0] is not None and b[1] is not None else None
+            return bottom, a[1] * (b[0] or 0)
         return None, None
     products = [x * y for x in a for y in b if x is not None and y is not None]
     return min(products), max(products)

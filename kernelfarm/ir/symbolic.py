@@ -4,7 +4,8 @@ Grammar (a normal form: equal polynomials are one object, so `is` and `==` agree
 
     Expr   ::= constant + sum of coefficient * monomial
     Monomial ::= product of Atom
-    Atom   ::= Symbol(name) | FloorDiv(Expr, Expr) | Mod(Expr, Expr) | Min(Expr, Expr) | Max(Expr, Expr)
+    Atom   ::= Symbol(name) | FloorDiv(Expr, Expr) | Mod(Expr, Expr)
+             | Min(Expr, Expr) | Max(Expr, Expr)
 
 Division rounds to minus infinity and divisors are positive wherever an expression is evaluated.
 Constructors apply only rules that hold for all integers; rules that need ranges live in `simplify`.
@@ -14,70 +15,37 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Union
+
+from kernelfarm.ir.atoms import (
+    Atom,
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    Monomial,
+    Symbol,
+    atom_symbols,
+    divide_monomial,
+    monomial_key,
+    render,
+)
+
+# fmt: off
+__all__ = [
+    "ONE", "ZERO", "Atom", "Expr", "FloorDiv", "IntLike", "Max", "Min", "Mod", "Symbol",
+    "as_expr", "ceil_div", "floor_div", "maximum", "minimum", "mod", "product_of", "symbol",
+]
+# fmt: on
 
 IntLike = Union["Expr", int]
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
-    """A named integer: a size symbol (`s0`), a loop variable (`d0`, `r0`) or an indirect index (`%7`)."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True, slots=True)
-class FloorDiv:
-    """`numerator // denominator`, rounded to minus infinity."""
-
-    numerator: Expr
-    denominator: Expr
-
-    def __str__(self) -> str:
-        return f"{_wrapped(self.numerator)}//{_wrapped(self.denominator)}"
-
-
-@dataclass(frozen=True, slots=True)
-class Mod:
-    """`numerator % denominator`, with the denominator's sign."""
-
-    numerator: Expr
-    denominator: Expr
-
-    def __str__(self) -> str:
-        return f"{_wrapped(self.numerator)}%{_wrapped(self.denominator)}"
-
-
-@dataclass(frozen=True, slots=True)
-class Min:
-    """The smaller of two."""
-
-    left: Expr
-    right: Expr
-
-    def __str__(self) -> str:
-        return f"min({self.left}, {self.right})"
-
-
-@dataclass(frozen=True, slots=True)
-class Max:
-    """The larger of two."""
-
-    left: Expr
-    right: Expr
-
-    def __str__(self) -> str:
-        return f"max({self.left}, {self.right})"
-
-
-Atom = Symbol | FloorDiv | Mod | Min | Max
-Monomial = tuple[Atom, ...]
 Terms = tuple[tuple[Monomial, int], ...]
+
+# Rewriting a graph repeats few distinct operations very often; the memory of results is bounded.
+_MEMO_ENTRIES = 1 << 16
 
 _interned: weakref.WeakValueDictionary[tuple[int, Terms], Expr] = weakref.WeakValueDictionary()
 
@@ -96,8 +64,12 @@ class Expr:
     __slots__ = ("__weakref__", "_hash", "_symbols", "_text", "constant", "terms")
     constant: int
     terms: Terms
+    _hash: int
+    _text: str | None
+    _symbols: frozenset[str] | None
 
     def __new__(cls, constant: int, terms: Terms) -> Expr:
+        """The one object with these parts; `terms` must be in normal form."""
         key = (constant, terms)
         found = _interned.get(key)
         if found is not None:
@@ -106,8 +78,8 @@ class Expr:
         self.constant = constant
         self.terms = terms
         self._hash = hash(key)
-        self._text: str | None = None
-        self._symbols: frozenset[str] | None = None
+        self._text = None
+        self._symbols = None
         return _interned.setdefault(key, self)
 
     def __hash__(self) -> int:
@@ -151,7 +123,7 @@ class Expr:
 
     def __str__(self) -> str:
         if self._text is None:
-            self._text = _render(self)
+            self._text = render(self)
         return self._text
 
     __repr__ = __str__
@@ -171,7 +143,7 @@ class Expr:
             names: set[str] = set()
             for monomial, _ in self.terms:
                 for atom in monomial:
-                    names |= _atom_symbols(atom)
+                    names |= atom_symbols(atom)
             self._symbols = frozenset(names)
         return self._symbols
 
@@ -205,13 +177,14 @@ class Expr:
         """
         total = self.constant
         for monomial, coefficient in self.terms:
+            product = coefficient
             for atom in monomial:
-                coefficient *= _evaluate_atom(atom, values)
-            total += coefficient
+                product *= _evaluate_atom(atom, values)
+            total += product
         return total
 
     def coefficient_of(self, name: str) -> Expr | None:
-        """P of `self = P*name + Q` where neither holds `name`; None if it is not linear in `name`."""
+        """P of `self = P*name + Q` where neither holds `name`; None if it is not linear in it."""
         parts = self.linear_in(name)
         return None if parts is None else parts[0]
 
@@ -222,7 +195,7 @@ class Expr:
         for monomial, coefficient in self.terms:
             count = sum(1 for atom in monomial if atom == target)
             others = tuple(atom for atom in monomial if atom != target)
-            if any(name in _atom_symbols(atom) for atom in others) or count > 1:
+            if any(name in atom_symbols(atom) for atom in others) or count > 1:
                 return None
             if count:
                 factor = factor + _from_terms(0, {others: coefficient})
@@ -233,14 +206,21 @@ class Expr:
 
 def as_expr(value: IntLike) -> Expr:
     """The expression for an integer; expressions pass."""
-    return value if isinstance(value, Expr) else Expr(value, ())
+    return value if isinstance(value, Expr) else _literal(value)
 
 
+@lru_cache(maxsize=4096)
+def _literal(value: int) -> Expr:
+    return Expr(int(value), ())
+
+
+@lru_cache(maxsize=4096)
 def symbol(name: str) -> Expr:
     """The expression that is one symbol."""
     return Expr(0, (((Symbol(name),), 1),))
 
 
+@lru_cache(maxsize=_MEMO_ENTRIES)
 def floor_div(numerator: Expr, denominator: Expr) -> Expr:
     """`numerator // denominator` with exact parts divided out."""
     if denominator == 1:
@@ -251,11 +231,16 @@ def floor_div(numerator: Expr, denominator: Expr) -> Expr:
     if rest is ZERO:
         return quotient
     inner = _single_atom(rest)
-    if isinstance(inner, FloorDiv) and _is_positive(denominator) and _is_positive(inner.denominator):
+    if (
+        isinstance(inner, FloorDiv)
+        and _is_positive(denominator)
+        and _is_positive(inner.denominator)
+    ):
         return quotient + floor_div(inner.numerator, inner.denominator * denominator)
     return quotient + _from_atom(FloorDiv(rest, denominator))
 
 
+@lru_cache(maxsize=_MEMO_ENTRIES)
 def mod(numerator: Expr, denominator: Expr) -> Expr:
     """`numerator % denominator` with exact parts dropped."""
     if denominator == 1:
@@ -307,7 +292,7 @@ ONE = Expr(1, ())
 def _from_terms(constant: int, terms: Mapping[Monomial, int]) -> Expr:
     kept = [(monomial, value) for monomial, value in terms.items() if value and monomial]
     constant += sum(value for monomial, value in terms.items() if not monomial)
-    kept.sort(key=lambda item: _monomial_key(item[0]))
+    kept.sort(key=lambda item: monomial_key(item[0]))
     return Expr(constant, tuple(kept))
 
 
@@ -315,11 +300,7 @@ def _from_atom(atom: Atom) -> Expr:
     return Expr(0, (((atom,), 1),))
 
 
-@lru_cache(maxsize=65536)
-def _monomial_key(monomial: Monomial) -> tuple[int, tuple[str, ...]]:
-    return (len(monomial), tuple(str(atom) for atom in monomial))
-
-
+@lru_cache(maxsize=_MEMO_ENTRIES)
 def _sum(left: Expr, right: Expr, sign: int) -> Expr:
     if not right.terms:
         return Expr(left.constant + sign * right.constant, left.terms)
@@ -329,11 +310,16 @@ def _sum(left: Expr, right: Expr, sign: int) -> Expr:
     return _from_terms(left.constant + sign * right.constant, terms)
 
 
+@lru_cache(maxsize=_MEMO_ENTRIES)
 def _product(left: Expr, right: Expr) -> Expr:
     if right is ONE:
         return left
     if left is ONE:
         return right
+    if not right.terms:
+        return _scaled(left, right.constant)
+    if not left.terms:
+        return _scaled(right, left.constant)
     terms: dict[Monomial, int] = {}
     for a, x in (*left.terms, ((), left.constant)):
         for b, y in (*right.terms, ((), right.constant)):
@@ -341,6 +327,13 @@ def _product(left: Expr, right: Expr) -> Expr:
                 monomial = tuple(sorted(a + b, key=str))
                 terms[monomial] = terms.get(monomial, 0) + x * y
     return _from_terms(0, terms)
+
+
+def _scaled(expr: Expr, factor: int) -> Expr:
+    if factor == 0:
+        return ZERO
+    terms = tuple((monomial, value * factor) for monomial, value in expr.terms)
+    return Expr(expr.constant * factor, terms)
 
 
 def _split_multiples(numerator: Expr, denominator: Expr) -> tuple[Expr, Expr]:
@@ -352,7 +345,7 @@ def _split_multiples(numerator: Expr, denominator: Expr) -> tuple[Expr, Expr]:
     quotient: dict[Monomial, int] = {}
     rest: dict[Monomial, int] = {}
     for atoms, value in (*numerator.terms, ((), numerator.constant)):
-        left = _divide_monomial(atoms, monomial)
+        left = divide_monomial(atoms, monomial)
         if left is None or value % coefficient:
             rest[atoms] = value
         else:
@@ -375,25 +368,8 @@ def _single_atom(expr: Expr) -> Atom | None:
     return term[0][0]
 
 
-def _divide_monomial(atoms: Monomial, divisor: Monomial) -> Monomial | None:
-    left = list(atoms)
-    for atom in divisor:
-        if atom not in left:
-            return None
-        left.remove(atom)
-    return tuple(left)
-
-
 def _is_positive(expr: Expr) -> bool:
     return expr.is_constant and expr.constant > 0
-
-
-def _atom_symbols(atom: Atom) -> frozenset[str]:
-    match atom:
-        case Symbol(name):
-            return frozenset((name,))
-        case FloorDiv(a, b) | Mod(a, b) | Min(a, b) | Max(a, b):
-            return a.symbols | b.symbols
 
 
 def _substitute_atom(atom: Atom, values: Mapping[str, IntLike]) -> Expr:
@@ -422,31 +398,3 @@ def _evaluate_atom(atom: Atom, values: Mapping[str, int]) -> int:
             return min(a.evaluate(values), b.evaluate(values))
         case Max(a, b):
             return max(a.evaluate(values), b.evaluate(values))
-
-
-def _wrapped(expr: Expr) -> str:
-    atom = _single_atom(expr)
-    plain = isinstance(atom, Symbol | Min | Max) or (expr.is_constant and expr.constant >= 0)
-    return str(expr) if plain else f"({expr})"
-
-
-def _render(expr: Expr) -> str:
-    parts: list[str] = []
-    for monomial, coefficient in expr.terms:
-        factors = [_factor(atom) for atom in monomial]
-        if abs(coefficient) != 1:
-            factors.insert(0, str(abs(coefficient)))
-        text = "*".join(factors)
-        if not parts:
-            parts.append(text if coefficient > 0 else f"-{text}")
-        else:
-            parts.append(f"{'+' if coefficient > 0 else '-'} {text}")
-    if not parts:
-        return str(expr.constant)
-    if expr.constant:
-        parts.append(f"{'+' if expr.constant > 0 else '-'} {abs(expr.constant)}")
-    return " ".join(parts)
-
-
-def _factor(atom: Atom) -> str:
-    return f"({atom})" if isinstance(atom, FloorDiv | Mod) else str(atom)

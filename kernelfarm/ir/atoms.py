@@ -1,0 +1,149 @@
+"""Atoms of the integer algebra, and how atoms and expressions print.
+
+An atom stands in a monomial of `kernelfarm.ir.symbolic.Expr`; expressions nest inside the atoms of
+division and choice. Make them by that module's constructors, which keep the normal form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernelfarm.ir.symbolic import Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A named integer: a size symbol (`s0`), a loop variable (`d0`) or an indirect index (`%7`)."""
+
+    name: str
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class FloorDiv:
+    """`numerator // denominator`, rounded to minus infinity."""
+
+    numerator: Expr
+    denominator: Expr
+
+    def __hash__(self) -> int:
+        return hash(("FloorDiv", self.numerator, self.denominator))
+
+    def __str__(self) -> str:
+        return f"{_wrapped(self.numerator)}//{_wrapped(self.denominator)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Mod:
+    """`numerator % denominator`, with the denominator's sign."""
+
+    numerator: Expr
+    denominator: Expr
+
+    def __hash__(self) -> int:
+        return hash(("Mod", self.numerator, self.denominator))
+
+    def __str__(self) -> str:
+        return f"{_wrapped(self.numerator)}%{_wrapped(self.denominator)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Min:
+    """The smaller of two."""
+
+    left: Expr
+    right: Expr
+
+    def __hash__(self) -> int:
+        return hash(("Min", self.left, self.right))
+
+    def __str__(self) -> str:
+        return f"min({self.left}, {self.right})"
+
+
+@dataclass(frozen=True, slots=True)
+class Max:
+    """The larger of two."""
+
+    left: Expr
+    right: Expr
+
+    def __hash__(self) -> int:
+        return hash(("Max", self.left, self.right))
+
+    def __str__(self) -> str:
+        return f"max({self.left}, {self.right})"
+
+
+Atom = Symbol | FloorDiv | Mod | Min | Max
+Monomial = tuple[Atom, ...]
+
+
+def atom_symbols(atom: Atom) -> frozenset[str]:
+    """Names of all symbols that occur in an atom."""
+    match atom:
+        case Symbol(name):
+            return frozenset((name,))
+        case FloorDiv(a, b) | Mod(a, b) | Min(a, b) | Max(a, b):
+            return a.symbols | b.symbols
+
+
+@lru_cache(maxsize=1 << 16)
+def monomial_key(monomial: Monomial) -> tuple[int, tuple[str, ...]]:
+    """Where a monomial stands among the terms of an expression."""
+    return (len(monomial), tuple(str(atom) for atom in monomial))
+
+
+def divide_monomial(atoms: Monomial, divisor: Monomial) -> Monomial | None:
+    """The factors that are left after exact division; None if it does not divide."""
+    left = list(atoms)
+    for atom in divisor:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def render(expr: Expr) -> str:
+    """The expression as text, terms in normal order: `5*i + (j//4) - 1`."""
+    parts: list[str] = []
+    for monomial, coefficient in expr.terms:
+        factors = [_factor(atom) for atom in monomial]
+        if abs(coefficient) != 1:
+            factors.insert(0, str(abs(coefficient)))
+        text = "*".join(factors)
+        if not parts:
+            parts.append(text if coefficient > 0 else f"-{text}")
+        else:
+            parts.append(f"{'+' if coefficient > 0 else '-'} {text}")
+    if not parts:
+        return str(expr.constant)
+    if expr.constant:
+        parts.append(f"{'+' if expr.constant > 0 else '-'} {abs(expr.constant)}")
+    return " ".join(parts)
+
+
+def _wrapped(expr: Expr) -> str:
+    plain = _is_plain(expr)
+    return str(expr) if plain else f"({expr})"
+
+
+def _is_plain(expr: Expr) -> bool:
+    """True for what needs no parentheses as an operand of a division."""
+    if not expr.terms:
+        return expr.constant >= 0
+    monomial, coefficient = expr.terms[0]
+    is_atom = not expr.constant and len(expr.terms) == 1 and coefficient == 1 and len(monomial) == 1
+    return is_atom and isinstance(monomial[0], Symbol | Min | Max)
+
+
+def _factor(atom: Atom) -> str:
+    return f"({atom})" if isinstance(atom, FloorDiv | Mod) else str(atom)
