@@ -66,7 +66,8 @@ _TABLE: tuple[Prim, ...] = (
     Prim("where", _E, 3),
     # convert(x), dtype: float to integer truncates, anything to bool is `!= 0`.
     Prim("convert", _E, 1, ("dtype",)),
-    # full(), shape, value (int or float or bool), dtype
+    # full(), shape, value (int or float or bool; an Expr of size symbols where a size is the value,
+    # as in a mean over a symbolic axis), dtype
     Prim("full", PrimKind.CREATE, 0, ("dtype", "shape", "value")),
     # iota(), length: 0, 1, 2, ... of an integer dtype, rank 1
     Prim("iota", PrimKind.CREATE, 0, ("dtype", "length")),
