@@ -6,6 +6,7 @@ A message says what was seen, what was expected, and what to do next.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -35,7 +36,7 @@ class MalformedMessageError(CallerError):
 
 
 class InvalidGraphError(CallerError):
-    """A graph that breaks a rule: cyclic, undefined values, a shape that contradicts its operator."""
+    """A graph that breaks a rule: a cycle, an undefined value, a shape against its operator."""
 
     reason = "INVALID_GRAPH"
 
@@ -128,3 +129,24 @@ def error_facts(error: BaseException) -> ErrorFacts:
         return ErrorFacts(error.status, error.reason, str(error), error.retry_after_s)
     message = "internal error: report it with the request id"
     return ErrorFacts("INTERNAL", "INTERNAL", message, None)
+
+
+def error_from_facts(facts: ErrorFacts) -> KernelfarmError:
+    """The error that facts tell of, of the class that was raised elsewhere.
+
+    A reason that this version does not know becomes the nearest class of the same status.
+    """
+    kinds = list(_kinds(KernelfarmError))
+    kind = next(
+        (k for k in kinds if (k.status, k.reason) == (facts.status, facts.reason)),
+        next((k for k in kinds if k.status == facts.status), InternalError),
+    )
+    error = kind(facts.message)
+    error.retry_after_s = facts.retry_after_s
+    return error
+
+
+def _kinds(kind: type[KernelfarmError]) -> Iterator[type[KernelfarmError]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _kinds(child)

@@ -31,7 +31,7 @@ def make_app() -> typer.Typer:
     """The application with every command registered."""
     app = typer.Typer(
         name="kernelfarm",
-        help="A compile farm for AI kernels: captured graphs in, fused kernels for every vendor out.",
+        help="A compile farm for AI kernels: graphs in, fused kernels for every vendor out.",
         no_args_is_help=True,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,

@@ -1,0 +1,164 @@
+"""One supervised process: starts it, notices its end, starts it again, stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from kernelfarm.errors import UnavailableError
+from kernelfarm.supervisor.settings import child_environment
+
+_BOUND_EXEC = Path(__file__).with_name("bound_exec.py")
+_FIRST_DELAY_S = 0.1
+_LAST_DELAY_S = 5.0
+_STEADY_S = 20.0
+"""A child that lived this long starts its backoff anew."""
+_QUOTED_LINES = 15
+_QUOTED_BYTES = 64 * 1024
+
+
+class ChildFailedError(UnavailableError):
+    """A child of the farm ended before it served; the message quotes its last log lines."""
+
+    reason: ClassVar[str] = "CHILD_FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """What to run: `environment` is added to ours, `probe` tells whether it serves.
+
+    `drain_s` is what it gets between SIGTERM and SIGKILL.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    probe: Callable[[], Awaitable[bool]]
+    drain_s: float = 10.0
+
+
+class Child:
+    """A process that is kept alive until `stop`."""
+
+    def __init__(self, spec: ChildSpec, log_path: Path, on_change: Callable[[str], None]) -> None:
+        self.spec = spec
+        self.log_path = log_path
+        self.restarts = 0
+        self.is_ready = False
+        self._on_change = on_change
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = asyncio.Event()
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; None while it is down."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
+
+    async def start(self) -> None:
+        """Starts the process in a session of its own: Ctrl-C reaches it through us only."""
+        parent = str(os.getpid())
+        with self.log_path.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-IS", str(_BOUND_EXEC), parent, *self.spec.argv),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=child_environment(self.spec.environment),
+                start_new_session=True,
+            )
+
+    async def wait_ready(self) -> None:
+        """Waits until the probe says yes.
+
+        Raises:
+            ChildFailedError: the process ended first.
+        """
+        while not await self.spec.probe():
+            if self.pid is None:
+                raise ChildFailedError(self._obituary())
+            await asyncio.sleep(0.02)
+        self.is_ready = True
+
+    async def keep_alive(self) -> None:
+        """Starts the process again each time it ends, with a growing delay; returns on `stop`."""
+        clock = asyncio.get_running_loop().time
+        delay_s = _FIRST_DELAY_S
+        while True:
+            started = clock()
+            code = await self._wait()
+            if self._stopping.is_set():
+                return
+            if clock() - started > _STEADY_S:
+                delay_s = _FIRST_DELAY_S
+            self.is_ready = False
+            self._on_change(f"{self.spec.name} ended ({_how(code)}); again in {delay_s:.1f} s")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), delay_s)
+                return
+            delay_s = min(delay_s * 2, _LAST_DELAY_S)
+            await self._start_again()
+
+    async def _start_again(self) -> None:
+        self.restarts += 1
+        await self.start()
+        if self._stopping.is_set():  # `stop` came between and saw no process
+            await self.stop()
+            return
+        with contextlib.suppress(ChildFailedError):  # `keep_alive` sees its end and tells it
+            await self.wait_ready()
+            self._on_change(f"{self.spec.name} is back (pid {self.pid})")
+
+    async def stop(self) -> None:
+        """SIGTERM, then SIGKILL after `drain_s`; returns when the process is gone."""
+        self._stopping.set()
+        if self.pid is None:
+            return
+        self._send(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(self._wait(), self.spec.drain_s)
+        except TimeoutError:
+            self._on_change(f"{self.spec.name} did not drain in {self.spec.drain_s:.0f} s; killed")
+            self._send(signal.SIGKILL)
+            await self._wait()
+
+    def kill(self) -> None:
+        """SIGKILL now."""
+        self._stopping.set()
+        self._send(signal.SIGKILL)
+
+    async def _wait(self) -> int:
+        if self._process is None:
+            return 0
+        return await self._process.wait()
+
+    def _send(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):  # it ended a moment ago
+                self._process.send_signal(number)
+
+    def _obituary(self) -> str:
+        code = None if self._process is None else self._process.returncode
+        head = f"{self.spec.name} did not start ({_how(code)}); the end of {self.log_path}:"
+        return "\n".join([head, *(f"  {line}" for line in last_lines(self.log_path))])
+
+
+def last_lines(path: Path) -> list[str]:
+    """The last lines of a log file, enough to see why a process ended."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _QUOTED_BYTES))
+        text = file.read().decode("utf-8", "replace")
+    return text.splitlines()[-_QUOTED_LINES:] or ["(empty)"]
+
+
+def _how(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return f"exit code {code}"

@@ -1,0 +1,36 @@
+"""Settings of a farm on one machine, and the environment that its children get."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+ALL_VENDORS = ("cpu", "cuda", "rocm", "ascend")
+
+
+class SupervisorSettings(BaseSettings):
+    """What `kernelfarm up` takes from the environment, prefix `KERNELFARM_`.
+
+    `broker_url` and `cache_url` name servers that somebody else runs; without them the farm
+    starts its own.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="KERNELFARM_")
+
+    frontend_listen: str = "127.0.0.1:50051"
+    data_dir: Path = Path("~/.local/state/kernelfarm")
+    broker_url: str | None = None
+    cache_url: str | None = None
+    start_timeout_s: float = 60.0
+
+
+def child_environment(added: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """Our environment with a child's own variables on top."""
+    return {**os.environ, "PYTHONUNBUFFERED": "1", **dict(added)}
+
+
+def default_cpu_workers() -> int:
+    """Worker processes of the CPU queue: two at least, so that one slow kernel blocks nobody."""
+    return min(8, max(2, len(os.sched_getaffinity(0))))

@@ -1,0 +1,168 @@
+"""The life of a farm on one machine: start everything, announce, keep alive, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelfarm.errors import UnavailableError
+from kernelfarm.supervisor.child import Child, ChildSpec
+from kernelfarm.supervisor.status_file import write_status
+
+
+@dataclass(frozen=True, slots=True)
+class FarmLayout:
+    """The children in the order in which they drain; the last stage starts first, alone.
+
+    A child of a stage may use those of later stages.
+    """
+
+    endpoint: str
+    data_dir: Path
+    stages: tuple[tuple[ChildSpec, ...], ...]
+
+
+class Supervisor:
+    """Runs one farm; `announce` is called once it serves, `report` with lines for people."""
+
+    def __init__(self, layout: FarmLayout, report: Callable[[str], None]) -> None:
+        self._layout = layout
+        self._report = report
+        self._state = "starting"
+        self._stages = tuple(
+            tuple(Child(spec, self._log_path(spec), self._changed) for spec in stage)
+            for stage in layout.stages
+        )
+
+    @property
+    def children(self) -> tuple[Child, ...]:
+        """Every child, in drain order."""
+        return tuple(child for stage in self._stages for child in stage)
+
+    async def run(self, announce: Callable[[], None], start_timeout_s: float) -> None:
+        """Starts the farm and serves until SIGTERM or SIGINT, then drains.
+
+        Raises:
+            ChildFailedError: a child did not start; everything else was stopped.
+            UnavailableError: the farm did not serve in time.
+        """
+        stop = _stop_event()
+        keepers: list[asyncio.Task[None]] = []
+        try:
+            if await self._start(stop, start_timeout_s):
+                keepers = [asyncio.create_task(child.keep_alive()) for child in self.children]
+                self._enter("ready")
+                announce()
+                await stop.wait()
+        finally:
+            await self._drain(stop)
+            await asyncio.gather(*keepers)
+
+    async def _start(self, stop: asyncio.Event, timeout_s: float) -> bool:
+        """True when all serve; False if we were told to stop meanwhile."""
+        self._enter("starting")
+        starting = asyncio.create_task(self._start_stages())
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            done, _ = await asyncio.wait(
+                (starting, stopping), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if starting in done:
+                starting.result()
+                return True
+            if stopping in done:
+                return False
+            late = ", ".join(c.spec.name for c in self.children if not c.is_ready)
+            raise UnavailableError(
+                f"not serving after {timeout_s:.0f} s: {late}; see {self._layout.data_dir}/logs"
+            )
+        finally:
+            await _cancel(starting, stopping)
+
+    async def _start_stages(self) -> None:
+        # The servers that all others talk to come first: they serve within milliseconds.
+        await self._start_together(self._stages[-1])
+        await self._start_together(tuple(c for stage in self._stages[:-1] for c in stage))
+
+    async def _start_together(self, children: tuple[Child, ...]) -> None:
+        for child in children:
+            await child.start()
+        try:
+            async with asyncio.TaskGroup() as waiting:
+                for child in children:
+                    waiting.create_task(child.wait_ready())
+        except* UnavailableError as failures:
+            raise failures.exceptions[0] from None
+
+    async def _drain(self, stop: asyncio.Event) -> None:
+        self._enter("draining")
+        stop.clear()
+        impatient = asyncio.create_task(self._kill_on_second_signal(stop))
+        for stage in self._stages:
+            await asyncio.gather(*(child.stop() for child in stage))
+        await _cancel(impatient)
+        self._enter("stopped")
+
+    async def _kill_on_second_signal(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._report("second signal: killing what is left")
+        for child in self.children:
+            child.kill()
+
+    def _changed(self, line: str) -> None:
+        self._report(line)
+        self._write_status()
+
+    def _enter(self, state: str) -> None:
+        self._state = state
+        self._write_status()
+
+    def _write_status(self) -> None:
+        write_status(self._layout.data_dir, self._state, self._layout.endpoint, self.children)
+
+    def _log_path(self, spec: ChildSpec) -> Path:
+        folder = self._layout.data_dir / "logs"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{spec.name}.log"
+        if path.exists():  # the last run's log is kept beside
+            path.replace(path.with_suffix(".log.1"))
+        return path
+
+
+@contextmanager
+def sole_owner(data_dir: Path) -> Iterator[None]:
+    """Holds the data directory: two farms in one would overwrite each other's files.
+
+    Raises:
+        UnavailableError: another farm holds it.
+    """
+    data_dir.mkdir(parents=True, exist_ok=True)
+    with (data_dir / "lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UnavailableError(
+                f"another farm uses {data_dir} (see farm.json there); stop it or choose --data-dir"
+            ) from None
+        os.set_inheritable(lock.fileno(), False)
+        yield
+
+
+def _stop_event() -> asyncio.Event:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+async def _cancel(*tasks: asyncio.Task[object]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
