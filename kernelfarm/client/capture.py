@@ -1,0 +1,270 @@
+"""A traced module (functional ATen, as AOT Autograd makes it) -> the graph that travels.
+
+Conventions: an operator is sent by its overload's name, `operator.getitem` is folded into nodes of
+several results, integers that torch computes from sizes become expressions, and the device is no
+part of the graph. Whatever has no words on the wire raises a typed error before anything is sent.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from kernelfarm.client.capture_constants import constant_of, travels_with_the_graph
+from kernelfarm.client.capture_locations import LocationTable
+from kernelfarm.client.capture_sizes import SizeReader
+from kernelfarm.client.captured import Captured, UnsupportedGraphError
+from kernelfarm.client.torch_dtypes import dtype_from_torch
+from kernelfarm.dtypes import DType
+from kernelfarm.errors import KernelfarmError
+from kernelfarm.ir.graph_ir import Arg, Graph, Input, Node, Ref, TensorType
+
+DROPPED_KWARGS = frozenset({"device", "layout", "pin_memory", "non_blocking"})
+"""Keyword arguments that say where a tensor lies, not what it holds."""
+
+IGNORED_OPS = frozenset({"aten._assert_tensor_metadata.default"})
+"""Checks of what the graph's types state anyway."""
+
+_UNUSED = TensorType(DType.F32, ())
+"""Type of a result that is no tensor and that nobody may use."""
+
+
+def capture(module: fx.GraphModule, *, names: Sequence[str] = ()) -> Captured:
+    """The graph of a traced module; `names` are names for its inputs, for people.
+
+    Raises:
+        UnsupportedGraphError: an operator, argument or layout has no form on the wire.
+        UnsupportedDTypeError: a tensor of complex, quantized or another unknown element type.
+        InvalidGraphError: a size depends on data.
+    """
+    return _Capture(module, names).run()
+
+
+class _Capture:
+    """One pass over the nodes; values are numbered as they appear."""
+
+    def __init__(self, module: fx.GraphModule, names: Sequence[str]) -> None:
+        self._module = module
+        self._names = names
+        self._sizes = SizeReader()
+        self._locations = LocationTable()
+        self._values: dict[fx.Node, tuple[int | None, ...]] = {}
+        self._next_value = 0
+        self._inputs: list[Input] = []
+        self._sources: list[int | torch.Tensor] = []
+        self._constants: list[tuple[Input, torch.Tensor]] = []
+        self._nodes: list[Node] = []
+        self._traced: list[fx.Node] = []
+        self._devices: set[torch.device] = set()
+        self._position = 0
+
+    def run(self) -> Captured:
+        outputs: tuple[Arg, ...] = ()
+        types: tuple[TensorType | None, ...] = ()
+        visit: dict[str, Callable[[fx.Node], None]] = {
+            "placeholder": self._placeholder,
+            "get_attr": self._get_attr,
+            "call_function": self._call,
+        }
+        position = 0
+        for node in self._module.graph.nodes:
+            if node.op == "output":
+                outputs, types = self._outputs(node)
+                continue
+            if node.op not in visit:
+                raise UnsupportedGraphError(f"node {node.name} is a {node.op}; expected functions")
+            if node.op == "placeholder":
+                self._position = position
+                position += 1
+            self._at(node, visit[node.op])
+        return self._finish(outputs, types)
+
+    def _at(self, node: fx.Node, visit: Callable[[fx.Node], None]) -> None:
+        try:
+            visit(node)
+        except KernelfarmError as error:
+            if str(error).startswith("node "):
+                raise
+            raise type(error)(f"node {node.name} ({node.target}): {error}") from error
+
+    def _finish(self, outputs: tuple[Arg, ...], types: tuple[TensorType | None, ...]) -> Captured:
+        # Constants come last, so that positions among the inputs are those of the arguments.
+        for source, tensor in self._constants:
+            self._inputs.append(source)
+            self._sources.append(tensor)
+        symbols = self._sizes.symbols()
+        self._check_symbols_are_told({s.name for s in symbols})
+        graph = Graph(
+            "aten",
+            symbols,
+            tuple(self._inputs),
+            tuple(self._nodes),
+            outputs,
+            types,
+            self._locations.texts(),
+        )
+        return Captured(graph, tuple(self._sources), tuple(self._traced), self._device())
+
+    def _check_symbols_are_told(self, needed: set[str]) -> None:
+        for source in self._inputs:
+            if isinstance(source.kind, str):
+                needed.discard(source.kind)
+            elif isinstance(source.kind, TensorType):
+                needed -= {str(extent) for extent in source.kind.shape}
+        if needed:
+            raise UnsupportedGraphError(
+                f"sizes {sorted(needed)} are no extent of an input; expected each to be one"
+            )
+
+    def _device(self) -> torch.device:
+        # Zero-dimensional tensors on the CPU may take part in computations on any device.
+        if len(self._devices) > 1:
+            names = sorted(str(d) for d in self._devices)
+            raise UnsupportedGraphError(f"tensors on {' and '.join(names)}; expected one device")
+        return next(iter(self._devices), torch.device("cpu"))
+
+    def _placeholder(self, node: fx.Node) -> None:
+        value = node.meta.get("val")
+        kind: TensorType | str
+        if isinstance(value, torch.Tensor):
+            kind = self._tensor_type(value)
+        elif isinstance(value, torch.SymInt):
+            size = self._sizes.read(value)
+            if len(size.symbols) != 1 or str(size) not in size.symbols:
+                return  # a number, or computed from other sizes: uses carry the expression
+            kind = str(size)
+        elif value is None or isinstance(value, int | float | bool | str):
+            return  # specialized by the trace, which guards it
+        else:
+            raise UnsupportedGraphError(f"input of type {type(value).__name__}; expected a tensor")
+        number = self._number(node)
+        if isinstance(kind, str):
+            del self._values[node]  # uses of sizes travel as expressions
+        self._inputs.append(Input(number, kind, self._name_of(node)))
+        self._sources.append(self._position)
+
+    def _name_of(self, node: fx.Node) -> str:
+        return self._names[self._position] if self._position < len(self._names) else node.name
+
+    def _get_attr(self, node: fx.Node) -> None:
+        tensor = operator.attrgetter(str(node.target))(self._module)
+        if not isinstance(tensor, torch.Tensor):
+            if not any(user.op == "call_function" for user in node.users):
+                return
+            raise UnsupportedGraphError(f"holds a {type(tensor).__name__}; expected a tensor")
+        number = self._number(node)
+        with unset_fake_temporarily():  # the tensor is real, and AOT Autograd runs us in fake mode
+            tensor = tensor.detach()
+            if travels_with_the_graph(tensor):
+                source = Input(number, constant_of(tensor), str(node.target))
+                self._constants.append((source, tensor))
+                return
+        self._inputs.append(Input(number, self._tensor_type(tensor), str(node.target)))
+        self._sources.append(tensor)
+
+    def _call(self, node: fx.Node) -> None:
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool | int | float):
+            return  # uses read the value itself
+        if node.target is operator.getitem:
+            self._getitem(node)
+            return
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise UnsupportedGraphError("expected an operator's overload")
+        if str(node.target) in IGNORED_OPS:
+            return
+        if node.target._schema.is_mutable:
+            raise UnsupportedGraphError("writes to an argument; expected a functional operator")
+        self._append(node, node.target, value)
+
+    def _append(self, node: fx.Node, target: torch._ops.OpOverload, value: Any) -> None:
+        several = isinstance(value, list | tuple)
+        if not several and not isinstance(value, torch.Tensor):
+            raise UnsupportedGraphError(f"gives {type(value).__name__}; expected tensors")
+        types = tuple(self._result_type(item) for item in (value if several else (value,)))
+        args = tuple(self._arg(arg) for arg in node.args)
+        attrs = tuple(
+            (key, self._arg(node.kwargs[key]))
+            for key in sorted(node.kwargs)
+            if key not in DROPPED_KWARGS
+        )
+        results = tuple(range(self._next_value, self._next_value + len(types)))
+        self._next_value += len(types)
+        self._values[node] = results
+        location = self._locations.number_of(node)
+        origin = (len(self._nodes),)
+        self._nodes.append(Node(str(target), args, attrs, results, types, origin, location))
+        self._traced.append(node)
+
+    def _getitem(self, node: fx.Node) -> None:
+        source, index = node.args
+        if not isinstance(source, fx.Node) or not isinstance(index, int):
+            raise UnsupportedGraphError(f"item {index} of {source}; expected a result's number")
+        if isinstance(node.meta.get("val"), torch.Tensor):
+            self._values[node] = (self._values[source][index],)
+
+    def _outputs(self, node: fx.Node) -> tuple[tuple[Arg, ...], tuple[TensorType | None, ...]]:
+        returned = node.args[0]
+        items = returned if isinstance(returned, tuple | list) else (returned,)
+        return (
+            tuple(self._arg(item) for item in items),
+            tuple(self._output_type(item) for item in items),
+        )
+
+    def _output_type(self, item: Any) -> TensorType | None:
+        value = item.meta.get("val") if isinstance(item, fx.Node) else None
+        return self._tensor_type(value) if isinstance(value, torch.Tensor) else None
+
+    def _number(self, node: fx.Node) -> int:
+        number = self._next_value
+        self._next_value += 1
+        self._values[node] = (number,)
+        return number
+
+    def _result_type(self, value: Any) -> TensorType:
+        return self._tensor_type(value) if isinstance(value, torch.Tensor) else _UNUSED
+
+    def _tensor_type(self, value: torch.Tensor) -> TensorType:
+        if value.layout is not torch.strided:
+            raise UnsupportedGraphError(f"a tensor of layout {value.layout}; expected strided")
+        if value.device.type != "cpu" or value.dim():
+            self._devices.add(value.device)
+        read = self._sizes.read_all
+        return TensorType(dtype_from_torch(value.dtype), read(value.shape), read(value.stride()))
+
+    def _arg(self, arg: Any) -> Arg:
+        if isinstance(arg, fx.Node):
+            return self._node_arg(arg)
+        if isinstance(arg, list | tuple):
+            return tuple(self._arg(item) for item in arg)
+        return self._plain(arg)
+
+    def _node_arg(self, node: fx.Node) -> Arg:
+        numbers = self._values.get(node)
+        if numbers is None:
+            return self._plain(node.meta.get("val"))
+        if len(numbers) != 1 or numbers[0] is None:
+            raise UnsupportedGraphError(f"uses all results of {node.name}; expected one of them")
+        return Ref(numbers[0])
+
+    def _plain(self, value: Any) -> Arg:
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, torch.SymInt):
+            size = self._sizes.read(value)
+            return size.as_int() if size.is_constant else size
+        if isinstance(value, torch.dtype):
+            return dtype_from_torch(value)
+        if isinstance(value, torch.memory_format):
+            return str(value).removeprefix("torch.")
+        if isinstance(value, torch.device):
+            return None  # the device is no part of the graph
+        raise UnsupportedGraphError(
+            f"an argument of type {type(value).__name__}; expected tensors, numbers, text, "
+            "element types, or lists of them"
+        )

@@ -1,0 +1,37 @@
+"""A captured graph together with what only the client has: its nodes and its own tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from kernelfarm.errors import KernelfarmError
+from kernelfarm.ir.graph_ir import Graph
+
+
+class UnsupportedGraphError(KernelfarmError):
+    """A traced module that the farm has no words for; the message names the node and the reason."""
+
+    status = "FAILED_PRECONDITION"
+    reason = "UNSUPPORTED_GRAPH"
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A graph as it is sent, and the way back from it to the traced module.
+
+    `sources` has one entry for each of the graph's inputs: the position of the traced module's
+    argument, or a tensor that the module holds. `nodes` has the traced node of each graph node.
+    """
+
+    graph: Graph
+    sources: tuple[int | torch.Tensor, ...]
+    nodes: tuple[fx.Node, ...]
+    device: torch.device
+
+    @property
+    def is_trivial(self) -> bool:
+        """True if nothing is computed."""
+        return not self.graph.nodes
