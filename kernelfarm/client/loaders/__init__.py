@@ -1,0 +1,1 @@
+"""Binaries -> functions: one module for each kind of device, all behind `contract`."""

@@ -1,0 +1,35 @@
+"""What a device's loader offers: a binary becomes a kernel that runs on addresses.
+
+The tables that a launch gets are C arrays in the client's memory: one pointer for each buffer, in
+the order of the kernel's parameters, and one int64 for each size, in the order of its sizes. They
+stay as they are while the launch call lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from kernelfarm.ir.artifact import LaunchFacts
+
+BoundKernel = Callable[[int, int], int]
+"""`launch(address of the pointer table, threads)`; 0 or, for an index out of bounds, 1."""
+
+
+class LoadedKernel(Protocol):
+    """One variant of one kernel, ready to run; may be shared between threads."""
+
+    def bind(self, sizes: tuple[int, ...]) -> BoundKernel:
+        """The kernel for these values of its sizes; keeps alive what it points at."""
+
+
+class Loader(Protocol):
+    """Loads binaries for one device."""
+
+    def load(self, binary: bytes, launch: LaunchFacts) -> LoadedKernel:
+        """The kernel of a binary.
+
+        Raises:
+            UnavailableError: the device, its driver or a feature that the binary needs is missing.
+            MalformedMessageError: the bytes are no binary for this device.
+        """
