@@ -1,0 +1,37 @@
+"""Reads blobs from the cache in chunks that gRPC carries well."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from kernelfarm.cache import KernelCache
+from kernelfarm.errors import NotFoundError
+
+MAX_CHUNK_BYTES = 512 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Bytes of blob number `index`, from `offset_bytes`."""
+
+    index: int
+    offset_bytes: int
+    data: bytes
+    is_last: bool
+
+
+async def read_blobs(cache: KernelCache, digests: tuple[bytes, ...]) -> AsyncIterator[Chunk]:
+    """The blobs in the order asked for; an empty blob is one empty chunk.
+
+    Raises:
+        NotFoundError: a blob is not stored.
+    """
+    for index, digest in enumerate(digests):
+        content = await cache.get_blob(digest)
+        if content is None:
+            raise NotFoundError(f"no blob with SHA-256 {digest.hex()}; compile the program again")
+        for offset_bytes in range(0, max(len(content), 1), MAX_CHUNK_BYTES):
+            end_bytes = offset_bytes + MAX_CHUNK_BYTES
+            data = content[offset_bytes:end_bytes]
+            yield Chunk(index, offset_bytes, data, is_last=end_bytes >= len(content))

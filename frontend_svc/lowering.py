@@ -1,0 +1,83 @@
+"""From a wire graph to Prims, once for all targets of a request."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from frontend_svc.cpu_work import CpuWork
+from frontend_svc.events import EventStream
+from frontend_svc.pipeline import lower_to_prims
+from kernelfarm.errors import InvalidGraphError, UnsupportedVersionError
+from kernelfarm.ir.graph_ir import ABI_VERSION, Graph
+from kernelfarm.ir.text import print_graph
+from kernelfarm.ir.verify import check_client_graph
+from kernelfarm.wire import graph_from_proto, graph_to_proto
+
+if TYPE_CHECKING:  # generated code stays behind its fence: here it is only a type
+    from kernelfarm.v1.graph_pb2 import Graph as WireGraph
+
+CLIENT_DIALECT = "aten"
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredGraph:
+    """A Prims graph as the optimizer takes it, and (name, text) of the stages so far."""
+
+    message: WireGraph
+    texts: tuple[tuple[str, str], ...]
+
+
+def import_graph(wire: WireGraph) -> Graph:
+    """Decodes and checks what a client sent.
+
+    Raises:
+        UnsupportedVersionError: a contract version that we do not speak.
+        InvalidGraphError: a rule is broken; the message says which, where, and what was expected.
+    """
+    if wire.abi_version != ABI_VERSION:
+        raise UnsupportedVersionError(
+            f"the graph has ABI version {wire.abi_version}; this farm speaks {ABI_VERSION}"
+        )
+    if wire.dialect != CLIENT_DIALECT:
+        raise InvalidGraphError(f"dialect {wire.dialect!r}; expected {CLIENT_DIALECT!r}")
+    graph = graph_from_proto(wire)
+    check_client_graph(graph)
+    return graph
+
+
+class Lowering:
+    """The decomposition of one request's graph: begun by the first target that misses."""
+
+    def __init__(self, graph: Graph, cpu: CpuWork, events: EventStream) -> None:
+        self._graph = graph
+        self._cpu = cpu
+        self._events = events
+        self._task: asyncio.Task[LoweredGraph] | None = None
+
+    async def result(self) -> LoweredGraph:
+        """The Prims graph.
+
+        Raises:
+            InvalidGraphError: an operator is used in a form that contradicts its definition.
+        """
+        if self._task is None:
+            self._task = asyncio.create_task(self._lower())
+        return await asyncio.shield(self._task)  # a target that gives up leaves it to the others
+
+    async def _lower(self) -> LoweredGraph:
+        stage = self._events.stage("decompose")
+        lowered = await self._cpu.run(_lower, self._graph)
+        nodes = len(self._graph.nodes)
+        stage.tell(nodes, nodes)
+        return lowered
+
+
+def _lower(graph: Graph) -> LoweredGraph:
+    lowered = lower_to_prims(graph)
+    texts = (
+        ("aten", print_graph(graph)),
+        ("prims", print_graph(lowered.graph)),
+    )
+    return LoweredGraph(graph_to_proto(lowered.graph), texts)

@@ -1,0 +1,66 @@
+"""Puts the result of one program together, as the cache holds it and a client gets it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from kernelfarm.errors import InternalError
+from kernelfarm.v1 import artifact_pb2, compile_service_pb2, plan_pb2
+
+KernelArtifacts = tuple[artifact_pb2.Artifact, ...]
+"""The variants of one kernel, the most specific first, the general one last."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramResult:
+    """A serialized result without its outcome.
+
+    `blobs` are the program's own stages by SHA-256; `digests` name every blob that the result
+    refers to, the kernels' stages included: the result is whole only while all of them exist.
+    """
+
+    payload: bytes
+    blobs: dict[bytes, bytes]
+    digests: tuple[bytes, ...]
+
+
+def program_result(
+    key: bytes,
+    plan: plan_pb2.Plan,
+    kernels: Sequence[KernelArtifacts],
+    texts: Iterable[tuple[str, str]],
+) -> ProgramResult:
+    """The result of a program: its plan with kernel keys, artifacts in the plan's order, stages.
+
+    Raises:
+        InternalError: the kernels are not those of the plan.
+    """
+    if len(kernels) != len(plan.kernels) or not all(kernels):
+        raise InternalError(f"{len(plan.kernels)} kernels in the plan, artifacts of {len(kernels)}")
+    keyed = plan_pb2.Plan()
+    keyed.CopyFrom(plan)
+    for use, variants in zip(keyed.kernels, kernels, strict=True):
+        use.key = variants[0].key
+    contents = [(name, text.encode("utf-8")) for name, text in texts]
+    blobs = {hashlib.sha256(content).digest(): content for _, content in contents}
+    artifacts = [artifact for variants in kernels for artifact in variants]
+    message = compile_service_pb2.ProgramResult(
+        key=key,
+        target=plan.target,
+        plan=keyed,
+        artifacts=artifacts,
+        stages=[_text_stage(name, content) for name, content in contents],
+    )
+    named = (stage.blob.sha256 for artifact in artifacts for stage in artifact.stages)
+    return ProgramResult(
+        payload=message.SerializeToString(deterministic=True),
+        blobs=blobs,
+        digests=tuple(dict.fromkeys((*blobs, *named))),
+    )
+
+
+def _text_stage(name: str, content: bytes) -> artifact_pb2.Stage:
+    blob = artifact_pb2.Blob(sha256=hashlib.sha256(content).digest(), size_bytes=len(content))
+    return artifact_pb2.Stage(name=name, blob=blob, is_text=True)
