@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kernelfarm.ir.atoms import Monomial
 from kernelfarm.ir.symbolic import (
     Atom,
     Expr,
@@ -16,7 +17,6 @@ from kernelfarm.ir.symbolic import (
     Max,
     Min,
     Mod,
-    Monomial,
     Symbol,
     as_expr,
     floor_div,

@@ -1,0 +1,159 @@
+"""Graphs on the wire, both dialects."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelfarm.errors import InvalidGraphError, MalformedMessageError, UnsupportedVersionError
+from kernelfarm.ir.check_graph import PRIMS_DIALECT, check_client_graph
+from kernelfarm.ir.graph_ir import (
+    ABI_VERSION,
+    Arg,
+    Constant,
+    Graph,
+    Input,
+    Node,
+    TensorType,
+)
+from kernelfarm.v1 import graph_pb2 as pb
+from kernelfarm.wire.argument import argument_from_proto, argument_to_proto
+from kernelfarm.wire.tensor_type import (
+    size_symbol_from_proto,
+    size_symbol_to_proto,
+    tensor_type_from_proto,
+    tensor_type_to_proto,
+)
+
+
+def graph_to_proto(graph: Graph) -> pb.Graph:
+    """The graph as a message.
+
+    Raises:
+        InvalidGraphError: an argument that cannot travel.
+    """
+    return pb.Graph(
+        abi_version=graph.abi_version,
+        dialect=graph.dialect,
+        symbols=[size_symbol_to_proto(size) for size in graph.symbols],
+        inputs=[_input_to_proto(source) for source in graph.inputs],
+        nodes=[_node_to_proto(node) for node in graph.nodes],
+        outputs=[argument_to_proto(output) for output in graph.outputs],
+        output_types=[
+            pb.TensorType() if tensor is None else tensor_type_to_proto(tensor)
+            for tensor in graph.output_types
+        ],
+        locations=graph.locations,
+    )
+
+
+def graph_from_proto(message: pb.Graph) -> Graph:
+    """The graph of a message, structurally checked.
+
+    Raises:
+        UnsupportedVersionError: a contract version that this farm does not speak.
+        UnsupportedDTypeError: an unknown element type.
+        MalformedMessageError: a required part is missing, or nested too deeply.
+        InvalidGraphError: the graph breaks a rule; see `check_client_graph`.
+    """
+    if message.abi_version != ABI_VERSION:
+        raise UnsupportedVersionError(
+            f"graph has contract version {message.abi_version}; this farm speaks {ABI_VERSION}"
+        )
+    graph = Graph(
+        dialect=message.dialect,
+        symbols=tuple(size_symbol_from_proto(size, "graph") for size in message.symbols),
+        inputs=tuple(_input_from_proto(i, source) for i, source in enumerate(message.inputs)),
+        nodes=tuple(
+            _node_from_proto(i, node, message.dialect) for i, node in enumerate(message.nodes)
+        ),
+        outputs=tuple(argument_from_proto(o, "graph outputs") for o in message.outputs),
+        output_types=_output_types(message),
+        locations=tuple(message.locations),
+        abi_version=message.abi_version,
+    )
+    check_client_graph(graph)
+    return graph
+
+
+def _input_to_proto(source: Input) -> pb.Input:
+    match source.kind:
+        case TensorType() as tensor:
+            kind = pb.Input(tensor=tensor_type_to_proto(tensor))
+        case Constant(constant_type, sha256, data):
+            constant = pb.Constant(
+                type=tensor_type_to_proto(constant_type), sha256=sha256, data=data
+            )
+            kind = pb.Input(constant=constant)
+        case name:
+            kind = pb.Input(symbol=name)
+    kind.value = source.value
+    kind.name = source.name
+    return kind
+
+
+def _input_from_proto(index: int, message: pb.Input) -> Input:
+    where = f"input {index} ({message.name})" if message.name else f"input {index}"
+    form = message.WhichOneof("kind")
+    if form is None:
+        raise MalformedMessageError(
+            f"{where}: its kind is not set; expected tensor, symbol or constant"
+        )
+    kind: TensorType | str | Constant
+    if form == "tensor":
+        kind = tensor_type_from_proto(message.tensor, where)
+    elif form == "symbol":
+        kind = message.symbol
+    else:
+        constant_type = tensor_type_from_proto(message.constant.type, where)
+        kind = Constant(constant_type, message.constant.sha256, message.constant.data)
+    return Input(message.value, kind, message.name)
+
+
+def _node_to_proto(node: Node) -> pb.Node:
+    return pb.Node(
+        op=node.op,
+        args=[argument_to_proto(arg) for arg in node.args],
+        attrs=[pb.Attribute(name=name, value=argument_to_proto(arg)) for name, arg in node.attrs],
+        results=node.results,
+        types=[tensor_type_to_proto(tensor) for tensor in node.types],
+        origins=node.origins,
+        location=node.location,
+    )
+
+
+def _node_from_proto(index: int, message: pb.Node, dialect: str) -> Node:
+    where = f"node {index} ({message.op})"
+    types = tuple(tensor_type_from_proto(tensor, where) for tensor in message.types)
+    if dialect == PRIMS_DIALECT and message.op != "extern":
+        # Prims have value semantics: a scalar's empty strides do not bind either.
+        types = tuple(replace(t, strides=None) for t in types)
+    return Node(
+        op=message.op,
+        args=tuple(argument_from_proto(arg, where) for arg in message.args),
+        attrs=_attrs(message, where),
+        results=tuple(message.results),
+        types=types,
+        origins=tuple(message.origins),
+        location=message.location,
+    )
+
+
+def _attrs(message: pb.Node, where: str) -> tuple[tuple[str, Arg], ...]:
+    attrs = []
+    for attr in message.attrs:
+        if not attr.name:
+            raise MalformedMessageError(f"{where}: an attribute without a name")
+        attrs.append((attr.name, argument_from_proto(attr.value, where)))
+    return tuple(attrs)
+
+
+def _output_types(message: pb.Graph) -> tuple[TensorType | None, ...]:
+    if len(message.output_types) != len(message.outputs):
+        raise InvalidGraphError(
+            f"graph: {len(message.output_types)} output types for {len(message.outputs)} outputs;"
+            " expected one for each"
+        )
+    return tuple(
+        tensor_type_from_proto(tensor, f"type of output {index}") if tensor.dtype else None
+        for index, tensor in enumerate(message.output_types)
+    )
