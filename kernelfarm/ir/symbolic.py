@@ -13,6 +13,7 @@ Constructors apply only rules that hold for all integers; rules that need ranges
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Mapping
 from functools import lru_cache
@@ -48,6 +49,9 @@ Terms = tuple[tuple[Monomial, int], ...]
 _MEMO_ENTRIES = 1 << 16
 
 _interned: weakref.WeakValueDictionary[tuple[int, Terms], Expr] = weakref.WeakValueDictionary()
+# Services build expressions in threads, and `setdefault` is no atomic step: two equal expressions
+# that are two objects would be unequal for ever.
+_interning = threading.Lock()
 
 
 class Expr:
@@ -80,7 +84,8 @@ class Expr:
         self._hash = hash(key)
         self._text = None
         self._symbols = None
-        return _interned.setdefault(key, self)
+        with _interning:
+            return _interned.setdefault(key, self)
 
     def __hash__(self) -> int:
         return self._hash
