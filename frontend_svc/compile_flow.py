@@ -13,9 +13,11 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
+from kernelfarm.digest import program_key
 
 from frontend_svc.cpu_work import CpuWork
 from frontend_svc.downstream import CodegenRoom, OptimizedProgram, OptimizerRoom
@@ -23,12 +25,12 @@ from frontend_svc.events import CompileJob, Event, EventStream, Outcome, Program
 from frontend_svc.lease_keeper import kept_alive
 from frontend_svc.lowering import Lowering, import_graph
 from frontend_svc.settings import FrontendSettings
-from kernelfarm.cache import KernelCache, Lease, Variant
-from kernelfarm.digest import program_key
+from kernelfarm.cache import KernelCache, Lease, Published, Variant
 from kernelfarm.errors import (
     CallerError,
     FarmFullError,
     KernelfarmError,
+    UnavailableError,
     error_facts,
     error_from_facts,
 )
@@ -65,7 +67,6 @@ class CompileFlow:
         self._rooms = rooms
         self._cpu = cpu
         self._settings = settings
-        self._owner = uuid.uuid4().hex
         self._led: set[asyncio.Task[ProgramReady]] = set()
 
     async def run(self, job: CompileJob) -> AsyncIterator[Event]:
@@ -107,7 +108,7 @@ class CompileFlow:
         key = await self._cpu.run(program_key, request.graph, target, request.job.options)
         outcome = Outcome.HIT
         while True:
-            found = await cache.lookup(key)
+            found = await cache.lookup(key, is_counted=outcome is Outcome.HIT)
             if found is not None:
                 stage.tell(1, 1, outcome.value)
                 request.events.tell(ProgramReady(target, found[0], outcome, 0))
@@ -116,7 +117,7 @@ class CompileFlow:
             lease = await self._try_to_lead(key)
             if lease is not None:
                 stage.tell(0, 1, Outcome.MISS.value)
-                request.events.tell(await self._led_by_us(request, target, key, lease))
+                request.events.tell(await self._led_by_us(request, target, lease))
                 return
             # Woken by the leader's publication, its failure, or the end of its lease.
             outcome = Outcome.MERGED
@@ -124,44 +125,48 @@ class CompileFlow:
             await cache.wait(key, self._settings.lease_ttl_s)
 
     async def _try_to_lead(self, key: bytes) -> Lease | None:
-        """The lease on a program that is still missing; None if another holds it or published."""
+        """The lease on a missing program; None if another request has it, or just published."""
         if len(self._led) >= self._settings.max_compiles:
             raise FarmFullError(
                 f"{len(self._led)} programs are being compiled, the limit of this frontend"
             )
-        cache = self._rooms.cache
-        lease = await cache.acquire(key, self._owner, self._settings.lease_ttl_s)
-        if lease is not None and await cache.lookup(key) is not None:
-            # Published between our look-up and our lease: the next look-up is the hit.
-            await cache.release(lease)
-            return None
-        return lease
+        return await self._rooms.cache.acquire(key, uuid.uuid4().hex, self._settings.lease_ttl_s)
 
-    async def _led_by_us(
-        self, request: _Request, target: str, key: bytes, lease: Lease
-    ) -> ProgramReady:
+    async def _led_by_us(self, request: _Request, target: str, lease: Lease) -> ProgramReady:
         """Compiles in a task of its own: others may wait for it after this client has left."""
-        task = asyncio.create_task(self._lead(request, target, key, lease))
+        task = asyncio.create_task(self._lead(request, target, lease))
         self._led.add(task)
         task.add_done_callback(self._forget)
         return await asyncio.shield(task)
 
-    async def _lead(self, request: _Request, target: str, key: bytes, lease: Lease) -> ProgramReady:
+    async def _lead(self, request: _Request, target: str, lease: Lease) -> ProgramReady:
         """Compiles under the lease and publishes; a failure too, for those who wait."""
         cache = self._rooms.cache
         try:
             async with kept_alive(cache, lease):
-                result, jobs = await self._compile(request, target, key)
+                result, jobs = await self._compile(request, target, lease.key)
                 stage = request.events.stage("publish", target)
-                await cache.put_blobs(result.blobs)
-                await cache.publish(lease, [Variant(result.payload, result.digests)])
+                await self._publish(lease, result)
                 stage.tell(1, 1)
                 return ProgramReady(target, result.payload, Outcome.MISS, jobs)
         except Exception as error:
-            await cache.put_failure(key, error_facts(error), self._failure_ttl_s(error))
+            with suppress(UnavailableError):  # the first error is the one to tell
+                facts = error_facts(error)
+                await cache.put_failure(lease.key, facts, self._failure_ttl_s(error), lease)
             raise
         finally:
-            await cache.release(lease)
+            with suppress(UnavailableError):  # then it lapses
+                await cache.release(lease)
+
+    async def _publish(self, lease: Lease, result: ProgramResult) -> None:
+        cache = self._rooms.cache
+        await cache.put_blobs(result.blobs)
+        published = await cache.publish(lease, [Variant(result.payload, result.digests)])
+        if published is Published.MISSING_BLOB:
+            raise UnavailableError("the cache evicted a kernel's stages before their program")
+        if published is Published.FENCED:
+            # Another request took the program over: ours is as good, but only theirs is stored.
+            _log.warning("publication_fenced", key=lease.key.hex())
 
     async def _compile(
         self, request: _Request, target: str, key: bytes

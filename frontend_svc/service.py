@@ -16,7 +16,7 @@ from frontend_svc.cpu_work import CpuWork
 from frontend_svc.downstream import CodegenRoom, OptimizerRoom
 from frontend_svc.events import CompileJob, Event, Outcome, ProgramReady, StageDone
 from frontend_svc.settings import FrontendSettings
-from kernelfarm.cache import KernelCache
+from kernelfarm.cache import KernelCache, Space
 from kernelfarm.errors import CallerError, MalformedMessageError, NotFoundError
 from kernelfarm.ir.graph_ir import ABI_VERSION
 from kernelfarm.service.channels import open_channel
@@ -102,7 +102,7 @@ class CompileService(CompileServiceServicer):
 
 async def serve_frontend(settings: FrontendSettings) -> None:
     """Serves until SIGTERM; compilations in progress are finished within the grace."""
-    cache = KernelCache.connect(settings.cache_url, settings.namespace, "p")
+    cache = KernelCache(settings.cache_url, namespace=settings.namespace, space=Space.PROGRAMS)
     optimizer = open_channel(settings.optimizer_address)
     codegen = open_channel(settings.codegen_address)
     rooms = Rooms(

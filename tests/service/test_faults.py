@@ -1,0 +1,89 @@
+"""What happens when a part of the farm dies, hangs, or is told to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+
+from kernelfarm.v1 import compile_service_pb2 as api
+from tests.farm_process import Farm, running_farm, wait_until
+from tests.service.calls import compile_at, stub_of
+from tests.service.h_graph import h_request
+
+
+@pytest.fixture(scope="module")
+def hurt_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    """A farm of its own for tests that kill parts of it."""
+    with running_farm(tmp_path_factory.mktemp("hurt")) as running:
+        yield running
+
+
+def test_a_worker_killed_in_the_middle_of_a_job_costs_less_than_20_s(hurt_farm: Farm) -> None:
+    # Stopped workers hold their jobs without finishing them; killing them then is the worst moment.
+    workers = hurt_farm.pids("worker-cpu")
+    for pid in workers:
+        os.kill(pid, signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(compile_at, hurt_farm.endpoint, h_request(71, 128))
+        wait_until(lambda: "job_enqueued" in hurt_farm.log("codegen"), 10, "a job in the queue")
+        killed = time.monotonic()
+        for pid in workers:
+            os.kill(pid, signal.SIGKILL)
+        program = call.result().program
+    assert time.monotonic() - killed < 20
+    assert program.artifacts
+    assert set(hurt_farm.pids("worker-cpu")).isdisjoint(workers)
+
+
+def test_a_killed_room_is_back_and_the_next_request_is_served(hurt_farm: Farm) -> None:
+    for room in ("optimizer", "codegen"):
+        (pid,) = hurt_farm.pids(room)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda r=room, p=pid: hurt_farm.pids(r) not in ([], [p]), 10, f"a new {room}")
+    assert compile_at(hurt_farm.endpoint, h_request(72, 128)).program.artifacts
+
+
+def test_a_client_that_leaves_does_not_stop_the_compilation(hurt_farm: Farm) -> None:
+    request = h_request(73, 128)
+    with stub_of(hurt_farm.endpoint) as stub:
+        call = stub.Compile(request, timeout=30)
+        next(event for event in call if event.stage.stage == "optimize")
+        call.cancel()
+    second = compile_at(hurt_farm.endpoint, request).program
+    assert second.outcome in (api.CACHE_OUTCOME_MERGED, api.CACHE_OUTCOME_HIT)
+    assert second.codegen_jobs == 0
+
+
+def test_a_deadline_ends_the_call_in_time(hurt_farm: Farm) -> None:
+    with stub_of(hurt_farm.endpoint) as stub, pytest.raises(grpc.RpcError) as caught:
+        list(stub.Compile(h_request(74, 128), timeout=0.002))
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_sigterm_finishes_what_was_begun_and_exits_with_0(hurt_farm: Farm) -> None:
+    pids = [child["pid"] for child in hurt_farm.status()["children"].values()]
+    with ThreadPoolExecutor(1) as pool:
+        with stub_of(hurt_farm.endpoint) as stub:
+            call = stub.Compile(h_request(75, 128), timeout=30)
+            first = next(iter(call))
+            exit_code = pool.submit(hurt_farm.stop)
+            rest = list(call)
+        assert exit_code.result() == 0
+    assert first.stage.stage == "import"
+    assert rest[-1].program.artifacts
+    assert hurt_farm.status()["state"] == "stopped"
+    assert not [pid for pid in pids if _is_alive(pid)]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
