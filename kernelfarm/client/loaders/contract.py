@@ -13,7 +13,7 @@ from typing import Protocol
 from kernelfarm.ir.artifact import LaunchFacts
 
 BoundKernel = Callable[[int, int], int]
-"""`launch(address of the pointer table, threads)`; 0 or, for an index out of bounds, 1."""
+"""`launch(address of the pointer table, context)`; 0 or, for an index out of bounds, 1."""
 
 
 class LoadedKernel(Protocol):
@@ -33,3 +33,7 @@ class Loader(Protocol):
             UnavailableError: the device, its driver or a feature that the binary needs is missing.
             MalformedMessageError: the bytes are no binary for this device.
         """
+
+    def context(self) -> int:
+        """Where to run, asked once for each call of a program: the CPU's number of threads, or the
+        raw handle of an accelerator's current stream."""

@@ -1,0 +1,51 @@
+"""Memory for temporaries: one block for each thread and stream, reused from call to call.
+
+A fresh block would cost page faults at each call. A block is as large as the largest program that
+ran on the thread; `release` gives it back.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+
+from kernelfarm.errors import InternalError
+from kernelfarm.ir.program_ir import ARENA_ALIGNMENT_BYTES
+
+ArenaPlace = tuple[torch.device, int]
+"""A device and, for accelerators, the stream on which the program runs (0 on a CPU)."""
+
+
+class _Blocks(threading.local):
+    def __init__(self) -> None:
+        self.free: dict[ArenaPlace, list[torch.Tensor]] = {}
+
+
+_blocks = _Blocks()
+
+
+def take(place: ArenaPlace, size_bytes: int) -> torch.Tensor:
+    """A block of at least this size, as uint8; nobody else has it until it is given back."""
+    free = _blocks.free.get(place)
+    if free:
+        block = free.pop()
+        if block.numel() >= size_bytes:
+            return block
+    size = -(-size_bytes // ARENA_ALIGNMENT_BYTES) * ARENA_ALIGNMENT_BYTES
+    block = torch.empty(size, dtype=torch.uint8, device=place[0])
+    if block.data_ptr() % ARENA_ALIGNMENT_BYTES:
+        raise InternalError(f"torch's memory is not aligned to {ARENA_ALIGNMENT_BYTES} bytes")
+    return block
+
+
+def give(place: ArenaPlace, block: torch.Tensor) -> None:
+    """Gives a block back for the thread's next call."""
+    free = _blocks.free.setdefault(place, [])
+    if not free:  # one is enough: more are in use only while calls nest
+        free.append(block)
+
+
+def release() -> None:
+    """Frees the calling thread's blocks."""
+    _blocks.free.clear()

@@ -1,0 +1,123 @@
+"""Runs a captured node of the client's own graph on other tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from kernelfarm.client.capture_sizes import SizeReader
+from kernelfarm.errors import InvalidGraphError
+
+Tensors = Sequence[torch.Tensor]
+Results = tuple[torch.Tensor | None, ...]
+
+RELOCATED_OPS = frozenset({"aten.as_strided", "aten.as_strided_scatter", "aten.as_strided_copy"})
+"""Operators whose offset counts from the start of the storage: they need tensors of their own."""
+
+
+class _Slot:
+    """Stands for the tensor argument of a number."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class ExternNode:
+    """One node's operator with its arguments; tensors are handed over at each run, in order."""
+
+    def __init__(self, node: fx.Node, sizes: Mapping[str, int]) -> None:
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise InvalidGraphError(f"node {node.name} is no operator")
+        self.target: torch._ops.OpOverload = node.target
+        self._count = 0
+        self._sizes = sizes
+        self._reader = SizeReader()
+        self._args = [self._template(arg) for arg in node.args]
+        # Sorted like the attributes of the graph that was sent: tensors are counted in that order.
+        self._kwargs = {key: self._template(node.kwargs[key]) for key in sorted(node.kwargs)}
+        self.may_alias = _may_alias(self.target)
+        self.needs_own_storage = str(self.target.overloadpacket) in RELOCATED_OPS
+
+    @property
+    def tensor_count(self) -> int:
+        """How many tensors a run takes."""
+        return self._count
+
+    def runner(self) -> Callable[[Tensors], Results]:
+        """The node as a function of its tensors that gives all results, flat."""
+        target, kwargs = self.target, self._kwargs
+        several = len(target._schema.returns) != 1 or _returns_list(target)
+        call = self._flat_call() if self._is_flat() else self._nested_call()
+        if several:
+            return lambda tensors: tuple(call(target, tensors, kwargs))
+        return lambda tensors: (call(target, tensors, kwargs),)
+
+    def _is_flat(self) -> bool:
+        nested = any(isinstance(arg, list) for arg in self._args)
+        return not nested and not any(
+            isinstance(arg, list | _Slot) for arg in self._kwargs.values()
+        )
+
+    def _flat_call(self) -> Callable[..., Any]:
+        template = self._args
+        places = [(i, arg.number) for i, arg in enumerate(template) if isinstance(arg, _Slot)]
+        if [i for i, _ in places] == list(range(len(template))):
+            return lambda target, tensors, kwargs: target(*tensors, **kwargs)
+
+        def call(target: Any, tensors: Tensors, kwargs: dict[str, Any]) -> Any:
+            args = template.copy()
+            for place, number in places:
+                args[place] = tensors[number]
+            return target(*args, **kwargs)
+
+        return call
+
+    def _nested_call(self) -> Callable[..., Any]:
+        args = self._args
+
+        def call(target: Any, tensors: Tensors, kwargs: dict[str, Any]) -> Any:
+            named = {key: _filled(arg, tensors) for key, arg in kwargs.items()}
+            return target(*(_filled(arg, tensors) for arg in args), **named)
+
+        return call
+
+    def _template(self, arg: Any) -> Any:
+        if isinstance(arg, fx.Node):
+            value = arg.meta.get("val")
+            return self._next_slot() if isinstance(value, torch.Tensor) else self._number(value)
+        if isinstance(arg, list | tuple):
+            items = [self._template(item) for item in arg]
+            return items if any(isinstance(i, list | _Slot) for i in items) else tuple(items)
+        return self._number(arg)
+
+    def _next_slot(self) -> _Slot:
+        self._count += 1
+        return _Slot(self._count - 1)
+
+    def _number(self, value: Any) -> Any:
+        if isinstance(value, torch.SymInt):
+            return self._reader.read(value).evaluate(self._sizes)
+        return value
+
+
+def _filled(arg: Any, tensors: Tensors) -> Any:
+    if isinstance(arg, _Slot):
+        return tensors[arg.number]
+    return [_filled(item, tensors) for item in arg] if isinstance(arg, list) else arg
+
+
+def _returns_list(target: torch._ops.OpOverload) -> bool:
+    return isinstance(target._schema.returns[0].type, torch.ListType)
+
+
+def _may_alias(target: torch._ops.OpOverload) -> bool:
+    # Composite operators (`reshape`, `contiguous`) return an argument without declaring it.
+    schema = target._schema
+    name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+    return composite or any(result.alias_info is not None for result in schema.returns)

@@ -1,0 +1,109 @@
+"""What the farm answers, decoded: a program with its artifacts; contents stay at the farm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelfarm.errors import MalformedMessageError
+from kernelfarm.ir.artifact import GuardAtom, LaunchFacts
+from kernelfarm.ir.program_ir import Plan
+from kernelfarm.v1 import artifact_pb2, compile_service_pb2
+from kernelfarm.wire import (
+    check_artifact,
+    guard_from_proto,
+    launch_facts_from_proto,
+    plan_from_proto,
+)
+
+_OUTCOMES = {
+    compile_service_pb2.CACHE_OUTCOME_HIT: "hit",
+    compile_service_pb2.CACHE_OUTCOME_MISS: "miss",
+    compile_service_pb2.CACHE_OUTCOME_MERGED: "merged",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """One stage by digest."""
+
+    name: str
+    sha256: bytes
+    size_bytes: int
+    is_text: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FoundArtifact:
+    """One variant of one kernel; `binary` is the stage that is loaded."""
+
+    key: bytes
+    target: str
+    binary: Content
+    stages: tuple[Content, ...]
+    launch: LaunchFacts
+    guard: tuple[GuardAtom, ...]
+    is_stub: bool
+    stub_reason: str
+    toolchain: str
+    cost_ms: float
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundProgram:
+    """A compiled program; `kernels` has the variants of each of the plan's kernels, in its order."""
+
+    key: bytes
+    target: str
+    plan: Plan
+    kernels: tuple[tuple[FoundArtifact, ...], ...]
+    stages: tuple[Content, ...]
+    outcome: str
+    codegen_jobs: int
+
+
+def found_program(message: compile_service_pb2.ProgramResult) -> FoundProgram:
+    """The program of a message.
+
+    Raises:
+        MalformedMessageError: a kernel of the plan has no artifact, or a part is missing.
+    """
+    plan = plan_from_proto(message.plan)
+    artifacts = [_artifact(artifact) for artifact in message.artifacts]
+    kernels = tuple(
+        tuple(artifact for artifact in artifacts if artifact.key == key) for key in plan.kernel_keys
+    )
+    for name, variants in zip(plan.kernel_names, kernels, strict=True):
+        if not variants or variants[-1].guard:
+            raise MalformedMessageError(f"kernel {name} for {message.target}: no general artifact")
+    return FoundProgram(
+        message.key,
+        message.target,
+        plan,
+        kernels,
+        tuple(_content(stage) for stage in message.stages),
+        _OUTCOMES.get(message.outcome, "unknown"),
+        message.codegen_jobs,
+    )
+
+
+def _artifact(message: artifact_pb2.Artifact) -> FoundArtifact:
+    check_artifact(message)
+    stages = tuple(_content(stage) for stage in message.stages)
+    return FoundArtifact(
+        message.key,
+        message.target,
+        next(stage for stage in stages if stage.name == message.binary_stage),
+        stages,
+        launch_facts_from_proto(message.launch),
+        guard_from_proto(message.guard),
+        message.is_stub,
+        message.stub_reason,
+        message.toolchain,
+        message.cost_ms,
+        tuple(message.notes),
+    )
+
+
+def _content(message: artifact_pb2.Stage) -> Content:
+    return Content(message.name, message.blob.sha256, message.blob.size_bytes, message.is_text)

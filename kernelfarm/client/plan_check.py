@@ -1,0 +1,91 @@
+"""Checks a plan against the captured graph before anything runs: a farm is not trusted blindly."""
+
+from __future__ import annotations
+
+from kernelfarm.client.program import LoadedProgram
+from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.graph_ir import Constant, TensorType
+from kernelfarm.ir.program_ir import (
+    Buffer,
+    BufferKind,
+    ExternCall,
+    Launch,
+    Plan,
+    TensorView,
+)
+
+
+def check_plan(program: LoadedProgram) -> None:
+    """Every reference of the plan names something that exists.
+
+    Raises:
+        InvalidGraphError: a buffer, input, output, kernel or symbol does not exist.
+    """
+    plan = program.plan
+    if len(program.kernels) != len(plan.kernel_names):
+        raise _wrong(f"{len(plan.kernel_names)} kernels, {len(program.kernels)} loaded")
+    _check_outputs(program)
+    for buffer in plan.buffers:
+        _check_buffer(program, buffer)
+    _check_steps(plan)
+    _check_symbols(program)
+
+
+def _check_outputs(program: LoadedProgram) -> None:
+    expected = len(program.captured.graph.outputs)
+    if len(program.plan.outputs) != expected:
+        raise _wrong(f"{len(program.plan.outputs)} outputs; the captured graph has {expected}")
+    names = {buffer.name for buffer in program.plan.buffers}
+    for output in program.plan.outputs:
+        if isinstance(output, TensorView) and output.buffer not in names:
+            raise _wrong(f"an output in buffer {output.buffer}, which does not exist")
+
+
+def _check_buffer(program: LoadedProgram, buffer: Buffer) -> None:
+    graph = program.captured.graph
+    constants = sum(isinstance(source.kind, Constant) for source in graph.inputs)
+    limits = {
+        BufferKind.INPUT: len(graph.inputs),
+        BufferKind.OUTPUT: len(graph.outputs),
+        BufferKind.CONSTANT: constants,
+    }
+    limit = limits.get(buffer.kind)
+    if limit is not None and not 0 <= buffer.position < limit:
+        raise _wrong(f"buffer {buffer.name} at position {buffer.position} of {limit}")
+    if buffer.kind is BufferKind.INPUT:
+        kind = graph.inputs[buffer.position].kind
+        held = kind.type if isinstance(kind, Constant) else kind
+        if not isinstance(held, TensorType) or held.dtype is not buffer.dtype:
+            raise _wrong(f"buffer {buffer.name} of {buffer.dtype!r}; the input is {held!r}")
+
+
+def _check_steps(plan: Plan) -> None:
+    names = {buffer.name for buffer in plan.buffers}
+    for step in plan.steps:
+        if isinstance(step, Launch):
+            used = set(step.buffers)
+            if not 0 <= step.kernel < len(plan.kernel_names):
+                raise _wrong(f"a launch of kernel {step.kernel} of {len(plan.kernel_names)}")
+        else:
+            used = _buffers_of(step)
+        if used - names:
+            raise _wrong(f"a step uses buffers {sorted(used - names)}, which do not exist")
+
+
+def _buffers_of(step: ExternCall) -> set[str]:
+    return {view.buffer for view in (*step.args, *step.results) if view is not None}
+
+
+def _check_symbols(program: LoadedProgram) -> None:
+    known = {symbol.name for symbol in program.captured.graph.symbols}
+    for source in program.plan.symbols:
+        if source.symbol not in known:
+            raise _wrong(f"symbol {source.symbol}; the captured graph has {sorted(known)}")
+        kind = program.captured.graph.inputs[source.input].kind
+        rank = kind.rank if isinstance(kind, TensorType) else 0
+        if not (source.axis == -1 and isinstance(kind, str)) and not 0 <= source.axis < rank:
+            raise _wrong(f"symbol {source.symbol} from axis {source.axis} of rank {rank}")
+
+
+def _wrong(what: str) -> InvalidGraphError:
+    return InvalidGraphError(f"plan: {what}")

@@ -1,0 +1,88 @@
+"""Collects the tensors that a plan reads, in the layout that it was made for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from kernelfarm.client.plan_layout import Layout
+from kernelfarm.client.program import LoadedProgram
+from kernelfarm.client.torch_dtypes import dtype_to_torch
+from kernelfarm.errors import InternalError
+from kernelfarm.ir.graph_ir import Constant, TensorType
+from kernelfarm.ir.program_ir import BufferKind
+
+
+class InputReader:
+    """Reads inputs from a call's arguments and appends the tensors that the module holds.
+
+    Dynamo guards shapes and element types of what it passes; strides are looked at here, because
+    a wrong stride would make kernels read other memory.
+    """
+
+    def __init__(self, program: LoadedProgram, layout: Layout) -> None:
+        captured = program.captured
+        inputs = captured.graph.inputs
+        constants = [i for i, source in enumerate(inputs) if isinstance(source.kind, Constant)]
+        self._kinds: list[TensorType] = []
+        self._positions: list[int] = []
+        self._held: list[torch.Tensor | None] = []
+        for slot in layout.read:
+            is_input = slot.kind is BufferKind.INPUT
+            number = slot.position if is_input else constants[slot.position]
+            kind = inputs[number].kind
+            source = captured.sources[number]
+            self._kinds.append(kind.type if isinstance(kind, Constant) else _tensor(kind))
+            self._positions.append(source if isinstance(source, int) else -1)
+            held = None if isinstance(source, int) else source
+            is_constant = isinstance(kind, Constant)
+            self._held.append(held.contiguous() if held is not None and is_constant else held)
+        self._shapes = [tuple(e.evaluate(layout.sizes) for e in k.shape) for k in self._kinds]
+        self._strides = [
+            tuple(e.evaluate(layout.sizes) for e in k.strides or ()) for k in self._kinds
+        ]
+        self._device = captured.device
+        self._is_cpu = captured.device.type == "cpu"
+        self._pick = self._picker()
+
+    def read(self, args: Sequence[Any]) -> list[torch.Tensor]:
+        """One tensor for each slot that is read, with the strides of the graph's inputs."""
+        tensors = self._pick(args)
+        if not self._is_cpu:  # zero-dimensional tensors may lie on the CPU
+            device = self._device
+            tensors = [t if t.device == device else t.to(device) for t in tensors]
+        if [tensor.stride() for tensor in tensors] != self._strides:
+            tensors = [self._laid_out(i, tensor) for i, tensor in enumerate(tensors)]
+        return tensors
+
+    def _picker(self) -> Callable[[Sequence[Any]], list[torch.Tensor]]:
+        positions, held = self._positions, self._held
+        if any(tensor is not None for tensor in held):
+            pairs = list(zip(positions, held, strict=True))
+            return lambda args: [args[p] if t is None else t for p, t in pairs]
+        return lambda args: [args[position] for position in positions]
+
+    def _laid_out(self, number: int, tensor: torch.Tensor) -> torch.Tensor:
+        shape, strides = self._shapes[number], self._strides[number]
+        dtype = dtype_to_torch(self._kinds[number].dtype)
+        if tensor.shape != shape or tensor.dtype is not dtype:
+            raise InternalError(
+                f"input {self._positions[number]} is {tensor.dtype} {tuple(tensor.shape)}; "
+                f"this program was made for {dtype} {shape}"
+            )
+        if _same_places(shape, tensor.stride(), strides):
+            return tensor
+        copy = torch.empty_strided(shape, strides, dtype=dtype, device=tensor.device)
+        return copy.copy_(tensor)
+
+
+def _same_places(shape: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    return 0 in shape or all(n == 1 or x == y for n, x, y in zip(shape, a, b, strict=True))
+
+
+def _tensor(kind: TensorType | str | Constant) -> TensorType:
+    if not isinstance(kind, TensorType):
+        raise InternalError(f"the plan reads input {kind!r} as a tensor")
+    return kind

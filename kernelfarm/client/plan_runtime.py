@@ -1,0 +1,167 @@
+"""A plan as a callable: what torch calls instead of the captured graph.
+
+Sizes are read from the inputs; everything that follows from them (views, pointer tables, bound
+kernels) is computed at the first call with these sizes and kept. A call then only collects
+addresses, runs the steps and hands out the outputs. Calls may come from several threads at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from kernelfarm.client import arena
+from kernelfarm.client.plan_check import check_plan
+from kernelfarm.client.plan_inputs import InputReader
+from kernelfarm.client.plan_layout import Layout, Result
+from kernelfarm.client.plan_steps import CallState, StepBuilder
+from kernelfarm.client.program import LoadedProgram
+from kernelfarm.ir.program_ir import BufferKind
+
+KEPT_LAYOUTS = 64
+"""Size assignments whose tables are kept; the least recently used goes first."""
+
+
+class PlanRunner:
+    """Runs a program on the arguments of the traced module.
+
+    Raises:
+        InvalidGraphError: (when made) the plan does not fit the captured graph.
+        IndexError: (when called) a kernel met an index outside its tensor.
+    """
+
+    def __init__(self, program: LoadedProgram) -> None:
+        check_plan(program)
+        self._program = program
+        self._symbols = [
+            (s.symbol, _source_of(program, s.input), s.axis) for s in program.plan.symbols
+        ]
+        self._fixed = None if self._symbols else _SizedProgram(program, {})
+        self._sized: OrderedDict[tuple[int, ...], _SizedProgram] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __call__(self, args: Sequence[Any]) -> list[Any]:
+        """The outputs for a list of arguments, one for each of the module's placeholders."""
+        fixed = self._fixed
+        return fixed.run(args) if fixed is not None else self._for_sizes(args).run(args)
+
+    def _for_sizes(self, args: Sequence[Any]) -> _SizedProgram:
+        values = tuple(
+            int(args[position]) if axis < 0 else args[position].shape[axis]
+            for _, position, axis in self._symbols
+        )
+        with self._lock:
+            found = self._sized.get(values)
+            if found is not None:
+                self._sized.move_to_end(values)
+                return found
+        names = (name for name, _, _ in self._symbols)
+        made = _SizedProgram(self._program, dict(zip(names, values, strict=True)))
+        with self._lock:
+            self._sized[values] = made
+            if len(self._sized) > KEPT_LAYOUTS:
+                self._sized.popitem(last=False)
+        return made
+
+
+class _States(threading.local):
+    """The calling thread's states that no call uses now."""
+
+    def __init__(self) -> None:
+        self.free: list[CallState] = []
+
+
+class _SizedProgram:
+    """The program for one assignment of its sizes."""
+
+    def __init__(self, program: LoadedProgram, sizes: dict[str, int]) -> None:
+        layout = self._layout = Layout(program, sizes)
+        builder = StepBuilder(program, layout)
+        self._steps = builder.build()
+        self._results = [_giver(result, builder) for result in layout.results]
+        self._arena_views = builder.arena_views
+        self._reader = InputReader(program, layout)
+        self._device = program.captured.device
+        self._context = program.loader.context
+        self._made = [(m.shape, m.strides, m.slot.dtype) for m in layout.made]
+        self._kept = [0] * len(layout.kept)
+        self._kept_tensors: list[Any] = [None] * len(layout.kept)
+        self._states = _States()
+
+    def run(self, args: Sequence[Any]) -> list[Any]:
+        free = self._states.free
+        state = free.pop() if free else CallState(self._layout)
+        context = state.context = self._context()
+        device = self._device
+        place = (device, 0 if device.type == "cpu" else context)
+        block = None
+        if self._layout.arena_bytes:
+            block = arena.take(place, self._layout.arena_bytes)
+            if block is not state.arena:
+                self._settle(state, block)
+        try:
+            return self._run(state, args)
+        finally:
+            state.tensors = []
+            if block is not None:
+                arena.give(place, block)
+            free.append(state)
+
+    def _run(self, state: CallState, args: Sequence[Any]) -> list[Any]:
+        tensors = self._reader.read(args)
+        device = self._device
+        for shape, strides, dtype in self._made:
+            tensors.append(torch.empty_strided(shape, strides, dtype=dtype, device=device))
+        table = self._layout.table
+        if table.length:
+            addresses = [tensor.data_ptr() for tensor in tensors]
+            addresses += self._kept
+            addresses += state.fixed
+            table.pack_into(state.table, 0, *table.pick(addresses))
+        tensors += self._kept_tensors
+        state.tensors = tensors
+        for step in self._steps:
+            step(state)
+        return [give(state) for give in self._results]
+
+    def _settle(self, state: CallState, block: torch.Tensor) -> None:
+        """Computes addresses and views of the temporaries for another block of memory."""
+        base = block.data_ptr()
+        state.arena = block
+        state.fixed = [base + slot.offset_bytes for slot in self._layout.temporaries]
+        state.views = [view.of_arena(block) for view in self._arena_views]
+
+
+def _giver(result: Result, builder: StepBuilder) -> Callable[[CallState], Any]:
+    if result.view is None:
+        value = result.value
+        return lambda state: value
+    view = result.view
+    fetch = builder.fetch(view)
+    if view.slot.kind in _KEPT_FOR_LATER_CALLS:
+        return lambda state: _in_layout(fetch(state).clone(), result)
+    if view.shape == result.shape and view.strides == result.strides:
+        return fetch
+    return lambda state: _in_layout(fetch(state), result)
+
+
+_KEPT_FOR_LATER_CALLS = (BufferKind.TEMPORARY, BufferKind.CONSTANT)
+"""Memory that later calls use again: a result there is handed out as a copy."""
+
+
+def _in_layout(tensor: torch.Tensor, result: Result) -> torch.Tensor:
+    if tensor.shape == result.shape and tensor.stride() == result.strides:
+        return tensor
+    out = torch.empty_strided(
+        result.shape, result.strides, dtype=tensor.dtype, device=tensor.device
+    )
+    return out.copy_(tensor)
+
+
+def _source_of(program: LoadedProgram, position: int) -> int:
+    source = program.captured.sources[position]
+    return source if isinstance(source, int) else -1

@@ -1,0 +1,181 @@
+"""The steps of a plan as functions of a call's state; everything else is decided beforehand."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+import torch
+
+from kernelfarm.client.extern_node import ExternNode
+from kernelfarm.client.plan_layout import POINTER_BYTES, Layout
+from kernelfarm.client.plan_views import Slot, View
+from kernelfarm.client.program import LoadedProgram
+from kernelfarm.client.variants import bind_variants
+from kernelfarm.errors import InternalError, InvalidGraphError
+from kernelfarm.ir.program_ir import BufferKind, ExternCall, Launch
+
+
+class CallState:
+    """What one call reads and writes; kept and used again by later calls of the same thread.
+
+    `tensors` has a tensor for each slot but temporaries; `views` the temporaries as extern steps
+    see them.
+    """
+
+    __slots__ = ("arena", "context", "fixed", "table", "table_address", "tensors", "views")
+
+    def __init__(self, layout: Layout) -> None:
+        self.table = (ctypes.c_uint64 * max(layout.table.length, 1))()
+        self.table_address = ctypes.addressof(self.table)
+        self.arena: torch.Tensor | None = None
+        self.fixed: list[int] = []
+        self.views: list[torch.Tensor] = []
+        self.tensors: list[torch.Tensor] = []
+        self.context = 0
+
+
+Step = Callable[[CallState], None]
+Fetch = Callable[[CallState], torch.Tensor]
+
+
+class StepBuilder:
+    """Builds the steps of one program for one layout."""
+
+    def __init__(self, program: LoadedProgram, layout: Layout) -> None:
+        self._program = program
+        self._layout = layout
+        self._launches = 0
+        self.arena_views: list[View] = []
+
+    def build(self) -> list[Step]:
+        """One function for each step of the plan, in order."""
+        return [
+            self._launch(step) if isinstance(step, Launch) else self._extern(step)
+            for step in self._program.plan.steps
+        ]
+
+    def fetch(self, view: View) -> Fetch:
+        """How a call gets at a view as a tensor."""
+        index = view.slot.index
+        if view.slot.kind is BufferKind.TEMPORARY:
+            place = len(self.arena_views)
+            self.arena_views.append(view)
+            return lambda state: state.views[place]
+        take = view.of
+        return lambda state: take(state.tensors[index])
+
+    def _launch(self, step: Launch) -> Step:
+        plan = self._program.plan
+        slots = [self._layout.slots[name] for name in step.buffers]
+        launch = bind_variants(
+            self._program.kernels[step.kernel],
+            self._layout.sizes,
+            [slot.size_elems for slot in slots],
+            tuple(size.evaluate(self._layout.sizes) for size in step.sizes),
+        )
+        offset = self._layout.table.firsts[self._launches] * POINTER_BYTES
+        self._launches += 1
+        name = plan.kernel_names[step.kernel]
+
+        def run(state: CallState) -> None:
+            status = launch(state.table_address + offset, state.context)
+            if status:
+                _raise_for(status, name)
+
+        return run
+
+    def _extern(self, step: ExternCall) -> Step:
+        node = self._node(step)
+        views = [self._layout.view(view) for view in step.args]
+        fetches = [self._argument(node, view) for view in views]
+        run_node = node.runner()
+        results = [None if r is None else self._layout.view(r) for r in step.results]
+        keeps = [
+            (number, self._keep(view, node.may_alias))
+            for number, view in enumerate(results)
+            if view is not None
+        ]
+
+        def run(state: CallState) -> None:
+            found = run_node([fetch(state) for fetch in fetches])
+            for number, keep in keeps:
+                tensor = found[number]
+                if tensor is None:
+                    raise InternalError(f"{step.op} gave no tensor as result {number}")
+                keep(state, tensor)
+
+        return run
+
+    def _argument(self, node: ExternNode, view: View) -> Fetch:
+        fetch = self.fetch(view)
+        if node.needs_own_storage and view.slot.kind is not BufferKind.INPUT:
+            return lambda state: fetch(state).clone()
+        return fetch
+
+    def _node(self, step: ExternCall) -> ExternNode:
+        traced = self._program.captured.nodes
+        if not 0 <= step.node < len(traced):
+            raise InvalidGraphError(
+                f"plan: extern step for node {step.node}; the captured graph has {len(traced)}"
+            )
+        own = str(traced[step.node].target)
+        if own != step.op:
+            raise InvalidGraphError(
+                f"plan: extern step {step.op} for node {step.node}, which is {own}; refused"
+            )
+        node = ExternNode(traced[step.node], self._layout.sizes)
+        if node.tensor_count != len(step.args):
+            raise InvalidGraphError(
+                f"plan: {len(step.args)} tensors for {own}, which takes {node.tensor_count}"
+            )
+        return node
+
+    def _keep(self, view: View, may_alias: bool) -> Callable[[CallState, torch.Tensor], None]:
+        if view.slot.kind is not BufferKind.EXTERN:
+            fetch = self.fetch(view)
+            return lambda state, tensor: _copy(fetch(state), tensor)
+        return self._keep_tensor(view, may_alias)
+
+    def _keep_tensor(
+        self, view: View, may_alias: bool
+    ) -> Callable[[CallState, torch.Tensor], None]:
+        slot, places = view.slot, self._layout.table.places.get(view.slot.index, [])
+        is_whole = view.offset == 0 and view.span_elems() == slot.size_elems
+
+        def keep(state: CallState, tensor: torch.Tensor) -> None:
+            # Kernels may write into the buffer later on, so it must not be somebody else's memory.
+            if may_alias or not (is_whole and view.has_layout_of(tensor)):
+                tensor = _own_copy(view, slot, tensor)
+            state.tensors[slot.index] = tensor
+            if places:
+                address = tensor.data_ptr()
+                for place in places:
+                    state.table[place] = address
+
+        return keep
+
+
+def _own_copy(view: View, slot: Slot, tensor: torch.Tensor) -> torch.Tensor:
+    if view.offset == 0 and view.span_elems() == slot.size_elems:
+        own = torch.empty_strided(view.shape, view.strides, dtype=view.dtype, device=tensor.device)
+        _copy(own, tensor)
+        return own
+    buffer = torch.empty(slot.size_elems, dtype=slot.dtype, device=tensor.device)
+    _copy(view.of(buffer), tensor)
+    return buffer
+
+
+def _copy(into: torch.Tensor, tensor: torch.Tensor) -> None:
+    if into.shape != tensor.shape or into.dtype is not tensor.dtype:
+        raise InternalError(
+            f"an extern step gave {tensor.dtype} {tuple(tensor.shape)}; "
+            f"the plan expects {into.dtype} {tuple(into.shape)}"
+        )
+    into.copy_(tensor)
+
+
+def _raise_for(status: int, name: str) -> None:
+    if status == 1:
+        raise IndexError(f"index out of bounds in kernel {name}")
+    raise InternalError(f"kernel {name} failed with status {status}")

@@ -1,0 +1,107 @@
+"""Views of a plan's buffers for one assignment of its sizes, and how a call gets at them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from kernelfarm.client.torch_dtypes import dtype_to_torch
+from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.program_ir import Buffer, BufferKind, TensorView
+
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A buffer of the plan with its place in a call's tables and its size."""
+
+    index: int
+    name: str
+    kind: BufferKind
+    position: int
+    dtype: torch.dtype
+    size_elems: int
+    offset_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A view with all numbers known, in elements of its own type."""
+
+    slot: Slot
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    def span_elems(self) -> int:
+        """Elements from the first to the last one addressed; 0 for an empty view."""
+        if 0 in self.shape:
+            return 0
+        return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
+
+    def has_layout_of(self, tensor: torch.Tensor) -> bool:
+        """True if the tensor itself is the view of its own memory."""
+        return (
+            self.offset == 0
+            and tensor.dtype is self.dtype
+            and tensor.shape == self.shape
+            and tensor.stride() == self.strides
+        )
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The view of a tensor's memory, counted from the tensor's first element."""
+        if self.has_layout_of(tensor):
+            return tensor
+        if tensor.dtype is not self.dtype:
+            tensor = tensor.view(self.dtype)
+        offset = tensor.storage_offset() + self.offset
+        return tensor.as_strided(self.shape, self.strides, offset)
+
+    def of_arena(self, arena: torch.Tensor) -> torch.Tensor:
+        """The view of a temporary within the arena."""
+        first = self.slot.offset_bytes // self.dtype.itemsize + self.offset
+        return arena.view(self.dtype).as_strided(self.shape, self.strides, first)
+
+
+def slot_of(buffer: Buffer, index: int, sizes: Sizes) -> Slot:
+    """The buffer for an assignment of sizes."""
+    offset = 0 if buffer.offset_bytes is None else buffer.offset_bytes.evaluate(sizes)
+    return Slot(
+        index,
+        buffer.name,
+        buffer.kind,
+        buffer.position,
+        dtype_to_torch(buffer.dtype),
+        buffer.size_elems.evaluate(sizes),
+        offset,
+    )
+
+
+def view_of(view: TensorView, slots: Mapping[str, Slot], sizes: Sizes) -> View:
+    """The view for an assignment of sizes.
+
+    Raises:
+        InvalidGraphError: it reaches beyond its buffer, or reinterprets elements of another width.
+    """
+    slot = slots[view.buffer]
+    shape = tuple(extent.evaluate(sizes) for extent in view.sizes)
+    strides = tuple(stride.evaluate(sizes) for stride in view.strides)
+    found = View(
+        slot, dtype_to_torch(view.dtype), shape, strides, view.offset_elems.evaluate(sizes)
+    )
+    if found.dtype.itemsize != slot.dtype.itemsize:
+        raise InvalidGraphError(
+            f"plan: buffer {slot.name} of {slot.dtype} viewed as {found.dtype}; "
+            "expected equal widths"
+        )
+    end = found.offset + found.span_elems()
+    if found.offset < 0 or min(strides, default=0) < 0 or end > slot.size_elems:
+        raise InvalidGraphError(
+            f"plan: a view of buffer {slot.name} ends at element {end} from {found.offset} on; "
+            f"the buffer has {slot.size_elems}"
+        )
+    return found
