@@ -38,7 +38,7 @@ class RunningServer:
     health: HealthServicer
 
     async def drain(self, grace_s: float) -> None:
-        """Stops in stages: unhealthy, no new calls, `grace_s` for calls in flight, the rest fail."""
+        """Stops in stages: unhealthy, no new calls, `grace_s` for calls in flight, then an end."""
         await self.health.enter_graceful_shutdown()
         get_logger().info("draining", grace_s=grace_s)
         await self.server.stop(grace_s)

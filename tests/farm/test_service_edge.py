@@ -106,10 +106,12 @@ async def test_an_error_of_a_unary_method_carries_reason_delay_and_request_id() 
 async def test_an_error_in_the_middle_of_a_stream_becomes_the_same_error_at_the_caller() -> None:
     error = InvalidGraphError("node 3 uses value 9, which nothing defines")
     async with running(Room(raising(error))) as (_, stub):
-        with pytest.raises(InvalidGraphError, match="node 3 uses value 9") as caught:
-            with translated_errors("the frontend"):
-                async for _response in stub.Compile(pb.CompileRequest(request_id="r1")):
-                    pass
+        with (
+            pytest.raises(InvalidGraphError, match="node 3 uses value 9") as caught,
+            translated_errors("the frontend"),
+        ):
+            async for _response in stub.Compile(pb.CompileRequest(request_id="r1")):
+                pass
     assert caught.value.__notes__ == ["request id: r1"]
 
 
@@ -149,19 +151,24 @@ async def test_a_100_mb_graph_is_refused_with_size_and_limit_and_the_service_goe
                 pass
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert f"{huge.ByteSize()} vs. {limit}" in (caught.value.details() or "")
-        with pytest.raises(MessageTooLargeError, match=f"{huge.ByteSize()} bytes.*at most {limit}"):
-            with translated_errors("the frontend"):
-                async for _response in stub.Compile(huge):
-                    pass
+        told = f"{huge.ByteSize()} bytes.*at most {limit}"
+        with (
+            pytest.raises(MessageTooLargeError, match=told),
+            translated_errors("the frontend"),
+        ):
+            async for _response in stub.Compile(huge):
+                pass
         await stub.Lookup(pb.LookupRequest())
 
 
 async def test_a_service_that_is_not_there_is_unavailable() -> None:
     async with open_channel("127.0.0.1:1") as channel:
         stub = pb_grpc.CompileServiceStub(channel)
-        with pytest.raises(UnavailableError, match="the optimizer") as caught:
-            with translated_errors("the optimizer"):
-                await stub.Lookup(pb.LookupRequest(), timeout=10)
+        with (
+            pytest.raises(UnavailableError, match="the optimizer") as caught,
+            translated_errors("the optimizer"),
+        ):
+            await stub.Lookup(pb.LookupRequest(), timeout=10)
     assert caught.value.retry_after_s
 
 
@@ -169,25 +176,29 @@ async def test_blocking_channels_translate_errors_too() -> None:
     async with running(Room(raising(InvalidGraphError("cyclic")))) as (server, _):
 
         def call() -> None:
-            with grpc.insecure_channel(server.address, options=channel_options()) as channel:
-                with translated_errors("the farm"):
-                    pb_grpc.CompileServiceStub(channel).Lookup(pb.LookupRequest())
+            with (
+                grpc.insecure_channel(server.address, options=channel_options()) as channel,
+                translated_errors("the farm"),
+            ):
+                pb_grpc.CompileServiceStub(channel).Lookup(pb.LookupRequest())
 
         with pytest.raises(InvalidGraphError, match="cyclic"):
             await asyncio.to_thread(call)
 
 
 async def test_health_and_reflection_answer() -> None:
-    async with running(Room(answer_well)) as (server, _):
-        async with grpc.aio.insecure_channel(server.address) as channel:
-            check = health_pb2_grpc.HealthStub(channel).Check
-            for name in ("", "kernelfarm.v1.CompileService"):
-                reply = await check(health_pb2.HealthCheckRequest(service=name))
-                assert reply.status == health_pb2.HealthCheckResponse.SERVING
-            ask = reflection_pb2.ServerReflectionRequest(list_services="")
-            call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo([ask])
-            names = [s.name async for r in call for s in r.list_services_response.service]
-            assert "kernelfarm.v1.CompileService" in names
+    async with (
+        running(Room(answer_well)) as (server, _),
+        grpc.aio.insecure_channel(server.address) as channel,
+    ):
+        check = health_pb2_grpc.HealthStub(channel).Check
+        for name in ("", "kernelfarm.v1.CompileService"):
+            reply = await check(health_pb2.HealthCheckRequest(service=name))
+            assert reply.status == health_pb2.HealthCheckResponse.SERVING
+        ask = reflection_pb2.ServerReflectionRequest(list_services="")
+        call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo([ask])
+        names = [s.name async for r in call for s in r.list_services_response.service]
+        assert "kernelfarm.v1.CompileService" in names
 
 
 async def test_a_draining_server_finishes_calls_in_flight_and_refuses_new_ones() -> None:
@@ -224,5 +235,5 @@ async def test_a_port_in_use_is_a_clear_error() -> None:
 
 def test_a_setting_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELFARM_MAX_MESSAGE_BYTES", "plenty")
-    with pytest.raises(KernelfarmError, match="KERNELFARM_MAX_MESSAGE_BYTES.*plenty"):
+    with pytest.raises(KernelfarmError, match=r"KERNELFARM_MAX_MESSAGE_BYTES.*plenty"):
         load_settings(ServiceSettings)

@@ -1,0 +1,83 @@
+"""One subscription for all waiters of a process: they are woken when their key is finished."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from redis.exceptions import RedisError
+
+_RECONNECT_S = 0.2
+
+
+class Wakeups:
+    """Events for keys, set by the messages of one channel.
+
+    Messages are lost while the connection is down; after a reconnection everybody is woken, to look
+    for themselves. Waiters must look again anyway: a wake-up is a hint, never a fact.
+    """
+
+    def __init__(self, client: Any, channel: str) -> None:
+        self._client = client
+        self._channel = channel
+        self._waiters: dict[str, set[asyncio.Event]] = {}
+        self._listener: asyncio.Task[None] | None = None
+        self._is_listening = asyncio.Event()
+
+    @contextmanager
+    def waiting(self, message: str) -> Iterator[asyncio.Event]:
+        """An event that is set when the channel says `message`."""
+        event = asyncio.Event()
+        waiters = self._waiters.setdefault(message, set())
+        waiters.add(event)
+        try:
+            yield event
+        finally:
+            waiters.discard(event)
+            if not waiters:
+                self._waiters.pop(message, None)
+
+    async def listening(self, timeout_s: float) -> bool:
+        """Starts to listen if need be; True once messages arrive, False after the timeout."""
+        if self._listener is None or self._listener.done():
+            self._listener = asyncio.create_task(self._listen())
+        try:
+            await asyncio.wait_for(self._is_listening.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Stops listening."""
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                await self._listen_once()
+            except (RedisError, OSError):
+                await asyncio.sleep(_RECONNECT_S)
+            finally:
+                self._is_listening.clear()
+
+    async def _listen_once(self) -> None:
+        async with self._client.pubsub() as subscription:
+            await subscription.subscribe(self._channel)
+            async for message in subscription.listen():
+                if message["type"] == "subscribe":
+                    self._is_listening.set()
+                    self._wake_all()
+                elif message["type"] == "message":
+                    self._wake(message["data"].decode())
+
+    def _wake(self, message: str) -> None:
+        for event in self._waiters.get(message, ()):
+            event.set()
+
+    def _wake_all(self) -> None:
+        for message in list(self._waiters):
+            self._wake(message)

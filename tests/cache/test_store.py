@@ -1,0 +1,281 @@
+"""Results, blobs, leases and failures, against real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+
+import pytest
+import redis
+
+from kernelfarm.cache import (
+    KernelCache,
+    Lease,
+    Published,
+    Space,
+    Variant,
+    WorkerCache,
+    WorkerReport,
+)
+from kernelfarm.cache.blobs import CHUNK_BYTES
+from kernelfarm.cache.calls import Calls
+from kernelfarm.cache.embedded import EmbeddedServer
+from kernelfarm.errors import ErrorFacts
+
+KEY = hashlib.sha256(b"some kernel").digest()
+FACTS = ErrorFacts("FAILED_PRECONDITION", "KERNEL_REJECTED", "too many axes", None)
+
+
+def sha(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
+
+
+async def leased(cache: KernelCache, owner: str = "edge", ttl_s: float = 30) -> Lease:
+    lease = await cache.acquire(KEY, owner, ttl_s)
+    assert lease is not None
+    return lease
+
+
+async def test_what_is_published_is_found_with_its_variants_in_order(cache: KernelCache) -> None:
+    await cache.put_blobs({sha(b"cubin"): b"cubin", sha(b"ptx"): b"ptx"})
+    lease = await leased(cache)
+    variants = [Variant(b"special", (sha(b"cubin"),)), Variant(b"general", (sha(b"ptx"),))]
+    assert await cache.publish(lease, variants) is Published.OK
+    assert await cache.lookup(KEY) == [b"special", b"general"]
+    assert await cache.get_blob(sha(b"cubin")) == b"cubin"
+
+
+async def test_eleven_variants_keep_their_order(cache: KernelCache) -> None:
+    payloads = [str(number).encode() for number in range(11)]
+    await cache.publish(await leased(cache), [Variant(payload) for payload in payloads])
+    assert await cache.lookup(KEY) == payloads
+
+
+async def test_programs_and_kernels_do_not_share_keys(
+    cache: KernelCache, server: EmbeddedServer
+) -> None:
+    await cache.publish(await leased(cache), [Variant(b"kernel")])
+    async with KernelCache(server.url, namespace=cache.namespace, space=Space.PROGRAMS) as programs:
+        assert await programs.lookup(KEY) is None
+
+
+@pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES])
+async def test_a_blob_of_any_size_comes_back_whole(cache: KernelCache, size: int) -> None:
+    content = (b"0123456789abcdef" * (size // 16 + 1))[:size]
+    await cache.put_blobs({sha(content): content})
+    assert await cache.get_blobs([sha(content), sha(b"absent")]) == [content, None]
+
+
+@pytest.mark.parametrize("hole", ["whole", "chunk"])
+async def test_a_manifest_with_a_missing_blob_is_a_counted_hole_and_a_miss(
+    cache: KernelCache, server: EmbeddedServer, hole: str
+) -> None:
+    content = b"x" * (2 * CHUNK_BYTES)
+    await cache.put_blobs({sha(content): content})
+    await cache.publish(await leased(cache), [Variant(b"v", (sha(content),))])
+    stored = Calls(cache.namespace, Space.KERNELS).blob_key(sha(content))
+    with redis.Redis.from_url(server.url) as raw:
+        raw.delete(stored if hole == "whole" else f"{stored}:1")
+    assert await cache.lookup(KEY) is None
+    stats = await cache.stats()
+    assert (stats["holes"], stats["misses"]) == (1, 1)
+    assert await leased(cache)  # it may be made again
+
+
+async def test_a_publication_whose_blob_is_missing_is_refused(cache: KernelCache) -> None:
+    lease = await leased(cache)
+    refused = await cache.publish(lease, [Variant(b"v", (sha(b"never stored"),))])
+    assert refused is Published.MISSING_BLOB
+    assert await cache.renew(lease)
+
+
+async def test_one_of_64_gets_the_lease_and_the_result_reaches_all(cache: KernelCache) -> None:
+    makers = 0
+
+    async def find_or_make(number: int) -> list[bytes]:
+        nonlocal makers
+        while True:
+            if (found := await cache.lookup(KEY, is_counted=False)) is not None:
+                return found
+            lease = await cache.acquire(KEY, f"maker-{number}", 30)
+            if lease is None:
+                await cache.wait(KEY, 30)
+                continue
+            makers += 1
+            await cache.publish(lease, [Variant(b"made once")])
+
+    results = await asyncio.gather(*(find_or_make(number) for number in range(64)))
+    assert makers == 1
+    assert results == [[b"made once"]] * 64
+
+
+async def test_a_lapsed_lease_goes_to_the_next_and_fences_the_first(cache: KernelCache) -> None:
+    first = await leased(cache, "first", ttl_s=0.05)
+    await cache.wait(KEY, 10)
+    second = await leased(cache, "second")
+    assert second.fence > first.fence
+    assert second.attempts == 1
+    assert not await cache.renew(first)
+    assert not await cache.release(first)
+    assert await cache.publish(first, [Variant(b"late")]) is Published.FENCED
+    assert await cache.put_failure(KEY, FACTS, 10, first) is Published.FENCED
+    assert await cache.publish(second, [Variant(b"current")]) is Published.OK
+    assert await cache.lookup(KEY) == [b"current"]
+    stats = await cache.stats()
+    assert (stats["takeovers"], stats["fenced"]) == (1, 2)
+
+
+async def test_a_renewed_lease_outlives_its_first_time(cache: KernelCache) -> None:
+    lease = await leased(cache, ttl_s=0.3)
+    for _ in range(4):
+        await cache.wait(KEY, 0.15)
+        assert await cache.renew(lease)
+    assert await cache.acquire(KEY, "other", 1) is None
+
+
+async def test_a_repeated_request_for_a_lease_gets_the_same_lease(cache: KernelCache) -> None:
+    assert await leased(cache, "me") == await leased(cache, "me")
+
+
+async def test_a_repeated_publication_is_ok_again(cache: KernelCache) -> None:
+    lease = await leased(cache)
+    assert await cache.publish(lease, [Variant(b"v")]) is Published.OK
+    assert await cache.publish(lease, [Variant(b"v")]) is Published.OK
+
+
+async def test_no_lease_is_given_for_what_is_published(cache: KernelCache) -> None:
+    await cache.publish(await leased(cache), [Variant(b"v")])
+    assert await cache.acquire(KEY, "late", 1) is None
+
+
+async def test_an_orderly_release_is_no_failed_attempt(cache: KernelCache) -> None:
+    await cache.release(await leased(cache))
+    assert (await leased(cache, "next")).attempts == 0
+
+
+async def test_fences_grow_across_a_flush(cache: KernelCache, server: EmbeddedServer) -> None:
+    before = await leased(cache)
+    with redis.Redis.from_url(server.url) as raw:
+        raw.delete(*raw.keys(f"kf:{{{glob_quoted(cache.namespace)}}}:*"))
+    assert (await leased(cache, "after")).fence > before.fence
+
+
+def glob_quoted(text: str) -> str:
+    return text.replace("[", "\\[").replace("]", "\\]")
+
+
+async def test_waiters_are_woken_at_once(cache: KernelCache) -> None:
+    lease = await leased(cache)
+    woken = asyncio.create_task(cache.wait(KEY, 30))
+    await cache.wait(KEY, 0.1)  # by now the other waits too
+    assert not woken.done()
+    published = time.monotonic()
+    await cache.publish(lease, [Variant(b"v")])
+    await woken
+    assert time.monotonic() - published < 0.5  # the polling net alone would take up to 1 s
+
+
+async def test_waiting_for_nothing_returns_at_once(cache: KernelCache) -> None:
+    started = time.monotonic()
+    await cache.wait(KEY, 30)
+    assert time.monotonic() - started < 5
+
+
+async def test_a_failure_is_told_until_it_expires(cache: KernelCache) -> None:
+    lease = await leased(cache)
+    assert await cache.put_failure(KEY, FACTS, 0.1, lease) is Published.OK
+    assert await cache.get_failure(KEY) == FACTS
+    assert await cache.acquire(KEY, "again", 30) is not None  # the lease was given back
+    other = sha(b"a clock")
+    assert await cache.acquire(other, "clock", 0.2) is not None
+    await cache.wait(other, 10)  # until that lease lapses
+    assert await cache.get_failure(KEY) is None
+
+
+async def test_a_failure_without_expiry_is_refused(cache: KernelCache) -> None:
+    with pytest.raises(ValueError, match="must expire"):
+        await cache.put_failure(KEY, FACTS, 0)
+
+
+async def test_a_publication_clears_the_failure(cache: KernelCache) -> None:
+    await cache.put_failure(KEY, FACTS, 60)
+    await cache.publish(await leased(cache), [Variant(b"v")])
+    assert await cache.get_failure(KEY) is None
+
+
+async def test_everything_but_counters_fences_and_sets_expires(
+    cache: KernelCache, server: EmbeddedServer
+) -> None:
+    content = b"y" * (CHUNK_BYTES + 1)
+    await cache.put_blobs({sha(content): content})
+    await cache.publish(await leased(cache), [Variant(b"v", (sha(content),))])
+    await cache.put_job(sha(b"job"), b"input")
+    await cache.put_failure(sha(b"bad"), FACTS, 60)
+    with redis.Redis.from_url(server.url) as raw:
+        keys = raw.keys(f"kf:{{{glob_quoted(cache.namespace)}}}:*")
+        lasting = {key.decode().rpartition(":")[2] for key in keys if raw.ttl(key) < 0}
+        ttl = {key.decode().split(":")[2]: raw.ttl(key) for key in keys}
+    assert lasting <= {"stats", "fence", "workers"}
+    assert ttl["b"] > ttl["m"]
+
+
+async def test_a_queued_lease_passes_to_one_worker_with_the_job(
+    cache: KernelCache, server: EmbeddedServer
+) -> None:
+    queued = await cache.acquire(KEY, "edge", 30, is_queued=True)
+    assert queued is not None
+    await cache.put_job(KEY, b"the kernel")
+    workers = WorkerCache(server.url, namespace=cache.namespace)
+    mine = Lease(KEY, "worker-1", queued.fence, 30, 0)
+    assert workers.adopt(mine) == b"the kernel"
+    assert workers.adopt(mine) == b"the kernel"  # a lost reply
+    assert workers.adopt(Lease(KEY, "worker-2", queued.fence, 30, 0)) is None
+    assert workers.adopt(Lease(KEY, "worker-2", queued.fence - 1, 30, 0)) is None
+    assert not await cache.renew(queued)  # the edge's part is over
+    assert workers.renew(mine)
+    assert workers.publish(mine, [Variant(b"v")]) is Published.OK
+    workers.close()
+
+
+async def test_only_attempts_that_ran_count(cache: KernelCache, server: EmbeddedServer) -> None:
+    await cache.acquire(KEY, "edge-1", 0.05, is_queued=True)
+    await cache.wait(KEY, 10)
+    queued = await cache.acquire(KEY, "edge-2", 30, is_queued=True)
+    assert queued is not None and queued.attempts == 0
+    workers = WorkerCache(server.url, namespace=cache.namespace)
+    workers.adopt(Lease(KEY, "worker", queued.fence, 0.05, 0))
+    workers.close()
+    await cache.wait(KEY, 10)
+    third = await cache.acquire(KEY, "edge-3", 30, is_queued=True)
+    assert third is not None and third.attempts == 1
+
+
+async def test_a_kept_lease_lives_as_long_as_its_block(
+    cache: KernelCache, server: EmbeddedServer
+) -> None:
+    lease = await leased(cache, ttl_s=0.2)
+    workers = WorkerCache(server.url, namespace=cache.namespace)
+    with workers.kept(lease):
+        await cache.wait(KEY, 0.8)
+        assert await cache.acquire(KEY, "other", 1) is None
+    await cache.wait(KEY, 10)
+    assert await cache.acquire(KEY, "other", 1) is not None
+    workers.close()
+
+
+async def test_workers_report_and_withdraw(cache: KernelCache, server: EmbeddedServer) -> None:
+    workers = WorkerCache(server.url, namespace=cache.namespace)
+    report = WorkerReport("w1", "cpu", "cpu@abc", True)
+    workers.report(report)
+    workers.report(WorkerReport("w2", "cuda", "cuda@def", True))
+    workers.withdraw("w2")
+    assert await cache.worker_reports() == [report]
+    workers.close()
+
+
+async def test_scripts_survive_a_script_flush(cache: KernelCache, server: EmbeddedServer) -> None:
+    assert await cache.lookup(KEY) is None
+    with redis.Redis.from_url(server.url) as raw:
+        raw.script_flush()
+    assert await cache.lookup(KEY) is None
