@@ -1,0 +1,138 @@
+"""Which processes make a farm, how they find each other, and how each shows that it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from kernelfarm.cache.embedded import Role, find_server, server_command
+from kernelfarm.service.probes import is_serving, reported_vendors
+from kernelfarm.supervisor.child import ChildSpec
+from kernelfarm.supervisor.supervisor import FarmLayout
+
+_WORKER_DRAIN_S = 30.0
+_SERVICE_DRAIN_S = 30.0
+"""Above the services' own grace of 20 s: SIGKILL is for those that hang."""
+
+_MAX_MEMORY_BYTES = {Role.BROKER: 0, Role.CACHE: 1 << 30}
+"""The broker must refuse no message; the cache forgets what was used least."""
+
+
+@dataclass(frozen=True, slots=True)
+class FarmPlan:
+    """What farm is wanted; a URL that is None means a server of our own."""
+
+    endpoint: str
+    data_dir: Path
+    run_dir: Path
+    vendors: tuple[str, ...]
+    cpu_workers: int
+    broker_url: str | None
+    cache_url: str | None
+
+    @property
+    def optimizer_address(self) -> str:
+        """Where the optimizer listens."""
+        return f"unix:{self.run_dir}/optimizer.sock"
+
+    @property
+    def codegen_address(self) -> str:
+        """Where the code generators' edge listens."""
+        return f"unix:{self.run_dir}/codegen.sock"
+
+    def socket(self, role: Role) -> Path:
+        """The socket of one of our own servers."""
+        return self.run_dir / f"{role.value}.sock"
+
+
+def farm_layout(plan: FarmPlan) -> FarmLayout:
+    """The children in drain order: edge first, servers last."""
+    environment = _environment(plan)
+    service = partial(_service, environment=environment)
+    return FarmLayout(
+        endpoint=plan.endpoint,
+        data_dir=plan.data_dir,
+        stages=(
+            (service("frontend", "frontend_svc", plan.endpoint),),
+            (service("codegen", "codegen_svc", plan.codegen_address),),
+            (service("optimizer", "optimizer_svc", plan.optimizer_address),),
+            tuple(_workers(plan, environment)),
+            tuple(_servers(plan)),
+        ),
+    )
+
+
+def _environment(plan: FarmPlan) -> tuple[tuple[str, str], ...]:
+    """How the rooms find each other."""
+    return (
+        ("KERNELFARM_FRONTEND_LISTEN", plan.endpoint),
+        ("KERNELFARM_OPTIMIZER_LISTEN", plan.optimizer_address),
+        ("KERNELFARM_OPTIMIZER_ADDRESS", plan.optimizer_address),
+        ("KERNELFARM_CODEGEN_LISTEN", plan.codegen_address),
+        ("KERNELFARM_CODEGEN_ADDRESS", plan.codegen_address),
+        ("KERNELFARM_BROKER_URL", plan.broker_url or f"unix://{plan.socket(Role.BROKER)}"),
+        ("KERNELFARM_CACHE_URL", plan.cache_url or f"unix://{plan.socket(Role.CACHE)}"),
+    )
+
+
+def _service(
+    name: str, module: str, address: str, environment: tuple[tuple[str, str], ...]
+) -> ChildSpec:
+    return ChildSpec(
+        name=name,
+        argv=(sys.executable, "-m", module),
+        environment=environment,
+        probe=partial(is_serving, address),
+        drain_s=_SERVICE_DRAIN_S,
+    )
+
+
+def _workers(plan: FarmPlan, environment: tuple[tuple[str, str], ...]) -> Iterator[ChildSpec]:
+    for vendor in plan.vendors:
+        processes = plan.cpu_workers if vendor == "cpu" else 1
+        for number in range(processes):
+            yield ChildSpec(
+                name=f"worker-{vendor}-{number}",
+                argv=(sys.executable, "-m", "codegen_svc.worker", "--queue", vendor),
+                environment=environment,
+                probe=partial(_has_reported, plan.codegen_address, vendor),
+                drain_s=_WORKER_DRAIN_S,
+            )
+
+
+async def _has_reported(codegen_address: str, vendor: str) -> bool:
+    return vendor in await reported_vendors(codegen_address)
+
+
+def _servers(plan: FarmPlan) -> Iterator[ChildSpec]:
+    """Our own broker and cache, unless somebody else runs them."""
+    for role, url in ((Role.BROKER, plan.broker_url), (Role.CACHE, plan.cache_url)):
+        if url is None:
+            path = plan.socket(role)
+            folder = plan.run_dir / role.value
+            folder.mkdir()
+            command = server_command(find_server(), role, folder, path, _MAX_MEMORY_BYTES[role])
+            yield ChildSpec(
+                name=f"redis-{role.value}",
+                argv=tuple(command),
+                environment=(),
+                probe=partial(_answers_ping, path),
+            )
+
+
+async def _answers_ping(path: Path) -> bool:
+    try:
+        reader, writer = await asyncio.open_unix_connection(path)
+    except OSError:  # not there yet, or not listening yet
+        return False
+    try:
+        writer.write(b"PING\r\n")
+        return await reader.readline() == b"+PONG\r\n"
+    except OSError:
+        return False
+    finally:
+        writer.close()

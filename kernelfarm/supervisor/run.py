@@ -1,0 +1,93 @@
+"""`kernelfarm up`, from options to exit: settings, directories, layout, supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelfarm.errors import CallerError
+from kernelfarm.supervisor.follow import follow_logs
+from kernelfarm.supervisor.layout import FarmPlan, farm_layout
+from kernelfarm.supervisor.ports import bound_address
+from kernelfarm.supervisor.settings import ALL_VENDORS, SupervisorSettings, default_cpu_workers
+from kernelfarm.supervisor.supervisor import FarmLayout, Supervisor, sole_owner
+
+
+@dataclass(frozen=True, slots=True)
+class FarmOptions:
+    """What the command line said; None and 0 leave it to the settings."""
+
+    listen: str | None
+    vendors: tuple[str, ...]
+    cpu_workers: int
+    data_dir: Path | None
+    follow: bool
+
+
+def run_farm(options: FarmOptions) -> None:
+    """Runs a farm until SIGTERM or SIGINT; prints `READY <endpoint>` once it serves.
+
+    Raises:
+        CallerError: an option cannot be used.
+        UnavailableError: a child did not start, or an address or directory is taken.
+    """
+    _check_vendors(options.vendors)
+    settings = SupervisorSettings()
+    data_dir = (options.data_dir or settings.data_dir).expanduser().resolve()
+    with sole_owner(data_dir), _private_dir() as run_dir:
+        plan = FarmPlan(
+            endpoint=bound_address(options.listen or settings.frontend_listen),
+            data_dir=data_dir,
+            run_dir=run_dir,
+            vendors=options.vendors,
+            cpu_workers=options.cpu_workers or default_cpu_workers(),
+            broker_url=settings.broker_url,
+            cache_url=settings.cache_url,
+        )
+        asyncio.run(_serve(farm_layout(plan), settings.start_timeout_s, is_followed=options.follow))
+
+
+async def _serve(layout: FarmLayout, start_timeout_s: float, *, is_followed: bool) -> None:
+    supervisor = Supervisor(layout, _tell)
+    logs = [(child.spec.name, child.log_path) for child in supervisor.children]
+    follower = asyncio.create_task(follow_logs(logs, sys.stderr)) if is_followed else None
+    try:
+        await supervisor.run(lambda: _announce(layout.endpoint), start_timeout_s)
+    finally:
+        if follower is not None:
+            follower.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await follower
+
+
+def _announce(endpoint: str) -> None:
+    print(f"READY {endpoint}", flush=True)
+
+
+def _tell(line: str) -> None:
+    print(f"kernelfarm: {line}", file=sys.stderr, flush=True)
+
+
+def _check_vendors(vendors: tuple[str, ...]) -> None:
+    unknown = [vendor for vendor in vendors if vendor not in ALL_VENDORS]
+    if unknown or not vendors or len(set(vendors)) != len(vendors):
+        raise CallerError(
+            f"vendors {','.join(vendors)!r}; expected some of {','.join(ALL_VENDORS)}, each once"
+        )
+
+
+@contextlib.contextmanager
+def _private_dir() -> Iterator[Path]:
+    # Sockets live apart from the data: their paths may have 107 bytes at most, and only this user
+    # may reach them.
+    path = Path(tempfile.mkdtemp(prefix="kernelfarm-"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)

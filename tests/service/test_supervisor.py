@@ -1,0 +1,157 @@
+"""Children of a farm: how they start, come back, and end. The children here are tiny programs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernelfarm.errors import CallerError, UnavailableError
+from kernelfarm.supervisor.child import ChildFailedError, ChildSpec
+from kernelfarm.supervisor.ports import bound_address
+from kernelfarm.supervisor.run import FarmOptions, run_farm
+from kernelfarm.supervisor.supervisor import FarmLayout, Supervisor, sole_owner
+
+# Says that it serves, then writes down the moment of its end.
+_PROGRAM = """
+import pathlib, signal, sys, time
+name, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+def end(*_):
+    with (folder / "ends").open("a") as ends:
+        ends.write(name + "\\n")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+(folder / name).touch()
+while True:
+    signal.pause()
+"""
+
+
+def spec(name: str, folder: Path, program: str = _PROGRAM) -> ChildSpec:
+    async def probe() -> bool:
+        return (folder / name).exists()
+
+    return ChildSpec(name, (sys.executable, "-c", program, name, str(folder)), (), probe)
+
+
+def run(folder: Path, stages: tuple[tuple[ChildSpec, ...], ...], serve: object) -> list[str]:
+    """Runs a supervisor whose `serve` is started when it is ready; returns what it reported."""
+    reports: list[str] = []
+    supervisor = Supervisor(FarmLayout("nowhere:0", folder, stages), reports.append)
+
+    async def main() -> None:
+        tasks = []
+
+        def announce() -> None:
+            tasks.append(asyncio.create_task(serve(supervisor)))  # type: ignore[operator]
+
+        await supervisor.run(announce, start_timeout_s=20)
+        await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+    return reports
+
+
+async def stop(supervisor: Supervisor) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_children_drain_stage_by_stage(tmp_path: Path) -> None:
+    stages = ((spec("edge", tmp_path),), (spec("room", tmp_path),), (spec("store", tmp_path),))
+    run(tmp_path, stages, stop)
+    assert (tmp_path / "ends").read_text().split() == ["edge", "room", "store"]
+    assert json.loads((tmp_path / "farm.json").read_text())["state"] == "stopped"
+
+
+def test_a_killed_child_is_back_at_once(tmp_path: Path) -> None:
+    async def kill_one(supervisor: Supervisor) -> None:
+        (child,) = (c for c in supervisor.children if c.spec.name == "room")
+        first = child.pid
+        (tmp_path / "room").unlink()
+        os.kill(first, signal.SIGKILL)
+        async with asyncio.timeout(5):
+            while child.pid in (None, first) or not child.is_ready:
+                await asyncio.sleep(0.01)
+        assert child.restarts == 1
+        await stop(supervisor)
+
+    reports = run(tmp_path, ((spec("room", tmp_path),), (spec("store", tmp_path),)), kill_one)
+    assert any("room ended (killed by SIGKILL)" in line for line in reports)
+
+
+def test_a_child_that_cannot_start_is_quoted_and_the_rest_is_stopped(tmp_path: Path) -> None:
+    broken = spec("room", tmp_path, "raise SystemExit('no tool called frobnicate')")
+    with pytest.raises(ChildFailedError, match="room did not start") as caught:
+        run(tmp_path, ((broken,), (spec("store", tmp_path),)), stop)
+    assert "no tool called frobnicate" in str(caught.value)
+    assert (tmp_path / "ends").read_text().split() == ["store"]
+
+
+def test_a_child_that_hangs_at_its_end_is_killed(tmp_path: Path) -> None:
+    deaf = """
+import pathlib, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(sys.argv[2], sys.argv[1]).touch()
+while True: signal.pause()
+"""
+    slow = spec("room", tmp_path, deaf)
+    slow = ChildSpec(slow.name, slow.argv, (), slow.probe, drain_s=0.2)
+    reports = run(tmp_path, ((slow,), (spec("store", tmp_path),)), stop)
+    assert any("room did not drain" in line for line in reports)
+
+
+def test_two_farms_cannot_share_a_data_directory(tmp_path: Path) -> None:
+    with (
+        sole_owner(tmp_path),
+        pytest.raises(UnavailableError, match="another farm uses"),
+        sole_owner(tmp_path),
+    ):
+        raise AssertionError("held twice")
+
+
+def test_a_taken_port_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(UnavailableError, match=address):
+            bound_address(address)
+
+
+@pytest.mark.parametrize("listen", ["50051", "localhost:", ":50051", "host:99999"])
+def test_an_address_without_host_and_port_is_refused(listen: str) -> None:
+    with pytest.raises(CallerError, match="expected HOST:PORT"):
+        bound_address(listen)
+
+
+def test_an_unknown_vendor_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    options = FarmOptions(None, ("cpu", "abacus"), 0, tmp_path, follow=False)
+    with pytest.raises(CallerError, match="abacus"):
+        run_farm(options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_needs_neither_torch_nor_redis_nor_grpc() -> None:
+    code = """
+import sys
+sys.argv = ["kernelfarm", "--help"]
+from kernelfarm.cli import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code
+heavy = {"torch", "redis", "grpc"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "up" in shown.stdout
