@@ -6,13 +6,14 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kernelfarm.ir.text import print_graph
+from kernelfarm.ir.verify import check_client_graph
+
 from frontend_svc.cpu_work import CpuWork
 from frontend_svc.events import EventStream
 from frontend_svc.pipeline import lower_to_prims
 from kernelfarm.errors import InvalidGraphError, UnsupportedVersionError
 from kernelfarm.ir.graph_ir import ABI_VERSION, Graph
-from kernelfarm.ir.text import print_graph
-from kernelfarm.ir.verify import check_client_graph
 from kernelfarm.wire import graph_from_proto, graph_to_proto
 
 if TYPE_CHECKING:  # generated code stays behind its fence: here it is only a type
