@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernelfarm.ir.text import print_graph
-from kernelfarm.ir.verify import check_client_graph
 
 from frontend_svc.cpu_work import CpuWork
 from frontend_svc.events import EventStream
 from frontend_svc.pipeline import lower_to_prims
-from kernelfarm.errors import InvalidGraphError, UnsupportedVersionError
-from kernelfarm.ir.graph_ir import ABI_VERSION, Graph
+from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.wire import graph_from_proto, graph_to_proto
 
 if TYPE_CHECKING:  # generated code stays behind its fence: here it is only a type
@@ -37,14 +36,9 @@ def import_graph(wire: WireGraph) -> Graph:
         UnsupportedVersionError: a contract version that we do not speak.
         InvalidGraphError: a rule is broken; the message says which, where, and what was expected.
     """
-    if wire.abi_version != ABI_VERSION:
-        raise UnsupportedVersionError(
-            f"the graph has ABI version {wire.abi_version}; this farm speaks {ABI_VERSION}"
-        )
-    if wire.dialect != CLIENT_DIALECT:
-        raise InvalidGraphError(f"dialect {wire.dialect!r}; expected {CLIENT_DIALECT!r}")
     graph = graph_from_proto(wire)
-    check_client_graph(graph)
+    if graph.dialect != CLIENT_DIALECT:
+        raise InvalidGraphError(f"graph has dialect {graph.dialect!r}; expected {CLIENT_DIALECT!r}")
     return graph
 
 

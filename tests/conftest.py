@@ -14,7 +14,9 @@ from tests.farm_process import Farm, running_farm
 
 
 @pytest.fixture(scope="session")
-def farm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+def farm(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Farm]:
     """A farm that all tests of the session share; tests that hurt it start their own."""
     vendors = {"cpu"}
     for item in request.session.items:
