@@ -35,10 +35,9 @@ from kernelfarm.errors import (
     error_from_facts,
 )
 from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.service.logs import get_logger
 from kernelfarm.targets import target_facts
 from kernelfarm.wire.program_result import KernelArtifacts, ProgramResult, program_result
-
-_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +110,13 @@ class CompileFlow:
             found = await cache.lookup(key, is_counted=outcome is Outcome.HIT)
             if found is not None:
                 stage.tell(1, 1, outcome.value)
-                request.events.tell(ProgramReady(target, found[0], outcome, 0))
+                _serve(request, ProgramReady(target, found[0], outcome, 0))
                 return
             await self._raise_known_failure(key)
             lease = await self._try_to_lead(key)
             if lease is not None:
                 stage.tell(0, 1, Outcome.MISS.value)
-                request.events.tell(await self._led_by_us(request, target, lease))
+                _serve(request, await self._led_by_us(request, target, lease))
                 return
             # Woken by the leader's publication, its failure, or the end of its lease.
             outcome = Outcome.MERGED
@@ -166,7 +165,7 @@ class CompileFlow:
             raise UnavailableError("the cache evicted a kernel's stages before their program")
         if published is Published.FENCED:
             # Another request took the program over: ours is as good, but only theirs is stored.
-            _log.warning("publication_fenced", key=lease.key.hex())
+            get_logger().warning("publication_fenced", key=lease.key.hex())
 
     async def _compile(
         self, request: _Request, target: str, key: bytes
@@ -215,11 +214,22 @@ class CompileFlow:
         self._led.discard(task)
         if not task.cancelled() and isinstance(error := task.exception(), KernelfarmError):
             # Its client may have left: the log is then the only place that tells.
-            _log.warning("program_failed", reason=error.reason, message=str(error))
+            get_logger().warning("program_failed", reason=error.reason, message=str(error))
 
     async def drain(self) -> None:
         """Returns when every program that is being compiled is published or has failed."""
         await asyncio.gather(*self._led, return_exceptions=True)
+
+
+def _serve(request: _Request, program: ProgramReady) -> None:
+    request.events.tell(program)
+    get_logger().info(
+        "program_served",
+        target=program.target,
+        outcome=program.outcome.value,
+        codegen_jobs=program.codegen_jobs,
+        payload_bytes=len(program.payload),
+    )
 
 
 def check_targets(targets: tuple[str, ...]) -> None:

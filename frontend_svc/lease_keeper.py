@@ -6,12 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import structlog
-
 from kernelfarm.cache import KernelCache, Lease
 from kernelfarm.errors import UnavailableError
-
-_log = structlog.get_logger()
+from kernelfarm.service.logs import get_logger
 
 
 @asynccontextmanager
@@ -31,4 +28,4 @@ async def _renew(cache: KernelCache, lease: Lease) -> None:
         try:
             await cache.renew(lease)
         except UnavailableError as error:  # the next beat may reach it again
-            _log.warning("lease_renewal_failed", message=str(error))
+            get_logger().warning("lease_renewal_failed", message=str(error))
