@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-import structlog
 from kernelfarm.digest import program_key
 
 from frontend_svc.cpu_work import CpuWork
@@ -91,6 +90,7 @@ class CompileFlow:
         finally:
             # Only this client's interest ends here: programs that it leads are compiled on.
             work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
 
     async def _serve_all(self, request: _Request) -> None:
         served = (self._serve_target(request, target) for target in request.job.targets)
