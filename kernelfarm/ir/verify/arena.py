@@ -1,0 +1,98 @@
+"""The rule that temporaries alive at one time do not share bytes of the arena."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kernelfarm.errors import VerificationError
+from kernelfarm.ir.program_ir import (
+    ARENA_ALIGNMENT_BYTES,
+    BufferKind,
+    Launch,
+    Plan,
+    Step,
+    TensorView,
+)
+
+# A symbolic layout is tried at these values of every size symbol: odd, small, aligned, large.
+_SAMPLE_SIZES = (1, 2, 7, 64, 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class _Life:
+    """Bytes of a temporary, and the steps from its first to its last use."""
+
+    name: str
+    first_byte: int
+    end_byte: int
+    first_step: int
+    last_step: int
+
+
+def check_arena(plan: Plan) -> None:
+    """Passes a plan whose temporaries fit into the arena, aligned and without collision.
+
+    A step that reads one temporary and writes another needs both, so they may not share bytes.
+
+    Raises:
+        VerificationError: a temporary lies outside, is not aligned, or collides with another.
+    """
+    symbols = [source.symbol for source in plan.symbols]
+    samples = _SAMPLE_SIZES if symbols else (1,)
+    uses = _uses(plan)
+    for size in samples:
+        values = {name: size for name in symbols}
+        _check_lives(_lives(plan, uses, values), plan.arena_bytes.evaluate(values))
+
+
+def _uses(plan: Plan) -> dict[str, list[int]]:
+    uses: dict[str, list[int]] = {}
+    for index, step in enumerate(plan.steps):
+        for name in _names_of(step):
+            uses.setdefault(name, []).append(index)
+    for output in plan.outputs:
+        if isinstance(output, TensorView):
+            uses.setdefault(output.buffer, []).append(len(plan.steps))
+    return uses
+
+
+def _names_of(step: Step) -> tuple[str, ...]:
+    if isinstance(step, Launch):
+        return step.buffers
+    return tuple(view.buffer for view in (*step.args, *step.results) if view is not None)
+
+
+def _lives(plan: Plan, uses: Mapping[str, list[int]], values: Mapping[str, int]) -> list[_Life]:
+    lives = []
+    for buffer in plan.buffers:
+        steps = uses.get(buffer.name)
+        if buffer.kind is not BufferKind.TEMPORARY or buffer.offset_bytes is None or not steps:
+            continue
+        first = buffer.offset_bytes.evaluate(values)
+        size = buffer.size_elems.evaluate(values) * buffer.dtype.itemsize_bytes
+        lives.append(_Life(buffer.name, first, first + size, steps[0], steps[-1]))
+    return lives
+
+
+def _check_lives(lives: list[_Life], arena_bytes: int) -> None:
+    alive: list[_Life] = []
+    for life in sorted(lives, key=lambda life: life.first_step):
+        if life.first_byte % ARENA_ALIGNMENT_BYTES:
+            raise VerificationError(
+                f"plan: {life.name} begins at byte {life.first_byte}; expected a multiple of"
+                f" {ARENA_ALIGNMENT_BYTES}"
+            )
+        if life.first_byte < 0 or life.end_byte > arena_bytes:
+            raise VerificationError(
+                f"plan: {life.name} spans bytes {life.first_byte} to {life.end_byte};"
+                f" expected them within an arena of {arena_bytes}"
+            )
+        alive = [other for other in alive if other.last_step >= life.first_step]
+        for other in alive:
+            if life.first_byte < other.end_byte and other.first_byte < life.end_byte:
+                raise VerificationError(
+                    f"plan: {life.name} and {other.name} share bytes while both are alive, at step"
+                    f" {life.first_step}"
+                )
+        alive.append(life)

@@ -1,0 +1,294 @@
+"""Rules of loop kernels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from kernelfarm.dtypes import DType
+from kernelfarm.errors import VerificationError
+from kernelfarm.ir.loop_ir import (
+    REDUCE_OPS,
+    Access,
+    Compute,
+    IndexValue,
+    Indirect,
+    Kernel,
+    Literal,
+    Load,
+    Param,
+    Reduce,
+    Store,
+    index_of,
+    operands_of,
+    varying_values,
+)
+from kernelfarm.ir.prim_rules import check_reduce_operand, reduce_result_dtype
+from kernelfarm.ir.prims import scalar_result_dtype
+from kernelfarm.ir.scalar_types import check_scalar_operands
+from kernelfarm.ir.symbolic import Expr
+
+# Names become symbols in generated code, so nothing but identifiers may pass.
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_INDIRECT_SYMBOL = re.compile(r"%?[A-Za-z0-9_]+")
+
+_INTEGER_RANGES = {
+    DType.I64: range(-(2**63), 2**63),
+    DType.I32: range(-(2**31), 2**31),
+    DType.I16: range(-(2**15), 2**15),
+    DType.I8: range(-(2**7), 2**7),
+    DType.U8: range(2**8),
+    DType.BOOL: range(2),
+}
+
+
+def verify_kernel(kernel: Kernel) -> None:
+    """Passes a well-formed kernel.
+
+    Raises:
+        VerificationError: the first broken rule, by kernel and statement number.
+    """
+    try:
+        for rule in _KERNEL_RULES:
+            rule(kernel)
+        _Body(kernel).check()
+    except VerificationError as error:
+        raise VerificationError(f"kernel {kernel.name}: {error}") from error
+
+
+def _names_are_identifiers(kernel: Kernel) -> None:
+    axes = [axis.name for axis in (*kernel.outer, *kernel.reduction)]
+    params = [param.name for param in kernel.params]
+    for name in (kernel.name, *params, *(size.name for size in kernel.sizes), *axes):
+        if not _IDENTIFIER.fullmatch(name):
+            raise VerificationError(f"name {name!r}; expected an identifier")
+
+
+def _names_are_unique(kernel: Kernel) -> None:
+    axes = [axis.name for axis in (*kernel.outer, *kernel.reduction)]
+    symbols = [size.name for size in kernel.sizes] + axes
+    params = [param.name for param in kernel.params]
+    for names in (symbols, params):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise VerificationError(f"name {twice[0]} is declared twice; expected once")
+
+
+def _extents_use_sizes(kernel: Kernel) -> None:
+    sizes = frozenset(size.name for size in kernel.sizes)
+    for axis in (*kernel.outer, *kernel.reduction):
+        _check_symbols(axis.extent, sizes, f"extent of {axis.name}")
+    for param in kernel.params:
+        _check_symbols(param.size_elems, sizes, f"size of {param.name}")
+
+
+def _written_parameters_are_stored(kernel: Kernel) -> None:
+    stored = {statement.param for statement in kernel.body if isinstance(statement, Store)}
+    for param in kernel.params:
+        if param.access is not Access.READ and param.name not in stored:
+            raise VerificationError(f"{param.name} is written, but no store names it")
+
+
+def _updates_stay_in_place(kernel: Kernel) -> None:
+    """Another element of an updated buffer may be new or old when it is read."""
+    updated = {param.name for param in kernel.params if param.access is Access.READ_WRITE}
+    indices: dict[str, Expr] = {}
+    for number, statement in enumerate(kernel.body):
+        if isinstance(statement, Load | Store) and statement.param in updated:
+            index = indices.setdefault(statement.param, statement.index)
+            if index is not statement.index:
+                raise VerificationError(
+                    f"statement {number}: accesses {statement.param} at {statement.index} and at"
+                    f" {index}; expected one index for a buffer that is updated in place"
+                )
+
+
+_KERNEL_RULES: tuple[Callable[[Kernel], None], ...] = (
+    _names_are_identifiers,
+    _names_are_unique,
+    _extents_use_sizes,
+    _written_parameters_are_stored,
+    _updates_stay_in_place,
+)
+
+
+def _check_symbols(expr: Expr, known: frozenset[str] | set[str], what: str) -> None:
+    unknown = sorted(expr.symbols - known)
+    if unknown:
+        names = ", ".join(sorted(known)) or "none"
+        raise VerificationError(f"{what}: unknown symbol {unknown[0]}; expected one of: {names}")
+
+
+class _Body:
+    """The statements in order, with what is known at each."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.params = {param.name: param for param in kernel.params}
+        self.varying = varying_values(kernel)
+        self.sizes = {size.name for size in kernel.sizes}
+        axes = {axis.name for axis in (*kernel.outer, *kernel.reduction)}
+        self.symbols = self.sizes | axes
+        self.reduction = {axis.name for axis in kernel.reduction}
+        self.dtypes: list[DType | None] = []
+
+    def check(self) -> None:
+        for number, statement in enumerate(self.kernel.body):
+            try:
+                for operand in operands_of(statement):
+                    self._check_operand(operand)
+                index = index_of(statement)
+                if index is not None:
+                    _check_symbols(index, self.symbols, "index")
+                dtype = _STATEMENT_RULES[type(statement)](self, number, statement)
+            except VerificationError as error:
+                raise VerificationError(f"statement {number}: {error}") from error
+            self.dtypes.append(dtype)
+
+    def dtype_of(self, value: int) -> DType:
+        """Element type of an earlier value, which has been checked to exist."""
+        dtype = self.dtypes[value]
+        if dtype is None:
+            raise VerificationError(f"uses statement {value}, which defines no value")
+        return dtype
+
+    def param(self, name: str) -> Param:
+        """The parameter of that name."""
+        if name not in self.params:
+            known = ", ".join(self.params) or "none"
+            raise VerificationError(f"parameter {name}; expected one of: {known}")
+        return self.params[name]
+
+    def _check_operand(self, value: int) -> None:
+        if not 0 <= value < len(self.dtypes):
+            raise VerificationError(
+                f"uses %{value}; expected a value of an earlier statement, 0 to"
+                f" {len(self.dtypes) - 1}"
+            )
+        self.dtype_of(value)
+
+
+def _check_load(body: _Body, number: int, load: Load) -> DType:
+    param = body.param(load.param)
+    if param.access is Access.WRITE:
+        raise VerificationError(f"loads {load.param}, which is only written")
+    if (load.mask is None) != (load.other is None):
+        raise VerificationError("a load with one of mask and other; expected both or none")
+    if load.mask is not None and load.other is not None:
+        mask, other = body.dtype_of(load.mask), body.dtype_of(load.other)
+        if mask is not DType.BOOL or other is not param.dtype:
+            raise VerificationError(
+                f"mask of {mask.value} and other of {other.value}; expected bool and"
+                f" {param.dtype.value}"
+            )
+    return param.dtype
+
+
+def _check_literal(body: _Body, number: int, literal: Literal) -> DType:
+    if literal.dtype.is_float:
+        if not isinstance(literal.value, float):
+            raise VerificationError(
+                f"literal {literal.value!r} of {literal.dtype.value}; expected a float"
+            )
+        return literal.dtype
+    allowed = _INTEGER_RANGES[literal.dtype]
+    if not isinstance(literal.value, int) or int(literal.value) not in allowed:
+        raise VerificationError(
+            f"literal {literal.value!r} of {literal.dtype.value};"
+            f" expected an integer from {allowed.start} to {allowed.stop - 1}"
+        )
+    return literal.dtype
+
+
+def _check_index_value(body: _Body, number: int, value: IndexValue) -> DType:
+    if value.dtype not in (DType.I32, DType.I64):
+        raise VerificationError(f"an index as {value.dtype.value}; expected i32 or i64")
+    return value.dtype
+
+
+def _check_compute(body: _Body, number: int, compute: Compute) -> DType:
+    dtypes = tuple(body.dtype_of(operand) for operand in compute.operands)
+    check_scalar_operands(compute.op, dtypes)
+    if compute.op == "convert":
+        return compute.dtype
+    expected = scalar_result_dtype(compute.op, dtypes[-1])
+    if compute.dtype is not expected:
+        raise VerificationError(
+            f"{compute.op} gives {compute.dtype.value}; expected {expected.value}"
+        )
+    for dtype in dtypes:
+        _check_not_narrow(compute.op, dtype)
+    return expected
+
+
+def _check_not_narrow(op: str, dtype: DType) -> None:
+    if dtype.compute_dtype is not dtype:
+        raise VerificationError(
+            f"{op} computes in {dtype.value}; expected operands converted to"
+            f" {dtype.compute_dtype.value}"
+        )
+
+
+def _check_reduce(body: _Body, number: int, reduce: Reduce) -> DType:
+    if reduce.op not in REDUCE_OPS:
+        raise VerificationError(f"reduction {reduce.op!r}; expected one of {', '.join(REDUCE_OPS)}")
+    if reduce.operand not in body.varying:
+        raise VerificationError(
+            f"{reduce.op} of %{reduce.operand}, which does not vary over the reduction axes"
+        )
+    dtype = body.dtype_of(reduce.operand)
+    check_reduce_operand(reduce.op, dtype)
+    _check_not_narrow(reduce.op, dtype)
+    expected = reduce_result_dtype(reduce.op, dtype)
+    if reduce.dtype is not expected:
+        raise VerificationError(
+            f"{reduce.op} of {dtype.value} gives {reduce.dtype.value}; expected {expected.value}"
+        )
+    return reduce.dtype
+
+
+def _check_indirect(body: _Body, number: int, indirect: Indirect) -> None:
+    dtype = body.dtype_of(indirect.value)
+    if dtype not in (DType.I32, DType.I64):
+        raise VerificationError(f"an index read as {dtype.value}; expected i32 or i64")
+    _check_symbols(indirect.extent, body.sizes, "extent")
+    symbol = indirect.symbol
+    if not _INDIRECT_SYMBOL.fullmatch(symbol) or symbol in body.symbols:
+        raise VerificationError(f"defines symbol {symbol!r}; expected a new name")
+    body.symbols.add(symbol)
+
+
+def _check_store(body: _Body, number: int, store: Store) -> None:
+    param = body.param(store.param)
+    if param.access is Access.READ:
+        raise VerificationError(f"stores to {store.param}, which is only read")
+    dtype = body.dtype_of(store.value)
+    if dtype is not param.dtype:
+        raise VerificationError(
+            f"stores {dtype.value} to {store.param}; expected {param.dtype.value}"
+        )
+    if store.value in body.varying and not _index_varies(body, store.index):
+        raise VerificationError(
+            f"stores %{store.value}, which varies over the reduction axes, at {store.index},"
+            " which does not"
+        )
+
+
+def _index_varies(body: _Body, index: Expr) -> bool:
+    varying = set(body.reduction)
+    for number, statement in enumerate(body.kernel.body):
+        if isinstance(statement, Indirect) and number in body.varying:
+            varying.add(statement.symbol)
+    return not varying.isdisjoint(index.symbols)
+
+
+_STATEMENT_RULES: dict[type, Callable[[_Body, int, Any], DType | None]] = {
+    Load: _check_load,
+    Literal: _check_literal,
+    IndexValue: _check_index_value,
+    Compute: _check_compute,
+    Reduce: _check_reduce,
+    Indirect: _check_indirect,
+    Store: _check_store,
+}

@@ -1,0 +1,205 @@
+"""Rules of programs: the plan, its kernels, and how they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from kernelfarm.errors import VerificationError
+from kernelfarm.ir.loop_ir import Access, Kernel
+from kernelfarm.ir.program_ir import (
+    Buffer,
+    BufferKind,
+    ExternCall,
+    Launch,
+    Plan,
+    Program,
+    TensorView,
+)
+from kernelfarm.ir.symbolic import Expr
+from kernelfarm.ir.verify.arena import check_arena
+from kernelfarm.ir.verify.kernel import verify_kernel
+
+_READ_ONLY = (BufferKind.INPUT, BufferKind.CONSTANT)
+
+
+def verify_program(program: Program) -> None:
+    """Passes a program whose kernels are well formed and whose plan launches them rightly.
+
+    Raises:
+        VerificationError: the first broken rule.
+    """
+    for kernel in program.kernels:
+        verify_kernel(kernel)
+    for rule in _RULES:
+        rule(program)
+
+
+def _kernels_have_their_names(program: Program) -> None:
+    names = tuple(kernel.name for kernel in program.kernels)
+    if names != program.plan.kernel_names:
+        raise VerificationError(f"plan names kernels {program.plan.kernel_names}; expected {names}")
+    if len(set(names)) != len(names):
+        raise VerificationError(f"plan: kernels {names}; expected distinct names")
+
+
+def _buffers_are_well_formed(program: Program) -> None:
+    plan = program.plan
+    names = [buffer.name for buffer in plan.buffers]
+    if len(set(names)) != len(names):
+        raise VerificationError(f"plan: buffers {', '.join(names)}; expected distinct names")
+    for buffer in plan.buffers:
+        is_temporary = buffer.kind is BufferKind.TEMPORARY
+        if is_temporary != (buffer.offset_bytes is not None):
+            raise VerificationError(
+                f"plan, buffer {buffer.name}: offset {buffer.offset_bytes}; expected one for"
+                " temporaries and only for them"
+            )
+
+
+def _symbols_are_known(program: Program) -> None:
+    plan = program.plan
+    known = frozenset(source.symbol for source in plan.symbols)
+    for what, expr in _exprs_of(plan):
+        unknown = sorted(expr.symbols - known)
+        if unknown:
+            names = ", ".join(sorted(known)) or "none"
+            raise VerificationError(
+                f"plan, {what}: unknown symbol {unknown[0]}; expected one of: {names}"
+            )
+
+
+def _exprs_of(plan: Plan) -> Iterable[tuple[str, Expr]]:
+    yield "arena", plan.arena_bytes
+    for buffer in plan.buffers:
+        yield f"buffer {buffer.name}", buffer.size_elems
+        if buffer.offset_bytes is not None:
+            yield f"buffer {buffer.name}", buffer.offset_bytes
+    for index, step in enumerate(plan.steps):
+        if isinstance(step, Launch):
+            yield from ((f"step {index}", size) for size in step.sizes)
+        else:
+            for view in (*step.args, *step.results):
+                yield from _view_exprs(f"step {index}", view)
+    for index, output in enumerate(plan.outputs):
+        if isinstance(output, Expr):
+            yield f"output {index}", output
+        else:
+            yield from _view_exprs(f"output {index}", output)
+
+
+def _view_exprs(what: str, view: TensorView | None) -> Iterable[tuple[str, Expr]]:
+    if view is not None:
+        yield from ((what, expr) for expr in (*view.sizes, *view.strides, view.offset_elems))
+
+
+def _steps_fit(program: Program) -> None:
+    walk = _Walk(program)
+    for index, step in enumerate(program.plan.steps):
+        where = f"plan, step {index}"
+        if isinstance(step, Launch):
+            walk.check_launch(step, where)
+        else:
+            walk.check_extern(step, where)
+    for index, output in enumerate(program.plan.outputs):
+        if isinstance(output, TensorView):
+            walk.check_read(output.buffer, f"plan, output {index}")
+    for buffer in program.plan.buffers:
+        if buffer.kind is BufferKind.OUTPUT:
+            walk.check_read(buffer.name, "plan, outputs")
+
+
+class _Walk:
+    """The steps in order, with the buffers that have been written."""
+
+    def __init__(self, program: Program) -> None:
+        self.kernels = program.kernels
+        self.buffers: dict[str, Buffer] = {b.name: b for b in program.plan.buffers}
+        self.written = {b.name for b in program.plan.buffers if b.kind in _READ_ONLY}
+
+    def check_launch(self, step: Launch, where: str) -> None:
+        if not 0 <= step.kernel < len(self.kernels):
+            raise VerificationError(
+                f"{where}: kernel {step.kernel}; expected one below {len(self.kernels)}"
+            )
+        kernel = self.kernels[step.kernel]
+        where = f"{where} ({kernel.name})"
+        seen = (len(step.buffers), len(step.sizes))
+        expected = (len(kernel.params), len(kernel.sizes))
+        if seen != expected:
+            raise VerificationError(
+                f"{where}: {seen[0]} buffers and {seen[1]} sizes; expected {expected[0]} and"
+                f" {expected[1]}"
+            )
+        self._check_arguments(step, kernel, where)
+
+    def _check_arguments(self, step: Launch, kernel: Kernel, where: str) -> None:
+        written = set()
+        for name, param in zip(step.buffers, kernel.params, strict=True):
+            buffer = self._buffer(name, where)
+            if buffer.dtype is not param.dtype:
+                raise VerificationError(
+                    f"{where}: {name} of {buffer.dtype.value} as {param.name};"
+                    f" expected {param.dtype.value}"
+                )
+            if param.access is not Access.WRITE:
+                self.check_read(name, where)
+            if param.access is not Access.READ:
+                self._check_writable(buffer, where)
+                written.add(name)
+        for name in sorted(written):
+            if step.buffers.count(name) > 1:
+                raise VerificationError(
+                    f"{where}: {name} is written and passed twice; expected distinct buffers"
+                )
+        self.written |= written
+
+    def check_extern(self, step: ExternCall, where: str) -> None:
+        where = f"{where} ({step.op})"
+        for view in step.args:
+            self._check_view(view, where)
+            self.check_read(view.buffer, where)
+        for result in step.results:
+            if result is not None:
+                self._check_view(result, where)
+                self._check_writable(self._buffer(result.buffer, where), where)
+                self.written.add(result.buffer)
+
+    def check_read(self, name: str, where: str) -> None:
+        self._buffer(name, where)
+        if name not in self.written:
+            raise VerificationError(f"{where}: reads {name}, which nothing has written")
+
+    def _check_view(self, view: TensorView, where: str) -> None:
+        buffer = self._buffer(view.buffer, where)
+        if len(view.sizes) != len(view.strides):
+            raise VerificationError(
+                f"{where}: {len(view.strides)} strides for {len(view.sizes)} axes of {view.buffer};"
+                " expected one for each"
+            )
+        if view.dtype.itemsize_bytes != buffer.dtype.itemsize_bytes:
+            raise VerificationError(
+                f"{where}: {view.buffer} of {buffer.dtype.value} seen as {view.dtype.value};"
+                " expected equal widths"
+            )
+
+    def _check_writable(self, buffer: Buffer, where: str) -> None:
+        if buffer.kind in _READ_ONLY:
+            raise VerificationError(f"{where}: writes {buffer.name}, which is read only")
+
+    def _buffer(self, name: str, where: str) -> Buffer:
+        if name not in self.buffers:
+            raise VerificationError(f"{where}: buffer {name!r} is not among the plan's buffers")
+        return self.buffers[name]
+
+
+def _temporaries_do_not_collide(program: Program) -> None:
+    check_arena(program.plan)
+
+
+_RULES: tuple[Callable[[Program], None], ...] = (
+    _kernels_have_their_names,
+    _buffers_are_well_formed,
+    _symbols_are_known,
+    _steps_fit,
+    _temporaries_do_not_collide,
+)
