@@ -1,0 +1,1 @@
+"""NVIDIA: loop kernels to cubins through Triton and its wheel's ptxas."""

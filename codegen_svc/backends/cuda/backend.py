@@ -1,0 +1,77 @@
+"""The CUDA backend: Triton source to cubin, with no GPU and no driver."""
+
+from __future__ import annotations
+
+import subprocess
+
+from codegen_svc.backends.contract import Backend, ToolStatus
+from codegen_svc.backends.cuda.cubin_facts import read_cubin
+from codegen_svc.backends.triton_gpu import GpuToolchain, Usage, build_gpu_kernel
+from codegen_svc.backends.triton_toolchain import (
+    Compiled,
+    backend_fingerprint,
+    nvidia_tool,
+    triton_status,
+)
+from kernelfarm.ir.artifact import BuiltKernel
+from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.targets import TargetFacts
+
+# ptxas does the last step (one build for Hopper and older, one for newer chips); the others serve
+# readers of artifacts.
+_TOOLS = (("ptxas", True), ("ptxas-blackwell", True), ("cuobjdump", False), ("nvdisasm", False))
+
+_OPTIONS = {
+    # Stated because Triton's default changes with its version: a*b+c may become one rounding.
+    "enable_fp_fusion": True,
+    "default_dot_input_precision": "ieee",
+    "num_ctas": 1,
+}
+
+
+class CudaBackend:
+    """NVIDIA's code generator."""
+
+    vendor = "cuda"
+
+    def tools(self) -> tuple[ToolStatus, ...]:
+        """Triton and the tools of its wheel."""
+        return (triton_status(), *(_tool_status(name, needed) for name, needed in _TOOLS))
+
+    def fingerprint(self) -> str:
+        """Digest over triton's wheel (its ptxas included) and our code."""
+        return backend_fingerprint(__file__)
+
+    def build(self, kernel: Kernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
+        """An aligned variant and a general one; for varying sizes also one for multiples of 16."""
+        return build_gpu_kernel(kernel, target, GpuToolchain("cubin", False, _OPTIONS, _usage))
+
+    def makes_runnable_binaries(self) -> bool:
+        """True: cubins run on the chips that they name."""
+        return True
+
+
+def _usage(symbol: str, compiled: Compiled) -> Usage:
+    binary = compiled.stages["cubin"]
+    facts = read_cubin(binary if isinstance(binary, bytes) else binary.encode(), symbol)
+    # Triton's shared memory is dynamic: the launch asks for it, ptxas does not see it.
+    shared = max(int(compiled.facts.get("shared") or 0), facts.static_shared_bytes)
+    return Usage(facts.registers, facts.stack_bytes, shared)
+
+
+def _tool_status(name: str, is_required: bool) -> ToolStatus:
+    path = nvidia_tool(name)
+    remedy = "reinstall triton 3.9.0: its wheel carries this tool"
+    if path is None:
+        return ToolStatus(name, "", False, is_required, remedy)
+    try:
+        shown = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ToolStatus(name, "", False, is_required, remedy)
+    last = [line for line in shown.stdout.splitlines() if "release" in line]
+    return ToolStatus(name, last[0].strip() if last else "", True, is_required)
+
+
+BACKEND: Backend = CudaBackend()

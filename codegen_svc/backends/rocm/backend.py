@@ -1,0 +1,55 @@
+"""The ROCm backend: the same Triton source to hsaco, with no GPU and no driver."""
+
+from __future__ import annotations
+
+from codegen_svc.backends.contract import Backend, ToolStatus
+from codegen_svc.backends.rocm.hsaco_facts import read_hsaco
+from codegen_svc.backends.triton_gpu import GpuToolchain, Usage, build_gpu_kernel
+from codegen_svc.backends.triton_toolchain import Compiled, backend_fingerprint, triton_status
+from kernelfarm.ir.artifact import BuiltKernel
+from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.targets import TargetFacts
+
+_OPTIONS = {
+    # Stated because Triton's default changes with its version: a*b+c may become one rounding.
+    "enable_fp_fusion": True,
+    "default_dot_input_precision": "ieee",
+    "allow_flush_denorm": False,
+    "num_ctas": 1,
+    # 0: the compiler chooses the occupancy.
+    "waves_per_eu": 0,
+}
+_REGISTER_BYTES = 4
+
+
+class RocmBackend:
+    """AMD's code generator."""
+
+    vendor = "rocm"
+
+    def tools(self) -> tuple[ToolStatus, ...]:
+        """Triton alone: its wheel carries AMD's code generator and linker."""
+        return (triton_status(),)
+
+    def fingerprint(self) -> str:
+        """Digest over triton's wheel and our code."""
+        return backend_fingerprint(__file__)
+
+    def build(self, kernel: Kernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
+        """An aligned variant and a general one; for varying sizes also one for multiples of 16."""
+        return build_gpu_kernel(kernel, target, GpuToolchain("hsaco", True, _OPTIONS, _usage))
+
+    def makes_runnable_binaries(self) -> bool:
+        """True: code objects run on the chips that they name."""
+        return True
+
+
+def _usage(symbol: str, compiled: Compiled) -> Usage:
+    binary = compiled.stages["hsaco"]
+    facts = read_hsaco(binary if isinstance(binary, bytes) else binary.encode(), symbol)
+    shared = max(int(compiled.facts.get("shared") or 0), facts.static_shared_bytes)
+    spills = (facts.vector_spills + facts.scalar_spills) * _REGISTER_BYTES
+    return Usage(facts.vector_registers, spills, shared)
+
+
+BACKEND: Backend = RocmBackend()

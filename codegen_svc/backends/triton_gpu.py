@@ -1,0 +1,172 @@
+"""What the GPU backends share: tilings are tried until the toolchain's report fits the chip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kernelfarm.ir.text import print_kernel
+
+from codegen_svc.backends.triton_promises import Variant, plan_variants
+from codegen_svc.backends.triton_toolchain import Compiled, CompileTarget, compile_triton
+from codegen_svc.emitters.triton_index import numel
+from codegen_svc.emitters.triton_scalar import ScalarRules
+from codegen_svc.emitters.triton_source import TritonSource, emit_triton
+from codegen_svc.emitters.triton_tiling import Tiling, gpu_tiling
+from kernelfarm.errors import KernelRejectedError
+from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
+from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.symbolic import ceil_div
+from kernelfarm.targets import TargetFacts
+
+_MAX_TILINGS = 8
+_SCRATCH_POINTERS = ("scratch", "scratch")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a binary needs of a chip, as its toolchain reports it; `spills` per thread."""
+
+    registers: int
+    spills: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuToolchain:
+    """What differs between vendors: the binary's stage, options, and how to read its needs."""
+
+    binary_stage: str
+    uses_pointer_range: bool
+    options: Mapping[str, Any]
+    usage_of: Callable[[str, Compiled], Usage]
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    source: TritonSource
+    tiling: Tiling
+    compiled: Compiled
+    usage: Usage
+
+
+def build_gpu_kernel(
+    kernel: Kernel, target: TargetFacts, toolchain: GpuToolchain
+) -> tuple[BuiltKernel, ...]:
+    """The kernel's variants, most specific first, the general one last.
+
+    Raises:
+        KernelRejectedError: the kernel has no form on the target, or needs more than the chip has
+            at every tiling.
+    """
+    variants = plan_variants(kernel, toolchain.uses_pointer_range)
+    return tuple(_build_variant(kernel, target, toolchain, variant) for variant in variants)
+
+
+def scalar_rules(target: TargetFacts) -> ScalarRules:
+    """What a chip's facts say about scalar code."""
+    facts = dict(target.extras)
+    return ScalarRules(
+        target=target.name,
+        has_f64=facts.get("has_f64") == "True",
+        has_exact_division=facts.get("has_exact_division") == "True",
+    )
+
+
+def _build_variant(
+    kernel: Kernel, target: TargetFacts, toolchain: GpuToolchain, variant: Variant
+) -> BuiltKernel:
+    """Shrinks the tile until nothing spills; keeps the attempt that spills least if all do."""
+    best: _Attempt | None = None
+    for level in range(_MAX_TILINGS):
+        tiling = gpu_tiling(kernel, target, variant.index_bits, level)
+        if tiling is None:
+            break
+        attempt = _compile(kernel, target, toolchain, variant, tiling)
+        if not _fits(attempt.usage, target):
+            continue
+        if best is None or attempt.usage.spills < best.usage.spills:
+            best = attempt
+        if not attempt.usage.spills:
+            break
+    if best is None:
+        raise KernelRejectedError(
+            f"kernel {kernel.name} needs more than {target.name} has at every tiling:"
+            f" {target.max_shared_bytes} bytes of shared memory,"
+            f" {target.extra('max_registers')} registers per thread"
+        )
+    return _built(kernel, target, toolchain, variant, best)
+
+
+def _compile(
+    kernel: Kernel, target: TargetFacts, toolchain: GpuToolchain, variant: Variant, tiling: Tiling
+) -> _Attempt:
+    source = emit_triton(kernel, tiling, scalar_rules(target))
+    arch = target.extra("triton_arch")
+    where = CompileTarget(
+        target.extra("triton_backend"), int(arch) if arch.isdigit() else arch, target.warp_size
+    )
+    options = {**toolchain.options, "num_warps": tiling.num_warps, "num_stages": tiling.num_stages}
+    compiled = compile_triton(source, where, options, variant.promises)
+    if compiled.facts.get("global_scratch_size") or compiled.facts.get("profile_scratch_size"):
+        raise KernelRejectedError(
+            f"kernel {kernel.name} asks for scratch memory, which launches do not provide"
+        )
+    return _Attempt(source, tiling, compiled, toolchain.usage_of(kernel.name, compiled))
+
+
+def _fits(usage: Usage, target: TargetFacts) -> bool:
+    within_registers = usage.registers <= int(target.extra("max_registers"))
+    return within_registers and usage.shared_bytes <= target.max_shared_bytes
+
+
+def _built(
+    kernel: Kernel,
+    target: TargetFacts,
+    toolchain: GpuToolchain,
+    variant: Variant,
+    attempt: _Attempt,
+) -> BuiltKernel:
+    notes = list(attempt.source.notes)
+    if attempt.usage.spills:
+        notes.append(
+            f"{attempt.usage.spills} bytes of registers per thread are spilled at every tiling"
+        )
+    stages = (
+        StageText("kernel", print_kernel(kernel).encode(), True),
+        StageText("triton", attempt.source.text.encode(), True),
+        *attempt.compiled.stage_texts(),
+    )
+    return BuiltKernel(
+        binary_stage=toolchain.binary_stage,
+        stages=stages,
+        launch=_launch_facts(kernel, target, attempt),
+        guard=variant.guard,
+        notes=tuple(notes),
+    )
+
+
+def _launch_facts(kernel: Kernel, target: TargetFacts, attempt: _Attempt) -> LaunchFacts:
+    tiling = attempt.tiling
+    buffers = ("buffer",) * len(kernel.params)
+    sizes = ("size",) * len(kernel.sizes)
+    facts = LaunchFacts(
+        symbol=kernel.name,
+        grid=(ceil_div(numel(kernel.outer), tiling.xblock),),
+        num_warps=int(attempt.compiled.facts.get("num_warps", tiling.num_warps)),
+        warp_size=target.warp_size,
+        shared_bytes=attempt.usage.shared_bytes,
+        registers=attempt.usage.registers,
+        spills=attempt.usage.spills,
+        xblock_elems=tiling.xblock,
+        rblock_elems=tiling.rblock,
+        arguments=(*buffers, *sizes, *_SCRATCH_POINTERS),
+    )
+    form = "persistent" if tiling.is_persistent else "looped" if kernel.reduction else "pointwise"
+    extras = (
+        ("form", form),
+        ("index_bits", str(tiling.index_bits)),
+        ("num_stages", str(tiling.num_stages)),
+    )
+    return replace(facts, extras=extras)

@@ -1,0 +1,228 @@
+"""Triton's compiler in this process: source text in, every stage out.
+
+Nothing is imported from disk and nothing is cached by Triton: the module's text is registered with
+`linecache` under a name derived from the kernel, which is also what debug locations show. The
+farm's own cache keys on the kernel, so Triton's would only be a second truth.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import linecache
+import threading
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from codegen_svc.backends.contract import ToolStatus
+from codegen_svc.emitters.triton_source import TritonSource
+from kernelfarm.errors import KernelRejectedError, UnavailableError
+from kernelfarm.ir.artifact import StageText
+
+_TRITON_VERSION = "3.9.0"
+_MESSAGE_CHARS = 600
+_REMEDY = f"pip install triton=={_TRITON_VERSION}"
+
+# Registering a module's text and reading it back by Triton's parser touches process-wide tables.
+_parse_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class CompileTarget:
+    """A chip as Triton names it: backend (`cuda`, `hip`), architecture, threads in a warp."""
+
+    backend: str
+    arch: int | str
+    warp_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Stages by Triton's names, in order, and the facts that the stages stated."""
+
+    stages: Mapping[str, str | bytes]
+    facts: Mapping[str, Any]
+
+    def stage_texts(self) -> tuple[StageText, ...]:
+        """The stages as artifacts keep them."""
+        return tuple(
+            StageText(
+                name,
+                content.encode() if isinstance(content, str) else content,
+                isinstance(content, str),
+            )
+            for name, content in self.stages.items()
+        )
+
+
+def compile_triton(
+    source: TritonSource,
+    target: CompileTarget,
+    options: Mapping[str, Any],
+    promises: Mapping[str, tuple[tuple[str, int], ...]] | None = None,
+    last_stage: str | None = None,
+) -> Compiled:
+    """Every stage up to `last_stage` (the binary if None).
+
+    `promises` gives attributes (`tt.divisibility`, 16) of arguments by name: what is not evident
+    from the kernel the caller must guard.
+
+    Raises:
+        KernelRejectedError: the toolchain refuses the kernel.
+        UnavailableError: triton is not installed.
+    """
+    triton = _triton()
+    from triton.backends.compiler import GPUTarget  # noqa: PLC0415 - after the check above
+    from triton.compiler import ASTSource  # noqa: PLC0415
+    from triton.compiler.compiler import make_backend  # noqa: PLC0415
+
+    gpu = GPUTarget(target.backend, target.arch, target.warp_size)
+    function = _jit_function(source)
+    places = {name: place for place, (name, _) in enumerate(source.signature)}
+    attrs = {(places[name],): [list(f) for f in facts] for name, facts in (promises or {}).items()}
+    syntax = ASTSource(function, dict(source.signature), dict(source.constexprs), attrs)
+    log = io.StringIO()
+    try:
+        with redirect_stdout(log):
+            return _run_stages(triton, make_backend(gpu), syntax, gpu, options, last_stage)
+    except (
+        RuntimeError,
+        ValueError,
+        TypeError,
+        AssertionError,
+        triton.errors.TritonError,
+    ) as error:
+        where = f"{target.backend}:{target.arch}"
+        raise KernelRejectedError(
+            f"triton {triton.__version__} refuses kernel {source.name} for {where}:"
+            f" {str(error).strip()[:_MESSAGE_CHARS]}"
+        ) from error
+
+
+def _run_stages(
+    triton: Any,
+    backend: Any,
+    syntax: Any,
+    gpu: Any,
+    options: Mapping[str, Any],
+    last_stage: str | None,
+) -> Compiled:
+    from triton._C.libtriton import ir  # noqa: PLC0415
+
+    parsed = backend.parse_options(dict(options))
+    facts: dict[str, Any] = {"target": gpu, **parsed.__dict__, "triton_version": triton.__version__}
+    passes: dict[str, Any] = {}
+    backend.add_stages(passes, parsed, syntax.language)
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    with _parse_lock:
+        module = syntax.make_ir(
+            gpu,
+            parsed,
+            backend.get_codegen_implementation(parsed),
+            backend.get_module_map(),
+            context,
+        )
+    stages: dict[str, str | bytes] = {}
+    for name, run in passes.items():
+        module = run(module, facts)
+        stages[name] = module if isinstance(module, str | bytes) else str(module)
+        if name == last_stage:
+            break
+    return Compiled(stages, facts)
+
+
+def _jit_function(source: TritonSource) -> Any:
+    """The module's kernel as Triton's function object; only the definitions are executed."""
+    file_name = f"{source.name}.py"
+    lines = source.text.splitlines(keepends=True)
+    namespace: dict[str, Any] = {"__name__": source.name}
+    with _parse_lock:
+        linecache.cache[file_name] = (len(source.text), None, lines, file_name)
+        exec(compile(source.text, file_name, "exec"), namespace)  # text of our own emitter
+    return namespace[source.name]
+
+
+def _triton() -> Any:
+    try:
+        import triton  # noqa: PLC0415 - optional at import time of the registry
+    except ImportError as error:
+        raise UnavailableError(f"triton is not installed; {_REMEDY}") from error
+    return triton
+
+
+@lru_cache(maxsize=1)
+def triton_version() -> str:
+    """Triton's version, empty if it is not installed."""
+    try:
+        return metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+@lru_cache(maxsize=1)
+def wheel_digest() -> str:
+    """Hex digest of the installed wheel's RECORD, which lists the SHA-256 of each of its files.
+
+    Equal installations agree wherever they lie; hashing the files themselves would read 500 MB.
+
+    Raises:
+        UnavailableError: triton is not installed.
+    """
+    try:
+        record = metadata.distribution("triton").read_text("RECORD")
+    except metadata.PackageNotFoundError as error:
+        raise UnavailableError(f"triton is not installed; {_REMEDY}") from error
+    lines = sorted(
+        line
+        for line in (record or "").splitlines()
+        if ",sha256=" in line and "/INSTALLER" not in line
+    )
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def emitter_digest() -> str:
+    """Hex digest of the Triton emitters' and this module's source."""
+    from codegen_svc import emitters  # noqa: PLC0415
+
+    folder = Path(emitters.__file__).parent
+    files = [*sorted(folder.glob("triton_*.py")), Path(__file__)]
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
+
+
+def backend_fingerprint(backend_file: str, *more: str) -> str:
+    """Hex digest over triton, the emitters, a backend's folder, and what else shapes its output.
+
+    Raises:
+        UnavailableError: triton is not installed.
+    """
+    folder = Path(backend_file).parent
+    own = b"\0".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
+    parts = [wheel_digest(), emitter_digest(), hashlib.sha256(own).hexdigest(), *more]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def nvidia_tool(name: str) -> Path | None:
+    """A tool of the wheel's NVIDIA folder, None if absent."""
+    try:
+        root = metadata.distribution("triton").locate_file("triton/backends/nvidia/bin")
+    except metadata.PackageNotFoundError:
+        return None
+    path = Path(str(root)) / name
+    return path if path.is_file() else None
+
+
+def triton_status() -> ToolStatus:
+    """Triton as found in this environment."""
+    version = triton_version()
+    is_found = version == _TRITON_VERSION
+    return ToolStatus(
+        "triton", version, is_found, is_required=True, remedy="" if is_found else _REMEDY
+    )

@@ -1,0 +1,280 @@
+"""Statements of a loop kernel as lines of Triton text, given where each value lives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from codegen_svc.emitters.triton_index import IndexWriter, index_writer
+from codegen_svc.emitters.triton_names import triton_type, value_names
+from codegen_svc.emitters.triton_reduce import Reduction
+from codegen_svc.emitters.triton_scalar import Operand, ScalarRules, compute_text, literal_text
+from codegen_svc.emitters.triton_tiling import Tiling, static_numel
+from kernelfarm.dtypes import DType
+from kernelfarm.errors import KernelRejectedError
+from kernelfarm.ir.loop_ir import (
+    Compute,
+    IndexValue,
+    Indirect,
+    Kernel,
+    Literal,
+    Load,
+    Reduce,
+    Statement,
+    Store,
+    index_of,
+    operands_of,
+    varying_values,
+)
+from kernelfarm.ir.symbolic import Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What the text of one statement depends on.
+
+    `across_x`: statements whose block extends over the outer points; `varying`: over the reduction
+    points. `x_mask`, `r_mask`: names of masks, empty where every lane is a point.
+    """
+
+    kernel: Kernel
+    tiling: Tiling
+    rules: ScalarRules
+    names: tuple[str, ...]
+    dtypes: tuple[DType | None, ...]
+    writer: IndexWriter
+    across_x: frozenset[int]
+    varying: frozenset[int]
+    x_mask: str
+    r_mask: str
+
+    @property
+    def rank(self) -> int:
+        """Axes of every block: 2 if the kernel has reduction axes."""
+        return 2 if self.kernel.reduction else 1
+
+    @property
+    def unit_shape(self) -> str:
+        """Shape text of a block of one element."""
+        return "[1, 1]" if self.rank == 2 else "[1]"
+
+    @property
+    def full_shape(self) -> str:
+        """Shape text of a block over all points held at once."""
+        return f"[{self.x_size}, RBLOCK]" if self.rank == 2 else f"[{self.x_size}]"
+
+    @property
+    def x_size(self) -> str:
+        """Name of the number of outer points held at once."""
+        return "XBLOCK_SUB" if self.tiling.xsub != self.tiling.xblock else "XBLOCK"
+
+
+def make_block(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> Block:
+    """The facts about a kernel that its text needs."""
+    names = value_names(kernel)
+    renamed = {s.symbol: names[n] for n, s in enumerate(kernel.body) if isinstance(s, Indirect)}
+    return Block(
+        kernel=kernel,
+        tiling=tiling,
+        rules=rules,
+        names=names,
+        dtypes=tuple(_dtype_of(kernel, s) for s in kernel.body),
+        writer=index_writer(kernel, renamed),
+        across_x=_across_x(kernel),
+        varying=varying_values(kernel),
+        x_mask="xmask" if _needs_mask(static_numel(kernel.outer), tiling.xblock) else "",
+        r_mask="rmask"
+        if kernel.reduction and _needs_mask(static_numel(kernel.reduction), tiling.rblock)
+        else "",
+    )
+
+
+def statement_lines(block: Block, number: int) -> list[str]:
+    """The lines of one statement that is no reduction."""
+    statement = block.kernel.body[number]
+    name = block.names[number]
+    match statement:
+        case Load():
+            return _load_lines(block, number, statement)
+        case Literal(dtype=dtype, value=value):
+            kind = triton_type(dtype, block.rules.target)
+            return [f"{name} = tl.full({block.unit_shape}, {literal_text(value, dtype)}, {kind})"]
+        case IndexValue(dtype=dtype, expr=expr):
+            kind = triton_type(dtype, block.rules.target)
+            return [f"{name} = ({position_text(block, number, expr)}).to({kind})"]
+        case Compute(op=op, operands=operands, dtype=dtype):
+            texts = tuple(_operand(block, operand) for operand in operands)
+            return [f"{name} = {compute_text(op, texts, dtype, block.rules)}"]
+        case Indirect():
+            return _indirect_lines(block, number, statement)
+        case Store():
+            return [_store_line(block, number, statement)]
+        case Reduce():
+            raise ValueError("reductions have lines of their own")
+
+
+def reduction_of(block: Block, number: int) -> Reduction:
+    """The facts of a reduction statement that its text needs."""
+    statement = block.kernel.body[number]
+    if not isinstance(statement, Reduce):
+        raise ValueError(f"statement {number} is no reduction")
+    operand_dtype = block.dtypes[statement.operand]
+    if operand_dtype is None:
+        raise KernelRejectedError(
+            f"reduction {number} reads statement {statement.operand}, which has no value"
+        )
+    spans_x = statement.operand in block.across_x or block.tiling.xsub == 1
+    spans_r = statement.operand in block.varying or block.tiling.rblock == 1 or bool(block.r_mask)
+    return Reduction(
+        op=statement.op,
+        name=block.names[number],
+        operand=block.names[statement.operand],
+        operand_dtype=operand_dtype,
+        dtype=statement.dtype,
+        shape=block.full_shape,
+        mask=block.r_mask,
+        index_bits=block.tiling.index_bits,
+        target=block.rules.target,
+        is_whole=spans_x and spans_r,
+    )
+
+
+def position_text(block: Block, number: int, index: Expr) -> str:
+    """An index expression as a block; never a Triton scalar, so that masks and values fit."""
+    text = block.writer.text(index)
+    if number in block.across_x or number in block.varying:
+        return text
+    kind = "tl.int64" if block.tiling.index_bits == 64 else "tl.int32"
+    return f"tl.full({block.unit_shape}, 0, {kind}) + {text}"
+
+
+def _load_lines(block: Block, number: int, load: Load) -> list[str]:
+    name, param = block.names[number], block.kernel.param(load.param)
+    masks = _masks(block, number, load)
+    arguments = f"{load.param}_ptr + ({position_text(block, number, load.index)})"
+    other = _other_text(block, load, param.dtype)
+    if masks:
+        arguments += f", mask={masks}, other={other or _zero(param.dtype)}"
+    loaded = f"tl.load({arguments})"
+    if param.dtype is DType.BOOL:
+        loaded += " != 0"
+    lines = [f"{name} = {loaded}"]
+    if load.other is not None and other is None:
+        mask = block.names[_required(load.mask)]
+        lines.append(f"{name} = tl.where({mask}, {name}, {block.names[load.other]})")
+    return lines
+
+
+def _other_text(block: Block, load: Load, dtype: DType) -> str | None:
+    """The value of masked-off lanes if it is a literal; None if it is computed."""
+    if load.other is None:
+        return _zero(dtype)
+    statement = block.kernel.body[load.other]
+    return literal_text(statement.value, dtype) if isinstance(statement, Literal) else None
+
+
+def _masks(block: Block, number: int, load: Load) -> str:
+    """Lanes that may be read: points of the kernel, and the load's own mask."""
+    parts = []
+    if block.x_mask and _index_across_x(block, load.index):
+        parts.append(block.x_mask)
+    if block.r_mask and _index_varies(block, load.index):
+        parts.append(block.r_mask)
+    if load.mask is not None:
+        parts.append(block.names[load.mask])
+    return " & ".join(parts)
+
+
+def _store_line(block: Block, number: int, store: Store) -> str:
+    param = block.kernel.param(store.param)
+    value = block.names[store.value]
+    if param.dtype is DType.BOOL:
+        value = f"{value}.to(tl.uint8)"
+    parts = [block.x_mask] if block.x_mask else []
+    if block.r_mask and number in block.varying:
+        parts.append(block.r_mask)
+    mask = f", mask={' & '.join(parts)}" if parts else ""
+    position = position_text(block, number, store.index)
+    return f"tl.store({store.param}_ptr + ({position}), {value}{mask})"
+
+
+def _indirect_lines(block: Block, number: int, statement: Indirect) -> list[str]:
+    name, value = block.names[number], block.names[statement.value]
+    extent = block.writer.text(statement.extent)
+    lines = [
+        f"{name} = tl.where({value} < 0, {value} + ({extent}), {value})",
+        f"{name} = tl.minimum(tl.maximum({name}, 0), ({extent}) - 1)",
+    ]
+    if block.tiling.index_bits == 32 and block.dtypes[statement.value] is DType.I64:
+        lines.append(f"{name} = {name}.to(tl.int32)")
+    if block.tiling.index_bits == 64 and block.dtypes[statement.value] is not DType.I64:
+        lines.append(f"{name} = {name}.to(tl.int64)")
+    return lines
+
+
+def _operand(block: Block, number: int) -> Operand:
+    dtype = block.dtypes[number]
+    if dtype is None:
+        raise KernelRejectedError(f"statement {number} is used as a value but has none")
+    statement = block.kernel.body[number]
+    literal = statement.value if isinstance(statement, Literal) else None
+    return Operand(block.names[number], dtype, literal)
+
+
+def _across_x(kernel: Kernel) -> frozenset[int]:
+    symbols = {axis.name for axis in kernel.outer}
+    found: set[int] = set()
+    for number, statement in enumerate(kernel.body):
+        index = index_of(statement)
+        by_index = index is not None and not symbols.isdisjoint(index.symbols)
+        if by_index or any(v in found for v in operands_of(statement)):
+            found.add(number)
+            if isinstance(statement, Indirect):
+                symbols.add(statement.symbol)
+    return frozenset(found)
+
+
+def _index_across_x(block: Block, index: Expr) -> bool:
+    return not index.symbols.isdisjoint(_symbols_within(block, block.across_x, block.kernel.outer))
+
+
+def _index_varies(block: Block, index: Expr) -> bool:
+    return not index.symbols.isdisjoint(
+        _symbols_within(block, block.varying, block.kernel.reduction)
+    )
+
+
+def _symbols_within(block: Block, numbers: frozenset[int], axes: tuple[object, ...]) -> set[str]:
+    names = {str(getattr(axis, "name", "")) for axis in axes}
+    body = block.kernel.body
+    return names | {
+        s.symbol for n, s in enumerate(body) if n in numbers and isinstance(s, Indirect)
+    }
+
+
+def _dtype_of(kernel: Kernel, statement: Statement) -> DType | None:
+    match statement:
+        case Load(param=param):
+            return kernel.param(param).dtype
+        case (
+            Literal(dtype=dtype)
+            | IndexValue(dtype=dtype)
+            | Compute(dtype=dtype)
+            | Reduce(dtype=dtype)
+        ):
+            return dtype
+        case _:
+            return None
+
+
+def _needs_mask(points: int | None, block: int) -> bool:
+    return points is None or points % block != 0
+
+
+def _zero(dtype: DType) -> str:
+    return "0.0" if dtype.is_float else "0"
+
+
+def _required(number: int | None) -> int:
+    if number is None:
+        raise KernelRejectedError("a load has a value for masked-off lanes but no mask")
+    return number

@@ -1,0 +1,132 @@
+"""Names in Triton source: what may appear in the text, and what each thing is called.
+
+A kernel arrives over the network and its text is compiled as Python, so every name is checked
+against a narrow pattern and every comment is reduced to printable characters.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+
+from kernelfarm.dtypes import DType
+from kernelfarm.errors import KernelRejectedError
+from kernelfarm.ir.loop_ir import (
+    Compute,
+    IndexValue,
+    Indirect,
+    Kernel,
+    Literal,
+    Load,
+    Reduce,
+    Statement,
+    Store,
+)
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,119}")
+_RESERVED = frozenset(
+    [
+        "tl",
+        "triton",
+        "libdevice",
+        "float",
+        "range",
+        "xindex",
+        "rindex",
+        "xoffset",
+        "roffset",
+        "xsub",
+        "xmask",
+        "rmask",
+        "xnumel",
+        "rnumel",
+        "XBLOCK",
+        "XBLOCK_SUB",
+        "RBLOCK",
+    ]
+)
+_COMMENT_CHARS = 160
+
+TRITON_TYPES: dict[DType, str] = {
+    DType.F64: "tl.float64",
+    DType.F32: "tl.float32",
+    DType.F16: "tl.float16",
+    DType.BF16: "tl.bfloat16",
+    DType.I64: "tl.int64",
+    DType.I32: "tl.int32",
+    DType.I16: "tl.int16",
+    DType.I8: "tl.int8",
+    DType.U8: "tl.uint8",
+    DType.BOOL: "tl.int1",
+}
+"""Element types as Triton spells them in source; float8 is absent: no emitter handles it yet."""
+
+POINTER_TYPES: dict[DType, str] = {
+    DType.F64: "*fp64",
+    DType.F32: "*fp32",
+    DType.F16: "*fp16",
+    DType.BF16: "*bf16",
+    DType.I64: "*i64",
+    DType.I32: "*i32",
+    DType.I16: "*i16",
+    DType.I8: "*i8",
+    DType.U8: "*u8",
+    # PyTorch keeps a bool in one byte; the text converts at loads and stores.
+    DType.BOOL: "*u8",
+}
+"""Pointer types in a compile signature."""
+
+
+def checked_identifier(name: str, what: str) -> str:
+    """The name itself.
+
+    Raises:
+        KernelRejectedError: it is no plain identifier, or collides with a name of the emitter.
+    """
+    is_plain = _IDENTIFIER.fullmatch(name) and not keyword.iskeyword(name)
+    if not is_plain or name in _RESERVED or name.startswith("kf_"):
+        raise KernelRejectedError(
+            f"{what} has the unusable name {name!r}; expected a plain identifier"
+        )
+    return name
+
+
+def comment_text(text: str) -> str:
+    """One printable line of at most 160 characters."""
+    line = "".join(c if c.isprintable() else " " for c in text).strip()
+    return line[:_COMMENT_CHARS]
+
+
+def triton_type(dtype: DType, target: str) -> str:
+    """The type's name in source.
+
+    Raises:
+        KernelRejectedError: the emitter does not handle this type.
+    """
+    if dtype not in TRITON_TYPES:
+        raise KernelRejectedError(f"element type {dtype.value} is not supported on {target}")
+    return TRITON_TYPES[dtype]
+
+
+def value_names(kernel: Kernel) -> tuple[str, ...]:
+    """A name for each statement: its operator and its number (`exp_9`)."""
+    return tuple(_value_name(number, statement) for number, statement in enumerate(kernel.body))
+
+
+def _value_name(number: int, statement: Statement) -> str:
+    match statement:
+        case Load(param=word):
+            pass
+        case Compute(op="convert", dtype=dtype):
+            word = dtype.value
+        case Compute(op=word) | Reduce(op=word):
+            pass
+        case Literal():
+            word = "literal"
+        case IndexValue():
+            word = "position"
+        case Indirect():
+            word = "index"
+        case Store():
+            word = "store"
+    return f"{word}_{number}"

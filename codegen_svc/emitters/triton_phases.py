@@ -1,0 +1,103 @@
+"""The order of a looped reduction kernel: what stands before, within and after each loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelfarm.ir.loop_ir import (
+    Access,
+    Indirect,
+    Kernel,
+    Reduce,
+    Store,
+    index_of,
+    operands_of,
+    varying_values,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One loop over the reduction points.
+
+    `before`: statements that do not vary, in order, ahead of the loop; `within`: varying ones
+    inside it; `reduces`: reductions that it accumulates. The last phase may have no loop.
+    """
+
+    before: tuple[int, ...]
+    within: tuple[int, ...]
+    reduces: tuple[int, ...]
+
+
+def plan_phases(kernel: Kernel) -> tuple[Phase, ...]:
+    """The loops of a kernel in order; stores that do not vary come last of all."""
+    uses = _all_uses(kernel)
+    levels = _levels(kernel, uses)
+    varying = varying_values(kernel)
+    reduces = [n for n, s in enumerate(kernel.body) if isinstance(s, Reduce)]
+    stores = [n for n, s in enumerate(kernel.body) if isinstance(s, Store)]
+    count = 1 + max((levels[n] for n in range(len(kernel.body))), default=0)
+    phases = []
+    for level in range(count):
+        own = [n for n in reduces if levels[n] == level + 1]
+        written = [
+            n for n in stores if n in varying and _store_level(kernel, n, levels, count) == level
+        ]
+        within = _closure([*own, *written], uses, varying)
+        before = [
+            n
+            for n in range(len(kernel.body))
+            if levels[n] == level and _stands_outside(kernel, n, varying)
+        ]
+        phases.append(Phase(tuple(before), tuple(within), tuple(own)))
+    last = tuple(n for n in stores if n not in varying)
+    return (*phases, Phase(last, (), ()))
+
+
+def _stands_outside(kernel: Kernel, number: int, varying: frozenset[int]) -> bool:
+    return number not in varying and not isinstance(kernel.body[number], Reduce | Store)
+
+
+def _store_level(kernel: Kernel, number: int, levels: list[int], count: int) -> int:
+    """A buffer that is also read keeps its old elements until no later loop reads them again."""
+    store = kernel.body[number]
+    if isinstance(store, Store) and kernel.param(store.param).access is Access.READ_WRITE:
+        return count - 1
+    return levels[number]
+
+
+def _all_uses(kernel: Kernel) -> list[tuple[int, ...]]:
+    """Direct uses of each statement, indirect symbols included."""
+    definitions: dict[str, int] = {}
+    uses: list[tuple[int, ...]] = []
+    for number, statement in enumerate(kernel.body):
+        index = index_of(statement)
+        symbols = sorted(index.symbols) if index is not None else []
+        through = tuple(definitions[name] for name in symbols if name in definitions)
+        uses.append((*operands_of(statement), *through))
+        if isinstance(statement, Indirect):
+            definitions[statement.symbol] = number
+    return uses
+
+
+def _levels(kernel: Kernel, uses: list[tuple[int, ...]]) -> list[int]:
+    """How many loops must have run before each statement's value is known."""
+    levels: list[int] = []
+    for number, statement in enumerate(kernel.body):
+        level = max((levels[used] for used in uses[number]), default=0)
+        levels.append(level + 1 if isinstance(statement, Reduce) else level)
+    return levels
+
+
+def _closure(roots: list[int], uses: list[tuple[int, ...]], varying: frozenset[int]) -> list[int]:
+    """The varying statements that roots need, stores among the roots included, in order."""
+    needed: set[int] = set()
+    pending = list(roots)
+    while pending:
+        number = pending.pop()
+        if number in varying and number not in needed:
+            needed.add(number)
+            pending.extend(uses[number])
+        elif number in roots:
+            pending.extend(u for u in uses[number] if u in varying)
+    return sorted(needed)

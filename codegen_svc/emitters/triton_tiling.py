@@ -1,0 +1,239 @@
+"""How a kernel's points are divided among programs: block sizes from hardware facts.
+
+Pure functions of a kernel and a chip's facts. A tiling is a guess for GPUs (the toolchain reports
+registers and spills, and the backend asks for the next smaller one) and a computation for chips
+with a local buffer (every live block must fit).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from codegen_svc.emitters.triton_index import kernel_bounds, numel
+from kernelfarm.ir.loop_ir import Axis, Kernel, Load, Reduce, Store, operands_of, varying_values
+from kernelfarm.ir.symbolic import Expr
+from kernelfarm.targets import TargetFacts
+
+ELEMENTS_PER_THREAD = 8
+"""Two 16-byte accesses of f16; more only lengthens the live ranges."""
+
+_POINTWISE_BLOCK = 1024
+_TILE = 2048
+_LOOPED_RBLOCK = 2048
+_COLUMN_XBLOCK = 64
+_MAX_WARPS = 16
+# About the number of multiprocessors of a large chip: fewer programs leave some of them idle.
+_FILL_PROGRAMS = 128
+_INDEX_MARGIN = 1 << 20
+INDEX_LIMIT = (1 << 31) - _INDEX_MARGIN
+"""Largest position that 32-bit indices may reach; the margin is for lanes past the last point."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """Block sizes of one kernel.
+
+    `xblock` outer points per program, taken `xsub` at a time; `rblock` reduction points at a time,
+    0 without reduction axes. Persistent: all reduction points of a row are held at once.
+    """
+
+    xblock: int
+    xsub: int
+    rblock: int
+    is_persistent: bool
+    index_bits: int
+    num_warps: int = 1
+    num_stages: int = 1
+
+
+def is_reduction(kernel: Kernel) -> bool:
+    """True if the kernel's blocks need a second axis."""
+    return bool(kernel.reduction)
+
+
+def static_numel(axes: tuple[Axis, ...]) -> int | None:
+    """Number of points of a nest if it is known, else None."""
+    points = numel(axes)
+    return points.as_int() if points.is_constant else None
+
+
+def next_power_of_2(value: int) -> int:
+    """The smallest power of two that is at least `value` and 1."""
+    return 1 << max(0, value - 1).bit_length()
+
+
+def gpu_tiling(
+    kernel: Kernel, target: TargetFacts, index_bits: int, level: int = 0
+) -> Tiling | None:
+    """The tiling for a chip with warps, shrunk `level` times; None if there is no smaller one."""
+    if not is_reduction(kernel):
+        tiling = _pointwise(kernel, target, index_bits)
+    else:
+        tiling = _reduction(kernel, target, index_bits)
+    for _ in range(level):
+        smaller = _shrunk(tiling, target)
+        if smaller is None:
+            return None
+        tiling = smaller
+    return tiling
+
+
+def needs_64_bit_indices(kernel: Kernel) -> bool:
+    """True unless every position is proven to stay below `INDEX_LIMIT`."""
+    bounds = kernel_bounds(kernel)
+    exprs: list[Expr] = [numel(kernel.outer), numel(kernel.reduction)]
+    exprs += [param.size_elems for param in kernel.params]
+    exprs += [s.index for s in kernel.body if isinstance(s, Load | Store) and s.index.is_constant]
+    return any(high is None or high > INDEX_LIMIT for _, high in map(bounds.interval, exprs))
+
+
+def _pointwise(kernel: Kernel, target: TargetFacts, index_bits: int) -> Tiling:
+    points = static_numel(kernel.outer)
+    xblock = _POINTWISE_BLOCK
+    if points is not None:
+        xblock = max(target.warp_size, min(xblock, next_power_of_2(points)))
+    return Tiling(xblock, xblock, 0, False, index_bits, _warps(xblock, target), 1)
+
+
+def _reduction(kernel: Kernel, target: TargetFacts, index_bits: int) -> Tiling:
+    rows, width = static_numel(kernel.outer), static_numel(kernel.reduction)
+    if reads_columns(kernel):
+        return _column_tiling(rows, width, target, index_bits)
+    limit = int(dict(target.extras).get("max_persistent_elems", "8192"))
+    if width is None or next_power_of_2(width) > limit:
+        rblock = _LOOPED_RBLOCK if width is None else min(_LOOPED_RBLOCK, next_power_of_2(width))
+        return Tiling(1, 1, rblock, False, index_bits, _warps(rblock, target), 2)
+    rblock = next_power_of_2(width)
+    xblock = max(1, _TILE // 2 // rblock)
+    while rows is not None and xblock > 1 and rows // xblock < _FILL_PROGRAMS:
+        xblock //= 2
+    return Tiling(xblock, xblock, rblock, width > 0, index_bits, _warps(xblock * rblock, target), 1)
+
+
+def _column_tiling(
+    rows: int | None, width: int | None, target: TargetFacts, index_bits: int
+) -> Tiling:
+    """Neighbouring outer points lie side by side in memory, so a block spans many of them."""
+    xblock = _COLUMN_XBLOCK if rows is None else min(_COLUMN_XBLOCK, next_power_of_2(rows))
+    rblock = max(1, _TILE // xblock)
+    if width is not None:
+        rblock = min(rblock, next_power_of_2(width))
+    is_persistent = width is not None and 0 < width <= rblock
+    stages = 1 if is_persistent else 2
+    return Tiling(
+        xblock, xblock, rblock, is_persistent, index_bits, _warps(xblock * rblock, target), stages
+    )
+
+
+def reads_columns(kernel: Kernel) -> bool:
+    """True if most varying accesses step by one along the outer axis, not the reduction axis."""
+    if not kernel.outer or not kernel.reduction:
+        return False
+    outer, inner = kernel.outer[-1].name, kernel.reduction[-1].name
+    votes = 0
+    for number in varying_values(kernel):
+        statement = kernel.body[number]
+        if isinstance(statement, Load | Store):
+            along_outer = statement.index.coefficient_of(outer)
+            along_inner = statement.index.coefficient_of(inner)
+            votes += int(along_outer == 1 and along_inner != 1) - int(along_inner == 1)
+    return votes > 0
+
+
+def _warps(tile_elems: int, target: TargetFacts) -> int:
+    per_warp = target.warp_size * ELEMENTS_PER_THREAD
+    limit = min(_MAX_WARPS, target.max_threads_per_block // target.warp_size)
+    return max(1, min(limit, next_power_of_2(tile_elems // per_warp)))
+
+
+def _shrunk(tiling: Tiling, target: TargetFacts) -> Tiling | None:
+    """The next smaller tiling: more warps, then fewer rows, then a looped reduction."""
+    limit = target.max_threads_per_block // target.warp_size
+    if tiling.num_warps < limit and tiling.xblock * max(1, tiling.rblock) >= 4096:
+        return replace(tiling, num_warps=tiling.num_warps * 2)
+    if tiling.xblock > 1:
+        half = tiling.xblock // 2
+        return replace(tiling, xblock=half, xsub=half)
+    if tiling.rblock > 256:
+        return replace(tiling, rblock=tiling.rblock // 2, is_persistent=False, num_stages=1)
+    return None
+
+
+# Chips with a local buffer -------------------------------------------------------------------
+
+_MAX_STATIC_PROGRAM_ROWS = 1 << 16
+_DYNAMIC_SUBBLOCKS = 8
+_MAX_LOCAL_TILE = 1 << 15
+
+
+def local_tiling(kernel: Kernel, target: TargetFacts, index_bits: int) -> Tiling | None:
+    """The largest tiling whose live blocks fit the local buffer; None if none does."""
+    width = static_numel(kernel.reduction) if is_reduction(kernel) else 1
+    persistent = [next_power_of_2(width)] if width else []
+    looped = [1 << bits for bits in range(12, 3, -1)] if is_reduction(kernel) else []
+    for rblock, is_persistent in [(r, True) for r in persistent] + [(r, False) for r in looped]:
+        tiling = _largest_rows(kernel, target, index_bits, rblock, is_persistent)
+        if tiling is not None:
+            return tiling
+    return None
+
+
+def _largest_rows(
+    kernel: Kernel, target: TargetFacts, index_bits: int, rblock: int, is_persistent: bool
+) -> Tiling | None:
+    rows = static_numel(kernel.outer)
+    cores = max(1, target.vector_cores)
+    share = _MAX_LOCAL_TILE if rows is None else max(1, -(-rows // cores))
+    xsub = min(next_power_of_2(share), max(1, _MAX_LOCAL_TILE // rblock))
+    while xsub >= 1:
+        blocks = _DYNAMIC_SUBBLOCKS if rows is None else -(-share // xsub)
+        stored = rblock if is_reduction(kernel) else 0
+        tiling = Tiling(blocks * xsub, xsub, stored, is_persistent and bool(stored), index_bits)
+        if local_bytes(kernel, tiling) <= target.local_buffer_bytes:
+            return tiling
+        xsub //= 2
+    return None
+
+
+def local_bytes(kernel: Kernel, tiling: Tiling) -> int:
+    """Bytes of the local buffer that the live blocks of one sub-block need at their peak.
+
+    Every loaded block counts twice: the compiler's double buffering fetches the next one while the
+    current is used. Rows are counted for values that do not vary; a reduction needs one more block
+    for its halving steps.
+    """
+    last_use = _last_uses(kernel)
+    varying = varying_values(kernel)
+    points = tiling.xsub * max(1, tiling.rblock)
+    live: dict[int, int] = {}
+    peak = 0
+    for number, statement in enumerate(kernel.body):
+        elems = points if number in varying or not is_reduction(kernel) else tiling.xsub
+        size = elems * _value_bytes(kernel, number)
+        live[number] = size * 2 if isinstance(statement, Load) else size
+        extra = points * _value_bytes(kernel, number) if isinstance(statement, Reduce) else 0
+        peak = max(peak, sum(live.values()) + extra)
+        for dead in [v for v in live if last_use.get(v, v) <= number]:
+            del live[dead]
+    accumulators = (
+        sum(1 for s in kernel.body if isinstance(s, Reduce)) if not tiling.is_persistent else 0
+    )
+    return peak + accumulators * points * 4
+
+
+def _last_uses(kernel: Kernel) -> dict[int, int]:
+    last: dict[int, int] = {}
+    for number, statement in enumerate(kernel.body):
+        for operand in operands_of(statement):
+            last[operand] = number
+    return last
+
+
+def _value_bytes(kernel: Kernel, number: int) -> int:
+    statement = kernel.body[number]
+    if isinstance(statement, Load):
+        return kernel.param(statement.param).dtype.itemsize_bytes
+    if isinstance(statement, Store):
+        return 0
+    dtype = getattr(statement, "dtype", None)
+    return dtype.itemsize_bytes if dtype is not None else 8

@@ -1,0 +1,318 @@
+"""Loop kernels written by hand, one for each shape of code that the emitter makes."""
+
+from __future__ import annotations
+
+from kernelfarm.dtypes import DType
+from kernelfarm.ir.graph_ir import SizeSymbol
+from kernelfarm.ir.loop_ir import (
+    Access,
+    Axis,
+    Compute,
+    IndexValue,
+    Indirect,
+    Kernel,
+    Literal,
+    Load,
+    Param,
+    Reduce,
+    Statement,
+    Store,
+)
+from kernelfarm.ir.symbolic import Expr, IntLike, as_expr, symbol
+
+F16, BF16, F32, F64 = DType.F16, DType.BF16, DType.F32, DType.F64
+I32, I64, BOOL = DType.I32, DType.I64, DType.BOOL
+D0, D1, R0 = symbol("d0"), symbol("d1"), symbol("r0")
+
+
+class Body:
+    """Collects statements; every method returns the number of the value it adds."""
+
+    def __init__(self) -> None:
+        self.statements: list[Statement] = []
+
+    def add(self, statement: Statement) -> int:
+        self.statements.append(statement)
+        return len(self.statements) - 1
+
+    def load(
+        self, param: str, index: IntLike, mask: int | None = None, other: int | None = None
+    ) -> int:
+        return self.add(Load(param, as_expr(index), mask, other))
+
+    def literal(self, dtype: DType, value: float | int) -> int:
+        return self.add(Literal(dtype, value))
+
+    def position(self, dtype: DType, expr: Expr) -> int:
+        return self.add(IndexValue(dtype, expr))
+
+    def compute(self, op: str, *operands: int, dtype: DType = F32) -> int:
+        return self.add(Compute(op, operands, dtype))
+
+    def reduce(self, op: str, operand: int, dtype: DType = F32) -> int:
+        return self.add(Reduce(op, operand, dtype))
+
+    def indirect(self, name: str, value: int, extent: IntLike) -> Expr:
+        self.add(Indirect(name, value, as_expr(extent)))
+        return symbol(name)
+
+    def store(self, param: str, index: IntLike, value: int) -> int:
+        return self.add(Store(param, as_expr(index), value))
+
+    def load_f32(
+        self, param: str, index: IntLike, mask: int | None = None, other: int | None = None
+    ) -> int:
+        return self.compute("convert", self.load(param, index, mask, other))
+
+    def store_as(self, dtype: DType, param: str, index: IntLike, value: int) -> int:
+        return self.store(param, index, self.compute("convert", value, dtype=dtype))
+
+
+def param(name: str, dtype: DType, size: IntLike) -> Param:
+    access = {"out": Access.WRITE, "ino": Access.READ_WRITE}.get(name[:3], Access.READ)
+    return Param(name, dtype, as_expr(size), access)
+
+
+def kernel(
+    name: str,
+    params: list[Param],
+    outer: dict[str, IntLike],
+    reduction: dict[str, IntLike],
+    body: Body,
+    *,
+    sizes: tuple[SizeSymbol, ...] = (),
+    comments: tuple[str, ...] = (),
+) -> Kernel:
+    def axes(extents: dict[str, IntLike]) -> tuple[Axis, ...]:
+        return tuple(Axis(key, as_expr(value)) for key, value in extents.items())
+
+    return Kernel(
+        name, tuple(params), sizes, axes(outer), axes(reduction), tuple(body.statements), comments
+    )
+
+
+def layer_norm_silu(dtype: DType = F16, rows: int = 32, width: int = 128) -> Kernel:
+    b, at = Body(), D0 * width + R0
+    x = b.load_f32("in0", at)
+    count = b.literal(F32, float(width))
+    mean = b.compute("div", b.reduce("sum", x), count)
+    centered = b.compute("sub", x, mean)
+    variance = b.compute("div", b.reduce("sum", b.compute("mul", centered, centered)), count)
+    scale = b.compute("rsqrt", b.compute("add", variance, b.literal(F32, 1e-5)))
+    normal = b.compute("mul", centered, scale)
+    y = b.compute("add", b.compute("mul", normal, b.load_f32("in1", R0)), b.load_f32("in2", R0))
+    silu = b.compute("mul", y, b.compute("sigmoid", y))
+    b.store_as(dtype, "out0", at, silu)
+    params = [
+        param("in0", dtype, rows * width),
+        param("in1", dtype, width),
+        param("in2", dtype, width),
+    ]
+    params.append(param("out0", dtype, rows * width))
+    comments = ("native_layer_norm: model.py:12", "silu: model.py:13")
+    return kernel(
+        "fused_native_layer_norm_silu_5e1f",
+        params,
+        {"d0": rows},
+        {"r0": width},
+        b,
+        comments=comments,
+    )
+
+
+def h_sum(rows: int = 4, inner: int = 8, dtype: DType = F32) -> Kernel:
+    """ceil(a) + floor(b), summed over the last axis."""
+    b, at = Body(), D0 * inner + R0
+    total = b.compute(
+        "add", b.compute("ceil", b.load_f32("in0", at)), b.compute("floor", b.load_f32("in1", at))
+    )
+    b.store_as(dtype, "out0", D0, b.reduce("sum", total))
+    params = [
+        param("in0", dtype, rows * inner),
+        param("in1", dtype, rows * inner),
+        param("out0", dtype, rows),
+    ]
+    return kernel(
+        "fused_ceil_floor_add_sum_11aa",
+        params,
+        {"d0": rows},
+        {"r0": inner},
+        b,
+        comments=("ceil", "floor", "add", "sum"),
+    )
+
+
+def h_softmax(rows: int = 4, dtype: DType = F32) -> Kernel:
+    """softmax over the one axis, times 10, cubed."""
+    b = Body()
+    x = b.load_f32("in0", R0)
+    e = b.compute("exp", b.compute("sub", x, b.reduce("amax", x)))
+    p = b.compute("mul", b.compute("div", e, b.reduce("sum", e)), b.literal(F32, 10.0))
+    b.store_as(dtype, "out0", R0, b.compute("pow", p, b.literal(F32, 3.0)))
+    params = [param("in0", dtype, rows), param("out0", dtype, rows)]
+    return kernel(
+        "fused_softmax_mul_pow_22bb",
+        params,
+        {},
+        {"r0": rows},
+        b,
+        comments=("_softmax", "mul", "pow"),
+    )
+
+
+def softmax(rows: int, width: int, dtype: DType = F32) -> Kernel:
+    b, at = Body(), D0 * width + R0
+    x = b.load_f32("in0", at)
+    e = b.compute("exp", b.compute("sub", x, b.reduce("amax", x)))
+    b.store_as(dtype, "out0", at, b.compute("div", e, b.reduce("sum", e)))
+    params = [param("in0", dtype, rows * width), param("out0", dtype, rows * width)]
+    return kernel(
+        "fused_softmax_33cc", params, {"d0": rows}, {"r0": width}, b, comments=("_softmax",)
+    )
+
+
+def rms_norm_residual(rows: int = 6, width: int = 96, dtype: DType = BF16) -> Kernel:
+    """inout0 += in0, then its RMS norm scaled by in1: two outputs, one in place."""
+    b, at = Body(), D0 * width + R0
+    x = b.compute("add", b.load_f32("inout0", at), b.load_f32("in0", at))
+    b.store_as(dtype, "inout0", at, x)
+    mean = b.compute("div", b.reduce("sum", b.compute("mul", x, x)), b.literal(F32, float(width)))
+    scale = b.compute("rsqrt", b.compute("add", mean, b.literal(F32, 1e-6)))
+    b.store_as(
+        dtype, "out0", at, b.compute("mul", b.compute("mul", x, scale), b.load_f32("in1", R0))
+    )
+    params = [param("in0", dtype, rows * width), param("in1", dtype, width)]
+    params += [param("inout0", dtype, rows * width), param("out0", dtype, rows * width)]
+    return kernel(
+        "fused_add_rms_norm_44dd",
+        params,
+        {"d0": rows},
+        {"r0": width},
+        b,
+        comments=("add", "rms_norm"),
+    )
+
+
+def rope_cat(rows: int = 5, half: int = 16, dtype: DType = F32) -> Kernel:
+    """cat([-x[:, half:], x[:, :half]], 1) * sin, by masked loads."""
+    width = 2 * half
+    b = Body()
+    is_low = b.compute("lt", b.position(I64, D1), b.literal(I64, half), dtype=BOOL)
+    is_high = b.compute("logical_not", is_low, dtype=BOOL)
+    high = b.compute("neg", b.load_f32("in0", D0 * width + D1 + half, is_low))
+    low = b.load_f32("in0", D0 * width + D1 - half, is_high)
+    rotated = b.compute("where", is_low, high, low)
+    b.store_as(dtype, "out0", D0 * width + D1, b.compute("mul", rotated, b.load_f32("in1", D1)))
+    params = [
+        param("in0", dtype, rows * width),
+        param("in1", dtype, width),
+        param("out0", dtype, rows * width),
+    ]
+    return kernel(
+        "fused_cat_neg_mul_55ee",
+        params,
+        {"d0": rows, "d1": width},
+        {},
+        b,
+        comments=("slice", "neg", "cat", "mul"),
+    )
+
+
+def embedding(rows: int = 7, words: int = 11, width: int = 24, dtype: DType = F32) -> Kernel:
+    b = Body()
+    word = b.indirect("t0", b.load("in0", D0), words)
+    b.store("out0", D0 * width + D1, b.load("in1", word * width + D1))
+    params = [
+        param("in0", I64, rows),
+        param("in1", dtype, words * width),
+        param("out0", dtype, rows * width),
+    ]
+    return kernel(
+        "fused_embedding_66ff", params, {"d0": rows, "d1": width}, {}, b, comments=("embedding",)
+    )
+
+
+def column_mean(rows: int = 40, columns: int = 70, dtype: DType = F32) -> Kernel:
+    b = Body()
+    total = b.reduce("sum", b.load_f32("in0", R0 * columns + D0))
+    b.store_as(dtype, "out0", D0, b.compute("div", total, b.literal(F32, float(rows))))
+    params = [param("in0", dtype, rows * columns), param("out0", dtype, columns)]
+    return kernel("fused_mean_7711", params, {"d0": columns}, {"r0": rows}, b, comments=("mean",))
+
+
+def reduce_rows(op: str, rows: int, width: int, dtype: DType, result: DType) -> Kernel:
+    b = Body()
+    value = b.load("in0", D0 * width + R0)
+    work = dtype.compute_dtype
+    if work is not dtype:
+        value = b.compute("convert", value, dtype=work)
+    b.store("out0", D0, b.reduce(op, value, dtype=result))
+    params = [param("in0", dtype, rows * width), param("out0", result, rows)]
+    return kernel(f"fused_{op}_8822", params, {"d0": rows}, {"r0": width}, b, comments=(op,))
+
+
+def dynamic_softmax(dtype: DType = F32) -> Kernel:
+    """Rows and width both vary between calls."""
+    rows, width = symbol("s0"), symbol("s1")
+    b, at = Body(), D0 * width + R0
+    x = b.load_f32("in0", at)
+    e = b.compute("exp", b.compute("sub", x, b.reduce("amax", x)))
+    b.store_as(dtype, "out0", at, b.compute("div", e, b.reduce("sum", e)))
+    params = [param("in0", dtype, rows * width), param("out0", dtype, rows * width)]
+    sizes = (SizeSymbol("s0", 2, None, 8), SizeSymbol("s1", 2, None, 64))
+    return kernel(
+        "fused_softmax_9933",
+        params,
+        {"d0": rows},
+        {"r0": width},
+        b,
+        sizes=sizes,
+        comments=("_softmax",),
+    )
+
+
+def dynamic_add(dtype: DType = F16) -> Kernel:
+    rows = symbol("s0")
+    b, at = Body(), D0 * 48 + D1
+    b.store_as(dtype, "out0", at, b.compute("add", b.load_f32("in0", at), b.load_f32("in1", D1)))
+    params = [
+        param("in0", dtype, rows * 48),
+        param("in1", dtype, 48),
+        param("out0", dtype, rows * 48),
+    ]
+    return kernel(
+        "fused_add_aa44",
+        params,
+        {"d0": rows, "d1": 48},
+        {},
+        b,
+        sizes=(SizeSymbol("s0", 2, None, 8),),
+        comments=("add",),
+    )
+
+
+def scalar_op(op: str, operand_types: tuple[DType, ...], result: DType, count: int) -> Kernel:
+    b = Body()
+    values = [b.load(f"in{i}", D0) for i in range(len(operand_types))]
+    b.store("out0", D0, b.compute(op, *values, dtype=result))
+    params = [param(f"in{i}", dtype, count) for i, dtype in enumerate(operand_types)]
+    params.append(param("out0", result, count))
+    return kernel(f"fused_{op}_bb55", params, {"d0": count}, {}, b, comments=(op,))
+
+
+ALL: dict[str, Kernel] = {
+    "layer_norm_silu": layer_norm_silu(),
+    "h_sum": h_sum(),
+    "h_softmax": h_softmax(),
+    "softmax": softmax(9, 100),
+    "wide_softmax": softmax(3, 20000, F16),
+    "rms_norm_residual": rms_norm_residual(),
+    "wide_rms_norm_residual": rms_norm_residual(2, 18000),
+    "rope_cat": rope_cat(),
+    "embedding": embedding(),
+    "column_mean": column_mean(),
+    "tall_column_mean": column_mean(3000, 70),
+    "argmax": reduce_rows("argmax", 5, 77, F32, I64),
+    "dynamic_softmax": dynamic_softmax(),
+    "dynamic_add": dynamic_add(),
+}
