@@ -154,8 +154,8 @@ class _Capture:
     def _get_attr(self, node: fx.Node) -> None:
         tensor = operator.attrgetter(str(node.target))(self._module)
         if not isinstance(tensor, torch.Tensor):
-            if not any(user.op == "call_function" for user in node.users):
-                return
+            if not any(isinstance(user.target, torch._ops.OpOverload) for user in node.users):
+                return  # a branch's graph: whoever uses it is refused
             raise UnsupportedGraphError(f"holds a {type(tensor).__name__}; expected a tensor")
         number = self._number(node)
         with unset_fake_temporarily():  # the tensor is real, and AOT Autograd runs us in fake mode

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import grpc
@@ -54,6 +55,14 @@ class FarmClient:
         self._channel = grpc.insecure_channel(settings.endpoint, options=channel_options())
         self._stub = CompileServiceStub(self._channel)
         self._peer = f"the farm at {settings.endpoint}"
+
+    def connect(self, timeout_s: float = 1.0) -> bool:
+        """True if the farm answers within the time; calls connect by themselves anyway."""
+        try:
+            grpc.channel_ready_future(self._channel).result(timeout=timeout_s)
+        except grpc.FutureTimeoutError:
+            return False
+        return True
 
     def close(self) -> None:
         """Closes the channel."""
@@ -122,7 +131,7 @@ class FarmClient:
         found: dict[bytes, bytes] = {}
         for first in range(0, len(wanted), MAX_BLOBS_IN_A_REQUEST):
             part = wanted[first : first + MAX_BLOBS_IN_A_REQUEST]
-            found.update(self._retried(lambda s, part=part: self._read_part(part, s)))  # type: ignore[misc] # mypy sees no default in lambdas
+            found.update(self._retried(partial(self._read_part, part)))
         return found
 
     def capabilities(self) -> pb.GetCapabilitiesResponse:

@@ -51,7 +51,7 @@ class FoundArtifact:
 
 @dataclass(frozen=True, slots=True)
 class FoundProgram:
-    """A compiled program; `kernels` has the variants of each of the plan's kernels, in its order."""
+    """A compiled program; `kernels` has the variants of each of the plan's kernels, in order."""
 
     key: bytes
     target: str

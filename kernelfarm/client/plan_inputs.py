@@ -39,9 +39,11 @@ class InputReader:
             held = None if isinstance(source, int) else source
             is_constant = isinstance(kind, Constant)
             self._held.append(held.contiguous() if held is not None and is_constant else held)
-        self._shapes = [tuple(e.evaluate(layout.sizes) for e in k.shape) for k in self._kinds]
+        self._shapes = [
+            tuple(e.evaluate(layout.traced_sizes) for e in k.shape) for k in self._kinds
+        ]
         self._strides = [
-            tuple(e.evaluate(layout.sizes) for e in k.strides or ()) for k in self._kinds
+            tuple(e.evaluate(layout.traced_sizes) for e in k.strides or ()) for k in self._kinds
         ]
         self._device = captured.device
         self._is_cpu = captured.device.type == "cpu"

@@ -66,12 +66,15 @@ class Layout:
     """Slots, views and tables of a program under one assignment of its symbols.
 
     Slots are numbered: first the inputs and constants that the plan reads, then outputs, then all
-    else, so that a call's list of tensors grows in this order.
+    else, so that a call's list of tensors grows in this order. `sizes` has the plan's symbols,
+    `traced_sizes` those of the captured graph: one plan serves every graph of the same canonical
+    form, whatever its symbols are called.
     """
 
-    def __init__(self, program: LoadedProgram, sizes: Sizes) -> None:
+    def __init__(self, program: LoadedProgram, sizes: Sizes, traced_sizes: Sizes) -> None:
         plan = program.plan
         self.sizes: Mapping[str, int] = dict(sizes)
+        self.traced_sizes: Mapping[str, int] = dict(traced_sizes)
         ordered = sorted(plan.buffers, key=lambda b: _ORDER[b.kind])
         slots = [slot_of(buffer, i, self.sizes) for i, buffer in enumerate(ordered)]
         self.slots = {slot.name: slot for slot in slots}
@@ -114,8 +117,8 @@ class Layout:
         view = self.view(output)
         if kind is None or kind.strides is None:
             return Result(view, view.shape, view.strides)
-        shape = tuple(extent.evaluate(self.sizes) for extent in kind.shape)
-        strides = tuple(stride.evaluate(self.sizes) for stride in kind.strides)
+        shape = tuple(extent.evaluate(self.traced_sizes) for extent in kind.shape)
+        strides = tuple(stride.evaluate(self.traced_sizes) for stride in kind.strides)
         return Result(view, shape, strides)
 
     def _output_buffer(self, slot: Slot) -> OutputBuffer:

@@ -19,6 +19,8 @@ from kernelfarm.client.plan_check import check_plan
 from kernelfarm.client.plan_inputs import InputReader
 from kernelfarm.client.plan_layout import Layout, Result
 from kernelfarm.client.plan_steps import CallState, StepBuilder
+from kernelfarm.client.plan_symbols import SymbolReader
+from kernelfarm.client.plan_views import Sizes
 from kernelfarm.client.program import LoadedProgram
 from kernelfarm.ir.program_ir import BufferKind
 
@@ -37,10 +39,8 @@ class PlanRunner:
     def __init__(self, program: LoadedProgram) -> None:
         check_plan(program)
         self._program = program
-        self._symbols = [
-            (s.symbol, _source_of(program, s.input), s.axis) for s in program.plan.symbols
-        ]
-        self._fixed = None if self._symbols else _SizedProgram(program, {})
+        self._symbols = SymbolReader(program)
+        self._fixed = _SizedProgram(program, {}, {}) if self._symbols.is_static else None
         self._sized: OrderedDict[tuple[int, ...], _SizedProgram] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -50,17 +50,14 @@ class PlanRunner:
         return fixed.run(args) if fixed is not None else self._for_sizes(args).run(args)
 
     def _for_sizes(self, args: Sequence[Any]) -> _SizedProgram:
-        values = tuple(
-            int(args[position]) if axis < 0 else args[position].shape[axis]
-            for _, position, axis in self._symbols
-        )
+        values = self._symbols.read(args)
         with self._lock:
             found = self._sized.get(values)
             if found is not None:
                 self._sized.move_to_end(values)
                 return found
-        names = (name for name, _, _ in self._symbols)
-        made = _SizedProgram(self._program, dict(zip(names, values, strict=True)))
+        plan_sizes, traced_sizes = self._symbols.named(values)
+        made = _SizedProgram(self._program, plan_sizes, traced_sizes)
         with self._lock:
             self._sized[values] = made
             if len(self._sized) > KEPT_LAYOUTS:
@@ -78,8 +75,8 @@ class _States(threading.local):
 class _SizedProgram:
     """The program for one assignment of its sizes."""
 
-    def __init__(self, program: LoadedProgram, sizes: dict[str, int]) -> None:
-        layout = self._layout = Layout(program, sizes)
+    def __init__(self, program: LoadedProgram, sizes: Sizes, traced_sizes: Sizes) -> None:
+        layout = self._layout = Layout(program, sizes, traced_sizes)
         builder = StepBuilder(program, layout)
         self._steps = builder.build()
         self._results = [_giver(result, builder) for result in layout.results]
@@ -160,8 +157,3 @@ def _in_layout(tensor: torch.Tensor, result: Result) -> torch.Tensor:
         result.shape, result.strides, dtype=tensor.dtype, device=tensor.device
     )
     return out.copy_(tensor)
-
-
-def _source_of(program: LoadedProgram, position: int) -> int:
-    source = program.captured.sources[position]
-    return source if isinstance(source, int) else -1

@@ -70,7 +70,6 @@ class StepBuilder:
         slots = [self._layout.slots[name] for name in step.buffers]
         launch = bind_variants(
             self._program.kernels[step.kernel],
-            self._layout.sizes,
             [slot.size_elems for slot in slots],
             tuple(size.evaluate(self._layout.sizes) for size in step.sizes),
         )
@@ -124,7 +123,7 @@ class StepBuilder:
             raise InvalidGraphError(
                 f"plan: extern step {step.op} for node {step.node}, which is {own}; refused"
             )
-        node = ExternNode(traced[step.node], self._layout.sizes)
+        node = ExternNode(traced[step.node], self._layout.traced_sizes)
         if node.tensor_count != len(step.args):
             raise InvalidGraphError(
                 f"plan: {len(step.args)} tensors for {own}, which takes {node.tensor_count}"

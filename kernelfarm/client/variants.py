@@ -32,18 +32,18 @@ class Variant:
 
 def bind_variants(
     variants: Sequence[Variant],
-    symbols: Mapping[str, int],
     extents: Sequence[int],
     sizes: tuple[int, ...],
 ) -> BoundKernel:
     """The first variant that may be launched, bound to its sizes.
 
-    What depends on sizes only (`symbols` by name, `extents` of the buffers in elements) is decided
-    here; addresses are looked at by the launch.
+    What depends on sizes only (`sizes`, and `extents` of the buffers in elements) is decided here;
+    addresses are looked at by the launch.
 
     Raises:
         InvalidGraphError: no variant may always be launched.
     """
+    symbols = size_names(sizes)
     choices: list[tuple[tuple[GuardAtom, ...], BoundKernel]] = []
     for variant in variants:
         on_addresses = tuple(a for a in variant.guard if a.subject is GuardSubject.PARAM_ADDRESS)
@@ -54,6 +54,11 @@ def bind_variants(
         if not on_addresses:
             return choices[0][1] if len(choices) == 1 else _choose(choices)
     raise InvalidGraphError("plan: no general variant of a kernel (one without a guard)")
+
+
+def size_names(sizes: tuple[int, ...]) -> dict[str, int]:
+    """A kernel's sizes by name: its canonical form calls them `s0`, `s1`, ... in order."""
+    return {f"s{number}": value for number, value in enumerate(sizes)}
 
 
 def _choose(choices: Sequence[tuple[tuple[GuardAtom, ...], BoundKernel]]) -> BoundKernel:

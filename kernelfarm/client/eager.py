@@ -1,0 +1,46 @@
+"""Running a graph without the farm: said once, clearly, for each kind of reason."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+from kernelfarm.client.settings import ClientSettings
+from kernelfarm.errors import KernelfarmError, UnavailableError
+
+
+class KernelfarmWarning(UserWarning):
+    """A graph runs eager although kernelfarm was asked for."""
+
+
+_lock = threading.Lock()
+_said: set[str] = set()
+
+
+def warn_eager(error: KernelfarmError, settings: ClientSettings) -> None:
+    """Warns that a graph runs eager; further graphs with the same kind of reason are silent."""
+    kind = "farm" if isinstance(error, UnavailableError) else error.reason
+    with _lock:
+        if kind in _said:
+            return
+        _said.add(kind)
+    warnings.warn(_text(error, settings), KernelfarmWarning, stacklevel=2)
+
+
+def forget_warnings() -> None:
+    """Lets each kind of reason be said again."""
+    with _lock:
+        _said.clear()
+
+
+def _text(error: KernelfarmError, settings: ClientSettings) -> str:
+    strict = 'to make this an error: options={"strict": True} or KERNELFARM_MODE=strict'
+    if isinstance(error, UnavailableError):
+        return (
+            f"kernelfarm: no farm serves at {settings.endpoint}, so graphs run eager ({error}). "
+            f"Start one with `kernelfarm up`, or set KERNELFARM_ENDPOINT; {strict}"
+        )
+    return (
+        f"kernelfarm: a graph runs eager: {error}. Others with this kind of reason "
+        f"({error.reason}) will do so silently; {strict}"
+    )

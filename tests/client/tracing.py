@@ -1,0 +1,33 @@
+"""Traces functions as the backend sees them: AOT Autograd's graphs, in the order of compilation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+
+from kernelfarm.client.capture import capture
+from kernelfarm.client.captured import Captured
+
+
+def traced(function: Callable[..., Any], *args: Any) -> list[Captured]:
+    """What is captured of each graph while the function runs once; graphs run as they are."""
+    found: list[Captured] = []
+
+    def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        found.append(capture(gm))
+        return make_boxed_func(gm.forward)
+
+    torch._dynamo.reset()
+    torch.compile(function, backend=aot_autograd(fw_compiler=compiler))(*args)
+    return found
+
+
+def traced_one(function: Callable[..., Any], *args: Any) -> Captured:
+    """The only graph of a function."""
+    (captured,) = traced(function, *args)
+    return captured
