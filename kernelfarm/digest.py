@@ -1,0 +1,44 @@
+"""Content addresses of programs and kernels.
+
+A key is the SHA-256 over an own canonical text, never over serialized protobuf, which is not
+canonical. Everything that selects the result is in it: the canonical graph or kernel, the target
+and the options. Names, locations, hints and comments are not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from kernelfarm.ir.canonical import canonical_graph, canonical_kernel
+from kernelfarm.ir.encode import encode_graph, encode_kernel, encode_text_pairs
+from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.ir.loop_ir import Kernel
+
+__all__ = ["canonical_graph", "canonical_kernel", "kernel_digest", "kernel_key", "program_key"]
+
+DIGEST_BYTES = 32
+
+
+def program_key(graph: Graph, target: str, options: tuple[tuple[str, str], ...]) -> bytes:
+    """Key of a program: 32 bytes over the captured graph, the target and the options."""
+    parts = ("program", target, encode_text_pairs(options), encode_graph(canonical_graph(graph)))
+    return _digest(parts)
+
+
+def kernel_key(kernel: Kernel, target: str) -> bytes:
+    """Key of a kernel: 32 bytes over the kernel and the target; its name has no part in it."""
+    return _digest(("kernel", target, encode_kernel(canonical_kernel(kernel))))
+
+
+def kernel_digest(kernel: Kernel) -> bytes:
+    """Digest of a kernel's content alone: 32 bytes, from which its name is made."""
+    return _digest(("content", encode_kernel(canonical_kernel(kernel))))
+
+
+def _digest(parts: tuple[str, ...]) -> bytes:
+    hasher = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        hasher.update(b"%d:" % len(data))
+        hasher.update(data)
+    return hasher.digest()
