@@ -147,3 +147,12 @@ def _is_plain(expr: Expr) -> bool:
 
 def _factor(atom: Atom) -> str:
     return f"({atom})" if isinstance(atom, FloorDiv | Mod) else str(atom)
+
+
+def lone_symbol(expr: Expr) -> str | None:
+    """The symbol's name if the expression is one symbol and nothing else."""
+    if expr.constant or len(expr.terms) != 1:
+        return None
+    monomial, factor = expr.terms[0]
+    atom = monomial[0] if factor == 1 and len(monomial) == 1 else None
+    return atom.name if isinstance(atom, Symbol) else None

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from kernelfarm.ir.atoms import lone_symbol
 from kernelfarm.ir.check_graph import PRIMS_DIALECT
 from kernelfarm.ir.graph_ir import (
     Arg,
@@ -34,7 +35,7 @@ from kernelfarm.ir.loop_ir import (
     Statement,
     Store,
 )
-from kernelfarm.ir.symbolic import Expr, Symbol, symbol
+from kernelfarm.ir.symbolic import Expr, symbol
 
 CANONICAL_KERNEL_NAME = "kernel"
 
@@ -160,7 +161,7 @@ def _symbols_by_first_use(graph: Graph) -> list[str]:
         if isinstance(source.kind, str):
             found.setdefault(source.kind)
     for expr in _input_extents(graph):
-        name = _lone_symbol(expr)
+        name = lone_symbol(expr)
         if name is not None:
             found.setdefault(name)
     for expr in _exprs(graph):
@@ -176,14 +177,6 @@ def _input_extents(graph: Graph) -> Iterator[Expr]:
         tensor = tensor_type_of(source)
         if tensor is not None:
             yield from tensor.shape
-
-
-def _lone_symbol(expr: Expr) -> str | None:
-    if expr.constant or len(expr.terms) != 1:
-        return None
-    monomial, factor = expr.terms[0]
-    atom = monomial[0] if factor == 1 and len(monomial) == 1 else None
-    return atom.name if isinstance(atom, Symbol) else None
 
 
 def _exprs(graph: Graph) -> Iterator[Expr]:

@@ -1,0 +1,113 @@
+"""The meaning of a Prims graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from kernelfarm.errors import VerificationError
+from kernelfarm.ir.graph_ir import Arg, Constant, Graph, Input, Node, Ref, uses_of
+from kernelfarm.ir.interpret.arrays import Array, numpy_dtype
+from kernelfarm.ir.interpret.prim_meanings import MEANINGS
+from kernelfarm.ir.interpret.scalar_ops import compute
+from kernelfarm.ir.interpret.sizes import Value, sizes_of_inputs
+from kernelfarm.ir.prims import SCALAR_OPS
+from kernelfarm.ir.symbolic import Expr
+
+
+@dataclass(frozen=True, slots=True)
+class ExternSite:
+    """What the framework is asked to run: the captured node's number and operator."""
+
+    node: int
+    op: str
+
+
+RunExtern = Callable[[ExternSite, list[Array]], Sequence[Array | None]]
+"""Runs a captured node on arrays; results in order, None for those that nobody reads."""
+
+
+def run_graph(
+    graph: Graph, inputs: Sequence[Value], run_extern: RunExtern | None = None
+) -> list[Array | int | None]:
+    """The outputs of a graph of the `prims` dialect.
+
+    Shapes:
+        inputs: one array for each tensor input, one integer for each symbolic integer, none for
+            constants.
+
+    Raises:
+        IndexError: an index operand is outside its extent.
+        VerificationError: inputs or computed shapes contradict the graph, or an extern node is met
+            without `run_extern`.
+    """
+    sizes = sizes_of_inputs(graph, inputs)
+    values = _bound_inputs(graph, inputs)
+    for index, node in enumerate(graph.nodes):
+        operands = [values[value] for value in uses_of(node)]
+        results = _run_node(node, operands, sizes, run_extern)
+        for value, tensor, result in zip(node.results, node.types, results, strict=True):
+            if result is None:
+                continue
+            shape = tuple(extent.evaluate(sizes) for extent in tensor.shape)
+            if result.shape != shape or result.dtype != numpy_dtype(tensor.dtype):
+                raise VerificationError(
+                    f"node {index} ({node.op}) gives {result.dtype}{list(result.shape)};"
+                    f" expected {tensor.dtype.value}{list(shape)}"
+                )
+            values[value] = result
+    return [_output(output, values, sizes) for output in graph.outputs]
+
+
+def constant_array(constant: Constant) -> Array:
+    """A constant's elements."""
+    shape = [extent.as_int() for extent in constant.type.shape]
+    return np.frombuffer(constant.data, numpy_dtype(constant.type.dtype)).reshape(shape)
+
+
+def _bound_inputs(graph: Graph, inputs: Sequence[Value]) -> dict[int, Array]:
+    values: dict[int, Array] = {}
+    rest = iter(inputs)
+    for source in graph.inputs:
+        if isinstance(source.kind, Constant):
+            values[source.value] = constant_array(source.kind)
+            continue
+        value = next(rest)
+        if not isinstance(source.kind, str):
+            values[source.value] = _checked_input(source, value)
+    return values
+
+
+def _checked_input(source: Input, value: Value) -> Array:
+    array = np.asarray(value)
+    if not isinstance(source.kind, str) and not isinstance(source.kind, Constant):
+        expected = numpy_dtype(source.kind.dtype)
+        if array.dtype != expected:
+            raise VerificationError(f"input {source.value} is {array.dtype}; expected {expected}")
+    return array
+
+
+def _run_node(
+    node: Node, operands: list[Array], sizes: dict[str, int], run_extern: RunExtern | None
+) -> Sequence[Array | None]:
+    if node.op in SCALAR_OPS:
+        return [compute(node.op, operands, node.types[0].dtype)]
+    if node.op != "extern":
+        return [MEANINGS[node.op](node, operands, sizes)]
+    site = ExternSite(cast(int, node.attr("node")), cast(str, node.attr("op")))
+    if run_extern is None:
+        raise VerificationError(f"extern node {site.node} ({site.op}) needs run_extern")
+    return run_extern(site, operands)
+
+
+def _output(output: Arg, values: dict[int, Array], sizes: dict[str, int]) -> Array | int | None:
+    if isinstance(output, Ref):
+        return values[output.value]
+    if isinstance(output, Expr):
+        return output.evaluate(sizes)
+    if output is None or isinstance(output, int):
+        return output
+    raise VerificationError(f"output {output!r}; expected a tensor, an integer or none")

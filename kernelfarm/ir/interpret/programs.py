@@ -1,0 +1,134 @@
+"""The meaning of a program: its plan run step by step on flat NumPy buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from kernelfarm.errors import VerificationError
+from kernelfarm.ir.interpret.arrays import Array, numpy_dtype
+from kernelfarm.ir.interpret.graphs import ExternSite, RunExtern
+from kernelfarm.ir.interpret.kernels import run_kernel
+from kernelfarm.ir.interpret.sizes import Value
+from kernelfarm.ir.program_ir import (
+    Buffer,
+    BufferKind,
+    ExternCall,
+    Launch,
+    Output,
+    Plan,
+    Program,
+    TensorView,
+)
+from kernelfarm.ir.symbolic import Expr
+
+# What a buffer holds before anything is written: kernels that read it give visibly wrong numbers.
+_POISON_BYTE = 0xCB
+
+
+def run_program(
+    program: Program,
+    inputs: Sequence[Value],
+    run_extern: RunExtern | None = None,
+    constants: Sequence[Array] = (),
+) -> list[Array | int | None]:
+    """The outputs of a program.
+
+    Shapes:
+        inputs: arrays and integers by position, as the plan's input buffers and symbols count
+            them; arrays have the strides that the graph stated.
+        constants: arrays by position among the graph's constants.
+
+    Raises:
+        IndexError: an index read from memory is outside its extent.
+        VerificationError: a step contradicts its buffers, or an extern step without `run_extern`.
+    """
+    run = _Run(program.plan, inputs, constants)
+    for step in program.plan.steps:
+        if isinstance(step, Launch):
+            kernel = program.kernels[step.kernel]
+            names = [param.name for param in kernel.params]
+            buffers = dict(zip(names, (run.buffers[b] for b in step.buffers), strict=True))
+            values = (size.evaluate(run.sizes) for size in step.sizes)
+            sizes = dict(zip((size.name for size in kernel.sizes), values, strict=True))
+            run_kernel(kernel, buffers, sizes)
+        else:
+            run.call_extern(step, run_extern)
+    return [run.output(output) for output in program.plan.outputs]
+
+
+class _Run:
+    """One call: the values of symbols, the arena, and each buffer as a flat array."""
+
+    def __init__(self, plan: Plan, inputs: Sequence[Value], constants: Sequence[Array]) -> None:
+        self.inputs = inputs
+        self.constants = constants
+        self.sizes = {s.symbol: _symbol_value(inputs[s.input], s.axis) for s in plan.symbols}
+        self.arena = np.full(plan.arena_bytes.evaluate(self.sizes), _POISON_BYTE, np.uint8)
+        self.buffers = {buffer.name: self._allocated(buffer) for buffer in plan.buffers}
+
+    def _allocated(self, buffer: Buffer) -> Array:
+        size = buffer.size_elems.evaluate(self.sizes)
+        dtype = numpy_dtype(buffer.dtype)
+        if buffer.kind is BufferKind.INPUT:
+            return _flat(np.asarray(self.inputs[buffer.position]), size)
+        if buffer.kind is BufferKind.CONSTANT:
+            return self.constants[buffer.position].reshape(-1)
+        if buffer.kind is BufferKind.TEMPORARY and buffer.offset_bytes is not None:
+            start = buffer.offset_bytes.evaluate(self.sizes)
+            return self.arena[start : start + size * dtype.itemsize].view(dtype)
+        return np.full(size * dtype.itemsize, _POISON_BYTE, np.uint8).view(dtype)
+
+    def view(self, view: TensorView) -> Array:
+        """A strided view of a buffer, which shares its memory."""
+        flat = self.buffers[view.buffer].view(numpy_dtype(view.dtype))
+        sizes = [size.evaluate(self.sizes) for size in view.sizes]
+        strides = [stride.evaluate(self.sizes) for stride in view.strides]
+        offset = view.offset_elems.evaluate(self.sizes)
+        steps = zip(sizes, strides, strict=True)
+        last = offset + sum((size - 1) * stride for size, stride in steps)
+        if 0 not in sizes and (offset < 0 or last >= flat.size):
+            raise VerificationError(
+                f"view of {view.buffer} reaches element {last}; expected at most {flat.size - 1}"
+            )
+        byte_strides = [stride * flat.itemsize for stride in strides]
+        return as_strided(flat[offset:], sizes, byte_strides)
+
+    def call_extern(self, step: ExternCall, run_extern: RunExtern | None) -> None:
+        """Runs a captured node and copies its results into their buffers."""
+        if run_extern is None:
+            raise VerificationError(f"extern step {step.node} ({step.op}) needs run_extern")
+        site = ExternSite(step.node, step.op)
+        results = run_extern(site, [self.view(arg) for arg in step.args])
+        for view, result in zip(step.results, results, strict=True):
+            if view is not None and result is not None:
+                self.view(view)[...] = result
+
+    def output(self, output: Output) -> Array | int | None:
+        """One output of the program."""
+        if output is None:
+            return None
+        if isinstance(output, Expr):
+            return output.evaluate(self.sizes)
+        return self.view(output)
+
+
+def _symbol_value(value: Value, axis: int) -> int:
+    if axis < 0:
+        return int(value)
+    if isinstance(value, int):
+        raise VerificationError(f"axis {axis} of the integer {value}; expected a tensor")
+    return int(value.shape[axis])
+
+
+def _flat(array: Array, size: int) -> Array:
+    """The storage behind an array from its first element on, as long as the plan says."""
+    spanned = 1 + sum(
+        (extent - 1) * stride // array.itemsize
+        for extent, stride in zip(array.shape, array.strides, strict=True)
+    )
+    if array.size and size > spanned:
+        raise VerificationError(f"an input that spans {spanned} elements; expected {size}")
+    return as_strided(array, (size,), (array.itemsize,), writeable=False)
