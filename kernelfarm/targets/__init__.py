@@ -1,17 +1,23 @@
 """Hardware facts as data: one TOML file for each chip, each fact with its source.
 
-Passes and emitters ask for facts, never for vendor names. A new chip is a new file.
+Passes and emitters ask for facts, never for vendor names. A new chip is a new file, here or in a
+package that an installed plug-in names as an entry point of the group `kernelfarm.targets`.
 """
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
+from importlib.metadata import entry_points
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from kernelfarm.errors import UnknownTargetError
+
+ENTRY_POINT_GROUP = "kernelfarm.targets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +54,11 @@ class TargetFacts:
 def all_targets() -> dict[str, TargetFacts]:
     """Every known chip by descriptor, in sorted order."""
     found = {}
-    for entry in resources.files(__name__).iterdir():
-        if entry.name.endswith(".toml"):
-            facts = _parse(tomllib.loads(entry.read_text(encoding="utf-8")))
-            found[facts.name] = facts
+    for folder in _folders():
+        for entry in folder.iterdir():
+            if entry.name.endswith(".toml"):
+                facts = _parse(tomllib.loads(entry.read_text(encoding="utf-8")))
+                found[facts.name] = facts
     return dict(sorted(found.items()))
 
 
@@ -67,6 +74,13 @@ def target_facts(name: str) -> TargetFacts:
     vendor = name.partition(":")[0]
     near = [t for t in targets if t.startswith(f"{vendor}:")] or list(targets)
     raise UnknownTargetError(f"unknown target {name!r}; expected one of: {', '.join(near)}")
+
+
+def _folders() -> Iterator[Traversable]:
+    """This package, and the packages that plug-ins name under `kernelfarm.targets`."""
+    yield resources.files(__name__)
+    for plugin in entry_points(group=ENTRY_POINT_GROUP):
+        yield resources.files(plugin.value)
 
 
 def _parse(data: dict[str, Any]) -> TargetFacts:

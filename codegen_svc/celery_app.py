@@ -1,0 +1,145 @@
+"""The queues: one Celery queue for each vendor, JSON messages that carry keys and never payloads.
+
+What a lost, late or doubled message does is decided by the lease in the cache, not by the broker:
+a task whose fence is old exits at once. Celery's own redelivery is the second net.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from celery import Celery
+from kombu.exceptions import KombuError, OperationalError
+
+from codegen_svc.settings import FarmSettings
+from kernelfarm.errors import UnavailableError
+
+BUILD_TASK = "codegen.build"
+
+# Where a worker's queue rides in the configuration, which the pool's processes inherit.
+QUEUE_SETTING = "kernelfarm_queue"
+
+# Redis queues serve lower numbers first: one list for somebody waiting, one for warm-up.
+INTERACTIVE = 0
+WARM_UP = 9
+
+# The soft limit comes first and reports; the hard one ends a process that does not listen.
+_HARD_LIMIT_MARGIN_S = 10.0
+
+
+def make_app(settings: FarmSettings) -> Celery:
+    """The Celery application of an edge or a worker."""
+    app = Celery("codegen", include=["codegen_svc.tasks"], set_as_current=True)
+    hard_limit_s = settings.job_time_limit_s + _HARD_LIMIT_MARGIN_S
+    app.conf.update(
+        broker_url=_kombu_url(settings.broker_url),
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_pool_limit=4,
+        broker_transport_options={
+            "visibility_timeout": 2 * hard_limit_s,
+            "unacked_restore_interval": 1,
+            "unacked_restore_limit": 100,
+            "priority_steps": [INTERACTIVE, WARM_UP],
+            "queue_order_strategy": "priority",
+            "socket_keepalive": True,
+            "socket_connect_timeout": 2.0,
+            "retry_on_timeout": True,
+            "max_retries": 3,
+        },
+        task_serializer="json",
+        accept_content=["json"],
+        task_ignore_result=True,
+        task_acks_late=True,
+        task_reject_on_worker_lost=False,
+        task_create_missing_queues=True,
+        task_time_limit=hard_limit_s,
+        task_soft_time_limit=settings.job_time_limit_s,
+        worker_prefetch_multiplier=1,
+        worker_pool_start_method="spawn",
+        worker_proc_alive_timeout=60.0,
+        worker_enable_remote_control=False,
+        worker_hijack_root_logger=False,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        worker_send_task_events=False,
+        event_queue_expires=60.0,
+    )
+    return app
+
+
+def run_worker(settings: FarmSettings, queue: str, concurrency: int) -> int:
+    """Serves one queue until SIGTERM, which lets running jobs end first; the exit status.
+
+    Jobs run in spawned processes: forking after LLVM or gRPC was imported is unsafe.
+    """
+    app = make_app(settings)
+    app.conf[QUEUE_SETTING] = queue
+    worker = app.Worker(
+        hostname=f"{queue}@{socket.gethostname()}:{os.getpid()}",
+        queues=[queue],
+        pool="prefork",
+        concurrency=concurrency,
+        loglevel=settings.log_level.upper(),
+        without_mingle=True,
+        without_gossip=True,
+        without_heartbeat=True,
+        quiet=True,
+    )
+    worker.start()
+    return int(worker.exitcode or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """What a task's message carries: which key to build, and under which fence."""
+
+    queue: str
+    namespace: str
+    key: bytes
+    fence: int
+    is_warm_up: bool = False
+
+
+class JobQueue:
+    """Sends tasks from an asyncio service; kombu blocks, so it runs in a thread of its own."""
+
+    def __init__(self, settings: FarmSettings) -> None:
+        self._app = make_app(settings)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="queue")
+
+    async def send(self, job: QueuedJob) -> None:
+        """Queues a job.
+
+        Raises:
+            UnavailableError: the broker does not take it.
+        """
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, self._send, job)
+
+    def close(self) -> None:
+        """Ends the connections to the broker."""
+        self._thread.shutdown(wait=True)
+        self._app.close()
+
+    def _send(self, job: QueuedJob) -> None:
+        try:
+            self._app.send_task(
+                BUILD_TASK,
+                args=(job.namespace, job.key.hex(), job.fence),
+                queue=job.queue,
+                priority=WARM_UP if job.is_warm_up else INTERACTIVE,
+                ignore_result=True,
+                retry=True,
+                retry_policy={"max_retries": 5, "interval_start": 0.05, "interval_step": 0.2},
+            )
+        except (KombuError, OperationalError, OSError) as error:
+            raise UnavailableError(f"the broker does not take jobs: {error}") from error
+
+
+def _kombu_url(url: str) -> str:
+    """Kombu's spelling of a Redis URL: its unix sockets have another scheme."""
+    return url.replace("unix://", "redis+socket://", 1) if url.startswith("unix://") else url

@@ -1,0 +1,118 @@
+"""The gRPC edge of the code generators."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+
+import grpc.aio
+
+from codegen_svc.celery_app import JobQueue
+from codegen_svc.dispatch import Dispatcher, KernelJob
+from codegen_svc.settings import CodegenSettings
+from kernelfarm.cache import KernelCache, Space
+from kernelfarm.digest import kernel_key
+from kernelfarm.errors import InvalidGraphError, MalformedMessageError, VerificationError
+from kernelfarm.internal.v1 import codegen_service_pb2 as pb
+from kernelfarm.internal.v1 import loops_pb2
+from kernelfarm.internal.v1.codegen_service_pb2_grpc import (
+    CodegenServiceServicer,
+    add_CodegenServiceServicer_to_server,
+)
+from kernelfarm.ir.verify import verify_kernel
+from kernelfarm.service.server import Registration, serve
+from kernelfarm.targets import TargetFacts, all_targets, target_facts
+from kernelfarm.v1 import artifact_pb2, compile_service_pb2
+from kernelfarm.wire import kernel_from_proto
+from kernelfarm.wire.job import job_to_bytes
+
+SERVICE_NAME = "kernelfarm.internal.v1.CodegenService"
+
+
+class CodegenService(CodegenServiceServicer):
+    """Answers for the code generators' room."""
+
+    def __init__(self, dispatcher: Dispatcher, cache: KernelCache) -> None:
+        self._dispatcher = dispatcher
+        self._cache = cache
+
+    async def BuildKernels(
+        self, request: pb.BuildKernelsRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> AsyncIterator[pb.BuildKernelsResponse]:
+        """Streams each kernel's artifacts as soon as they exist; the first failure ends it."""
+        jobs = await asyncio.to_thread(_jobs, request)
+        builds = [asyncio.create_task(self._build(i, job)) for i, job in enumerate(jobs)]
+        try:
+            for build in asyncio.as_completed(builds):
+                yield await build
+        finally:
+            for task in builds:
+                task.cancel()
+            await asyncio.gather(*builds, return_exceptions=True)
+
+    async def GetToolchains(
+        self, request: pb.GetToolchainsRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> pb.GetToolchainsResponse:
+        """Tells the targets of every vendor of which a worker has reported."""
+        reports = {report.queue: report for report in await self._cache.worker_reports()}
+        return pb.GetToolchainsResponse(
+            targets=[
+                compile_service_pb2.TargetCapability(
+                    target=target.name,
+                    toolchain=reports[target.vendor].toolchain,
+                    makes_runnable_binaries=reports[target.vendor].makes_runnable_binaries,
+                )
+                for target in all_targets().values()
+                if target.vendor in reports
+            ]
+        )
+
+    async def _build(self, index: int, job: KernelJob) -> pb.BuildKernelsResponse:
+        found = await self._dispatcher.find_or_build(job)
+        return pb.BuildKernelsResponse(
+            index=index,
+            artifacts=[artifact_pb2.Artifact.FromString(payload) for payload in found.payloads],
+            caused_job=found.caused_job,
+        )
+
+
+async def serve_codegen(settings: CodegenSettings) -> None:
+    """Serves until SIGTERM; calls in flight get the drain's grace."""
+    queue = JobQueue(settings)
+    async with KernelCache(
+        settings.cache_url, namespace=settings.namespace, space=Space.KERNELS
+    ) as cache:
+        dispatcher = Dispatcher(cache, queue, settings)
+        service = CodegenService(dispatcher, cache)
+        add = partial(add_CodegenServiceServicer_to_server, service)
+        try:
+            await serve(settings.codegen_listen, [Registration(SERVICE_NAME, add)], settings)
+        finally:
+            await dispatcher.abandon()
+            queue.close()
+
+
+def _jobs(request: pb.BuildKernelsRequest) -> list[KernelJob]:
+    if not request.kernels:
+        raise MalformedMessageError("BuildKernelsRequest without kernels; expected at least one")
+    target = target_facts(request.target)
+    is_warm_up = request.priority == compile_service_pb2.PRIORITY_WARM_UP
+    return [_job(kernel, target, is_warm_up) for kernel in request.kernels]
+
+
+def _job(message: loops_pb2.Kernel, target: TargetFacts, is_warm_up: bool) -> KernelJob:
+    kernel = kernel_from_proto(message)
+    try:
+        verify_kernel(kernel)
+    except VerificationError as error:
+        # The sender's fault here; where a pass of our own made it, the sender's room is to blame.
+        raise InvalidGraphError(f"kernel {kernel.name}: {error}") from error
+    return KernelJob(
+        key=kernel_key(kernel, target.name),
+        name=kernel.name,
+        target=target.name,
+        queue=target.vendor,
+        job=job_to_bytes(message, target.name),
+        is_warm_up=is_warm_up,
+    )

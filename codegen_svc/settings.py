@@ -1,0 +1,51 @@
+"""Settings of the code generators' edge and of its workers, with prefix `KERNELFARM_`."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from kernelfarm.service.settings import ServiceSettings
+
+
+class FarmSettings(ServiceSettings):
+    """What edge and workers must agree on."""
+
+    broker_url: str = "redis://127.0.0.1:6379/0"
+    cache_url: str = "redis://127.0.0.1:6380/0"
+    namespace: str = "default"
+
+    job_time_limit_s: float = Field(default=120.0, gt=0)
+    """A kernel that compiles longer is given up; its worker process is ended."""
+
+
+class CodegenSettings(FarmSettings):
+    """Everything that an operator of the edge may set."""
+
+    codegen_listen: str = "127.0.0.1:50053"
+
+    queued_lease_ttl_s: float = Field(default=6.0, gt=0)
+    """An edge that dies loses its queued kernels to the next that wants them after this time."""
+    requeue_after_s: float = Field(default=5.0, gt=0)
+    """A queued job that no worker took is queued again after this time, then after twice, ..."""
+    no_worker_grace_s: float = Field(default=15.0, gt=0)
+    """How long a job waits for a first worker of its queue to report."""
+    max_attempts: int = Field(default=2, gt=0)
+    """A kernel that ended so many workers is refused."""
+    quarantine_ttl_s: float = Field(default=600.0, gt=0)
+    """For how long it is refused."""
+    max_jobs: int = Field(default=4096, gt=0)
+    """Kernels that one edge has in flight; more are told to come back."""
+
+
+class WorkerSettings(FarmSettings):
+    """Everything that an operator of a worker may set."""
+
+    worker_lease_ttl_s: float = Field(default=5.0, gt=0)
+    """A worker that dies loses its job to the next one after this time."""
+    rejection_ttl_s: float = Field(default=600.0, gt=0)
+    """How long a kernel that the toolchain refuses is refused without asking again."""
+    bug_ttl_s: float = Field(default=60.0, gt=0)
+    """How long a failure that is our own bug is told without trying again."""
+    shortage_ttl_s: float = Field(default=2.0, gt=0)
+    """How long a failure for want of memory, disk or a tool is told without trying again."""
+    report_every_s: float = Field(default=10.0, gt=0)

@@ -1,0 +1,116 @@
+"""What a worker does with one message: adopt the lease, compile, publish."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import structlog
+from celery import current_app, shared_task, signals
+from celery.exceptions import SoftTimeLimitExceeded
+
+from codegen_svc.backends.registry import find_backend
+from codegen_svc.build_kernel import build_kernel
+from codegen_svc.celery_app import BUILD_TASK, QUEUE_SETTING
+from codegen_svc.settings import WorkerSettings
+from codegen_svc.worker_process import WorkerProcess
+from kernelfarm.cache import Lease, Published
+from kernelfarm.errors import (
+    CallerError,
+    ErrorFacts,
+    InternalError,
+    KernelRejectedError,
+    UnavailableError,
+    error_facts,
+)
+from kernelfarm.service.logs import get_logger
+from kernelfarm.service.settings import load_settings
+from kernelfarm.targets import target_facts
+from kernelfarm.wire.job import job_from_bytes
+
+# Blobs vanish between storing and publishing only if the cache is full: try again, then give up.
+_PUBLISH_ATTEMPTS = 2
+
+
+@signals.worker_process_init.connect  # type: ignore[untyped-decorator] # Celery has no types
+def start_process(**_: object) -> None:
+    """Warms a fresh worker process up before it takes jobs, and reports it."""
+    WorkerProcess.start(load_settings(WorkerSettings), current_app.conf[QUEUE_SETTING])
+
+
+@signals.worker_process_shutdown.connect  # type: ignore[untyped-decorator] # nor here
+def stop_process(**_: object) -> None:
+    """Withdraws the report of a process that ends in order."""
+    WorkerProcess.stop()
+
+
+@shared_task(name=BUILD_TASK, ignore_result=True)  # type: ignore[untyped-decorator] # nor here
+def build(namespace: str, key_hex: str, fence: int) -> None:
+    """Builds the kernel of a key, unless its fence is old; every end is told through the cache."""
+    worker = WorkerProcess.current()
+    ttl_s = worker.settings.worker_lease_ttl_s
+    lease = Lease(bytes.fromhex(key_hex), uuid.uuid4().hex, fence, ttl_s, attempts=0)
+    cache = worker.cache(namespace)
+    with structlog.contextvars.bound_contextvars(key=key_hex, fence=fence):
+        job = cache.adopt(lease)
+        if job is None:
+            get_logger().info("job_dropped", why="its fence is old, or it is being built")
+        elif not job:
+            # The edge sees the lease go, and queues the kernel again with its input.
+            cache.release(lease)
+            get_logger().warning("job_input_missing")
+        else:
+            with cache.kept(lease):
+                outcome = _run(worker, namespace, lease, job)
+            get_logger().info("job_done", outcome=outcome)
+
+
+def _run(worker: WorkerProcess, namespace: str, lease: Lease, job: bytes) -> str:
+    """Publishes the result or the failure of a job that was adopted; the outcome as a word."""
+    try:
+        return _build_and_publish(worker, namespace, lease, job).value
+    except SoftTimeLimitExceeded:
+        limit_s = worker.settings.job_time_limit_s
+        error: Exception = KernelRejectedError(f"the compilation took longer than {limit_s} s")
+    except Exception as caught:  # the edge of the process: every failure is told to the waiters
+        error = caught
+    facts, ttl_s = _failure(worker, error)
+    return f"{worker.cache(namespace).put_failure(lease, facts, ttl_s).value} {facts.reason}"
+
+
+def _build_and_publish(
+    worker: WorkerProcess, namespace: str, lease: Lease, job: bytes
+) -> Published:
+    kernel, target_name = job_from_bytes(job)
+    target = target_facts(target_name)
+    backend = find_backend(target.vendor)
+    with structlog.contextvars.bound_contextvars(kernel=kernel.name, target=target_name):
+        started = time.monotonic()
+        result = build_kernel(backend, kernel, target, lease.key, time.monotonic)
+        elapsed_ms = round((time.monotonic() - started) * 1e3, 3)
+        get_logger().info("kernel_built", variants=len(result.variants), elapsed_ms=elapsed_ms)
+    cache = worker.cache(namespace)
+    for _ in range(_PUBLISH_ATTEMPTS):
+        cache.put_blobs(result.blobs)
+        published = cache.publish(lease, result.variants)
+        if published is not Published.MISSING_BLOB:
+            return published
+    raise UnavailableError("the cache drops blobs as soon as they are stored: give it more memory")
+
+
+def _failure(worker: WorkerProcess, error: Exception) -> tuple[ErrorFacts, float]:
+    """What waiters are told of a failure, and for how long later callers are told the same."""
+    settings = worker.settings
+    if isinstance(error, CallerError):
+        get_logger().info("kernel_rejected", message=str(error))
+        return error_facts(error), settings.rejection_ttl_s
+    if isinstance(error, (MemoryError, OSError)):
+        get_logger().warning("job_short_of_resources", exc_info=error)
+        error = UnavailableError(f"the worker is short of resources: {error}")
+    if isinstance(error, UnavailableError):
+        get_logger().warning("job_unserved", message=str(error))
+        return error_facts(error), settings.shortage_ttl_s
+    get_logger().error("job_failed", exc_info=error)
+    if not isinstance(error, InternalError):
+        error = InternalError(f"the backend failed with {type(error).__name__}: {error}")
+    return error_facts(error), settings.bug_ttl_s

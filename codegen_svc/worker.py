@@ -1,0 +1,49 @@
+"""`python -m codegen_svc.worker --queue cpu`: compiles the jobs of one vendor's queue."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from codegen_svc.backends.registry import vendors
+from codegen_svc.celery_app import run_worker
+from codegen_svc.settings import WorkerSettings
+from kernelfarm.errors import CallerError
+from kernelfarm.service.logs import configure_logs
+from kernelfarm.service.settings import load_settings
+
+
+def main(argv: list[str]) -> int:
+    """Serves until SIGTERM; the exit status, 2 for arguments or settings that cannot be used."""
+    arguments = _parser().parse_args(argv)
+    try:
+        settings = load_settings(WorkerSettings)
+    except CallerError as error:
+        sys.stderr.write(f"worker: {error}\n")
+        return 2
+    configure_logs(settings, f"worker-{arguments.queue}")
+    return run_worker(settings, arguments.queue, arguments.concurrency)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m codegen_svc.worker",
+        description="Compiles the jobs of one vendor's queue until SIGTERM.",
+        epilog="example: python -m codegen_svc.worker --queue cuda --concurrency 4",
+    )
+    parser.add_argument("--queue", required=True, choices=vendors(), help="the vendor to serve")
+    parser.add_argument(
+        "--concurrency", type=_positive, default=1, help="jobs at once, one process each"
+    )
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}; expected at least 1")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

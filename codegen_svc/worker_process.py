@@ -1,0 +1,93 @@
+"""The state of one worker process: its settings, its stores, its report."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from typing import ClassVar
+
+from codegen_svc.backends.registry import find_backend
+from codegen_svc.build_kernel import toolchain_of
+from codegen_svc.settings import WorkerSettings
+from kernelfarm.cache import WorkerCache, WorkerReport
+from kernelfarm.errors import InternalError, KernelfarmError, UnavailableError
+from kernelfarm.service.logs import configure_logs, get_logger
+
+
+class WorkerProcess:
+    """What the tasks of one process share; a pool's processes are spawned, so each has its own."""
+
+    _current: ClassVar[WorkerProcess | None] = None
+
+    def __init__(self, settings: WorkerSettings, queue: str) -> None:
+        self.settings = settings
+        self._queue = queue
+        self._name = f"{queue}@{socket.gethostname()}:{os.getpid()}"
+        self._caches: dict[str, WorkerCache] = {}
+        self._is_stopping = threading.Event()
+
+    @classmethod
+    def start(cls, settings: WorkerSettings, queue: str) -> None:
+        """Makes this process's state: imports the toolchain, then reports from a thread."""
+        configure_logs(settings, f"worker-{queue}")
+        cls._current = process = cls(settings, queue)
+        process._begin()
+
+    @classmethod
+    def current(cls) -> WorkerProcess:
+        """This process's state.
+
+        Raises:
+            InternalError: the process was never started as a worker.
+        """
+        if cls._current is None:
+            raise InternalError("a task runs in a process that was not started as a worker")
+        return cls._current
+
+    @classmethod
+    def stop(cls) -> None:
+        """Withdraws the report and closes the connections; safe to call twice."""
+        process, cls._current = cls._current, None
+        if process is not None:
+            process._end()
+
+    def cache(self, namespace: str) -> WorkerCache:
+        """The store of a namespace."""
+        if namespace not in self._caches:
+            self._caches[namespace] = WorkerCache(self.settings.cache_url, namespace=namespace)
+        return self._caches[namespace]
+
+    def _begin(self) -> None:
+        try:
+            backend = find_backend(self._queue)
+            report = WorkerReport(
+                worker=self._name,
+                queue=self._queue,
+                toolchain=toolchain_of(backend),
+                makes_runnable_binaries=backend.makes_runnable_binaries(),
+            )
+        except KernelfarmError as error:
+            # Jobs of this queue will be answered with this error, which says what to install.
+            get_logger().error("toolchain_missing", message=str(error))
+            return
+        get_logger().info("worker_ready", toolchain=report.toolchain)
+        threading.Thread(target=self._report, args=(report,), daemon=True).start()
+
+    def _report(self, report: WorkerReport) -> None:
+        while True:
+            try:
+                self.cache(self.settings.namespace).report(report)
+            except UnavailableError as error:
+                get_logger().warning("report_failed", message=str(error))
+            if self._is_stopping.wait(self.settings.report_every_s):
+                return
+
+    def _end(self) -> None:
+        self._is_stopping.set()
+        try:
+            self.cache(self.settings.namespace).withdraw(self._name)
+        except UnavailableError as error:
+            get_logger().warning("withdrawal_failed", message=str(error))
+        for cache in self._caches.values():
+            cache.close()

@@ -1,0 +1,31 @@
+"""A kernel job as bytes: what lies in the cache between the edge that queues it and the worker."""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+
+from kernelfarm.errors import MalformedMessageError
+from kernelfarm.internal.v1 import codegen_service_pb2 as pb
+from kernelfarm.internal.v1 import loops_pb2
+from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.wire.kernel import kernel_from_proto
+
+
+def job_to_bytes(kernel: loops_pb2.Kernel, target: str) -> bytes:
+    """One kernel and its target; the kernel stays the message that the edge received."""
+    return pb.BuildKernelsRequest(kernels=[kernel], target=target).SerializeToString()
+
+
+def job_from_bytes(job: bytes) -> tuple[Kernel, str]:
+    """The kernel and its target descriptor.
+
+    Raises:
+        MalformedMessageError: the bytes are no job of one kernel.
+    """
+    try:
+        message = pb.BuildKernelsRequest.FromString(job)
+    except DecodeError as error:
+        raise MalformedMessageError(f"{len(job)} bytes that are no kernel job: {error}") from error
+    if len(message.kernels) != 1:
+        raise MalformedMessageError(f"a job of {len(message.kernels)} kernels; expected 1")
+    return kernel_from_proto(message.kernels[0]), message.target

@@ -1,0 +1,1 @@
+"""Facts about the chips of the echo vendor."""
