@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kernelfarm.client.program import LoadedProgram
-from kernelfarm.errors import InvalidGraphError
+from kernelfarm.errors import CallerError, InvalidGraphError
 from kernelfarm.ir.graph_ir import Constant, TensorType
 from kernelfarm.ir.program_ir import (
     Buffer,
@@ -29,6 +31,21 @@ def check_plan(program: LoadedProgram) -> None:
         _check_buffer(program, buffer)
     _check_steps(plan)
     _check_symbols(program)
+
+
+def check_sizes(program: LoadedProgram, sizes: Mapping[str, int]) -> None:
+    """The sizes of a call lie in the ranges that the graph was captured for.
+
+    Raises:
+        CallerError: one does not.
+    """
+    for symbol in program.captured.graph.symbols:
+        value = sizes[symbol.name]
+        if value < symbol.lower or (symbol.upper is not None and value > symbol.upper):
+            upper = "any size" if symbol.upper is None else symbol.upper
+            raise CallerError(
+                f"size {symbol.name} is {value}; compiled for {symbol.lower} to {upper}"
+            )
 
 
 def _check_outputs(program: LoadedProgram) -> None:

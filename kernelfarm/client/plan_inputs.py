@@ -10,7 +10,7 @@ import torch
 from kernelfarm.client.plan_layout import Layout
 from kernelfarm.client.program import LoadedProgram
 from kernelfarm.client.torch_dtypes import dtype_to_torch
-from kernelfarm.errors import InternalError
+from kernelfarm.errors import CallerError, InternalError
 from kernelfarm.ir.graph_ir import Constant, TensorType
 from kernelfarm.ir.program_ir import BufferKind
 
@@ -19,10 +19,10 @@ class InputReader:
     """Reads inputs from a call's arguments and appends the tensors that the module holds.
 
     Dynamo guards shapes and element types of what it passes; strides are looked at here, because
-    a wrong stride would make kernels read other memory.
+    a wrong stride would make kernels read other memory. With `is_checked` all three are.
     """
 
-    def __init__(self, program: LoadedProgram, layout: Layout) -> None:
+    def __init__(self, program: LoadedProgram, layout: Layout, *, is_checked: bool = False) -> None:
         captured = program.captured
         inputs = captured.graph.inputs
         constants = [i for i, source in enumerate(inputs) if isinstance(source.kind, Constant)]
@@ -47,6 +47,7 @@ class InputReader:
         ]
         self._device = captured.device
         self._is_cpu = captured.device.type == "cpu"
+        self._is_checked = is_checked
         self._pick = self._picker()
 
     def read(self, args: Sequence[Any]) -> list[torch.Tensor]:
@@ -55,7 +56,7 @@ class InputReader:
         if not self._is_cpu:  # zero-dimensional tensors may lie on the CPU
             device = self._device
             tensors = [t if t.device == device else t.to(device) for t in tensors]
-        if [tensor.stride() for tensor in tensors] != self._strides:
+        if self._is_checked or [tensor.stride() for tensor in tensors] != self._strides:
             tensors = [self._laid_out(i, tensor) for i, tensor in enumerate(tensors)]
         return tensors
 
@@ -70,7 +71,7 @@ class InputReader:
         shape, strides = self._shapes[number], self._strides[number]
         dtype = dtype_to_torch(self._kinds[number].dtype)
         if tensor.shape != shape or tensor.dtype is not dtype:
-            raise InternalError(
+            raise CallerError(
                 f"input {self._positions[number]} is {tensor.dtype} {tuple(tensor.shape)}; "
                 f"this program was made for {dtype} {shape}"
             )

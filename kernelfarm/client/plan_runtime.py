@@ -15,12 +15,11 @@ from typing import Any
 import torch
 
 from kernelfarm.client import arena
-from kernelfarm.client.plan_check import check_plan
+from kernelfarm.client.plan_check import check_plan, check_sizes
 from kernelfarm.client.plan_inputs import InputReader
 from kernelfarm.client.plan_layout import Layout, Result
 from kernelfarm.client.plan_steps import CallState, StepBuilder
 from kernelfarm.client.plan_symbols import SymbolReader
-from kernelfarm.client.plan_views import Sizes
 from kernelfarm.client.program import LoadedProgram
 from kernelfarm.ir.program_ir import BufferKind
 
@@ -31,16 +30,21 @@ KEPT_LAYOUTS = 64
 class PlanRunner:
     """Runs a program on the arguments of the traced module.
 
+    `is_checked` looks at shapes and element types of each call's arguments, which Dynamo guards
+    where it is the caller.
+
     Raises:
+        CallerError: (when called, checked) an argument of another shape or element type.
         InvalidGraphError: (when made) the plan does not fit the captured graph.
         IndexError: (when called) a kernel met an index outside its tensor.
     """
 
-    def __init__(self, program: LoadedProgram) -> None:
+    def __init__(self, program: LoadedProgram, *, is_checked: bool = False) -> None:
         check_plan(program)
         self._program = program
+        self._is_checked = is_checked
         self._symbols = SymbolReader(program)
-        self._fixed = _SizedProgram(program, {}, {}) if self._symbols.is_static else None
+        self._fixed = self._made_for(()) if self._symbols.is_static else None
         self._sized: OrderedDict[tuple[int, ...], _SizedProgram] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -56,13 +60,18 @@ class PlanRunner:
             if found is not None:
                 self._sized.move_to_end(values)
                 return found
-        plan_sizes, traced_sizes = self._symbols.named(values)
-        made = _SizedProgram(self._program, plan_sizes, traced_sizes)
+        made = self._made_for(values)
         with self._lock:
             self._sized[values] = made
             if len(self._sized) > KEPT_LAYOUTS:
                 self._sized.popitem(last=False)
         return made
+
+    def _made_for(self, values: tuple[int, ...]) -> _SizedProgram:
+        sizes, traced_sizes = self._symbols.named(values)
+        check_sizes(self._program, traced_sizes)
+        layout = Layout(self._program, sizes, traced_sizes)
+        return _SizedProgram(self._program, layout, is_checked=self._is_checked)
 
 
 class _States(threading.local):
@@ -75,13 +84,13 @@ class _States(threading.local):
 class _SizedProgram:
     """The program for one assignment of its sizes."""
 
-    def __init__(self, program: LoadedProgram, sizes: Sizes, traced_sizes: Sizes) -> None:
-        layout = self._layout = Layout(program, sizes, traced_sizes)
+    def __init__(self, program: LoadedProgram, layout: Layout, *, is_checked: bool) -> None:
+        self._layout = layout
         builder = StepBuilder(program, layout)
         self._steps = builder.build()
         self._results = [_giver(result, builder) for result in layout.results]
         self._arena_views = builder.arena_views
-        self._reader = InputReader(program, layout)
+        self._reader = InputReader(program, layout, is_checked=is_checked)
         self._device = program.captured.device
         self._context = program.loader.context
         self._made = [(m.shape, m.strides, m.slot.dtype) for m in layout.made]

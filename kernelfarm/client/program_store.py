@@ -37,7 +37,6 @@ class ProgramStore:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._programs: dict[tuple[str, bytes], Future[SharedProgram]] = {}
-        self._kernels: dict[bytes, LoadedKernel] = {}
 
     def program(
         self, client: FarmClient, captured: Captured, support: DeviceSupport, is_deterministic: bool
@@ -76,22 +75,31 @@ class ProgramStore:
         (found,) = client.compile(
             captured.graph, [support.target], is_deterministic=is_deterministic
         )
-        return SharedProgram(found.plan, self._load(client, found, support.loader))
+        return load_program(client, found, support.loader)
 
-    def _load(
-        self, client: FarmClient, found: FoundProgram, loader: Loader
-    ) -> tuple[tuple[Variant, ...], ...]:
-        artifacts = [artifact for variants in found.kernels for artifact in variants]
-        stub = next((artifact for artifact in artifacts if artifact.is_stub), None)
-        if stub is not None:
-            raise UnavailableError(f"the farm has a stub for {stub.target}: {stub.stub_reason}")
-        missing = [a.binary.sha256 for a in artifacts if a.binary.sha256 not in self._kernels]
-        binaries = client.read_blobs(missing) if missing else {}
-        for artifact in artifacts:
-            digest = artifact.binary.sha256
-            if digest not in self._kernels:
-                self._kernels[digest] = loader.load(binaries[digest], artifact.launch)
-        return tuple(
-            tuple(Variant(a.guard, self._kernels[a.binary.sha256]) for a in variants)
-            for variants in found.kernels
-        )
+
+def load_program(client: FarmClient, found: FoundProgram, loader: Loader) -> SharedProgram:
+    """The program with its binaries fetched, checked and loaded.
+
+    Raises:
+        UnavailableError: an artifact is a stub, or this machine cannot run it.
+    """
+    artifacts = [artifact for variants in found.kernels for artifact in variants]
+    stub = next((artifact for artifact in artifacts if artifact.is_stub), None)
+    if stub is not None:
+        raise UnavailableError(f"the farm has a stub for {stub.target}: {stub.stub_reason}")
+    missing = [d for a in artifacts if (d := a.binary.sha256) not in _kernels]
+    binaries = client.read_blobs(missing) if missing else {}
+    for artifact in artifacts:
+        digest = artifact.binary.sha256
+        if digest in binaries:
+            _kernels.setdefault(digest, loader.load(binaries[digest], artifact.launch))
+    kernels = tuple(
+        tuple(Variant(a.guard, _kernels[a.binary.sha256]) for a in variants)
+        for variants in found.kernels
+    )
+    return SharedProgram(found.plan, kernels)
+
+
+_kernels: dict[bytes, LoadedKernel] = {}
+"""Loaded binaries of this process by SHA-256: programs of one model share many kernels."""

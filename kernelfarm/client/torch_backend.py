@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from kernelfarm.client.capture import capture
@@ -101,7 +101,7 @@ class _GraphCompiler:
                 warn_eager(error, self._options.settings)
                 runner = None
         if runner is None:
-            return make_boxed_func(gm.forward)  # type: ignore[no-any-return] # torch has no types
+            return make_boxed_func(gm.forward)
         return _boxed(runner)
 
     def _compile(self, gm: fx.GraphModule) -> PlanRunner | None:

@@ -1,0 +1,146 @@
+"""`kernelfarm.compile(model, args, targets=[...])`: kernels for devices that need not be here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelfarm.client.compiled_files import save_programs
+from kernelfarm.client.export_reader import Exported, export_model
+from kernelfarm.client.farm_client import FarmClient, OnProgress
+from kernelfarm.client.found_program import Content, FoundProgram
+from kernelfarm.client.loaders.of_device import device_support
+from kernelfarm.client.plan_runtime import PlanRunner
+from kernelfarm.client.program_store import load_program
+from kernelfarm.client.settings import ClientSettings, client_settings
+from kernelfarm.errors import CallerError
+from kernelfarm.ir.graph_ir import Graph
+
+
+class CompiledModel:
+    """A model compiled for several targets.
+
+    `programs` has plan, artifacts and stages by target; their contents are read from the farm on
+    demand. It can be called if a device of this machine is among the targets.
+    """
+
+    def __init__(self, exported: Exported, programs: Sequence[FoundProgram], client: FarmClient):
+        self.programs: dict[str, FoundProgram] = {p.target: p for p in programs}
+        self._exported = exported
+        self._client = client
+        self._runner: PlanRunner | None = None
+
+    @property
+    def graph(self) -> Graph:
+        """The captured graph."""
+        return self._exported.captured.graph
+
+    def stage_texts(self, target: str) -> dict[str, str]:
+        """The program's stages as text: `aten`, `prims`, `loops`, `plan`, `report`.
+
+        Raises:
+            CallerError: it was not compiled for this target.
+        """
+        return self._texts(self._program(target).stages)
+
+    def kernel_texts(self, target: str, kernel: str) -> dict[str, str]:
+        """The stages of one kernel that are text, of its general variant, source first.
+
+        Raises:
+            CallerError: it was not compiled for this target, or has no such kernel.
+        """
+        program = self._program(target)
+        names = program.plan.kernel_names
+        if kernel not in names:
+            raise CallerError(f"no kernel {kernel!r}; expected one of {', '.join(names)}")
+        return self._texts(program.kernels[names.index(kernel)][-1].stages)
+
+    def save(self, directory: Path | str) -> Path:
+        """Writes every artifact and stage below the directory; gives the manifest's path."""
+        return save_programs(self.programs.values(), self._client, Path(directory))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the model on this machine.
+
+        Raises:
+            CallerError: no device of this machine is among the targets; arguments that do not fit.
+        """
+        if self._runner is None:
+            self._runner = self._make_runner()
+        flat = self._exported.flat_args(args, kwargs)
+        with torch.no_grad():
+            return self._exported.results(self._runner(flat), flat)
+
+    def _make_runner(self) -> PlanRunner:
+        captured = self._exported.captured
+        support = device_support(captured.device)
+        program = self._program(support.target)
+        shared = load_program(self._client, program, support.loader)
+        return PlanRunner(shared.for_graph(captured, support.loader), is_checked=True)
+
+    def _program(self, target: str) -> FoundProgram:
+        found = self.programs.get(target)
+        if found is None:
+            raise CallerError(
+                f"not compiled for {target}; expected one of {', '.join(self.programs)}"
+            )
+        return found
+
+    def _texts(self, stages: Sequence[Content]) -> dict[str, str]:
+        texts = [stage for stage in stages if stage.is_text]
+        contents = self._client.read_blobs([stage.sha256 for stage in texts])
+        return {s.name: contents[s.sha256].decode("utf-8") for s in texts}
+
+
+def compile_model(  # noqa: PLR0913 (the public entry point: all but two have defaults)
+    model: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    targets: Sequence[str] | None = None,
+    dynamic_shapes: Any = None,
+    endpoint: str | None = None,
+    timeout_s: float | None = None,
+    is_deterministic: bool = False,
+    on_progress: OnProgress | None = None,
+) -> CompiledModel:
+    """A model or function, captured by `torch.export` and compiled by the farm for each target.
+
+    Without `targets`, it is compiled for the host's CPU. `dynamic_shapes` is as in `torch.export`.
+
+    Raises:
+        UnsupportedGraphError: it cannot be captured as one graph.
+        KernelfarmError: the farm does not answer or refuses; the message says why.
+    """
+    exported = export_model(model, args, kwargs, dynamic_shapes)
+    return compile_exported(
+        exported,
+        targets=targets,
+        client=FarmClient(_settings(endpoint, timeout_s)),
+        is_deterministic=is_deterministic,
+        on_progress=on_progress,
+    )
+
+
+def compile_exported(
+    exported: Exported,
+    *,
+    targets: Sequence[str] | None,
+    client: FarmClient,
+    is_deterministic: bool = False,
+    on_progress: OnProgress | None = None,
+) -> CompiledModel:
+    """An exported program, compiled by the farm for each target."""
+    wanted = list(targets) if targets else [device_support(torch.device("cpu")).target]
+    programs = client.compile(
+        exported.captured.graph, wanted, is_deterministic=is_deterministic, on_progress=on_progress
+    )
+    return CompiledModel(exported, programs, client)
+
+
+def _settings(endpoint: str | None, timeout_s: float | None) -> ClientSettings:
+    stated = {"endpoint": endpoint, "timeout_s": timeout_s}
+    return client_settings(**{key: value for key, value in stated.items() if value is not None})
