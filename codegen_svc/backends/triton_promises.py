@@ -60,6 +60,16 @@ def plan_variants(kernel: Kernel, uses_pointer_range: bool) -> tuple[Variant, ..
     return even, aligned, general
 
 
+def plan_index_variants(kernel: Kernel) -> tuple[Variant, ...]:
+    """Variants that differ in index width alone, for chips that take no other promises."""
+    if not needs_64_bit_indices(kernel):
+        return (Variant({}, 32, ()),)
+    general = Variant({}, 64, ())
+    if not _can_be_narrow(kernel):
+        return (general,)
+    return Variant({}, 32, _narrow_guard(kernel, uses_pointer_range=False)), general
+
+
 def _pointer_promises(
     kernel: Kernel, is_aligned: bool, uses_pointer_range: bool, assumed_small: bool = False
 ) -> Promises:

@@ -1,0 +1,1 @@
+"""Huawei Ascend: loop kernels through Triton's IR and Triton-Ascend's adapter to Linalg."""

@@ -1,0 +1,180 @@
+"""The Ascend backend: Triton source, Triton IR, Linalg, and an object or a stub of one."""
+
+from __future__ import annotations
+
+import json
+
+from kernelfarm.ir.text import print_kernel
+
+from codegen_svc.backends.ascend.adapter import (
+    ADAPTER_VERSION,
+    adapter_digest,
+    find_adapter,
+    lower_to_linalg,
+    require_adapter,
+)
+from codegen_svc.backends.ascend.adapter import REMEDY as ADAPTER_REMEDY
+from codegen_svc.backends.ascend.bishengir import REMEDY as BISHENGIR_REMEDY
+from codegen_svc.backends.ascend.bishengir import TOOL, compile_linalg, find_bishengir
+from codegen_svc.backends.ascend.elf_stub import write_elf
+from codegen_svc.backends.contract import Backend, ToolStatus
+from codegen_svc.backends.triton_gpu import scalar_rules
+from codegen_svc.backends.triton_promises import Variant, plan_index_variants
+from codegen_svc.backends.triton_toolchain import (
+    CompileTarget,
+    backend_fingerprint,
+    compile_triton,
+    triton_status,
+)
+from codegen_svc.emitters.triton_index import numel
+from codegen_svc.emitters.triton_source import TritonSource, emit_triton
+from codegen_svc.emitters.triton_tiling import Tiling, local_bytes, local_tiling
+from kernelfarm.errors import KernelRejectedError
+from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
+from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.symbolic import ceil_div
+from kernelfarm.targets import TargetFacts
+
+BINARY_STAGE = "kernel.o"
+STUB_REASON = (
+    f"no {TOOL} on this machine: the object carries the Linalg text, the tiling and the launch"
+    " facts, and no code; it cannot run"
+)
+# Triton IR is the same for every chip; a frontend has to be named, and this one's options are the
+# narrowest: IEEE precision, no fusion of multiplications with additions.
+_FRONTEND = CompileTarget("cuda", 80, 32)
+_OPTIONS = {"enable_fp_fusion": False, "default_dot_input_precision": "ieee", "num_warps": 4}
+# Triton-Ascend's launcher passes these before and after our arguments.
+_LEADING = ("scratch", "scratch")
+_TRAILING = ("grid_x", "grid_y", "grid_z", "program_x", "program_y", "program_z")
+
+
+class AscendBackend:
+    """Huawei's code generator, as far as a machine without CANN can go."""
+
+    vendor = "ascend"
+
+    def tools(self) -> tuple[ToolStatus, ...]:
+        """Triton, Triton-Ascend's adapter, and CANN's compiler, which may be absent."""
+        adapter, compiler = find_adapter(), find_bishengir()
+        version = ADAPTER_VERSION if adapter else ""
+        remedy = "" if adapter else ADAPTER_REMEDY
+        last = "" if compiler else BISHENGIR_REMEDY
+        return (
+            triton_status(),
+            ToolStatus("triton-adapter-opt", version, adapter is not None, True, remedy),
+            ToolStatus(TOOL, str(compiler or ""), compiler is not None, False, last),
+        )
+
+    def fingerprint(self) -> str:
+        """Digest over triton's wheel, the adapter, our code, and which compiler ends the chain."""
+        compiler = find_bishengir()
+        return backend_fingerprint(
+            __file__, adapter_digest(require_adapter()), str(compiler or "stub")
+        )
+
+    def build(self, kernel: Kernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
+        """The general variant; for varying sizes one with 32-bit positions before it."""
+        limit = int(target.extra("max_name_chars"))
+        if len(kernel.name) > limit:
+            raise KernelRejectedError(
+                f"kernel name {kernel.name!r} has {len(kernel.name)} characters; {target.name}"
+                f" takes at most {limit}"
+            )
+        return tuple(_build(kernel, target, variant) for variant in plan_index_variants(kernel))
+
+    def makes_runnable_binaries(self) -> bool:
+        """True where CANN's compiler is installed."""
+        return find_bishengir() is not None
+
+
+def _build(kernel: Kernel, target: TargetFacts, variant: Variant) -> BuiltKernel:
+    tiling = local_tiling(kernel, target, variant.index_bits)
+    if tiling is None:
+        raise KernelRejectedError(
+            f"kernel {kernel.name} does not fit the {target.local_buffer_bytes} bytes of"
+            f" {target.name}'s unified buffer at any tiling"
+        )
+    source = emit_triton(kernel, tiling, scalar_rules(target))
+    ttir = str(compile_triton(source, _FRONTEND, _OPTIONS, {}, last_stage="ttir").stages["ttir"])
+    linalg = lower_to_linalg(kernel.name, ttir)
+    launch = _launch_facts(kernel, target, tiling)
+    compiler = find_bishengir()
+    if compiler is not None:
+        binary = compile_linalg(compiler, kernel.name, linalg, target.arch)
+    else:
+        binary = _stub(linalg, launch)
+    return BuiltKernel(
+        binary_stage=BINARY_STAGE,
+        stages=_stages(kernel, source, ttir, linalg, binary),
+        launch=launch,
+        guard=variant.guard,
+        is_stub=compiler is None,
+        stub_reason=STUB_REASON if compiler is None else "",
+        notes=source.notes,
+    )
+
+
+def _stages(
+    kernel: Kernel, source: TritonSource, ttir: str, linalg: str, binary: bytes
+) -> tuple[StageText, ...]:
+    return (
+        StageText("kernel", print_kernel(kernel).encode(), True),
+        StageText("triton", source.text.encode(), True),
+        StageText("ttir", ttir.encode(), True),
+        StageText("linalg", linalg.encode(), True),
+        StageText(BINARY_STAGE, binary, False),
+    )
+
+
+def _launch_facts(kernel: Kernel, target: TargetFacts, tiling: Tiling) -> LaunchFacts:
+    buffers = ("buffer",) * len(kernel.params)
+    sizes = ("size",) * len(kernel.sizes)
+    needed = local_bytes(kernel, tiling)
+    return LaunchFacts(
+        symbol=kernel.name,
+        grid=(ceil_div(numel(kernel.outer), tiling.xblock),),
+        xblock_elems=tiling.xblock,
+        rblock_elems=tiling.rblock,
+        local_bytes=needed,
+        arguments=(*_LEADING, *buffers, *sizes, *_TRAILING),
+        extras=(
+            ("index_bits", str(tiling.index_bits)),
+            ("tiling", _tiling_json(kernel, target, tiling, needed)),
+        ),
+    )
+
+
+def _tiling_json(kernel: Kernel, target: TargetFacts, tiling: Tiling, needed: int) -> str:
+    form = "persistent" if tiling.is_persistent else "looped" if kernel.reduction else "pointwise"
+    facts = {
+        "form": form,
+        "rblock": tiling.rblock,
+        "unified_buffer_bytes": needed,
+        "unified_buffer_limit_bytes": target.local_buffer_bytes,
+        "vector_cores": target.vector_cores,
+        "xblock": tiling.xblock,
+        "xblock_sub": tiling.xsub,
+    }
+    return json.dumps(facts, sort_keys=True)
+
+
+def _stub(linalg: str, launch: LaunchFacts) -> bytes:
+    facts = {
+        "arguments": list(launch.arguments),
+        "grid": [str(extent) for extent in launch.grid],
+        "local_bytes": launch.local_bytes,
+        "symbol": launch.symbol,
+    }
+    return write_elf(
+        launch.symbol,
+        (
+            (".kernelfarm.linalg", linalg.encode()),
+            (".kernelfarm.tiling", dict(launch.extras)["tiling"].encode()),
+            (".kernelfarm.launch", json.dumps(facts, sort_keys=True).encode()),
+            (".kernelfarm.stub", STUB_REASON.encode()),
+        ),
+    )
+
+
+BACKEND: Backend = AscendBackend()

@@ -1,0 +1,16 @@
+"""Settings of the Ascend backend, with prefix `KERNELFARM_`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class AscendSettings(BaseSettings):
+    """Where the adapter lies, if not on PATH nor where `make setup` puts it."""
+
+    model_config = SettingsConfigDict(env_prefix="KERNELFARM_")
+
+    triton_adapter_opt: Path | None = None
+    """Path of Triton-Ascend's `triton-adapter-opt`."""
