@@ -1,0 +1,204 @@
+"""Imports a captured ATen graph: each node becomes Prims by its operator's rule.
+
+Every inferred result type is compared with what the wire states, so that a graph whose shapes or
+element types contradict its operators is refused here, by node. Nothing a client sends is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from frontend_svc.operators import (
+    DECOMPOSED,
+    EXTERN,
+    Extents,
+    ExternOperator,
+    Lowering,
+    NotDecomposed,
+    Operator,
+    Tensor,
+    text_of,
+)
+from frontend_svc.report import Note, Outcome
+from kernelfarm.errors import InvalidGraphError, VerificationError
+from kernelfarm.ir.builder import GraphBuilder
+from kernelfarm.ir.graph_ir import (
+    Arg,
+    Graph,
+    Node,
+    Ref,
+    TensorType,
+    contiguous_strides,
+    tensor_type_of,
+    uses_of,
+)
+
+_UNKNOWN = "unknown operator: the framework runs it"
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """The Prims graph as decomposed; `externs` says why captured nodes went to the framework."""
+
+    graph: Graph
+    notes: tuple[Note, ...]
+    externs: dict[int, str]
+
+
+def import_aten(graph: Graph) -> Imported:
+    """Decomposes every node of a captured graph.
+
+    Raises:
+        InvalidGraphError: an argument is malformed, or a stated type contradicts its operator;
+            names the node by index and operator, what was seen and what was expected.
+    """
+    importer = _Importer(graph)
+    for index, node in enumerate(graph.nodes):
+        try:
+            importer.add(index, node)
+        except InvalidGraphError as error:
+            raise InvalidGraphError(f"node {index} ({node.op}): {error}") from None
+        except VerificationError as error:
+            # A prim refuses the types that the client stated (say, an activation of integers).
+            raise InvalidGraphError(f"node {index} ({node.op}): its operands: {error}") from error
+    return importer.finish()
+
+
+class _Importer:
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._builder = GraphBuilder(graph.symbols, graph.locations)
+        self._extents = Extents(graph.symbols)
+        self._lowering = Lowering(self._builder, self._extents)
+        self._values: dict[int, Tensor] = {}
+        self._used = _used_values(graph)
+        self._notes: list[Note] = []
+        self._externs: dict[int, str] = {}
+        for source in graph.inputs:
+            value = self._builder.add_input(source.kind, source.name)
+            tensor = tensor_type_of(source)
+            if tensor is not None:
+                self._values[source.value] = Tensor(value, tensor)
+
+    def add(self, index: int, node: Node) -> None:
+        """Adds the prims of one captured node."""
+        _refuse_mutation(node)
+        with self._builder.origin(index, location=node.location):
+            if not node.results:
+                self._drop(index, node)
+                return
+            operator = DECOMPOSED.get(node.op)
+            if operator is None:
+                known = EXTERN.get(node.op)
+                self._send(index, node, known, known.reason if known else _UNKNOWN)
+                return
+            try:
+                self._decompose(node, operator)
+            except NotDecomposed as reason:
+                self._send(index, node, None, str(reason))
+
+    def finish(self) -> Imported:
+        """The graph with its outputs."""
+        outputs = [self._output(output) for output in self._graph.outputs]
+        graph = self._builder.build(outputs, self._graph.output_types)
+        return Imported(graph, tuple(self._notes), self._externs)
+
+    def _decompose(self, node: Node, operator: Operator) -> None:
+        lowering = self._lowering
+        lowering.stated = node.types
+        arguments, keywords = operator.signature.bind(node, self._values)
+        made = operator.decompose(lowering, *arguments, **keywords)
+        results = made if isinstance(made, tuple) else (made,)
+        if len(results) != len(node.results):
+            raise InvalidGraphError(f"{len(node.results)} results; expected {len(results)}")
+        for position, result in enumerate(results):
+            self._define(node, position, result)
+
+    def _define(self, node: Node, position: int, result: Tensor | None) -> None:
+        value, stated = node.results[position], node.types[position]
+        if result is None:
+            return
+        if value not in self._used and len(node.results) > 1:
+            # An optional output that the framework left out has no type of its own.
+            return
+        self._values[value] = self._as_stated(result, stated, position)
+
+    def _as_stated(self, result: Tensor, stated: TensorType, position: int) -> Tensor:
+        if result.dtype is stated.dtype and result.shape == stated.shape:
+            return result
+        is_same = result.dtype is stated.dtype and self._extents.is_same_shape(
+            result.shape, stated.shape
+        )
+        if not is_same:
+            raise _contradiction(position, stated, result.type)
+        # The framework knows the extents as equal: from here on they bear its names.
+        return self._lowering.reshape(result, stated.shape)
+
+    def _send(self, index: int, node: Node, operator: ExternOperator | None, reason: str) -> None:
+        operands = [self._operand(value) for value in uses_of(node)]
+        if operator is not None and operator.check is not None:
+            self._check_extern(node, operator, [operand.type for operand in operands])
+        values = self._builder.add_extern(
+            node.op,
+            index,
+            [operand.id for operand in operands],
+            [_with_strides(tensor) for tensor in node.types],
+            is_contraction=operator is not None and operator.is_contraction,
+        )
+        self._externs[index] = reason
+        for value, made in zip(node.results, values, strict=True):
+            self._values[value] = Tensor(made, self._builder.type_of(made))
+
+    def _check_extern(
+        self, node: Node, operator: ExternOperator, types: Sequence[TensorType]
+    ) -> None:
+        if operator.check is None:
+            return
+        expected = operator.check(self._extents, types)
+        stated = node.types[0]
+        is_same = stated.dtype is expected.dtype and self._extents.is_same_shape(
+            stated.shape, expected.shape
+        )
+        if not is_same or len(node.types) != 1:
+            raise _contradiction(0, stated, expected)
+
+    def _operand(self, value: int) -> Tensor:
+        found = self._values.get(value)
+        if found is None:
+            raise InvalidGraphError(f"value {value} is not a tensor defined before its use")
+        return found
+
+    def _drop(self, index: int, node: Node) -> None:
+        if next(uses_of(node), None) is not None:
+            raise InvalidGraphError("takes tensors, but no result is a tensor; expected one")
+        self._notes.append(Note((index,), Outcome.REMOVED, "it has no tensor result"))
+
+    def _output(self, output: Arg) -> Arg:
+        if isinstance(output, Ref):
+            return Ref(self._operand(output.value).id)
+        return output
+
+
+def _used_values(graph: Graph) -> frozenset[int]:
+    used = {value for node in graph.nodes for value in uses_of(node)}
+    used.update(output.value for output in graph.outputs if isinstance(output, Ref))
+    return frozenset(used)
+
+
+def _with_strides(tensor: TensorType) -> TensorType:
+    if tensor.strides is not None:
+        return tensor
+    return TensorType(tensor.dtype, tensor.shape, contiguous_strides(tensor.shape))
+
+
+def _refuse_mutation(node: Node) -> None:
+    name = node.op.split(".")[1] if node.op.count(".") else node.op
+    if name.endswith("_") and not name.endswith("__"):
+        raise InvalidGraphError("changes its operand in place; expected a functionalized graph")
+
+
+def _contradiction(position: int, stated: TensorType, inferred: TensorType) -> InvalidGraphError:
+    seen = f"{stated.dtype!r}{text_of(stated.shape)}"
+    expected = f"{inferred.dtype!r}{text_of(inferred.shape)}"
+    return InvalidGraphError(f"result {position} is stated as {seen}; expected {expected}")

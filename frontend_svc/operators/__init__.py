@@ -1,0 +1,78 @@
+"""The closed operator table: what each captured operator means in Prims.
+
+One file holds one family. Importing this package fills the table.
+"""
+
+from __future__ import annotations
+
+from frontend_svc.operators import (
+    activation,
+    arithmetic,
+    bitwise,
+    comparison,
+    contractions,
+    conversion,
+    creation,
+    division,
+    framework,
+    indexing,
+    joining,
+    losses,
+    normalization,
+    pointwise,
+    power,
+    reductions,
+    selection,
+    slicing,
+    softmax,
+    statistics,
+    views,
+)
+from frontend_svc.operators.extents import Extents, text_of
+from frontend_svc.operators.lowering import Lowering
+from frontend_svc.operators.registry import (
+    DECOMPOSED,
+    EXTERN,
+    ExternOperator,
+    NotDecomposed,
+    Operator,
+)
+from frontend_svc.operators.values import Tensor
+
+FAMILIES = (
+    activation,
+    arithmetic,
+    bitwise,
+    comparison,
+    contractions,
+    conversion,
+    creation,
+    division,
+    framework,
+    indexing,
+    joining,
+    losses,
+    normalization,
+    pointwise,
+    power,
+    reductions,
+    selection,
+    slicing,
+    softmax,
+    statistics,
+    views,
+)
+"""The modules that fill the table."""
+
+__all__ = [
+    "DECOMPOSED",
+    "EXTERN",
+    "FAMILIES",
+    "Extents",
+    "ExternOperator",
+    "Lowering",
+    "NotDecomposed",
+    "Operator",
+    "Tensor",
+    "text_of",
+]

@@ -1,0 +1,132 @@
+"""Contractions and attention: the framework's own kernels run them; plain ones are checked here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from frontend_svc.operators.extents import Extents, text_of
+from frontend_svc.operators.registry import ExternOperator, send_to_framework
+from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.graph_ir import TensorType
+
+Types = Sequence[TensorType]
+Check = Callable[[Extents, Types], TensorType]
+
+_LIBRARY = "contraction: the framework's library is the fastest there is"
+_ATTENTION = "attention: the framework's fused kernel is kept whole"
+
+
+def _register(name: str, reason: str, check: Check | None = None) -> None:
+    send_to_framework(ExternOperator(name, reason, is_contraction=True, check=check))
+
+
+def check_matrices(extents: Extents, types: Types) -> TensorType:
+    """(m, k) by (k, n)."""
+    left, right = _operands(types, 2)
+    _expect_ranks((left, right), (2, 2))
+    _expect_inner(extents, left, right)
+    return TensorType(left.dtype, (left.shape[0], right.shape[1]))
+
+
+def check_batches(extents: Extents, types: Types) -> TensorType:
+    """(b, m, k) by (b, k, n)."""
+    left, right = _operands(types, 2)
+    _expect_ranks((left, right), (3, 3))
+    _expect_inner(extents, left, right)
+    if not extents.is_same(left.shape[0], right.shape[0]):
+        raise InvalidGraphError(f"batches of {left.shape[0]} and {right.shape[0]}; expected one")
+    return TensorType(left.dtype, (*left.shape[:2], right.shape[2]))
+
+
+def check_vector(extents: Extents, types: Types) -> TensorType:
+    """(m, k) by (k)."""
+    left, right = _operands(types, 2)
+    _expect_ranks((left, right), (2, 1))
+    _expect_inner(extents, left, right)
+    return TensorType(left.dtype, (left.shape[0],))
+
+
+def check_dot(extents: Extents, types: Types) -> TensorType:
+    """(k) by (k)."""
+    left, right = _operands(types, 2)
+    _expect_ranks((left, right), (1, 1))
+    _expect_inner(extents, left, right)
+    return TensorType(left.dtype, ())
+
+
+def check_linear(extents: Extents, types: Types) -> TensorType:
+    """(..., k) by (n, k), plus (n)."""
+    if len(types) not in (2, 3):
+        raise InvalidGraphError(f"{len(types)} tensors; expected 2 or 3")
+    x, weight = types[0], types[1]
+    if weight.rank not in (1, 2) or not x.rank:
+        raise InvalidGraphError(f"a weight of shape {text_of(weight.shape)}; expected two axes")
+    if not extents.is_same(x.shape[-1], weight.shape[-1]):
+        raise InvalidGraphError(f"{x.shape[-1]} features; expected {weight.shape[-1]}")
+    return TensorType(x.dtype, (*x.shape[:-1], *weight.shape[:-1]))
+
+
+def _added(check: Check) -> Check:
+    """The product plus a first operand that broadcasts to it."""
+
+    def check_sum(extents: Extents, types: Types) -> TensorType:
+        if len(types) != 3:
+            raise InvalidGraphError(f"{len(types)} tensors; expected 3")
+        result = check(extents, types[1:])
+        if not extents.is_same_shape(
+            extents.broadcast([types[0].shape, result.shape]), result.shape
+        ):
+            raise InvalidGraphError(
+                f"a summand of shape {text_of(types[0].shape)}; expected {text_of(result.shape)}"
+            )
+        return result
+
+    return check_sum
+
+
+def _operands(types: Types, count: int) -> tuple[TensorType, TensorType]:
+    if len(types) != count:
+        raise InvalidGraphError(f"{len(types)} tensors; expected {count}")
+    left, right = types
+    if left.dtype is not right.dtype:
+        raise InvalidGraphError(f"types {left.dtype!r} and {right.dtype!r}; expected one type")
+    return left, right
+
+
+def _expect_ranks(types: Types, ranks: Sequence[int]) -> None:
+    for tensor, rank in zip(types, ranks, strict=True):
+        if tensor.rank != rank:
+            raise InvalidGraphError(f"shape {text_of(tensor.shape)}; expected {rank} axes")
+
+
+def _expect_inner(extents: Extents, left: TensorType, right: TensorType) -> None:
+    inner = right.shape[-2] if right.rank > 1 else right.shape[0]
+    if not extents.is_same(left.shape[-1], inner):
+        seen = f"{text_of(left.shape)} by {text_of(right.shape)}"
+        raise InvalidGraphError(f"{seen}: inner extents {left.shape[-1]} and {inner} differ")
+
+
+_CHECKED: dict[str, Check] = {
+    "aten.mm.default": check_matrices,
+    "aten.bmm.default": check_batches,
+    "aten.mv.default": check_vector,
+    "aten.dot.default": check_dot,
+    "aten.linear.default": check_linear,
+    "aten.addmm.default": _added(check_matrices),
+    "aten.baddbmm.default": _added(check_batches),
+    "aten.addmv.default": _added(check_vector),
+}
+for _name, _check in _CHECKED.items():
+    _register(_name, _LIBRARY, _check)
+for _name in (
+    "_convolution.default _grouped_mm.default _int_mm.default _scaled_mm.default"
+    " _trilinear.default addbmm.default convolution.default matmul.default vdot.default"
+).split():
+    _register(f"aten.{_name}", _LIBRARY)
+for _name in (
+    "_efficient_attention_forward _flash_attention_forward _scaled_dot_product_attention_math"
+    " _scaled_dot_product_cudnn_attention _scaled_dot_product_efficient_attention"
+    " _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu"
+    " _scaled_dot_product_fused_attention_overrideable scaled_dot_product_attention"
+).split():
+    _register(f"aten.{_name}.default", _ATTENTION)

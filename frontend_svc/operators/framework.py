@@ -1,0 +1,60 @@
+"""Operators that are knowingly left to the framework, by the reason."""
+
+from __future__ import annotations
+
+from frontend_svc.operators.registry import ExternOperator, send_to_framework
+
+_BY_REASON = {
+    "window: there is no prim for sliding windows yet": (
+        "_adaptive_avg_pool3d.default adaptive_max_pool2d.default avg_pool1d.default"
+        " avg_pool2d.default avg_pool3d.default im2col.default max_pool2d_with_indices.default"
+        " max_pool3d_with_indices.default unfold.default"
+    ),
+    "interpolation: there is no rule for it yet": (
+        "_upsample_bicubic2d_aa.default _upsample_bilinear2d_aa.default grid_sampler_2d.default"
+        " upsample_bicubic2d.default upsample_bilinear2d.default upsample_linear1d.default"
+        " upsample_nearest1d.default upsample_nearest2d.default upsample_nearest3d.default"
+        " upsample_trilinear3d.default"
+    ),
+    "strides: the result depends on the memory of the operand": (
+        "as_strided.default as_strided_scatter.default diagonal.default view.dtype"
+        " view_as_complex.default view_as_real.default"
+    ),
+    "reflection: there is no prim for mirrored padding yet": (
+        "reflection_pad1d.default reflection_pad2d.default reflection_pad3d.default"
+        " replication_pad1d.default replication_pad2d.default replication_pad3d.default"
+    ),
+    "scatter: there is no prim for writes at data-dependent places yet": (
+        "_unsafe_index_put.default index_add.default index_copy.default index_fill.int_Scalar"
+        " index_put.default masked_scatter.default scatter.src scatter.value scatter_add.default"
+        " scatter_reduce.two"
+    ),
+    "order: there is no prim for sorting and searching yet": (
+        "bucketize.Tensor isin.Tensor_Tensor kthvalue.default median.default median.dim"
+        " mode.default searchsorted.Tensor sort.default sort.stable topk.default"
+    ),
+    "scan: there is no prim for this running form yet": (
+        "cummax.default cummin.default cumprod.default logcumsumexp.default"
+    ),
+    "random: only the framework's generator gives its numbers": (
+        "bernoulli.default bernoulli.p multinomial.default normal_functional.default rand.default"
+        " rand_like.default randint.default randint.low randn.default randn_like.default"
+        " randperm.default"
+    ),
+    "special function: there is no prim for it yet": (
+        "digamma.default erfinv.default hypot.default i0.default igamma.default lgamma.default"
+        " polygamma.default sinc.default"
+    ),
+    "transform: the framework's library computes it": (
+        "_fft_c2c.default _fft_c2r.default _fft_r2c.default linalg_inv_ex.default linalg_qr.default"
+    ),
+    "training: it updates running statistics": (
+        "_native_batch_norm_legit.default _native_batch_norm_legit.no_stats"
+    ),
+    "data: the result's size depends on it": (
+        "masked_select.default nonzero.default unique_dim.default _unique2.default"
+    ),
+}
+
+for _reason, _names in _BY_REASON.items():
+    send_to_framework(*(ExternOperator(f"aten.{_name}", _reason) for _name in _names.split()))

@@ -1,0 +1,136 @@
+"""Tensors joined, repeated and padded."""
+
+from __future__ import annotations
+
+from frontend_svc.operators.extents import axis_of, text_of
+from frontend_svc.operators.lowering import Lowering
+from frontend_svc.operators.promotion import promote
+from frontend_svc.operators.registry import NotDecomposed, decomposes
+from frontend_svc.operators.values import Number, Tensor
+from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.symbolic import ONE, ZERO, Expr
+
+
+@decomposes("aten.cat.default", "aten.concat.default")
+def cat(op: Lowering, tensors: tuple[Tensor, ...], dim: int = 0) -> Tensor:
+    """Tensors one after the other along an axis, in their promoted type."""
+    if not tensors:
+        raise InvalidGraphError("nothing to join; expected a tensor")
+    dtype = tensors[0].dtype
+    for tensor in tensors[1:]:
+        dtype = promote(dtype, tensor.dtype)
+    # PyTorch skips empty vectors whatever the others' ranks.
+    parts = [op.convert(t, dtype) for t in tensors if t.shape != (ZERO,)]
+    if not parts:
+        return op.convert(tensors[0], dtype)
+    rank = parts[0].rank
+    if not rank or any(part.rank != rank for part in parts):
+        raise InvalidGraphError("tensors with different numbers of axes; expected one number >= 1")
+    axis = axis_of(dim, rank)
+    for part in parts[1:]:
+        _check_alike(op, parts[0], part, axis)
+    return parts[0] if len(parts) == 1 else op.prim("cat", *parts, dim=axis)
+
+
+@decomposes("aten.stack.default")
+def stack(op: Lowering, tensors: tuple[Tensor, ...], dim: int = 0) -> Tensor:
+    """Tensors of one shape along a new axis."""
+    if not tensors:
+        raise InvalidGraphError("nothing to stack; expected a tensor")
+    shape = tensors[0].shape
+    axis = axis_of(dim, len(shape) + 1)
+    wanted = (*shape[:axis], ONE, *shape[axis:])
+    for tensor in tensors:
+        if not op.extents.is_same_shape(tensor.shape, shape):
+            seen = f"{text_of(shape)} and {text_of(tensor.shape)}"
+            raise InvalidGraphError(f"shapes {seen}; expected one shape")
+    return cat(op, tuple(op.reshape(tensor, wanted) for tensor in tensors), axis)
+
+
+@decomposes("aten.repeat.default")
+def repeat(op: Lowering, self: Tensor, repeats: tuple[Expr, ...]) -> Tensor:
+    """The tensor tiled along each axis."""
+    extra = len(repeats) - self.rank
+    if extra < 0 or any(op.extents.is_negative(count) for count in repeats):
+        raise InvalidGraphError(f"repeats {text_of(repeats)} for {self.rank} axes")
+    shape = (*([ONE] * extra), *self.shape)
+    split = tuple(size for extent in shape for size in (ONE, extent))
+    tiled = tuple(size for pair in zip(repeats, shape, strict=True) for size in pair)
+    copies = op.expand(op.reshape(self, split), tiled)
+    return op.reshape(copies, tuple(n * e for n, e in zip(repeats, shape, strict=True)))
+
+
+@decomposes("aten.repeat_interleave.self_int")
+def repeat_interleave(
+    op: Lowering,
+    self: Tensor,
+    repeats: Expr,
+    dim: int | None = None,
+    *,
+    output_size: Expr | None = None,
+) -> Tensor:
+    """Each element of an axis repeated in place."""
+    if op.extents.is_negative(repeats):
+        raise InvalidGraphError(f"{repeats} repeats; expected 0 or more")
+    if dim is None or not self.rank:
+        flat = op.extents.resolved((ONE * -1,), _numel(self))
+        x, axis = op.reshape(self, flat), 0
+    else:
+        x, axis = self, axis_of(dim, self.rank)
+    before, after = x.shape[: axis + 1], x.shape[axis + 1 :]
+    copies = op.expand(op.reshape(x, (*before, ONE, *after)), (*before, repeats, *after))
+    return op.reshape(copies, (*x.shape[:axis], x.shape[axis] * repeats, *after))
+
+
+@decomposes("aten.constant_pad_nd.default")
+def constant_pad_nd(op: Lowering, self: Tensor, pad: tuple[Expr, ...], value: Number = 0) -> Tensor:
+    """Axes lengthened with a number, or shortened where the padding is negative."""
+    if len(pad) % 2 or len(pad) > 2 * self.rank:
+        raise InvalidGraphError(f"{len(pad)} paddings for {self.rank} axes; expected pairs")
+    if isinstance(value, Expr):
+        raise NotDecomposed("padding with a symbolic size")
+    low, high, starts, limits = [ZERO] * self.rank, [ZERO] * self.rank, [], list(self.shape)
+    starts = [ZERO] * self.rank
+    for pair in range(len(pad) // 2):
+        axis = self.rank - 1 - pair
+        low[axis], starts[axis] = _grown(op, pad[2 * pair])
+        high[axis], cut = _grown(op, pad[2 * pair + 1])
+        limits[axis] = limits[axis] - cut
+        if op.extents.is_negative(limits[axis] - starts[axis]):
+            raise InvalidGraphError(f"padding {text_of(pad)} of shape {text_of(self.shape)}")
+    steps = (ONE,) * self.rank
+    x = self
+    if any(starts) or tuple(limits) != self.shape:
+        x = op.prim("slice", x, limits=tuple(limits), starts=tuple(starts), steps=steps)
+    if all(size is ZERO for size in (*low, *high)):
+        return x
+    number = _pad_value(value, x)
+    return op.prim("pad", x, high=tuple(high), low=tuple(low), value=number)
+
+
+def _grown(op: Lowering, amount: Expr) -> tuple[Expr, Expr]:
+    """(elements added, elements cut) for a padding."""
+    return (ZERO, -amount) if op.extents.is_negative(amount) else (amount, ZERO)
+
+
+def _pad_value(value: bool | int | float, x: Tensor) -> bool | int | float:
+    from frontend_svc.operators.lowering import as_typed
+
+    typed = as_typed(value, x.dtype)
+    if isinstance(typed, Expr):
+        raise InvalidGraphError("a symbolic padding value")
+    return typed
+
+
+def _check_alike(op: Lowering, first: Tensor, other: Tensor, axis: int) -> None:
+    pairs = enumerate(zip(first.shape, other.shape, strict=True))
+    if not all(k == axis or op.extents.is_same(a, b) for k, (a, b) in pairs):
+        seen = f"{text_of(first.shape)} and {text_of(other.shape)}"
+        raise InvalidGraphError(f"shapes {seen}; expected equal extents but on axis {axis}")
+
+
+def _numel(x: Tensor) -> Expr:
+    total = ONE
+    for extent in x.shape:
+        total = total * extent
+    return total

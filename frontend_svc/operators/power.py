@@ -1,0 +1,83 @@
+"""Powers; small exponents by multiplication, as PyTorch computes them."""
+
+from __future__ import annotations
+
+from frontend_svc.operators.arithmetic import computed
+from frontend_svc.operators.lowering import Lowering
+from frontend_svc.operators.registry import NotDecomposed, decomposes
+from frontend_svc.operators.values import Number, Tensor
+from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.symbolic import Expr
+
+_LARGEST_UNROLLED = 64
+
+
+@decomposes("aten.pow.Tensor_Scalar")
+def pow_tensor_scalar(op: Lowering, self: Tensor, exponent: Number) -> Tensor:
+    """self ** exponent."""
+    dtype = op.promoted(self, exponent)
+    x = op.widened(op.convert(self, dtype))
+    if isinstance(exponent, Expr):
+        raise NotDecomposed("the exponent is a symbolic size")
+    if not dtype.is_float:
+        return _integer_power(op, x, int(exponent))
+    return op.convert(_float_power(op, x, float(exponent)), dtype)
+
+
+@decomposes("aten.pow.Scalar")
+def pow_scalar(op: Lowering, self: Number, exponent: Tensor) -> Tensor:
+    """self ** exponent for a number."""
+    dtype = op.promoted(self, exponent)
+    if not isinstance(self, Expr) and self == 1:
+        return op.full(1, dtype, exponent.shape)
+    if not dtype.is_float:
+        raise NotDecomposed("an integer power with exponents from a tensor")
+    e = op.widened(op.convert(exponent, dtype))
+    result = op.prim("exp2", e) if self == 2 else op.apply("pow", self, e)
+    return op.convert(result, dtype)
+
+
+@decomposes("aten.pow.Tensor_Tensor")
+def pow_tensor_tensor(op: Lowering, self: Tensor, exponent: Tensor) -> Tensor:
+    """self ** exponent, element by element."""
+    dtype = op.promoted(self, exponent)
+    if not dtype.is_float:
+        raise NotDecomposed("an integer power with exponents from a tensor")
+    result = op.apply("pow", computed(op, self, dtype), computed(op, exponent, dtype))
+    return op.convert(result, dtype)
+
+
+def _float_power(op: Lowering, x: Tensor, exponent: float) -> Tensor:
+    """Source: `pow_tensor_scalar_optimized_kernel` of PyTorch, whose special cases these are."""
+    special = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}.get(exponent)
+    if special is not None:
+        return op.prim(special, x)
+    if exponent == 0.0:
+        return op.full(1.0, x.dtype, x.shape)
+    if exponent in (1.0, 2.0, 3.0):
+        return _repeated(op, x, int(exponent))
+    if exponent == -2.0:
+        return op.prim("reciprocal", op.prim("mul", x, x))
+    return op.apply("pow", x, exponent)
+
+
+def _integer_power(op: Lowering, x: Tensor, exponent: int) -> Tensor:
+    if exponent < 0:
+        raise InvalidGraphError(f"integers to the power {exponent}; expected it to be >= 0")
+    if exponent == 0:
+        return op.full(1, x.dtype, x.shape)
+    if exponent > _LARGEST_UNROLLED:
+        raise NotDecomposed(f"an integer power above {_LARGEST_UNROLLED}")
+    return _repeated(op, x, exponent)
+
+
+def _repeated(op: Lowering, x: Tensor, exponent: int) -> Tensor:
+    """The power for exponents >= 1: x * x * x for 3, else by squaring."""
+    if exponent <= 3:
+        result = x
+        for _ in range(exponent - 1):
+            result = op.prim("mul", result, x)
+        return result
+    half = _repeated(op, x, exponent // 2)
+    square = op.prim("mul", half, half)
+    return op.prim("mul", square, x) if exponent % 2 else square

@@ -1,0 +1,172 @@
+"""The closed operator table: what the farm knows of each captured operator.
+
+An operator is either decomposed by a function of this package, or sent to the framework (`extern`)
+knowingly, with the reason stated. What is in neither table is extern too, as unknown.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from frontend_svc.operators.arguments import READERS, Reader, Values
+from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.graph_ir import Arg, Node, TensorType
+
+if TYPE_CHECKING:
+    from frontend_svc.operators.lowering import Lowering
+    from frontend_svc.operators.values import Tensor
+
+
+class NotDecomposed(Exception):
+    """A form of an operator that its decomposition does not cover: the framework runs it.
+
+    The message is the reason that `kernelfarm explain` shows.
+    """
+
+
+Decomposition = Callable[..., "Tensor | tuple[Tensor | None, ...]"]
+"""(lowering, arguments...) -> one value per result; None where a result cannot be used."""
+
+ExternCheck = Callable[..., TensorType]
+"""(operands...) -> the type that the operator's result must have."""
+
+# Placement of memory: it says nothing about values.
+_PLACEMENT = frozenset({"device", "layout", "memory_format", "non_blocking", "pin_memory"})
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of an operator; `default` is `inspect.Parameter.empty` if it is required."""
+
+    name: str
+    reader: Reader
+    default: Any
+    is_positional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """An operator's parameters, in order."""
+
+    parameters: tuple[Parameter, ...]
+    by_name: Mapping[str, int]
+    positional: int
+
+    def bind(self, node: Node, values: Values) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and keyword arguments for the decomposition, read from a captured node.
+
+        Raises:
+            InvalidGraphError: an argument is missing, unknown, given twice or of the wrong kind.
+        """
+        if len(node.args) > self.positional:
+            raise InvalidGraphError(
+                f"{len(node.args)} positional arguments; expected at most {self.positional}"
+            )
+        given: dict[int, Arg] = dict(enumerate(node.args))
+        for name, arg in node.attrs:
+            index = self.by_name.get(name)
+            if index is None:
+                if name in _PLACEMENT:
+                    continue
+                raise InvalidGraphError(f"unknown argument '{name}'; expected {self._names()}")
+            if index in given:
+                raise InvalidGraphError(f"argument '{name}' is given twice")
+            given[index] = arg
+        read = [self._read(index, given, values) for index in range(len(self.parameters))]
+        names = self.parameters[self.positional :]
+        keywords = {p.name: value for p, value in zip(names, read[self.positional :], strict=True)}
+        return read[: self.positional], keywords
+
+    def _read(self, index: int, given: dict[int, Arg], values: Values) -> Any:
+        parameter = self.parameters[index]
+        if index not in given:
+            if parameter.default is inspect.Parameter.empty:
+                raise InvalidGraphError(f"argument '{parameter.name}' is missing")
+            return parameter.default
+        try:
+            return parameter.reader(given[index], values)
+        except InvalidGraphError as error:
+            raise InvalidGraphError(f"argument '{parameter.name}': {error}") from None
+
+    def _names(self) -> str:
+        return ", ".join(self.by_name) or "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator that decomposes to Prims; `family` is the file that holds its meaning."""
+
+    name: str
+    family: str
+    decompose: Decomposition
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True)
+class ExternOperator:
+    """An operator that the client's framework runs.
+
+    `reason` says why; `check`, where there is one, gives the result's type from the operands.
+    """
+
+    name: str
+    reason: str
+    is_contraction: bool = False
+    check: ExternCheck | None = None
+
+
+DECOMPOSED: dict[str, Operator] = {}
+"""Operators with a decomposition, by the name on the wire."""
+
+EXTERN: dict[str, ExternOperator] = {}
+"""Operators that are knowingly sent to the framework, by the name on the wire."""
+
+
+def decomposes(*names: str) -> Callable[[Decomposition], Decomposition]:
+    """Registers a decomposition for the operators of these names (`aten.add.Tensor`).
+
+    The function's annotations say what each argument must be, see `arguments.READERS`.
+    """
+
+    def register(function: Decomposition) -> Decomposition:
+        signature = signature_of(function)
+        family = function.__module__.rpartition(".")[2]
+        for name in names:
+            _add(DECOMPOSED, name, Operator(name, family, function, signature))
+        return function
+
+    return register
+
+
+def send_to_framework(*operators: ExternOperator) -> None:
+    """Registers operators that the client's framework runs."""
+    for operator in operators:
+        _add(EXTERN, operator.name, operator)
+
+
+def signature_of(function: Callable[..., Any]) -> Signature:
+    """The parameters of a decomposition after its first, which is the lowering."""
+    hints = typing.get_type_hints(function, localns=_late_names())
+    kinds = list(inspect.signature(function).parameters.values())[1:]
+    parameters = tuple(
+        Parameter(p.name, READERS[hints[p.name]], p.default, p.kind is not p.KEYWORD_ONLY)
+        for p in kinds
+    )
+    positional = sum(parameter.is_positional for parameter in parameters)
+    by_name = {parameter.name: index for index, parameter in enumerate(parameters)}
+    return Signature(parameters, by_name, positional)
+
+
+def _late_names() -> dict[str, Any]:
+    # `Lowering` is imported for types only: importing it here would be a cycle.
+    return {"Lowering": object}
+
+
+def _add(table: dict[str, Any], name: str, entry: Any) -> None:
+    if name in DECOMPOSED or name in EXTERN:
+        raise ValueError(f"operator {name} is registered twice")
+    table[name] = entry

@@ -1,0 +1,45 @@
+"""Removes nodes whose results nothing uses.
+
+Framework calls go too, unless they may have effects: random operators move the generator's state,
+and what the table does not know could do anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from frontend_svc.operators import EXTERN
+from frontend_svc.passes.rewriting import Pass, Rewritten
+from frontend_svc.report import Note, Outcome
+from kernelfarm.ir.graph_ir import Graph, Node, Ref, uses_of
+
+_UNUSED = "nothing uses it"
+
+
+def remove_dead_code(graph: Graph, captured: Graph) -> Rewritten:
+    """The graph without unused nodes."""
+    live = {output.value for output in graph.outputs if isinstance(output, Ref)}
+    kept: list[Node] = []
+    dropped: set[int] = set()
+    for node in reversed(graph.nodes):
+        if live.isdisjoint(node.results) and not _may_have_effects(node):
+            dropped.update(node.origins)
+            continue
+        kept.append(node)
+        live.update(uses_of(node))
+    if len(kept) == len(graph.nodes):
+        return Rewritten(graph)
+    kept.reverse()
+    alive = {origin for node in kept for origin in node.origins}
+    notes = tuple(Note((origin,), Outcome.REMOVED, _UNUSED) for origin in sorted(dropped - alive))
+    return Rewritten(dataclasses.replace(graph, nodes=tuple(kept)), notes)
+
+
+def _may_have_effects(node: Node) -> bool:
+    if node.op != "extern":
+        return False
+    known = EXTERN.get(str(node.attr("op")))
+    return known is None or known.reason.startswith("random")
+
+
+REMOVE_DEAD_CODE = Pass("remove_dead_code", remove_dead_code)

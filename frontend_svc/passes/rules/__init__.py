@@ -1,0 +1,1 @@
+"""Local rewrites of single prims; each rule is exact, bit by bit."""

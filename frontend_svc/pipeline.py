@@ -1,0 +1,55 @@
+"""The frontend's pipeline as data: a captured ATen graph in, a Prims graph out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from frontend_svc.import_aten import import_aten
+from frontend_svc.passes.fold_constants import FOLD_CONSTANTS
+from frontend_svc.passes.remove_dead_code import REMOVE_DEAD_CODE
+from frontend_svc.passes.rewriting import Pass
+from frontend_svc.passes.send_scans_to_framework import SEND_SCANS_TO_FRAMEWORK
+from frontend_svc.passes.simplify_prims import SIMPLIFY_PRIMS
+from frontend_svc.report import NodeReport, Note, summarize
+from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.check_graph import ATEN_DIALECT, check_client_graph
+from kernelfarm.ir.graph_ir import Graph
+
+PASSES: tuple[Pass, ...] = (
+    # Folding first: what is constant needs no simplification.
+    FOLD_CONSTANTS,
+    SIMPLIFY_PRIMS,
+    SEND_SCANS_TO_FRAMEWORK,
+    # Last: every pass before it leaves nodes that nothing uses any more.
+    REMOVE_DEAD_CODE,
+)
+"""The passes after the import, in order. Equal values become one wherever a graph is built."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A Prims graph, and what became of each captured node."""
+
+    graph: Graph
+    report: tuple[NodeReport, ...]
+
+
+def lower_to_prims(graph: Graph) -> Lowered:
+    """Decomposes a captured graph to Prims.
+
+    Inputs and outputs keep their positions, and output types their binding strides.
+
+    Raises:
+        InvalidGraphError: the graph breaks a rule; names the node, what was seen and expected.
+    """
+    if graph.dialect != ATEN_DIALECT:
+        raise InvalidGraphError(f"a graph of dialect {graph.dialect!r}; expected {ATEN_DIALECT!r}")
+    check_client_graph(graph)
+    imported = import_aten(graph)
+    lowered = imported.graph
+    notes: list[Note] = list(imported.notes)
+    for step in PASSES:
+        rewritten = step.rewrite(lowered, graph)
+        lowered = rewritten.graph
+        notes.extend(rewritten.notes)
+    return Lowered(lowered, summarize(graph, lowered, notes, imported.externs))

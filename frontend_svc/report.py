@@ -1,0 +1,76 @@
+"""What became of each captured node: the facts behind `kernelfarm explain`."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from kernelfarm.ir.graph_ir import Graph
+
+
+class Outcome(enum.Enum):
+    """The fates of a captured node; the value is the word that reports use."""
+
+    DECOMPOSED = "decomposed"
+    FOLDED = "folded"
+    EXTERN = "extern"
+    REMOVED = "removed"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """One captured node by index: its operator, its outcome, and prims' names or a reason."""
+
+    index: int
+    op: str
+    outcome: Outcome
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a pass did to the prims of some captured nodes."""
+
+    origins: tuple[int, ...]
+    outcome: Outcome
+    reason: str
+
+
+def summarize(
+    captured: Graph, lowered: Graph, notes: Iterable[Note], externs: Mapping[int, str]
+) -> tuple[NodeReport, ...]:
+    """One report for each captured node; `externs` tells why a node went to the framework."""
+    prims: dict[int, list[str]] = {}
+    sent: set[int] = set()
+    for node in lowered.nodes:
+        if node.op == "extern":
+            sent.update(node.origins)
+        for origin in node.origins:
+            prims.setdefault(origin, []).append(node.op)
+    last: dict[int, Note] = {}
+    for note in notes:
+        last.update(dict.fromkeys(note.origins, note))
+    return tuple(
+        NodeReport(index, node.op, *_fate(index, prims, sent, last, externs))
+        for index, node in enumerate(captured.nodes)
+    )
+
+
+def _fate(
+    index: int,
+    prims: Mapping[int, list[str]],
+    sent: set[int],
+    last: Mapping[int, Note],
+    externs: Mapping[int, str],
+) -> tuple[Outcome, str]:
+    note = last.get(index)
+    if index in sent:
+        return Outcome.EXTERN, externs.get(index) or (note.reason if note else "")
+    if note is not None and note.outcome is Outcome.FOLDED:
+        return Outcome.FOLDED, note.reason
+    if index in prims:
+        return Outcome.DECOMPOSED, ", ".join(dict.fromkeys(prims[index]))
+    if note is not None:
+        return note.outcome, note.reason
+    return Outcome.REMOVED, "an operand or an earlier equal value stands for it"
