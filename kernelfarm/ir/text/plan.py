@@ -1,0 +1,79 @@
+"""Text of execution plans, for people; it does not parse back."""
+
+from __future__ import annotations
+
+from kernelfarm.ir.program_ir import (
+    Buffer,
+    BufferKind,
+    ExternCall,
+    Launch,
+    Output,
+    Plan,
+    Step,
+    SymbolSource,
+    TensorView,
+)
+from kernelfarm.ir.symbolic import Expr
+
+_KINDS = {
+    BufferKind.INPUT: "input",
+    BufferKind.OUTPUT: "output",
+    BufferKind.TEMPORARY: "temporary",
+    BufferKind.EXTERN: "extern result",
+    BufferKind.CONSTANT: "constant",
+}
+
+
+def print_plan(plan: Plan) -> str:
+    """The plan as text: sizes, buffers, kernels, steps in order, outputs."""
+    lines = [f"plan for {plan.target}"]
+    lines.extend(_symbol(source) for source in plan.symbols)
+    lines.append(f"arena of {plan.arena_bytes} bytes")
+    lines.extend(_buffer(buffer) for buffer in plan.buffers)
+    for index, name in enumerate(plan.kernel_names):
+        key = f" key {plan.kernel_keys[index].hex()}" if plan.kernel_keys else ""
+        lines.append(f"kernel {name}{key}")
+    for index, step in enumerate(plan.steps):
+        lines.append(f"  {index}: {_step(step, plan.kernel_names)}")
+    lines.append(f"return {', '.join(map(_output, plan.outputs))}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _symbol(source: SymbolSource) -> str:
+    if source.axis < 0:
+        return f"size {source.symbol} = input {source.input}"
+    return f"size {source.symbol} = extent of axis {source.axis} of input {source.input}"
+
+
+def _buffer(buffer: Buffer) -> str:
+    text = f"buffer {buffer.name}: {buffer.dtype.value}[{buffer.size_elems}], {_KINDS[buffer.kind]}"
+    if buffer.kind is BufferKind.TEMPORARY:
+        return f"{text} at byte {buffer.offset_bytes}"
+    return text if buffer.kind is BufferKind.EXTERN else f"{text} {buffer.position}"
+
+
+def _step(step: Step, names: tuple[str, ...]) -> str:
+    if isinstance(step, Launch):
+        sizes = f"; {', '.join(map(str, step.sizes))}" if step.sizes else ""
+        return f"launch {names[step.kernel]}({', '.join(step.buffers)}{sizes})"
+    return _extern(step)
+
+
+def _extern(call: ExternCall) -> str:
+    results = ", ".join("unused" if view is None else _view(view) for view in call.results)
+    args = ", ".join(map(_view, call.args))
+    kind = ", a contraction" if call.is_contraction else ""
+    return f"{results} = extern {call.op}({args}) of captured node {call.node}{kind}"
+
+
+def _view(view: TensorView) -> str:
+    sizes = ", ".join(map(str, view.sizes))
+    strides = ", ".join(map(str, view.strides))
+    start = "" if view.offset_elems == 0 else f" from {view.offset_elems}"
+    return f"{view.buffer}: {view.dtype.value}[{sizes}]@[{strides}]{start}"
+
+
+def _output(output: Output) -> str:
+    if output is None:
+        return "none"
+    return f"{{{output}}}" if isinstance(output, Expr) else _view(output)
