@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import grpc.aio
-from kernelfarm.ir.verify import verify_graph
 
 from kernelfarm.errors import InvalidGraphError, VerificationError
 from kernelfarm.internal.v1 import optimizer_service_pb2 as api
@@ -15,6 +14,7 @@ from kernelfarm.internal.v1.optimizer_service_pb2_grpc import (
     OptimizerServiceServicer,
     add_OptimizerServiceServicer_to_server,
 )
+from kernelfarm.ir.verify import verify_graph
 from kernelfarm.service.logs import get_logger
 from kernelfarm.service.server import Registration, serve
 from kernelfarm.targets import target_facts

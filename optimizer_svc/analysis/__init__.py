@@ -1,0 +1,1 @@
+"""What passes ask about graphs and loop nests; nothing here changes anything."""

@@ -1,0 +1,138 @@
+"""Lookups over one Prims graph: producers, positions, types, ranges of its sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kernelfarm.errors import InternalError
+from kernelfarm.ir.graph_ir import Arg, Constant, Graph, Node, Ref, TensorType, refs_in, uses_of
+from kernelfarm.ir.prims import PRIMS, PrimKind
+from kernelfarm.ir.simplify import Bounds, Range
+from kernelfarm.ir.symbolic import Expr, as_expr, product_of
+
+VIEW_OPS = frozenset(name for name, prim in PRIMS.items() if prim.kind is PrimKind.VIEW)
+REDUCE_OPS = frozenset(name for name, prim in PRIMS.items() if prim.kind is PrimKind.REDUCE)
+GATHER_OPS = frozenset(name for name, prim in PRIMS.items() if prim.kind is PrimKind.INDEX)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFacts:
+    """One graph's lookups; values without a producer are inputs and constants."""
+
+    graph: Graph
+    producers: Mapping[int, Node]
+    positions: Mapping[int, int]
+    types: Mapping[int, TensorType]
+    consumers: Mapping[int, tuple[int, ...]]
+    bounds: Bounds
+
+    def is_storage(self, value: int) -> bool:
+        """True for values that lie in memory anyway: inputs, constants, results of extern nodes."""
+        node = self.producers.get(value)
+        return node is None or node.op == "extern"
+
+    def is_view(self, value: int) -> bool:
+        """True for the result of a view prim."""
+        node = self.producers.get(value)
+        return node is not None and node.op in VIEW_OPS
+
+    def base_of(self, value: int) -> int:
+        """The first value that is no view, going from operand to operand."""
+        while self.is_view(value):
+            value = operands(self.producers[value])[0]
+        return value
+
+    def numel(self, value: int) -> Expr:
+        """Number of elements of a value."""
+        return product_of(self.types[value].shape)
+
+
+def graph_facts(graph: Graph) -> GraphFacts:
+    """The lookups of a graph."""
+    producers: dict[int, Node] = {}
+    positions: dict[int, int] = {}
+    consumers: dict[int, list[int]] = {}
+    for position, node in enumerate(graph.nodes):
+        for value in node.results:
+            producers[value] = node
+            positions[value] = position
+        for value in dict.fromkeys(uses_of(node)):
+            consumers.setdefault(value, []).append(position)
+    return GraphFacts(
+        graph=graph,
+        producers=producers,
+        positions=positions,
+        types=graph.types(),
+        consumers={value: tuple(found) for value, found in consumers.items()},
+        bounds=size_bounds(graph),
+    )
+
+
+def size_bounds(graph: Graph) -> Bounds:
+    """Ranges of the graph's size symbols."""
+    return Bounds(
+        {
+            s.name: Range(as_expr(s.lower), None if s.upper is None else as_expr(s.upper))
+            for s in graph.symbols
+        }
+    )
+
+
+def operands(node: Node) -> tuple[int, ...]:
+    """Values of a prim's positional arguments."""
+    return tuple(value for arg in node.args for value in refs_in(arg))
+
+
+def outputs_read(graph: Graph) -> tuple[int, ...]:
+    """Values that the graph returns, in order, with repetition."""
+    return tuple(value for arg in graph.outputs for value in refs_in(arg))
+
+
+def constant_value(facts: GraphFacts, value: int) -> float | int | bool | None:
+    """The number that every element of a value is, if a `full` behind views makes it."""
+    node = facts.producers.get(facts.base_of(value))
+    if node is None or node.op != "full":
+        return None
+    number = node.attr("value")
+    return number if isinstance(number, int | float) else None
+
+
+def exprs_attr(node: Node, name: str) -> tuple[Expr, ...]:
+    """A tuple attribute of sizes.
+
+    Raises:
+        InternalError: the attribute is missing or holds something else.
+    """
+    found = node.attr(name)
+    if not isinstance(found, tuple):
+        raise InternalError(f"{node.op}: attribute {name!r} is {found!r}; expected a tuple")
+    return tuple(_expr_of(node, name, item) for item in found)
+
+
+def ints_attr(node: Node, name: str) -> tuple[int, ...]:
+    """A tuple attribute of plain integers (axes)."""
+    return tuple(item.as_int() for item in exprs_attr(node, name))
+
+
+def int_attr(node: Node, name: str) -> int:
+    """A plain integer attribute."""
+    return _expr_of(node, name, node.attr(name)).as_int()
+
+
+def constant_inputs(graph: Graph) -> tuple[int, ...]:
+    """Values of the graph's constants, in the order in which the plan numbers them."""
+    return tuple(i.value for i in graph.inputs if isinstance(i.kind, Constant))
+
+
+def references(values: tuple[int, ...]) -> tuple[Arg, ...]:
+    """Values as arguments."""
+    return tuple(Ref(value) for value in values)
+
+
+def _expr_of(node: Node, name: str, item: Arg) -> Expr:
+    if isinstance(item, Expr):
+        return item
+    if isinstance(item, int):
+        return as_expr(item)
+    raise InternalError(f"{node.op}: attribute {name!r} holds {item!r}; expected a size")

@@ -1,0 +1,86 @@
+"""Values that lie in memory whatever the schedule: inputs, constants, results of extern nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kernelfarm.dtypes import DType
+from kernelfarm.ir.graph_ir import Constant, Ref, TensorType, contiguous_strides
+from kernelfarm.ir.program_ir import BufferKind
+from optimizer_svc.analysis.graph_facts import GraphFacts
+from optimizer_svc.analysis.index_maps import Index
+from optimizer_svc.analysis.strided_views import (
+    StridedView,
+    is_same_layout,
+    view_between,
+)
+from optimizer_svc.analysis.verdicts import Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Memory that holds a value with these strides (elements); `position` as in `Buffer`."""
+
+    value: int
+    kind: BufferKind
+    dtype: DType
+    shape: Index
+    strides: Index
+    position: int = 0
+
+    def whole(self) -> StridedView:
+        """The view of all of it."""
+        return StridedView(self.value, self.shape, self.strides)
+
+
+def storage_of(value: int, kind: BufferKind, tensor: TensorType, position: int = 0) -> Storage:
+    """Storage with the type's strides; row-major where it states none."""
+    strides = contiguous_strides(tensor.shape) if tensor.strides is None else tensor.strides
+    return Storage(value, kind, tensor.dtype, tensor.shape, strides, position)
+
+
+def given_storages(facts: GraphFacts) -> dict[int, Storage]:
+    """Storages that exist without any kernel of ours, by value."""
+    found: dict[int, Storage] = {}
+    constants = 0
+    for number, source in enumerate(facts.graph.inputs):
+        if isinstance(source.kind, TensorType):
+            position = number - constants
+            found[source.value] = storage_of(source.value, BufferKind.INPUT, source.kind, position)
+        elif isinstance(source.kind, Constant):
+            kind = BufferKind.CONSTANT
+            found[source.value] = storage_of(source.value, kind, source.kind.type, constants)
+            constants += 1
+    for node in facts.graph.nodes:
+        if node.op == "extern":
+            for value, tensor in zip(node.results, node.types, strict=True):
+                found[value] = storage_of(value, BufferKind.EXTERN, tensor)
+    return found
+
+
+def output_aliases(facts: GraphFacts, storages: Mapping[int, Storage]) -> dict[int, StridedView]:
+    """Outputs (by position) that can be views of an extern result: nobody else returns it.
+
+    Views of inputs are no aliases: an output may be meant as a copy (`clone`), which Prims do not
+    tell apart, and the framework makes aliases of inputs itself.
+    """
+    found: dict[int, StridedView] = {}
+    taken: set[int] = set()
+    outputs = zip(facts.graph.outputs, facts.graph.output_types, strict=True)
+    for position, (arg, tensor) in enumerate(outputs):
+        if not isinstance(arg, Ref) or tensor is None:
+            continue
+        base = facts.base_of(arg.value)
+        node = facts.producers.get(base)
+        if node is None or node.op != "extern" or base in taken:
+            continue
+        view = view_between(facts, arg.value, storages[base].whole())
+        wanted = storage_of(arg.value, BufferKind.OUTPUT, tensor)
+        if isinstance(view, Refused) or not is_same_layout(
+            wanted.shape, view.strides, wanted.strides
+        ):
+            continue
+        found[position] = view
+        taken.add(base)
+    return found

@@ -1,0 +1,106 @@
+"""Views as strides: a view of a buffer that needs no copy, where one exists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from kernelfarm.errors import InternalError
+from kernelfarm.ir.graph_ir import Node, contiguous_strides
+from kernelfarm.ir.symbolic import ONE, ZERO, Expr
+from optimizer_svc.analysis.extents import is_empty
+from optimizer_svc.analysis.graph_facts import GraphFacts, exprs_attr, ints_attr, operands
+from optimizer_svc.analysis.index_maps import Index, reshape_groups
+from optimizer_svc.analysis.verdicts import Refused
+
+
+@dataclass(frozen=True, slots=True)
+class StridedView:
+    """A strided window on the storage of `source`; strides and offset in elements."""
+
+    source: int
+    shape: Index
+    strides: Index
+    offset: Expr = ZERO
+
+
+def view_between(facts: GraphFacts, value: int, source: StridedView) -> StridedView | Refused:
+    """`value` as a window on the source's storage, through the views that lie between them."""
+    chain: list[Node] = []
+    while value != source.source:
+        node = facts.producers[value]
+        chain.append(node)
+        value = operands(node)[0]
+    view = source
+    for node in reversed(chain):
+        found = viewed(node, view)
+        if isinstance(found, Refused):
+            return found
+        view = found
+    return view
+
+
+def viewed(node: Node, view: StridedView) -> StridedView | Refused:
+    """A view prim applied to a strided window.
+
+    Raises:
+        InternalError: the node is no view.
+    """
+    match node.op:
+        case "reshape":
+            return _reshaped(view, node.types[0].shape)
+        case "permute":
+            dims = ints_attr(node, "dims")
+            return replace(
+                view,
+                shape=tuple(view.shape[d] for d in dims),
+                strides=tuple(view.strides[d] for d in dims),
+            )
+        case "broadcast_in_dim":
+            return _broadcast(view, node)
+        case "slice":
+            return _sliced(view, node)
+        case "flip":
+            return Refused("a flipped axis has a negative stride")
+        case _:
+            raise InternalError(f"{node.op} is no view")
+
+
+def is_same_layout(shape: Index, a: Index, b: Index) -> bool:
+    """True if two strides of one shape address alike (strides of extents 1 do not matter)."""
+    return all(x is y or e is ONE for e, x, y in zip(shape, a, b, strict=True))
+
+
+def _reshaped(view: StridedView, shape: Index) -> StridedView | Refused:
+    strides = list(contiguous_strides(shape))
+    if is_empty(shape):
+        return replace(view, shape=shape, strides=tuple(strides))
+    for new_axes, old_axes in reshape_groups(shape, view.shape):
+        if not old_axes:
+            return Refused("sizes of a reshape cannot be matched")
+        for outer, inner in pairwise(old_axes):
+            if view.strides[outer] is not view.strides[inner] * view.shape[inner]:
+                return Refused("a reshape of axes that do not lie side by side needs a copy")
+        step = view.strides[old_axes[-1]]
+        for axis in reversed(new_axes):
+            strides[axis] = step
+            step = step * shape[axis]
+    return replace(view, shape=shape, strides=tuple(strides))
+
+
+def _broadcast(view: StridedView, node: Node) -> StridedView:
+    shape, dims = node.types[0].shape, ints_attr(node, "dims")
+    strides = [ZERO] * len(shape)
+    for axis, dim in enumerate(dims):
+        if view.shape[axis] is not ONE:
+            strides[dim] = view.strides[axis]
+    return replace(view, shape=shape, strides=tuple(strides))
+
+
+def _sliced(view: StridedView, node: Node) -> StridedView:
+    starts, steps = exprs_attr(node, "starts"), exprs_attr(node, "steps")
+    offset = view.offset
+    for start, stride in zip(starts, view.strides, strict=True):
+        offset = offset + start * stride
+    strides = tuple(step * stride for step, stride in zip(steps, view.strides, strict=True))
+    return replace(view, shape=node.types[0].shape, strides=strides, offset=offset)

@@ -1,0 +1,1 @@
+"""Which loop nests become one kernel: domains, their alignment, and the order of everything."""

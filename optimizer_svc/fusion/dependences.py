@@ -1,0 +1,80 @@
+"""The order of kernels and extern calls: a graph that stays acyclic while its nodes merge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+MAX_VISITS = 4000
+"""Nodes that one search for a path visits; beyond that the two are too far apart to fuse."""
+
+
+class Dependences:
+    """Nodes with edges from what makes a value to what reads it.
+
+    Every node has a level above those of all its predecessors, so that a search for a path between
+    two nodes looks only at what lies between their levels.
+    """
+
+    def __init__(self) -> None:
+        self._after: dict[int, set[int]] = {}
+        self._before: dict[int, set[int]] = {}
+        self._level: dict[int, int] = {}
+
+    def add(self, node: int, before: Iterable[int]) -> None:
+        """A node after all nodes that it depends on."""
+        found = {other for other in before if other != node}
+        self._after[node] = set()
+        self._before[node] = found
+        self._level[node] = 1 + max((self._level[other] for other in found), default=-1)
+        for other in found:
+            self._after[other].add(node)
+
+    def readers(self, node: int) -> frozenset[int]:
+        """Nodes that directly depend on a node."""
+        return frozenset(self._after[node])
+
+    def sources(self, node: int) -> frozenset[int]:
+        """Nodes that a node directly depends on."""
+        return frozenset(self._before[node])
+
+    def level(self, node: int) -> int:
+        """Length of the longest path that leads to a node, or more."""
+        return self._level[node]
+
+    def is_path_around(self, first: int, last: int) -> bool:
+        """True if `last` depends on `first` through a third node (or the search grew too long)."""
+        limit = self._level[last]
+        pending = [n for n in self._after[first] if n != last and self._level[n] < limit]
+        seen = set(pending)
+        while pending:
+            for other in self._after[pending.pop()]:
+                if other == last or len(seen) > MAX_VISITS:
+                    return True
+                if other not in seen and self._level[other] < limit:
+                    seen.add(other)
+                    pending.append(other)
+        return False
+
+    def merge(self, kept: int, gone: int) -> None:
+        """Makes two nodes one, under the first one's name; no path may lead around."""
+        before = (self._before[kept] | self._before.pop(gone)) - {kept, gone}
+        after = (self._after[kept] | self._after.pop(gone)) - {kept, gone}
+        for other in before:
+            self._after[other].discard(gone)
+            self._after[other].add(kept)
+        for other in after:
+            self._before[other].discard(gone)
+            self._before[other].add(kept)
+        self._before[kept], self._after[kept] = before, after
+        self._level[kept] = max(self._level[kept], self._level.pop(gone))
+        self._raise_levels(kept)
+
+    def _raise_levels(self, node: int) -> None:
+        pending = [node]
+        while pending:
+            current = pending.pop()
+            least = self._level[current] + 1
+            for other in self._after[current]:
+                if self._level[other] < least:
+                    self._level[other] = least
+                    pending.append(other)

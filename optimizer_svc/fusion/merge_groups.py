@@ -1,0 +1,175 @@
+"""Whether two groups can be one kernel, and the group that they become."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from kernelfarm.ir.simplify import Bounds, simplify
+from optimizer_svc.analysis.extents import likely_elems
+from optimizer_svc.analysis.index_maps import Index, ravel
+from optimizer_svc.analysis.storages import Storage
+from optimizer_svc.analysis.verdicts import Refused
+from optimizer_svc.fusion.alignment import (
+    Alignment,
+    Axes,
+    aligned,
+    chain_of,
+    matched_by_order,
+)
+from optimizer_svc.fusion.group import DomainAxis, Group, domain_bounds, joined, moved
+
+MAX_STATEMENTS = 400
+"""Body length: LLVM's time grows faster than linearly, and registers run out earlier."""
+MIN_ROWS = 8
+MAX_SERIAL_ELEMS = 1 << 16
+"""A fused reduction runs row by row: fewer rows than MIN_ROWS of more elements idle the chip."""
+
+Matches = list[tuple[Axes, Axes]]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeContext:
+    """Facts that a merge needs: storage shapes, ranges and hints of the sizes."""
+
+    storages: Mapping[int, Storage]
+    sizes: Bounds
+    hints: dict[str, int]
+
+
+def merge_groups(context: MergeContext, producer: Group, consumer: Group) -> Group | Refused:
+    """Both in one kernel; the consumer may read what the producer makes, not the other way."""
+    if producer.statements + consumer.statements > MAX_STATEMENTS:
+        return Refused(f"more than {MAX_STATEMENTS} statements")
+    verdict: Group | Refused = Refused("no common domain")
+    tried: set[str] = set()
+    for matches in _candidates(context, producer, consumer):
+        if isinstance(matches, Refused):
+            verdict = matches
+            continue
+        text = str([[[a.name for a in axes] for axes in pair] for pair in matches])
+        if text in tried:
+            continue
+        tried.add(text)
+        verdict = _merged(context, producer, consumer, matches)
+        if isinstance(verdict, Group):
+            return verdict
+    return verdict
+
+
+def _merged(
+    context: MergeContext, producer: Group, consumer: Group, matches: Matches
+) -> Group | Refused:
+    refusal = _unmatched(producer, consumer, matches)
+    if refusal is not None:
+        return refusal
+    alignment = aligned(producer.axes, consumer.axes, matches)
+    if isinstance(alignment, Refused):
+        return alignment
+    refusal = _too_serial(context, alignment)
+    if refusal is not None:
+        return refusal
+    bounds = domain_bounds(context.sizes, alignment.axes)
+    left = moved(producer, alignment.left, bounds)
+    right = moved(consumer, alignment.right, bounds)
+    for value, index in right.reads:
+        place = left.placements.get(value)
+        if place is not None and place != index:
+            return Refused(f"value {value} is read at other points than the one that makes it")
+    return joined(left, right, alignment.axes)
+
+
+def _unmatched(producer: Group, consumer: Group, matches: Matches) -> Refused | None:
+    """Only a side's whole reduction may stay unmatched, and only if the other side has none."""
+    mine = {axis.name for pair in matches for axis in pair[0]}
+    theirs = {axis.name for pair in matches for axis in pair[1]}
+    left = [axis for axis in producer.axes if axis.name not in mine]
+    right = [axis for axis in consumer.axes if axis.name not in theirs]
+    if left and right:
+        return Refused("both have axes of their own")
+    if left and (consumer.reduction or len(left) != len(producer.reduction)):
+        return Refused("the reader does not cover the producer's domain")
+    if right and (producer.reduction or len(right) != len(consumer.reduction)):
+        return Refused("the reader has more points than the producer: a broadcast through memory")
+    if any(not axis.is_reduction for axis in (*left, *right)):
+        return Refused("an axis that is not reduced exists on one side only")
+    return None
+
+
+def _too_serial(context: MergeContext, alignment: Alignment) -> Refused | None:
+    """Refuses rows that are too few and too long."""
+    rows = likely_elems((a.extent for a in alignment.axes if not a.is_reduction), context.hints)
+    row = likely_elems((a.extent for a in alignment.axes if a.is_reduction), context.hints)
+    if rows < MIN_ROWS and rows * row > MAX_SERIAL_ELEMS:
+        return Refused(f"{rows} rows of {row} elements are too few to work in parallel")
+    return None
+
+
+def _candidates(
+    context: MergeContext, producer: Group, consumer: Group
+) -> Iterator[Matches | Refused]:
+    """Ways to lay the two domains over each other, the most telling first."""
+    partial: list[Matches] = []
+    has_edge = False
+    for value, index in consumer.reads:
+        place = producer.placements.get(value)
+        if place is None:
+            continue
+        has_edge = True
+        found = _through(context, value, (producer, place), (consumer, index))
+        if found is None:
+            yield Refused(f"value {value} is read in no order that its producer could follow")
+        elif len(found) == 1:
+            yield found
+        else:
+            partial.append(found)
+    yield from _through_shared_reads(context, producer, consumer)
+    yield from partial
+    if not has_edge:
+        yield matched_by_order(producer.axes, consumer.axes)
+
+
+def _through_shared_reads(
+    context: MergeContext, producer: Group, consumer: Group
+) -> Iterator[Matches]:
+    """Matches by tensors that both read once over their whole domain."""
+    mine: dict[int, Index] = {}
+    for value, index in producer.reads:
+        mine.setdefault(value, index)
+    for value, index in consumer.reads:
+        if value in mine:
+            found = _through(context, value, (producer, mine[value]), (consumer, index))
+            if found is not None and len(found) == 1 and _covers(found[0], producer, consumer):
+                yield found
+
+
+def _covers(pair: tuple[Axes, Axes], producer: Group, consumer: Group) -> bool:
+    return len(pair[0]) == len(producer.axes) and len(pair[1]) == len(consumer.axes)
+
+
+def _through(
+    context: MergeContext, value: int, left: tuple[Group, Index], right: tuple[Group, Index]
+) -> Matches | None:
+    """Axes matched by the row-major position that both sides address in one tensor.
+
+    What the tensor does not count (a reduction that made it, a reader's axes along which it is
+    broadcast) is matched in order.
+    """
+    shape = context.storages[value].shape
+    chains: list[Axes] = []
+    rests: list[Axes] = []
+    for group, index in (left, right):
+        bounds = domain_bounds(context.sizes, group.axes)
+        chain = chain_of(simplify(ravel(index, shape), bounds), group.axes)
+        if chain is None:
+            return None
+        names = {axis.name for axis in chain}
+        chains.append(chain)
+        rests.append(_rest(group.axes, names))
+    if rests[0] and rests[1]:
+        return [(chains[0], chains[1]), (rests[0], rests[1])]
+    return [(chains[0], chains[1])]
+
+
+def _rest(axes: tuple[DomainAxis, ...], names: set[str]) -> Axes:
+    return [axis for axis in reversed(axes) if axis.name not in names]

@@ -1,0 +1,1 @@
+"""From a group of nests to a kernel in canonical form."""

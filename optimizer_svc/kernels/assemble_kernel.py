@@ -1,0 +1,165 @@
+"""Writes a group as one kernel: members in order, equal statements once, own values in SSA."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from kernelfarm.errors import InternalError
+from kernelfarm.ir.loop_ir import (
+    Access,
+    Axis,
+    IndexValue,
+    Indirect,
+    Kernel,
+    Load,
+    Param,
+    Statement,
+    Store,
+)
+from kernelfarm.ir.simplify import Bounds, Range
+from kernelfarm.ir.symbolic import ONE, ZERO, Expr, symbol
+from optimizer_svc.analysis.extents import is_empty
+from optimizer_svc.analysis.storages import Storage
+from optimizer_svc.fusion.group import Group, Member, domain_bounds
+from optimizer_svc.lowering.nest_body import NestBody
+from optimizer_svc.nest import NestStatement, Read, with_indices, with_operands
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A kernel with provisional names, and the values that its parameters are."""
+
+    kernel: Kernel
+    values: tuple[int, ...]
+
+
+def assemble_kernel(
+    group: Group, storages: Mapping[int, Storage], stored: Collection[int], sizes: Bounds
+) -> Draft:
+    """The kernel that computes a group and stores those of its values that are wanted in memory."""
+    body = _GroupBody(group, storages, sizes)
+    for member in group.members:
+        body.append(member)
+    writer = _Writer(storages)
+    numbers: dict[int, int] = {}
+    for number, statement in enumerate(body.statements):
+        numbers[number] = writer.add(statement, numbers)
+        for value in body.made_by(number):
+            if value in stored:
+                writer.store(value, group.placements[value], numbers[number])
+    kernel = Kernel(
+        name="fused",
+        params=tuple(writer.params.values()),
+        sizes=(),
+        outer=tuple(Axis(a.name, a.extent) for a in group.outer),
+        reduction=tuple(Axis(a.name, a.extent) for a in group.reduction),
+        body=tuple(writer.body),
+        comments=_comments(group),
+    )
+    return Draft(kernel, tuple(writer.params))
+
+
+def span_elems(storage: Storage) -> Expr:
+    """Elements from the first to the last that a storage addresses."""
+    if is_empty(storage.shape):
+        return ZERO
+    last = ZERO
+    for extent, stride in zip(storage.shape, storage.strides, strict=True):
+        last = last + (extent - ONE) * stride
+    return last + ONE
+
+
+class _GroupBody:
+    """All members' statements over the group's axes, equal ones once."""
+
+    def __init__(self, group: Group, storages: Mapping[int, Storage], sizes: Bounds) -> None:
+        self._body = NestBody()
+        self._storages = storages
+        self._bounds = domain_bounds(sizes, group.axes)
+        self._values: dict[int, int] = {}
+
+    @property
+    def statements(self) -> list[NestStatement]:
+        return self._body.statements
+
+    def made_by(self, number: int) -> list[int]:
+        """Members' values that a statement gives."""
+        return [value for value, made in self._values.items() if made == number]
+
+    def append(self, member: Member) -> None:
+        """Adds a nest; what it reads of the group must have been added."""
+        places = dict(member.places)
+        numbers: list[int] = []
+        for statement in member.nest.body:
+            moved = with_operands(with_indices(statement, places, self._bounds), numbers)
+            numbers.append(self._add(moved, places))
+        self._values[member.nest.value] = numbers[member.nest.result]
+
+    def _add(self, statement: NestStatement, places: dict[str, Expr]) -> int:
+        body = self._body
+        match statement:
+            case Read(value=value) if value in self._values:
+                return self._values[value]
+            case Indirect(symbol=name, value=value, extent=extent):
+                fresh = f"%{len(body.statements)}"
+                number = body.add(Indirect(fresh, value, extent), body.dtypes[value])
+                made = body.statements[number]
+                if not isinstance(made, Indirect):
+                    raise InternalError(f"statement {number} is {made}; expected an indirect index")
+                places[name] = symbol(made.symbol)
+                assert isinstance(self._bounds.ranges, dict)  # made by us, so that it can learn
+                self._bounds.ranges[made.symbol] = Range(ZERO, extent - ONE)
+                return number
+            case IndexValue(dtype=dtype, expr=expr):
+                return body.index_value(expr, dtype)
+            case Read(value=value):
+                return body.add(statement, self._storages[value].dtype)
+            case _:
+                return body.add(statement, statement.dtype)
+
+
+class _Writer:
+    """Turns statements over graph values into statements over buffers."""
+
+    def __init__(self, storages: Mapping[int, Storage]) -> None:
+        self.body: list[Statement] = []
+        self.params: dict[int, Param] = {}
+        self._storages = storages
+
+    def add(self, statement: NestStatement, numbers: Mapping[int, int]) -> int:
+        """Appends a statement whose operands have the numbers given; returns its own number."""
+        placed = with_operands(statement, numbers)
+        if isinstance(placed, Read):
+            param = self._param(placed.value, "in", Access.READ)
+            index = self._position(placed.value, placed.index)
+            self.body.append(Load(param.name, index, placed.mask, placed.other))
+        else:
+            self.body.append(placed)
+        return len(self.body) - 1
+
+    def store(self, value: int, index: tuple[Expr, ...], number: int) -> None:
+        """Appends the store of a value."""
+        param = self._param(value, "out", Access.WRITE)
+        self.body.append(Store(param.name, self._position(value, index), number))
+
+    def _param(self, value: int, kind: str, access: Access) -> Param:
+        found = self.params.get(value)
+        if found is None:
+            count = sum(param.access is access for param in self.params.values())
+            storage = self._storages[value]
+            found = Param(f"{kind}{count}", storage.dtype, span_elems(storage), access)
+            self.params[value] = found
+        return found
+
+    def _position(self, value: int, index: tuple[Expr, ...]) -> Expr:
+        total = ZERO
+        for part, stride in zip(index, self._storages[value].strides, strict=True):
+            total = total + part * stride
+        return total
+
+
+def _comments(group: Group) -> tuple[str, ...]:
+    origins = dict.fromkeys(origin for m in group.members for origin in m.nest.origins)
+    ordered = sorted(origins, key=lambda origin: origin[1])
+    return tuple(f"{op} <- captured node {number}" for op, number in ordered)

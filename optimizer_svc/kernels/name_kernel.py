@@ -1,0 +1,66 @@
+"""Canonical sizes and names of a kernel; equal kernels get equal names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from kernelfarm.ir.graph_ir import SizeSymbol
+from kernelfarm.ir.loop_ir import Compute, Indirect, Kernel, Load, Reduce, Statement
+from kernelfarm.ir.symbolic import Expr, symbol
+from optimizer_svc.kernels.rewrite_indices import all_exprs, rewrite_indices
+
+MAX_NAME_CHARS = 49
+"""The longest kernel name that Ascend's runtime takes."""
+MAX_NAMED_OPS = 4
+_ARITHMETIC = frozenset({"add", "sub", "mul", "div", "neg"})
+_GLUE = frozenset({"convert", "where", "ge", "lt", "logical_and", "logical_or"})
+
+
+def with_own_sizes(
+    kernel: Kernel, symbols: Mapping[str, SizeSymbol]
+) -> tuple[Kernel, tuple[Expr, ...]]:
+    """The kernel over sizes s0, s1, ... of its own, and the program's sizes that they are."""
+    used: dict[str, None] = {}
+    for expr in all_exprs(kernel):
+        used.update(dict.fromkeys(sorted(name for name in expr.symbols if name in symbols)))
+    names = {name: f"s{number}" for number, name in enumerate(used)}
+    sizes = tuple(replace(symbols[name], name=names[name]) for name in used)
+    if any(name != own for name, own in names.items()):
+        values = {name: symbol(own) for name, own in names.items()}
+        kernel = rewrite_indices(kernel, lambda expr: expr.substitute(values))
+    return replace(kernel, sizes=sizes), tuple(symbol(name) for name in used)
+
+
+def named_kernel(kernel: Kernel, digest: str) -> Kernel:
+    """The kernel under a name made of its main operations and (a part of) its digest."""
+    room = MAX_NAME_CHARS - len(digest) - 1
+    stem = "fused"
+    for op in _main_ops(kernel.body):
+        if len(stem) + len(op) + 1 <= room:
+            stem = f"{stem}_{op}"
+    return replace(kernel, name=f"{stem}_{digest}")
+
+
+def _main_ops(body: tuple[Statement, ...]) -> list[str]:
+    """What says most about the kernel, each once, in the body's order."""
+    ops = list(dict.fromkeys(_ops(body))) or ["copy"]
+    reductions = {s.op for s in body if isinstance(s, Reduce)}
+
+    def interest(op: str) -> int:
+        return 0 if op in reductions else 2 if op in _ARITHMETIC else 3 if op in _GLUE else 1
+
+    chosen = sorted(ops, key=interest)[:MAX_NAMED_OPS]
+    telling = [op for op in chosen if op not in _GLUE] or chosen
+    return [op for op in ops if op in telling]
+
+
+def _ops(body: tuple[Statement, ...]) -> Iterator[str]:
+    for statement in body:
+        match statement:
+            case Compute(op=op) | Reduce(op=op):
+                yield op
+            case Indirect():
+                yield "gather"
+            case Load() | _:
+                continue

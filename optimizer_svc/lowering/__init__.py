@@ -1,0 +1,1 @@
+"""How one materialized value becomes the straight-line body of a loop nest."""

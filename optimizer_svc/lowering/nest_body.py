@@ -1,0 +1,122 @@
+"""Statements under construction: equal statements are one, index arithmetic stays symbolic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kernelfarm.dtypes import DType
+from kernelfarm.ir.loop_ir import Compute, IndexValue, Indirect, Literal
+from kernelfarm.ir.symbolic import Expr, as_expr
+from optimizer_svc.lowering.literals import converted
+from optimizer_svc.nest import NestStatement
+
+_INDEX_ARITHMETIC: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+}
+
+
+class NestBody:
+    """A growing list of statements, each with the element type of its value."""
+
+    __slots__ = ("_numbers", "dtypes", "statements")
+
+    def __init__(self) -> None:
+        self.statements: list[NestStatement] = []
+        self.dtypes: list[DType] = []
+        self._numbers: dict[object, int] = {}
+
+    def add(self, statement: NestStatement, dtype: DType) -> int:
+        """The statement's number; an equal one is used again."""
+        key = _key(statement)
+        found = self._numbers.get(key)
+        if found is not None:
+            return found
+        number = self._numbers[key] = len(self.statements)
+        self.statements.append(statement)
+        self.dtypes.append(dtype)
+        return number
+
+    def literal(self, dtype: DType, value: float | int) -> int:
+        """A number of a type."""
+        if dtype.is_float:
+            return self.add(Literal(dtype, float(value)), dtype)
+        return self.add(Literal(dtype, int(value)), dtype)
+
+    def index_value(self, expr: Expr, dtype: DType = DType.I64) -> int:
+        """An index expression as a number."""
+        if expr.is_constant:
+            return self.literal(dtype, expr.constant)
+        if dtype in (DType.I64, DType.I32):
+            return self.add(IndexValue(dtype, expr), dtype)
+        return self.convert(self.add(IndexValue(DType.I64, expr), DType.I64), dtype)
+
+    def compute(self, op: str, operands: tuple[int, ...], dtype: DType) -> int:
+        """A scalar operation in its operands' own types, folded where that is exact."""
+        if op == "convert":
+            return self.convert(operands[0], dtype)
+        folded = self._folded_index(op, operands, dtype)
+        if folded is not None:
+            return folded
+        return self.add(Compute(op, operands, dtype), dtype)
+
+    def convert(self, operand: int, dtype: DType) -> int:
+        """The value in another type; a narrow value that was widened comes back as it was."""
+        source = self.dtypes[operand]
+        if source is dtype:
+            return operand
+        match self.statements[operand]:
+            case Literal(value=value):
+                number = converted(value, source, dtype)
+                if number is not None:
+                    return self.literal(dtype, number)
+            case IndexValue(expr=expr) if (source, dtype) == (DType.I32, DType.I64):
+                return self.index_value(expr)
+            case Compute(op="convert", operands=(inner,)) if self._is_round_trip(
+                inner, source, dtype
+            ):
+                return inner
+        return self.add(Compute("convert", (operand,), dtype), dtype)
+
+    def arithmetic(self, op: str, operands: tuple[int, ...], dtype: DType) -> int:
+        """A scalar operation, done in f32 where operands or result are narrow floats."""
+        wide = tuple(self.convert(v, self.dtypes[v].compute_dtype) for v in operands)
+        if wide == operands and dtype.compute_dtype is dtype:
+            return self.compute(op, operands, dtype)
+        return self.convert(self.compute(op, wide, dtype.compute_dtype), dtype)
+
+    def logical_and(self, left: int | None, right: int) -> int:
+        """Both conditions; a missing one holds."""
+        return right if left is None else self.compute("logical_and", (left, right), DType.BOOL)
+
+    def expr_of(self, number: int) -> Expr | None:
+        """The index expression that an i64 value is; None if it is computed otherwise."""
+        match self.statements[number]:
+            case IndexValue(expr=expr):
+                return expr
+            case Literal(value=int() as value):
+                return as_expr(value)
+        return None
+
+    def _folded_index(self, op: str, operands: tuple[int, ...], dtype: DType) -> int | None:
+        if dtype is not DType.I64 or op not in _INDEX_ARITHMETIC:
+            return None
+        left, right = (self.expr_of(v) for v in operands)
+        if left is None or right is None:
+            return None
+        return self.index_value(_INDEX_ARITHMETIC[op](left, right))
+
+    def _is_round_trip(self, inner: int, middle: DType, target: DType) -> bool:
+        narrow = target.compute_dtype is not target
+        return narrow and self.dtypes[inner] is target and middle in (DType.F32, DType.F64)
+
+
+def _key(statement: NestStatement) -> object:
+    match statement:
+        case Literal(dtype, value):
+            return ("literal", dtype, repr(value))  # 0.0 and -0.0 are equal but not the same
+        case Indirect(value=value, extent=extent):
+            return ("indirect", value, extent)
+        case _:
+            return statement

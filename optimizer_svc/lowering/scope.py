@@ -1,0 +1,43 @@
+"""Where a value is wanted: under which condition, and what is known of the indices there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelfarm.ir.simplify import Bounds, Range
+from kernelfarm.ir.symbolic import Expr, as_expr, symbol
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """`mask` is the statement that tells whether the value is wanted; None is always.
+
+    Under a mask the value at other points is unspecified, so `bounds` may rely on the mask.
+    """
+
+    mask: int | None
+    bounds: Bounds
+
+
+def narrowed(bounds: Bounds, part: Expr, low: Expr, limit: Expr) -> Bounds:
+    """The bounds where `low <= part < limit` holds, for a part that is a symbol plus a number."""
+    if len(part.symbols) != 1 or not (low.is_constant and limit.is_constant):
+        return bounds
+    name = next(iter(part.symbols))
+    shift = part - symbol(name)
+    known = bounds.ranges.get(name)
+    if not shift.is_constant or known is None:
+        return bounds
+    least, most = bounds.interval(symbol(name))
+    lower = low.constant - shift.constant
+    upper = limit.constant - 1 - shift.constant
+    return bounds.merged(
+        Bounds(
+            {
+                name: Range(
+                    as_expr(lower if least is None else max(lower, least)),
+                    as_expr(upper if most is None else min(upper, most)),
+                )
+            }
+        )
+    )

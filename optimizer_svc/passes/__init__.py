@@ -1,0 +1,1 @@
+"""The compiler's passes: one file each, values in and values out."""

@@ -1,0 +1,226 @@
+"""Decides which values lie in memory, where outputs go, and what extern operands look like.
+
+Forced: outputs, reductions, scans, and operands of extern nodes that are no strided view of
+something that lies in memory. By cost: values whose recomputation by several readers would read or
+compute too much. A value chosen by cost is a place where loops may be cut, not a store: if all its
+readers end in the kernel that makes it, it stays in a register.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kernelfarm.errors import InternalError
+from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType
+from kernelfarm.ir.program_ir import BufferKind
+from kernelfarm.ir.symbolic import Expr, as_expr, symbol
+from optimizer_svc.analysis.extents import is_single, likely_elems
+from optimizer_svc.analysis.graph_facts import (
+    GATHER_OPS,
+    REDUCE_OPS,
+    VIEW_OPS,
+    GraphFacts,
+    graph_facts,
+    operands,
+)
+from optimizer_svc.analysis.storages import (
+    Storage,
+    given_storages,
+    output_aliases,
+    storage_of,
+)
+from optimizer_svc.analysis.strided_views import StridedView, view_between
+from optimizer_svc.analysis.verdicts import Refused
+
+MAX_OPS_RECOMPUTED = 30
+"""Operations that several readers may repeat rather than read a result."""
+MAX_READS_RECOMPUTED = 2
+"""Tensors that several readers may read again: with three, a store and two loads are cheaper."""
+MAX_OPS_INLINE = 64
+"""Operations of one expression; also bounds the recursion that lowers it."""
+MIN_ELEMS_EXPANDED = 1 << 14
+"""Below this, recomputing an expanded value costs less than another launch."""
+MAX_OPS_EXPANDED = 8
+
+_HEAVY_WORDS = (
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh"
+    " atanh erf erfc sigmoid pow atan2"
+)
+_HEAVY = frozenset(_HEAVY_WORDS.split())
+_EXPANDING = GATHER_OPS | {"broadcast_in_dim", "cumsum"}
+
+
+@dataclass(frozen=True, slots=True)
+class Materialization:
+    """What lies in memory.
+
+    `members` are the values that nests compute, in graph order; `operand_views` maps operands of
+    extern nodes; `output_views` has one entry for each output.
+    """
+
+    facts: GraphFacts
+    storages: Mapping[int, Storage]
+    members: tuple[int, ...]
+    operand_views: Mapping[int, StridedView]
+    output_views: tuple[StridedView | Expr | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """Of one element, down to what is read: operations, tensors read, transcendental operations."""
+
+    ops: int
+    reads: frozenset[int]
+    heavy: int
+
+
+def choose_materialized(graph: Graph) -> Materialization:
+    """The choice for a graph whose outputs are separate values."""
+    facts = graph_facts(graph)
+    storages = given_storages(facts)
+    aliases = output_aliases(facts, storages)
+    _place_outputs(facts, storages, aliases)
+    views = _operand_views(facts, storages)
+    _place_costly(facts, storages)
+    members = [v for v, s in storages.items() if not facts.is_storage(v)]
+    members.sort(key=lambda v: facts.positions[v])
+    return Materialization(
+        facts=facts,
+        storages=storages,
+        members=tuple(members),
+        operand_views=views,
+        output_views=tuple(
+            aliases.get(position) or _output_view(arg, graph, storages)
+            for position, arg in enumerate(graph.outputs)
+        ),
+    )
+
+
+def _place_outputs(
+    facts: GraphFacts, storages: dict[int, Storage], aliases: Mapping[int, StridedView]
+) -> None:
+    outputs = zip(facts.graph.outputs, facts.graph.output_types, strict=True)
+    for position, (arg, tensor) in enumerate(outputs):
+        if isinstance(arg, Ref) and arg.value in facts.types and position not in aliases:
+            kind = tensor or facts.types[arg.value]
+            storages[arg.value] = storage_of(arg.value, BufferKind.OUTPUT, kind, position)
+
+
+def _output_view(
+    arg: Arg, graph: Graph, storages: Mapping[int, Storage]
+) -> StridedView | Expr | None:
+    match arg:
+        case Ref(value) if value in storages:
+            return storages[value].whole()
+        case Ref(value):
+            kinds = {i.value: i.kind for i in graph.inputs}
+            return symbol(str(kinds[value]))
+        case bool() | None:
+            return None
+        case int():
+            return as_expr(arg)
+        case Expr():
+            return arg
+        case _:
+            raise InternalError(f"output {arg!r}; expected a value, a size or None")
+
+
+def _operand_views(facts: GraphFacts, storages: dict[int, Storage]) -> dict[int, StridedView]:
+    views: dict[int, StridedView] = {}
+    for node in facts.graph.nodes:
+        if node.op != "extern":
+            continue
+        for value in operands(node):
+            if value not in views:
+                views[value] = _operand_view(facts, storages, value)
+    return views
+
+
+def _operand_view(facts: GraphFacts, storages: dict[int, Storage], value: int) -> StridedView:
+    """The operand as a view of memory; materializes what it views, or itself if that fails."""
+    nearest = value
+    while nearest not in storages and facts.is_view(nearest):
+        nearest = operands(facts.producers[nearest])[0]
+    source = storages.get(nearest) or _temporary(facts, nearest)
+    view = view_between(facts, value, source.whole())
+    if isinstance(view, Refused):
+        source = storages[value] = _temporary(facts, value)
+        return source.whole()
+    storages[nearest] = source
+    return view
+
+
+def _temporary(facts: GraphFacts, value: int) -> Storage:
+    tensor = facts.types[value]
+    return storage_of(value, BufferKind.TEMPORARY, TensorType(tensor.dtype, tensor.shape))
+
+
+def _place_costly(facts: GraphFacts, storages: dict[int, Storage]) -> None:
+    """Materializes reductions, scans, and what would be recomputed at too high a price."""
+    uses = _uses_through_views(facts)
+    hints = {s.name: s.hint for s in facts.graph.symbols if s.hint is not None}
+    costs: dict[int, _Cost] = {}
+    for node in facts.graph.nodes:
+        if node.op == "extern":
+            continue
+        value = node.results[0]
+        costs[value] = cost = _cost(node, costs, storages, facts)
+        if node.op in _EXPANDING:
+            _place_expanded(facts, storages, node, costs, hints)
+        if value in storages or node.op in VIEW_OPS:
+            continue
+        is_forced = node.op in REDUCE_OPS or node.op == "cumsum"
+        if is_forced or cost.ops > MAX_OPS_INLINE or (uses[value] > 1 and _is_costly(cost)):
+            storages[value] = _temporary(facts, value)
+
+
+def _is_costly(cost: _Cost) -> bool:
+    too_many_ops = cost.ops > MAX_OPS_RECOMPUTED or cost.heavy > 0
+    return too_many_ops or len(cost.reads) > MAX_READS_RECOMPUTED
+
+
+def _cost(
+    node: Node, costs: Mapping[int, _Cost], storages: Mapping[int, Storage], facts: GraphFacts
+) -> _Cost:
+    ops, heavy = int(node.op not in VIEW_OPS), int(node.op in _HEAVY)
+    reads: set[int] = set()
+    for value in operands(node):
+        if value in storages:
+            if not is_single(facts.types[value].shape):
+                reads.add(value)
+            continue
+        cost = costs[value]
+        ops, heavy = ops + cost.ops, heavy + cost.heavy
+        reads |= cost.reads
+    return _Cost(ops, frozenset(reads), heavy)
+
+
+def _place_expanded(
+    facts: GraphFacts,
+    storages: dict[int, Storage],
+    node: Node,
+    costs: Mapping[int, _Cost],
+    hints: dict[str, int],
+) -> None:
+    """Materializes an operand whose elements would each be computed for many elements."""
+    base = facts.base_of(operands(node)[0])
+    if base in storages:
+        return
+    cost = costs[base]
+    after = likely_elems(node.types[0].shape, hints)
+    before = likely_elems(facts.types[base].shape, hints)
+    if node.op == "cumsum":
+        after *= likely_elems(node.types[0].shape, hints)
+    is_dear = cost.heavy > 0 or cost.ops > MAX_OPS_EXPANDED
+    if is_dear and after >= MIN_ELEMS_EXPANDED and after >= 2 * before:
+        storages[base] = _temporary(facts, base)
+
+
+def _uses_through_views(facts: GraphFacts) -> dict[int, int]:
+    """How many nodes other than views read each value, directly or through views."""
+    uses = dict.fromkeys(facts.types, 0)
+    for node in reversed(facts.graph.nodes):
+        for value in dict.fromkeys(operands(node)):
+            uses[value] += uses[node.results[0]] if node.op in VIEW_OPS else 1
+    return uses

@@ -1,0 +1,51 @@
+"""Computes equal things once: nodes with the same prim, operands and attributes become one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref
+from optimizer_svc.analysis.graph_facts import operands
+
+
+def eliminate_common_subexpressions(graph: Graph) -> Graph:
+    """The graph with one node for equal ones; extern nodes stay apart (they may draw numbers)."""
+    same: dict[int, int] = {}
+    known: dict[object, Node] = {}
+    kept: list[Node] = []
+    for node in graph.nodes:
+        moved = with_values(node, same)
+        if node.op == "extern":
+            kept.append(moved)
+            continue
+        key = (node.op, operands(moved), exact(tuple(value for _, value in node.attrs)))
+        first = known.setdefault(key, moved)
+        if first is moved:
+            kept.append(moved)
+        else:
+            same.update(zip(node.results, first.results, strict=True))
+    if not same:
+        return graph
+    outputs = tuple(renamed(arg, same) for arg in graph.outputs)
+    return replace(graph, nodes=tuple(kept), outputs=outputs)
+
+
+def with_values(node: Node, same: dict[int, int]) -> Node:
+    """The node with operands replaced; the same object if none is."""
+    if not any(value in same for value in operands(node)):
+        return node
+    return replace(node, args=tuple(renamed(arg, same) for arg in node.args))
+
+
+def renamed(arg: Arg, same: dict[int, int]) -> Arg:
+    """The argument with values replaced."""
+    return Ref(same.get(arg.value, arg.value)) if isinstance(arg, Ref) else arg
+
+
+def exact(arg: Arg) -> object:
+    """A key under which 0.0, -0.0, 0 and False are different, and NaN equals itself."""
+    if isinstance(arg, tuple):
+        return tuple(exact(item) for item in arg)
+    if isinstance(arg, float):
+        return ("float", arg.hex())
+    return (type(arg), arg)

@@ -1,0 +1,206 @@
+"""Fuses loop nests into kernels: first where one reads what another makes, then side by side.
+
+Every merge is scored by the bytes of memory traffic that it saves; the best goes first. A refusal
+is kept with its reason, for the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from kernelfarm.ir.graph_ir import Node
+from optimizer_svc.analysis.verdicts import Refused
+from optimizer_svc.fusion.dependences import Dependences
+from optimizer_svc.fusion.group import Group
+from optimizer_svc.fusion.merge_groups import MergeContext, merge_groups
+from optimizer_svc.fusion.schedule import Schedule
+from optimizer_svc.nest import Nest
+from optimizer_svc.passes.choose_materialized import Materialization
+
+MAX_PARAMS = 24
+"""Buffers of one kernel: pointers live in registers, and each launch passes them."""
+NEIGHBOURS = 4
+"""Groups that a group is compared with on each side-by-side criterion."""
+MAX_DISTANCE = 96
+"""Graph nodes between two groups that share nothing but their domain."""
+MAX_UNRELATED_BYTES = 1 << 20
+"""Above this a launch costs little next to the traffic, and unrelated loops gain nothing."""
+MAX_REFUSALS_REPORTED = 400
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why two neighbouring groups are two kernels; each is named by a value that it makes."""
+
+    first: int
+    second: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """Kernels in the making and extern nodes in an order that respects all dependences.
+
+    `steps` holds groups and extern nodes; `stored` the values that somebody needs in memory.
+    """
+
+    steps: tuple[Group | Node, ...]
+    stored: frozenset[int]
+    refusals: tuple[Refusal, ...]
+    nests: int
+
+
+def fuse_nests(chosen: Materialization, nests: tuple[Nest, ...]) -> Fusion:
+    """The fused schedule."""
+    work = _Fuser(Schedule(chosen, nests))
+    work.until_stable(_vertical_pairs)
+    work.until_stable(_horizontal_pairs)
+    work.until_stable(_vertical_pairs)
+    schedule = work.schedule
+    return Fusion(
+        steps=tuple(_in_order(schedule)),
+        stored=frozenset(n.value for n in nests if schedule.is_stored(n.value)),
+        refusals=tuple(work.refusals.values())[:MAX_REFUSALS_REPORTED],
+        nests=len(nests),
+    )
+
+
+class _Fuser:
+    """Tries pairs of groups until no merge is left; remembers who was refused and why."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.refusals: dict[Pair, Refusal] = {}
+        self._context = MergeContext(
+            schedule.chosen.storages, schedule.chosen.facts.bounds, schedule.hints
+        )
+        self._versions: dict[int, int] = {}
+        self._tried: dict[Pair, Pair] = {}
+
+    def until_stable(self, pairs: Callable[[Schedule], Iterator[Pair]]) -> None:
+        """Merges pairs, best first, until a round changes nothing."""
+        while True:
+            found = sorted(dict.fromkeys(pairs(self.schedule)), key=self._rank)
+            merged = [self._try(pair) for pair in found]
+            if not any(merged):
+                return
+
+    def _rank(self, pair: Pair) -> tuple[int, int, int]:
+        first, second = pair
+        return -_saved_bytes(self.schedule, first, second), abs(second - first), first
+
+    def _try(self, pair: Pair) -> bool:
+        first, second = pair
+        groups = self.schedule.groups
+        if first not in groups or second not in groups:
+            return False
+        versions = self._versions.get(first, 0), self._versions.get(second, 0)
+        if self._tried.get(pair) == versions:
+            return False
+        self._tried[pair] = versions
+        verdict = self._merged(first, second)
+        if isinstance(verdict, Refused):
+            names = min(groups[first].placements), min(groups[second].placements)
+            self.refusals[pair] = Refusal(*names, verdict.reason)
+            return False
+        self.refusals.pop(pair, None)
+        self.schedule.replace(first, second, verdict)
+        self._versions[first] = versions[0] + 1
+        return True
+
+    def _merged(self, first: int, second: int) -> Group | Refused:
+        schedule = self.schedule
+        if _is_path_around(schedule.dependences, first, second):
+            return Refused("another kernel or extern step lies between them")
+        a, b = schedule.groups[first], schedule.groups[second]
+        if len(schedule.memory_values(a) | schedule.memory_values(b)) > MAX_PARAMS:
+            return Refused(f"more than {MAX_PARAMS} buffers")
+        return merge_groups(self._context, a, b)
+
+
+def _is_path_around(dependences: Dependences, first: int, second: int) -> bool:
+    if dependences.level(first) <= dependences.level(second):
+        return dependences.is_path_around(first, second)
+    return dependences.is_path_around(second, first)
+
+
+def _vertical_pairs(schedule: Schedule) -> Iterator[Pair]:
+    """Groups and the groups that read what they make."""
+    for name in schedule.groups:
+        for reader in sorted(schedule.dependences.readers(name)):
+            if reader in schedule.groups:
+                yield name, reader
+
+
+def _horizontal_pairs(schedule: Schedule) -> Iterator[Pair]:
+    """Independent groups that read one tensor, and those of one domain that lie close together."""
+    by_read: dict[int, list[int]] = {}
+    by_domain: dict[object, list[int]] = {}
+    for name, group in sorted(schedule.groups.items(), key=lambda item: item[1].position):
+        for value in dict.fromkeys(value for value, _ in group.reads):
+            by_read.setdefault(value, []).append(name)
+        by_domain.setdefault(group.size(), []).append(name)
+    for names in by_read.values():
+        yield from (pair for pair in _near(names) if _is_independent(schedule, pair))
+    for names in by_domain.values():
+        for pair in _near(names):
+            if _is_independent(schedule, pair) and _is_worth_merging(schedule, pair):
+                yield pair
+
+
+def _near(names: list[int]) -> Iterator[Pair]:
+    for number, name in enumerate(names):
+        for other in names[number + 1 : number + 1 + NEIGHBOURS]:
+            yield name, other
+
+
+def _is_independent(schedule: Schedule, pair: Pair) -> bool:
+    first, second = pair
+    edges = schedule.dependences
+    return first not in edges.readers(second) and second not in edges.readers(first)
+
+
+def _is_worth_merging(schedule: Schedule, pair: Pair) -> bool:
+    """True for loops without a common tensor if they feed one reader, or launches cost most."""
+    a, b = (schedule.groups[name] for name in pair)
+    if abs(a.position - b.position) > MAX_DISTANCE:
+        return False
+    readers = [schedule.dependences.readers(name) for name in pair]
+    if readers[0] & readers[1]:
+        return True
+    return sum(schedule.size_bytes(v) for g in (a, b) for v in g.placements) <= MAX_UNRELATED_BYTES
+
+
+def _saved_bytes(schedule: Schedule, first: int, second: int) -> int:
+    """Memory traffic that one kernel instead of two avoids."""
+    a, b = schedule.groups[first], schedule.groups[second]
+    reads = {value for value, _ in b.reads}
+    saved = 0
+    for value in a.placements:
+        if value in reads:
+            is_last = schedule.reading(value) <= {first, second}
+            saved += schedule.size_bytes(value) * (2 if is_last else 1)
+    shared = {value for value, _ in a.reads} & reads
+    return saved + sum(schedule.size_bytes(value) for value in shared)
+
+
+def _in_order(schedule: Schedule) -> Iterator[Group | Node]:
+    """Groups and extern nodes, each after what it depends on; else as the graph has them."""
+    place = {name: group.position for name, group in schedule.groups.items()}
+    place.update({name: name for name in schedule.externs})
+    done: set[int] = set()
+    for start in sorted(place, key=place.__getitem__):
+        pending = [start]
+        while pending:
+            name = pending[-1]
+            missing = [n for n in schedule.dependences.sources(name) if n not in done]
+            if missing and name not in done:
+                pending.extend(sorted(missing, key=place.__getitem__, reverse=True))
+                continue
+            pending.pop()
+            if name not in done:
+                done.add(name)
+                yield schedule.groups[name] if name in schedule.groups else schedule.externs[name]

@@ -1,0 +1,175 @@
+"""Writes the plan: buffers, steps over them, the arena, and the outputs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.graph_ir import Constant, Graph, Node, TensorType
+from kernelfarm.ir.program_ir import (
+    Buffer,
+    BufferKind,
+    ExternCall,
+    Launch,
+    Output,
+    Plan,
+    Program,
+    Step,
+    SymbolSource,
+    TensorView,
+)
+from kernelfarm.ir.symbolic import Expr, symbol
+from kernelfarm.targets import TargetFacts
+from optimizer_svc.analysis.graph_facts import operands
+from optimizer_svc.analysis.strided_views import StridedView
+from optimizer_svc.kernels.assemble_kernel import span_elems
+from optimizer_svc.passes.build_kernels import BuiltSteps, KernelUse
+from optimizer_svc.passes.choose_materialized import Materialization
+from optimizer_svc.plan.arena import Lifetime, plan_arena
+
+_PLACED_BY_POSITION = (BufferKind.INPUT, BufferKind.OUTPUT, BufferKind.CONSTANT)
+
+
+def plan_program(chosen: Materialization, built: BuiltSteps, target: TargetFacts) -> Program:
+    """The program.
+
+    Raises:
+        InvalidGraphError: a size symbol is used that no input tells.
+    """
+    writer = _PlanWriter(chosen)
+    steps = tuple(writer.step(number, step) for number, step in enumerate(built.steps))
+    outputs = tuple(writer.output(output) for output in chosen.output_views)
+    buffers, arena_bytes = writer.buffers()
+    plan = Plan(
+        target=target.name,
+        symbols=symbol_sources(chosen.facts.graph),
+        buffers=buffers,
+        arena_bytes=arena_bytes,
+        kernel_names=tuple(kernel.name for kernel in built.kernels),
+        steps=steps,
+        outputs=outputs,
+    )
+    return Program(built.kernels, plan)
+
+
+def symbol_sources(graph: Graph) -> tuple[SymbolSource, ...]:
+    """For every size symbol of the graph the input that tells it.
+
+    Raises:
+        InvalidGraphError: no input is the symbol or has it as an extent.
+    """
+    found: dict[str, SymbolSource] = {}
+    given = [source for source in graph.inputs if not isinstance(source.kind, Constant)]
+    for position, source in enumerate(given):
+        if isinstance(source.kind, str):
+            found[source.kind] = SymbolSource(source.kind, position, -1)
+    for position, source in enumerate(given):
+        if not isinstance(source.kind, TensorType):
+            continue
+        for axis, extent in enumerate(source.kind.shape):
+            for name in extent.symbols:
+                if extent is symbol(name):
+                    found.setdefault(name, SymbolSource(name, position, axis))
+    missing = [s.name for s in graph.symbols if s.name not in found]
+    if missing:
+        raise InvalidGraphError(
+            f"size symbol {missing[0]} is no input and no extent of one; expected either"
+        )
+    return tuple(found[s.name] for s in graph.symbols)
+
+
+class _PlanWriter:
+    """Names buffers as they come into use and follows how long temporaries live."""
+
+    def __init__(self, chosen: Materialization) -> None:
+        self._chosen = chosen
+        self._buffers: dict[int, Buffer] = {}
+        self._first: dict[int, int] = {}
+        self._last: dict[int, int] = {}
+        self._counts = {BufferKind.TEMPORARY: 0, BufferKind.EXTERN: 0}
+        views = (*chosen.operand_views.values(), *chosen.output_views)
+        self._viewed = {view.source for view in views if isinstance(view, StridedView)}
+
+    def step(self, number: int, step: KernelUse | Node) -> Step:
+        """One step of the plan."""
+        if isinstance(step, KernelUse):
+            names = tuple(self._used(value, number) for value in step.values)
+            return Launch(step.kernel, names, step.sizes)
+        views = self._chosen.operand_views
+        args = tuple(self._view(views[value], number) for value in operands(step))
+        return ExternCall(
+            node=_int(step, "node"),
+            op=str(step.attr("op")),
+            args=args,
+            results=tuple(self._result(value, number) for value in step.results),
+            is_contraction=step.attr("is_contraction") is True,
+        )
+
+    def output(self, output: StridedView | Expr | None) -> Output:
+        """One output of the plan."""
+        return self._view(output, None) if isinstance(output, StridedView) else output
+
+    def buffers(self) -> tuple[tuple[Buffer, ...], Expr]:
+        """All buffers in the order of first use, temporaries with offsets; bytes of the arena."""
+        arena = plan_arena(
+            [
+                Lifetime(
+                    value,
+                    buffer.size_elems * buffer.dtype.itemsize_bytes,
+                    self._first[value],
+                    self._last[value],
+                )
+                for value, buffer in self._buffers.items()
+                if buffer.kind is BufferKind.TEMPORARY
+            ]
+        )
+        placed = tuple(
+            replace(buffer, offset_bytes=arena.offsets.get(value))
+            for value, buffer in self._buffers.items()
+        )
+        return placed, arena.size_bytes
+
+    def _result(self, value: int, number: int) -> TensorView | None:
+        if value not in self._viewed and not self._chosen.facts.consumers.get(value):
+            return None
+        return self._view(self._chosen.storages[value].whole(), number)
+
+    def _view(self, view: StridedView, number: int | None) -> TensorView:
+        return TensorView(
+            buffer=self._used(view.source, number),
+            dtype=self._chosen.storages[view.source].dtype,
+            sizes=view.shape,
+            strides=view.strides,
+            offset_elems=view.offset,
+        )
+
+    def _used(self, value: int, number: int | None) -> str:
+        """The name of a value's buffer, which is in use at a step (None: by an output)."""
+        if value not in self._buffers:
+            self._buffers[value] = self._new_buffer(value)
+        if number is not None:
+            self._first.setdefault(value, number)
+            self._last[value] = number
+        return self._buffers[value].name
+
+    def _new_buffer(self, value: int) -> Buffer:
+        storage = self._chosen.storages[value]
+        kind = storage.kind
+        place = storage.position
+        if kind not in _PLACED_BY_POSITION:
+            place = self._counts[kind]
+            self._counts[kind] += 1
+        return Buffer(
+            name=f"{kind.value}{place}",
+            kind=kind,
+            dtype=storage.dtype,
+            size_elems=span_elems(storage),
+            position=place if kind in _PLACED_BY_POSITION else 0,
+        )
+
+
+def _int(node: Node, name: str) -> int:
+    value = node.attr(name)
+    if not isinstance(value, int):
+        raise InvalidGraphError(f"extern node: {name}={value!r}; expected an integer")
+    return value

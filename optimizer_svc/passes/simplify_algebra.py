@@ -1,0 +1,300 @@
+"""Rewrites that are exact for every element: nothing rounds differently, no sign of zero is lost.
+
+Forwarded: neutral elements, conversions that lose nothing, double negation, views that change
+nothing. Rewritten: small powers to products (as eager does), division by powers of two to products,
+reductions over single elements to reshapes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from kernelfarm.dtypes import DType
+from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType
+from kernelfarm.ir.symbolic import ONE, Expr
+from optimizer_svc.analysis.graph_facts import (
+    REDUCE_OPS,
+    VIEW_OPS,
+    GraphFacts,
+    constant_value,
+    graph_facts,
+    ints_attr,
+    operands,
+)
+from optimizer_svc.passes.eliminate_common_subexpressions import renamed, with_values
+
+Rule = Callable[["_Rewriter", Node], int | None]
+
+_INTEGER_DIGITS = {
+    DType.BOOL: 1,
+    DType.U8: 8,
+    DType.I8: 7,
+    DType.I16: 15,
+    DType.I32: 31,
+    DType.I64: 63,
+}
+_FLOAT_DIGITS = {DType.F64: 53, DType.F32: 24, DType.F16: 11, DType.BF16: 8}
+# What each float holds exactly of the narrower ones.
+_HELD = {
+    DType.F64: {DType.F32, DType.F16, DType.BF16, DType.F8E4M3FN, DType.F8E5M2},
+    DType.F32: {DType.F16, DType.BF16, DType.F8E4M3FN, DType.F8E5M2},
+    DType.F16: {DType.F8E5M2, DType.F8E4M3FN},
+    DType.BF16: {DType.F8E5M2, DType.F8E4M3FN},
+}
+
+
+def simplify_algebra(graph: Graph) -> Graph:
+    """The graph after one sweep of all rules, from the inputs to the outputs."""
+    rewriter = _Rewriter(graph)
+    for node in graph.nodes:
+        rewriter.visit(node)
+    return rewriter.graph()
+
+
+class _Rewriter:
+    """Walks the nodes in order; knows the rewritten producers so far."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._same: dict[int, int] = {}
+        self._nodes: list[Node] = []
+        self._producers: dict[int, Node] = {}
+        facts = graph_facts(graph)
+        self._types = dict(facts.types)
+        # Looks through the producers that this walk has rewritten.
+        self.facts: GraphFacts = replace(facts, producers=self._producers, types=self._types)
+        self._next = 1 + max([*facts.types, *(i.value for i in graph.inputs)], default=0)
+
+    def visit(self, node: Node) -> None:
+        """Keeps, replaces or forwards a node."""
+        node = with_values(node, self._same)
+        rule = _RULES.get(node.op)
+        found = None if rule is None else rule(self, node)
+        if found is not None:
+            self._same[node.results[0]] = found
+            return
+        self._nodes.append(node)
+        for value in node.results:
+            self._producers[value] = node
+
+    def graph(self) -> Graph:
+        """The rewritten graph; the same object if no rule applied."""
+        if not self._same:
+            return self._graph
+        outputs = tuple(renamed(arg, self._same) for arg in self._graph.outputs)
+        return replace(self._graph, nodes=tuple(self._nodes), outputs=outputs)
+
+    def dtype(self, value: int) -> DType:
+        """Element type of a value."""
+        return self._types[value].dtype
+
+    def shape(self, value: int) -> tuple[Expr, ...]:
+        """Extents of a value."""
+        return self._types[value].shape
+
+    def number(self, value: int) -> float | int | bool | None:
+        """The number that all elements are, if that is known."""
+        return constant_value(self.facts, value)
+
+    def producer(self, value: int) -> Node | None:
+        """The rewritten node that makes a value."""
+        return self._producers.get(value)
+
+    def emit(self, like: Node, op: str, values: tuple[int, ...], **attrs: Arg) -> int:
+        """A new node in the place of `like`, with its type and origins."""
+        node = Node(
+            op=op,
+            args=tuple(Ref(value) for value in values),
+            attrs=tuple(sorted(attrs.items())),
+            results=(self._next,),
+            types=(TensorType(like.types[0].dtype, like.types[0].shape),),
+            origins=like.origins,
+            location=like.location,
+        )
+        self._next += 1
+        self._types[node.results[0]] = node.types[0]
+        self.visit(node)
+        return self._same.get(node.results[0], node.results[0])
+
+    def full(self, like: Node, value: float | int | bool) -> int:
+        """A constant with the type of `like`."""
+        kind = like.types[0]
+        return self.emit(like, "full", (), dtype=kind.dtype, shape=kind.shape, value=value)
+
+
+def _forward_neutral(right: float, *, commutes: bool) -> Rule:
+    """x op right = x exactly; for floats the caller picks a `right` for which that holds."""
+
+    def rule(rewriter: _Rewriter, node: Node) -> int | None:
+        a, b = operands(node)
+        if _is(rewriter.number(b), right, node):
+            return a
+        return b if commutes and _is(rewriter.number(a), right, node) else None
+
+    return rule
+
+
+def _is(number: float | int | bool | None, wanted: float, node: Node) -> bool:
+    if number is None or number != wanted:
+        return False
+    is_float = node.types[0].dtype.is_float
+    return not is_float or math.copysign(1.0, float(number)) == math.copysign(1.0, wanted)
+
+
+def _division(rewriter: _Rewriter, node: Node) -> int | None:
+    a, b = operands(node)
+    number = rewriter.number(b)
+    if number is None or not node.types[0].dtype.is_float or number == 0:
+        return None
+    if number == 1:
+        return a
+    mantissa, exponent = math.frexp(abs(float(number)))
+    # 1/c of a power of two is exact as long as it is a normal number of every float type.
+    if mantissa != 0.5 or not -14 < exponent < 15 or node.types[0].dtype not in _FLOAT_DIGITS:
+        return None
+    kind = node.types[0]
+    scale = rewriter.emit(
+        node, "full", (), dtype=kind.dtype, shape=kind.shape, value=1.0 / float(number)
+    )
+    return rewriter.emit(node, "mul", (a, scale))
+
+
+def _power(rewriter: _Rewriter, node: Node) -> int | None:
+    a, b = operands(node)
+    number = rewriter.number(b)
+    if number == 1:
+        return a
+    if number == 2:
+        return rewriter.emit(node, "mul", (a, a))
+    if number == 3:
+        return rewriter.emit(node, "mul", (rewriter.emit(node, "mul", (a, a)), a))
+    return None
+
+
+def _double(rewriter: _Rewriter, node: Node) -> int | None:
+    (a,) = operands(node)
+    inner = rewriter.producer(a)
+    return operands(inner)[0] if inner is not None and inner.op == node.op else None
+
+
+def _logical_and(rewriter: _Rewriter, node: Node) -> int | None:
+    if node.types[0].dtype is not DType.BOOL:
+        return None
+    a, b = operands(node)
+    for value, other in ((a, b), (b, a)):
+        number = rewriter.number(value)
+        if number is not None:
+            return other if number else rewriter.full(node, value=False)
+    return a if a == b else None
+
+
+def _logical_or(rewriter: _Rewriter, node: Node) -> int | None:
+    if node.types[0].dtype is not DType.BOOL:
+        return None
+    a, b = operands(node)
+    for value, other in ((a, b), (b, a)):
+        number = rewriter.number(value)
+        if number is not None:
+            return rewriter.full(node, value=True) if number else other
+    return a if a == b else None
+
+
+def _where(rewriter: _Rewriter, node: Node) -> int | None:
+    condition, a, b = operands(node)
+    number = rewriter.number(condition)
+    if number is not None:
+        return a if number else b
+    return a if a == b else None
+
+
+def _convert(rewriter: _Rewriter, node: Node) -> int | None:
+    (a,) = operands(node)
+    target = node.types[0].dtype
+    if rewriter.dtype(a) is target:
+        return a
+    inner = rewriter.producer(a)
+    if inner is None or inner.op != "convert":
+        return _converted_number(rewriter, node, rewriter.number(a))
+    (source,) = operands(inner)
+    if not _holds(rewriter.dtype(a), rewriter.dtype(source)):
+        return None
+    if rewriter.dtype(source) is target:
+        return source
+    return rewriter.emit(node, "convert", (source,), dtype=target)
+
+
+def _converted_number(
+    rewriter: _Rewriter, node: Node, number: float | int | bool | None
+) -> int | None:
+    """A constant converted where every type holds it: small whole numbers."""
+    target = node.types[0].dtype
+    if number is None or not math.isfinite(number) or int(number) != number:
+        return None
+    if target is DType.BOOL:
+        return rewriter.full(node, bool(number))
+    is_signed = target is not DType.U8
+    if abs(number) > 127 or (number < 0 and not is_signed) or target not in _EXACT_TARGETS:
+        return None
+    if number == 0 and math.copysign(1.0, number) < 0:
+        return None
+    return rewriter.full(node, float(number) if target.is_float else int(number))
+
+
+_EXACT_TARGETS = frozenset({*_INTEGER_DIGITS, *_FLOAT_DIGITS})
+
+
+def _holds(wide: DType, narrow: DType) -> bool:
+    """True if every number of one type is a number of the other."""
+    if wide is narrow:
+        return True
+    if wide.is_float:
+        if narrow.is_float:
+            return narrow in _HELD.get(wide, ())
+        return _INTEGER_DIGITS[narrow] <= _FLOAT_DIGITS.get(wide, 0)
+    if narrow.is_float or wide is DType.BOOL:
+        return False
+    has_sign = narrow not in (DType.BOOL, DType.U8)
+    return _INTEGER_DIGITS[narrow] <= _INTEGER_DIGITS[wide] and not (has_sign and wide is DType.U8)
+
+
+def _view(rewriter: _Rewriter, node: Node) -> int | None:
+    """Forwards views that change nothing."""
+    (a,) = operands(node)
+    if node.op in ("reshape", "broadcast_in_dim", "slice"):
+        return a if rewriter.shape(a) == node.types[0].shape else None
+    dims = ints_attr(node, "dims")
+    if node.op == "permute":
+        return a if list(dims) == list(range(len(dims))) else None
+    return a if all(rewriter.shape(a)[dim] is ONE for dim in dims) else None
+
+
+def _single_reduction(rewriter: _Rewriter, node: Node) -> int | None:
+    (a,) = operands(node)
+    shape = rewriter.shape(a)
+    if any(shape[dim] is not ONE for dim in ints_attr(node, "dims")):
+        return None
+    if node.op.startswith("arg"):
+        return rewriter.full(node, 0)
+    return rewriter.emit(node, "reshape", (a,), shape=node.types[0].shape)
+
+
+_RULES: dict[str, Rule] = {
+    "add": _forward_neutral(-0.0, commutes=True),
+    "sub": _forward_neutral(0.0, commutes=False),
+    "mul": _forward_neutral(1.0, commutes=True),
+    "div": _division,
+    "pow": _power,
+    "neg": _double,
+    "logical_not": _double,
+    "bitwise_not": _double,
+    "bit_and": _logical_and,
+    "logical_and": _logical_and,
+    "bit_or": _logical_or,
+    "logical_or": _logical_or,
+    "where": _where,
+    "convert": _convert,
+    **dict.fromkeys(VIEW_OPS, _view),
+    **dict.fromkeys(REDUCE_OPS, _single_reduction),
+}

@@ -1,0 +1,72 @@
+"""The compiler: a Prims graph becomes loop kernels and a plan, pass by pass.
+
+Pure: the same graph and target give the same program, byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.ir.program_ir import Program
+from kernelfarm.targets import TargetFacts
+from optimizer_svc.passes.build_kernels import build_kernels
+from optimizer_svc.passes.choose_materialized import choose_materialized
+from optimizer_svc.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
+from optimizer_svc.passes.eliminate_dead_nodes import eliminate_dead_nodes
+from optimizer_svc.passes.fuse_nests import fuse_nests
+from optimizer_svc.passes.lower_nests import lower_nests
+from optimizer_svc.passes.plan_program import plan_program
+from optimizer_svc.passes.report_fusion import report_fusion
+from optimizer_svc.passes.separate_outputs import separate_outputs
+from optimizer_svc.passes.simplify_algebra import simplify_algebra
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One step of the compiler: `run` takes the facts that it needs, returns the one it gives."""
+
+    name: str
+    run: Callable[..., Any]
+    needs: tuple[str, ...]
+    gives: str
+
+
+PASSES: tuple[Pass, ...] = (
+    Pass("simplify-algebra", simplify_algebra, ("graph",), "graph"),
+    Pass("eliminate-common-subexpressions", eliminate_common_subexpressions, ("graph",), "graph"),
+    Pass("eliminate-dead-nodes", eliminate_dead_nodes, ("graph",), "graph"),
+    Pass("separate-outputs", separate_outputs, ("graph",), "graph"),
+    Pass("choose-materialized", choose_materialized, ("graph",), "chosen"),
+    Pass("lower-nests", lower_nests, ("chosen",), "nests"),
+    Pass("fuse-nests", fuse_nests, ("chosen", "nests"), "fusion"),
+    Pass("build-kernels", build_kernels, ("chosen", "fusion"), "built"),
+    Pass("plan-program", plan_program, ("chosen", "built", "target"), "program"),
+    Pass("report-fusion", report_fusion, ("fusion", "program"), "report"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Optimized:
+    """A program, and its stages as (name, text): prims, loops, plan, report."""
+
+    program: Program
+    stages: tuple[tuple[str, str], ...]
+
+
+def optimize(graph: Graph, target: TargetFacts) -> Optimized:
+    """The program of a Prims graph.
+
+    Raises:
+        InvalidGraphError: a size symbol is used that no input tells.
+        InternalError: the graph is no well-formed Prims graph.
+    """
+    facts: dict[str, Any] = {"graph": graph, "target": target}
+    for step in PASSES:
+        facts[step.gives] = step.run(*(facts[name] for name in step.needs))
+    from optimizer_svc.stages import stage_texts  # noqa: PLC0415 - until texts exist
+
+    program: Program = facts["program"]
+    return Optimized(program, stage_texts(facts["graph"], program, facts["report"]))

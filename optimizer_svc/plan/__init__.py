@@ -1,0 +1,1 @@
+"""Memory and order of a program's steps."""

@@ -1,0 +1,18 @@
+"""The compiler's stages as texts."""
+
+from __future__ import annotations
+
+from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.ir.program_ir import Program
+from kernelfarm.ir.text import print_graph, print_kernel, print_plan
+
+
+def stage_texts(graph: Graph, program: Program, report: str) -> tuple[tuple[str, str], ...]:
+    """(name, text) of every stage: the graph after its passes, kernels, the plan, the report."""
+    kernels = "\n\n".join(print_kernel(kernel) for kernel in program.kernels)
+    return (
+        ("prims", print_graph(graph)),
+        ("loops", kernels),
+        ("plan", print_plan(program.plan)),
+        ("report", report),
+    )
