@@ -1,0 +1,113 @@
+"""The CPU's code generator: one general variant of each kernel, as a shared library."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import platform
+from functools import lru_cache
+from importlib import resources
+
+from codegen_svc.backends.contract import Backend, ToolStatus
+from codegen_svc.backends.cpu import link, llvm_toolchain
+from codegen_svc.emitters.llvm_kernel import emit_llvm
+from kernelfarm.errors import UnavailableError
+from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
+from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.targets import TargetFacts
+
+# `int32_t symbol(void *const *buffers, const int64_t *sizes, int32_t threads)`; `arguments` lists
+# what lies in the two tables, in order.
+ABI = "kf-cpu-1"
+
+
+class CpuBackend:
+    """Loop kernels to LLVM IR, assembly, an ELF object and a shared library."""
+
+    @property
+    def vendor(self) -> str:
+        """`cpu`."""
+        return "cpu"
+
+    def tools(self) -> tuple[ToolStatus, ...]:
+        """LLVM and the linker."""
+        return (
+            _status("LLVM", llvm_toolchain.llvm_version, llvm_toolchain.LLVMLITE_REMEDY),
+            _status("LLD", link.linker_version, link.LINKER_REMEDY),
+        )
+
+    def fingerprint(self) -> str:
+        """Digest over the tools' versions, this machine's assembler, and the emitter's sources.
+
+        Raises:
+            UnavailableError: llvmlite or triton is missing.
+        """
+        versions = f"{llvm_toolchain.llvm_version()}; {link.linker_version()}; {platform.machine()}"
+        return hashlib.sha256(f"{versions}; {_sources_digest()}".encode()).hexdigest()
+
+    def build(self, kernel: Kernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
+        """One variant without a guard.
+
+        Raises:
+            KernelRejectedError: the kernel uses what CPU code cannot express.
+            UnavailableError: llvmlite or triton is missing.
+        """
+        code = llvm_toolchain.code_target(target)
+        llir = emit_llvm(kernel, code)
+        compiled = llvm_toolchain.compile_module(llir, code)
+        library = link.link_shared(compiled.object)
+        stages = (
+            *_kernel_text(kernel),
+            _text("llir", llir),
+            _text("llir_opt", compiled.llir_opt),
+            _text("asm", compiled.asm),
+            StageText("object", compiled.object, is_text=False),
+            StageText("so", library, is_text=False),
+        )
+        launch = LaunchFacts(
+            symbol=kernel.name,
+            arguments=("buffer",) * len(kernel.params) + ("size",) * len(kernel.sizes) + ("threads",),
+            extras=(("abi", ABI), ("cpu_flags", target.extra("cpu_flags"))),
+        )
+        return (BuiltKernel("so", stages, launch),)
+
+    def makes_runnable_binaries(self) -> bool:
+        """True: the library runs wherever its target's processor is."""
+        return True
+
+
+def _kernel_text(kernel: Kernel) -> tuple[StageText, ...]:
+    if importlib.util.find_spec("kernelfarm.ir.text") is None:
+        return ()
+    printer = importlib.import_module("kernelfarm.ir.text")
+    return (_text("kernel", printer.print_kernel(kernel)),)
+
+
+def _text(name: str, content: str) -> StageText:
+    return StageText(name, content.encode(), is_text=True)
+
+
+def _status(name: str, version: object, remedy: str) -> ToolStatus:
+    if not callable(version):
+        raise TypeError(f"expected a function that gives a version, got {version!r}")
+    try:
+        return ToolStatus(name, version(), is_found=True, is_required=True)
+    except UnavailableError:
+        return ToolStatus(name, "", is_found=False, is_required=True, remedy=remedy)
+
+
+@lru_cache(maxsize=1)
+def _sources_digest() -> str:
+    """SHA-256 over every file that shapes this backend's output."""
+    digest = hashlib.sha256()
+    for package in ("codegen_svc.emitters", "codegen_svc.backends.cpu"):
+        entries = sorted(resources.files(package).iterdir(), key=lambda entry: entry.name)
+        for entry in entries:
+            is_ours = package.endswith("cpu") or entry.name.startswith("llvm_")
+            if is_ours and entry.name.endswith(".py"):
+                digest.update(entry.name.encode() + b"\0" + entry.read_bytes())
+    return digest.hexdigest()
+
+
+BACKEND: Backend = CpuBackend()

@@ -1,0 +1,121 @@
+"""LLVM through llvmlite: parses, optimizes and assembles modules for a CPU target."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import metadata
+from typing import Any
+
+from codegen_svc.emitters.llvm_kernel import CodeTarget
+from kernelfarm.errors import InternalError, KernelRejectedError, UnavailableError
+from kernelfarm.targets import TargetFacts
+
+LLVMLITE_REMEDY = "pip install 'llvmlite==0.50.*'"
+# Architectures whose assembler llvmlite registers when it runs on them.
+_NATIVE_ASSEMBLERS = {"x86_64": "x86_64", "AMD64": "x86_64", "aarch64": "aarch64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """One module's stages: optimized IR, assembly, and the ELF object assembled from it."""
+
+    llir_opt: str
+    asm: str
+    object: bytes
+
+
+@lru_cache(maxsize=1)
+def binding() -> Any:
+    """llvmlite's binding module with every target registered.
+
+    Raises:
+        UnavailableError: llvmlite is not installed.
+    """
+    try:
+        import llvmlite.binding as llvm  # noqa: PLC0415 - services without a CPU queue lack it
+    except ImportError as error:
+        raise UnavailableError(f"llvmlite is missing: {LLVMLITE_REMEDY}") from error
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    llvm.initialize_native_asmparser()
+    return llvm
+
+
+def llvm_version() -> str:
+    """Versions of llvmlite and of the LLVM in it.
+
+    Raises:
+        UnavailableError: llvmlite is not installed.
+    """
+    number = ".".join(map(str, binding().llvm_version_info))
+    return f"llvmlite {metadata.version('llvmlite')}, LLVM {number}"
+
+
+@lru_cache(maxsize=16)
+def _machine(triple: str, cpu: str, features: str) -> Any:
+    llvm = binding()
+    try:
+        target = llvm.Target.from_triple(triple)
+    except RuntimeError as error:
+        raise KernelRejectedError(f"LLVM does not know the target {triple!r}: {error}") from error
+    return target.create_target_machine(
+        cpu=cpu, features=features, opt=3, reloc="pic", codemodel="default"
+    )
+
+
+def code_target(target: TargetFacts) -> CodeTarget:
+    """What LLVM is told of a chip."""
+    triple, cpu, features = (target.extra(key) for key in ("triple", "cpu", "features"))
+    layout = str(_machine(triple, cpu, features).target_data)
+    return CodeTarget(triple, layout, cpu, features, target.vector_bytes * 8)
+
+
+def has_assembler(triple: str) -> bool:
+    """True if LLVM can assemble text for the target in this process."""
+    return triple.partition("-")[0] == _NATIVE_ASSEMBLERS.get(platform.machine())
+
+
+def compile_module(llir: str, target: CodeTarget) -> Compiled:
+    """Optimizes and assembles a module.
+
+    Raises:
+        InternalError: the text is no valid LLVM IR: a bug of the emitter.
+    """
+    llvm = binding()
+    machine = _machine(target.triple, target.cpu, target.features)
+    try:
+        module = llvm.parse_assembly(llir)
+    except RuntimeError as error:
+        raise InternalError(f"the CPU emitter wrote invalid LLVM IR: {error}") from error
+    _optimize(llvm, machine, module)
+    llir_opt = str(module)
+    # Code generation changes the module that it reads, so a second run over it gives other code:
+    # the object is made from the assembly or, where there is no assembler, from the printed IR.
+    asm = machine.emit_assembly(module)
+    if has_assembler(target.triple):
+        return Compiled(llir_opt, asm, _assemble(llvm, machine, asm, target))
+    again = llvm.parse_assembly(llir_opt)
+    return Compiled(llir_opt, asm, machine.emit_object(again))
+
+
+def _optimize(llvm: Any, machine: Any, module: Any) -> None:
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+
+
+def _assemble(llvm: Any, machine: Any, asm: str, target: CodeTarget) -> bytes:
+    """Assembles by way of a module that consists of inline assembly: a quarter of codegen's time."""
+    text = (
+        f'target datalayout = "{target.data_layout}"\n'
+        f'target triple = "{target.triple}"\nmodule asm "{_escaped(asm)}"\n'
+    )
+    return bytes(machine.emit_object(llvm.parse_assembly(text)))
+
+
+def _escaped(text: str) -> str:
+    return "".join(
+        c if " " <= c <= "~" and c not in '"\\' else f"\\{ord(c):02X}" for c in text
+    )

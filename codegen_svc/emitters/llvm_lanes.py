@@ -1,0 +1,135 @@
+"""A unit that is a block of lanes: the innermost loop of every phase runs over a stretch of an axis.
+
+Pointwise kernels have no phases, only a last loop that stores. With a reduction, each lane has its
+running value in a stack array; nothing is hoisted, since all else is cheap to compute again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from codegen_svc.emitters.llvm_accumulate import accumulator_dtype, combine, finished, identity
+from codegen_svc.emitters.llvm_schedule import WIDE_SUM_EXTENT, Accumulator, Phase
+from codegen_svc.emitters.llvm_text import I64, Value, integer
+from codegen_svc.emitters.llvm_types import convert, memory_type
+from codegen_svc.emitters.llvm_unit import ZERO_I64, UnitContext, write_loop
+from codegen_svc.emitters.llvm_values import Scope, from_memory, to_memory
+from kernelfarm.dtypes import DType
+from kernelfarm.ir.loop_ir import Axis
+
+LANE = "lane"
+LaneBody = Callable[[Scope], None]
+
+
+class LaneWriter:
+    """Writes units that are blocks of lanes."""
+
+    def __init__(self, context: UnitContext, lane: Axis) -> None:
+        self._context = context
+        self._fn = context.fn
+        self._lane = lane
+        self._accumulators = context.accumulators()
+        self._by_key = {a.key: a for p in context.schedule.phases for a in p.accumulators}
+        self._arrays: dict[str, Value] = {}
+        self._first = self._width = ZERO_I64
+        self._writer = context.value_writer(self._read_reduction, lambda n, value, scope: None)
+
+    def write(self, symbols: dict[str, Value]) -> None:
+        """One unit; `symbols` holds the other outer axes, the block's number and the sizes."""
+        scope = Scope(dict(symbols))
+        self._place_block(scope)
+        schedule = self._context.schedule
+        for phase in schedule.phases:
+            self._write_phase(phase, scope)
+        if schedule.final_stores:
+            self._over_lanes(scope, lambda inner: self._store_all(schedule.final_stores, inner))
+
+    def _place_block(self, scope: Scope) -> None:
+        """First lane and number of lanes of the block."""
+        fn, lane, size = self._fn, self._lane, self._context.schedule.lane_block
+        block = scope.symbols[f"{lane.name}_block"]
+        self._first = fn.op("mul nsw", block, integer(size, I64), wish=f"{lane.name}.first")
+        self._width = integer(size, I64)
+        if lane.extent.is_constant and lane.extent.constant % size == 0:
+            return
+        extent = self._context.index.write(lane.extent, scope.symbols)
+        left = fn.op("sub nsw", extent, self._first, wish=f"{lane.name}.left")
+        self._width = fn.intrinsic("smin", left, self._width, wish=f"{lane.name}.width")
+
+    def _over_lanes(self, scope: Scope, body: LaneBody) -> None:
+        fn, lane = self._fn, self._lane
+
+        def point(i: Value) -> None:
+            at = fn.op("add nsw", self._first, i, wish=f"{lane.name}.at")
+            body(scope.inner(**{lane.name: at, LANE: i}))
+
+        write_loop(fn, lane.name, (ZERO_I64, self._width), point, is_inner=True)
+
+    def _store_all(self, stores: tuple[int, ...], scope: Scope) -> None:
+        for number in stores:
+            self._writer.store(number, scope)
+
+    def _write_phase(self, phase: Phase, scope: Scope) -> None:
+        size = self._context.schedule.lane_block
+        for a in phase.accumulators:
+            kind = memory_type(self._running(a))
+            self._arrays[a.key] = self._fn.alloca(a.key, kind, max(size, 2))
+        if phase.accumulators:
+            self._over_lanes(scope, lambda inner: self._start(phase, inner))
+        self._nest(phase, 0, scope)
+
+    def _nest(self, phase: Phase, level: int, scope: Scope) -> None:
+        axes = self._context.schedule.reduction
+        if level == len(axes):
+            self._over_lanes(scope, lambda inner: self._step(phase, inner))
+            return
+        axis = axes[level]
+        extent = self._context.index.write(axis.extent, scope.symbols)
+
+        def turn(i: Value) -> None:
+            self._nest(phase, level + 1, scope.inner(**{axis.name: i}))
+
+        write_loop(self._fn, axis.name, (ZERO_I64, extent), turn, is_inner=False)
+
+    def _start(self, phase: Phase, scope: Scope) -> None:
+        for a in phase.accumulators:
+            self._write_lane(a, identity(a.op, self._running(a)), scope)
+
+    def _step(self, phase: Phase, scope: Scope) -> None:
+        self._store_all(phase.stores, scope)
+        for a in phase.accumulators:
+            value = self._context.contribution(
+                self._writer, a, scope, lambda key: self._read_lane(self._by_key[key], scope)
+            )
+            running = self._running(a)
+            value = convert(self._fn, value, accumulator_dtype(a), running)
+            known = self._read_lane(a, scope)
+            self._write_lane(a, combine(self._fn, a.op, running, known, value), scope)
+
+    def _running(self, a: Accumulator) -> DType:
+        """Sums of lanes are sequential: long ones need more bits."""
+        running = accumulator_dtype(a)
+        extent = self._context.reduction_extent
+        is_long = not extent.is_constant or extent.constant > WIDE_SUM_EXTENT
+        is_rounded = a.op in ("sum", "prod") and running is DType.F32
+        return DType.F64 if is_rounded and is_long else running
+
+    def _element(self, a: Accumulator, scope: Scope) -> Value:
+        self._fn.topic = f"{a.key}_at"
+        kind = memory_type(self._running(a))
+        return self._fn.element(kind, self._arrays[a.key], scope.symbols[LANE])
+
+    def _read_lane(self, a: Accumulator, scope: Scope) -> Value:
+        running = self._running(a)
+        element = self._element(a, scope)
+        raw = self._fn.load(memory_type(running), element, running.itemsize_bytes)
+        return from_memory(self._fn, raw, running)
+
+    def _write_lane(self, a: Accumulator, value: Value, scope: Scope) -> None:
+        running = self._running(a)
+        element = self._element(a, scope)
+        self._fn.store(to_memory(self._fn, value, running), element, running.itemsize_bytes)
+
+    def _read_reduction(self, number: int, scope: Scope) -> Value:
+        a = self._accumulators[number]
+        return finished(self._fn, self._read_lane(a, scope), a, self._running(a))

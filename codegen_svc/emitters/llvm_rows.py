@@ -1,0 +1,191 @@
+"""A unit that is one outer point: every phase loops over the reduction, its last axis vectorized.
+
+Each loop level has its own running values, added to those of the level around it when it ends, so
+that rounding errors grow with the levels' extents and not with their product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from codegen_svc.emitters.llvm_accumulate import accumulator_dtype, combine, finished, identity
+from codegen_svc.emitters.llvm_schedule import (
+    SUM_BLOCK,
+    Accumulator,
+    Phase,
+    closure,
+    phase_roots,
+    value_dtype,
+)
+from codegen_svc.emitters.llvm_text import I64, Value, integer
+from codegen_svc.emitters.llvm_types import memory_type, register_type
+from codegen_svc.emitters.llvm_unit import ZERO_I64, UnitContext, write_loop
+from codegen_svc.emitters.llvm_values import Scope, from_memory, to_memory
+from kernelfarm.ir.loop_ir import Axis
+from kernelfarm.ir.symbolic import Expr
+
+Slots = dict[str, Value]
+
+
+class RowWriter:
+    """Writes units that are single outer points."""
+
+    def __init__(self, context: UnitContext) -> None:
+        self._context = context
+        self._fn = context.fn
+        self._slots: Slots = {}
+        self._accumulators = context.accumulators()
+        self._kept: set[int] = set()
+        self._rows = {n: self._allocate_row(n) for n in context.schedule.scratch}
+        self._writer = context.value_writer(self._read_reduction, self._keep)
+
+    def write(self, symbols: dict[str, Value]) -> None:
+        """One unit; `symbols` holds the outer axes and the sizes."""
+        scope = Scope(dict(symbols))
+        for phase in self._context.schedule.phases:
+            self._write_phase(phase, scope)
+        for number in self._context.schedule.final_stores:
+            self._writer.store(number, scope)
+
+    def _write_phase(self, phase: Phase, scope: Scope) -> None:
+        needed = self._needed(phase)
+        for number in sorted(needed):
+            if number not in self._context.schedule.varying:
+                self._writer.value(number, scope)
+        for a in phase.accumulators:
+            self._slots[a.key] = self._fresh_slot(a, a.key)
+        self._nest(_Nest(self, phase), 0, scope, dict(self._slots))
+        self._kept |= {n for n in self._rows if n in needed}
+
+    def _needed(self, phase: Phase) -> set[int]:
+        kernel, schedule = self._context.kernel, self._context.schedule
+        roots = phase_roots(kernel, phase)
+        return closure(kernel, roots, schedule.indirect_of, frozenset(self._kept))
+
+    def _nest(self, nest: _Nest, level: int, scope: Scope, slots: Slots) -> None:
+        """Loop number `level` of a phase."""
+        axes = self._context.schedule.reduction
+        axis = axes[level]
+        extent = self._context.index.write(axis.extent, scope.symbols)
+        if level < len(axes) - 1:
+
+            def turn(i: Value) -> None:
+                inner = scope.inner(**{axis.name: i})
+                nest.with_partials(slots, lambda own: self._nest(nest, level + 1, inner, own))
+
+            write_loop(self._fn, axis.name, (ZERO_I64, extent), turn, is_inner=False)
+        elif nest.phase.has_float_sum and not _is_short(axis.extent):
+            self._blocked_loop(nest, axis, scope, slots)
+        else:
+            self._inner_loop(nest, axis, (ZERO_I64, extent), scope, slots)
+
+    def _inner_loop(
+        self, nest: _Nest, axis: Axis, bounds: tuple[Value, Value], scope: Scope, slots: Slots
+    ) -> None:
+        def point(i: Value) -> None:
+            self._write_point(nest.phase, scope.inner(**{axis.name: i}), slots)
+
+        write_loop(self._fn, axis.name, bounds, point, is_inner=True)
+
+    def _blocked_loop(self, nest: _Nest, axis: Axis, scope: Scope, slots: Slots) -> None:
+        """The axis in blocks with running values of their own."""
+        fn, index = self._fn, self._context.index
+        extent = index.write(axis.extent, scope.symbols)
+        blocks = index.write((axis.extent + (SUM_BLOCK - 1)) // SUM_BLOCK, scope.symbols)
+        size = integer(SUM_BLOCK, I64)
+
+        def block(number: Value) -> None:
+            lower = fn.op("mul nsw", number, size, wish=f"{axis.name}.low")
+            above = fn.op("add nsw", lower, size, wish=f"{axis.name}.above")
+            upper = fn.intrinsic("smin", above, extent, wish=f"{axis.name}.high")
+            nest.with_partials(
+                slots, lambda own: self._inner_loop(nest, axis, (lower, upper), scope, own)
+            )
+
+        write_loop(fn, f"{axis.name}_block", (ZERO_I64, blocks), block, is_inner=False)
+
+    def _write_point(self, phase: Phase, scope: Scope, slots: Slots) -> None:
+        for number in sorted(self._kept):
+            scope.values[number] = self._read_row(number, scope)
+        for number in phase.stores:
+            self._writer.store(number, scope)
+        for a in phase.accumulators:
+            value = self._context.contribution(self._writer, a, scope, self._read_slot)
+            self.accumulate(a, slots[a.key], value)
+
+    def _fresh_slot(self, a: Accumulator, wish: str) -> Value:
+        """A running value on the stack, set to the identity."""
+        running = accumulator_dtype(a)
+        slot = self._fn.alloca(wish, register_type(running))
+        self._fn.store(identity(a.op, running), slot, 8)
+        return slot
+
+    def accumulate(self, a: Accumulator, slot: Value, value: Value) -> None:
+        """Takes one value into a running reduction."""
+        running = accumulator_dtype(a)
+        self._fn.topic = a.key
+        known = self._fn.load(register_type(running), slot, 8)
+        self._fn.store(combine(self._fn, a.op, running, known, value), slot, 8)
+
+    def fresh_partial(self, a: Accumulator) -> Value:
+        """A running value for one turn of an outer loop."""
+        return self._fresh_slot(a, f"{a.key}.part")
+
+    def read_partial(self, a: Accumulator, slot: Value) -> Value:
+        """The value of a slot."""
+        self._fn.topic = a.key
+        return self._fn.load(register_type(accumulator_dtype(a)), slot, 8)
+
+    def _read_slot(self, key: str) -> Value:
+        phases = self._context.schedule.phases
+        a = next(a for p in phases for a in p.accumulators if a.key == key)
+        return self._fn.load(register_type(accumulator_dtype(a)), self._slots[key], 8)
+
+    def _read_reduction(self, number: int, scope: Scope) -> Value:
+        a = self._accumulators[number]
+        self._fn.topic = a.key
+        return finished(self._fn, self._read_slot(a.key), a, accumulator_dtype(a))
+
+    # Rows of values that later phases need again.
+
+    def _allocate_row(self, number: int) -> Value:
+        kind = memory_type(value_dtype(self._context.kernel, number))
+        return self._fn.alloca(f"row{number}", kind, self._context.reduction_extent.as_int())
+
+    def _row_element(self, number: int, scope: Scope) -> Value:
+        self._fn.topic = f"row{number}_at"
+        at = self._context.index.write(self._context.flat_index, scope.symbols)
+        kind = memory_type(value_dtype(self._context.kernel, number))
+        return self._fn.element(kind, self._rows[number], at)
+
+    def _read_row(self, number: int, scope: Scope) -> Value:
+        dtype = value_dtype(self._context.kernel, number)
+        element = self._row_element(number, scope)
+        raw = self._fn.load(memory_type(dtype), element, dtype.itemsize_bytes)
+        return from_memory(self._fn, raw, dtype)
+
+    def _keep(self, number: int, value: Value, scope: Scope) -> None:
+        if number not in self._rows or number in self._kept:
+            return
+        dtype = value_dtype(self._context.kernel, number)
+        element = self._row_element(number, scope)
+        self._fn.store(to_memory(self._fn, value, dtype), element, dtype.itemsize_bytes)
+
+
+class _Nest:
+    """One phase's loops while they are written."""
+
+    def __init__(self, rows: RowWriter, phase: Phase) -> None:
+        self._rows = rows
+        self.phase = phase
+
+    def with_partials(self, slots: Slots, inside: Callable[[Slots], None]) -> None:
+        """Runs `inside` on fresh running values and adds them to the outer ones afterwards."""
+        own = {**slots, **{a.key: self._rows.fresh_partial(a) for a in self.phase.accumulators}}
+        inside(own)
+        for a in self.phase.accumulators:
+            self._rows.accumulate(a, slots[a.key], self._rows.read_partial(a, own[a.key]))
+
+
+def _is_short(extent: Expr) -> bool:
+    return extent.is_constant and extent.constant <= SUM_BLOCK

@@ -1,0 +1,208 @@
+"""Writes LLVM IR as text: one function at a time, with readable names and typed values."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+VOID = "void"
+I1, I8, I16, I32, I64 = "i1", "i8", "i16", "i32", "i64"
+HALF, FLOAT, DOUBLE, PTR = "half", "float", "double", "ptr"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An operand: its text (`%x`, `0`) and its LLVM type."""
+
+    text: str
+    type: str
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.text}"
+
+
+def integer(value: int, llvm_type: str) -> Value:
+    """An integer constant, wrapped into its type's signed range."""
+    bits = int(llvm_type[1:])
+    if bits == 1:
+        return Value("true" if value & 1 else "false", I1)
+    wrapped = (value + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
+    return Value(str(wrapped), llvm_type)
+
+
+def floating(value: float, llvm_type: str) -> Value:
+    """A floating constant, rounded to its type; `half`, `float` or `double`."""
+    if llvm_type == HALF:
+        return Value(f"0xH{_packed_bits('e', value):04X}", HALF)
+    if llvm_type == FLOAT:
+        value = _rounded_to_f32(value)
+    return Value(f"0x{_packed_bits('d', value):016X}", llvm_type)
+
+
+def _rounded_to_f32(value: float) -> float:
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", value))[0])
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def _packed_bits(form: str, value: float) -> int:
+    try:
+        packed = struct.pack(f"<{form}", value)
+    except OverflowError:
+        packed = struct.pack(f"<{form}", float("inf") if value > 0 else float("-inf"))
+    return int.from_bytes(packed, "little")
+
+
+def bits_type(llvm_type: str) -> str:
+    """The integer type as wide as a floating type."""
+    return {HALF: I16, FLOAT: I32, DOUBLE: I64}[llvm_type]
+
+
+@dataclass
+class ModuleText:
+    """A module under construction: external declarations, constant tables, functions, metadata."""
+
+    header: list[str]
+    declarations: dict[str, str] = field(default_factory=dict)
+    tables: dict[str, str] = field(default_factory=dict)
+    functions: list[str] = field(default_factory=list)
+    metadata: list[str] = field(default_factory=list)
+
+    def declare(self, name: str, result: str, arguments: tuple[str, ...]) -> None:
+        """Declares an external function once."""
+        self.declarations.setdefault(name, f"declare {result} @{name}({', '.join(arguments)})")
+
+    def table(self, name: str, element: str, rows: list[str]) -> None:
+        """Defines a private constant array once; `rows` are constants without their type."""
+        body = ", ".join(f"{element} {row}" for row in rows)
+        text = f"@{name} = private unnamed_addr constant [{len(rows)} x {element}] [{body}], align 64"
+        self.tables.setdefault(name, text)
+
+    def distinct_node(self, content: str) -> str:
+        """Adds a metadata node that may name itself as `!self`; returns its name."""
+        name = f"!{len(self.metadata)}"
+        self.metadata.append(f"{name} = {content.replace('!self', name)}")
+        return name
+
+    def render(self) -> str:
+        """The module as LLVM assembly."""
+        parts = [
+            "\n".join(self.header),
+            "\n".join(self.tables.values()),
+            "\n\n".join(self.functions),
+            "\n".join(self.declarations[name] for name in sorted(self.declarations)),
+            "\n".join(self.metadata),
+        ]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+
+class FunctionText:
+    """One function under construction; instructions go to the end of the current block."""
+
+    def __init__(self, module: ModuleText, signature: str) -> None:
+        self.module = module
+        self._signature = signature
+        self._entry: list[str] = []
+        self._lines: list[str] = []
+        self._taken: dict[str, int] = {"entry": 1}
+        self.block = "entry"
+        # What values are called whose maker does not care.
+        self.topic = "v"
+
+    def name(self, wish: str) -> str:
+        """A value or block name that nobody has yet, without its sigil."""
+        count = self._taken.get(wish, 0)
+        self._taken[wish] = count + 1
+        return wish if count == 0 else f"{wish}.{count}"
+
+    def emit(self, line: str) -> None:
+        """Appends one instruction without a result."""
+        self._lines.append(f"  {line}")
+
+    def comment(self, text: str) -> None:
+        """Appends a comment line."""
+        self._lines.append("  ; " + text.replace("\n", " "))
+
+    def define(self, wish: str, llvm_type: str, instruction: str) -> Value:
+        """Appends an instruction and returns its result."""
+        name = self.name(wish or self.topic)
+        self._lines.append(f"  %{name} = {instruction}")
+        return Value(f"%{name}", llvm_type)
+
+    def alloca(self, wish: str, llvm_type: str, count: int = 1) -> Value:
+        """A stack slot, allocated on entry; `count` elements."""
+        name = self.name(wish)
+        shape = llvm_type if count == 1 else f"[{count} x {llvm_type}]"
+        self._entry.append(f"  %{name} = alloca {shape}, align {64 if count > 1 else 8}")
+        return Value(f"%{name}", PTR)
+
+    def start_block(self, label: str) -> None:
+        """Starts a block; the previous one must have been ended."""
+        self._lines.append(f"{label}:")
+        self.block = label
+
+    def branch(self, label: str) -> None:
+        """Ends the block with a jump."""
+        self.emit(f"br label %{label}")
+
+    def branch_if(self, condition: Value, then: str, other: str) -> None:
+        """Ends the block with a conditional jump."""
+        self.emit(f"br {condition}, label %{then}, label %{other}")
+
+    def op(self, name: str, *operands: Value, wish: str = "") -> Value:
+        """A two-operand or one-operand instruction whose result has its operands' type."""
+        texts = ", ".join(v.text for v in operands)
+        return self.define(wish, operands[0].type, f"{name} {operands[0].type} {texts}")
+
+    def cast(self, name: str, value: Value, to: str, wish: str = "") -> Value:
+        """A conversion instruction; the same value if the type is already right."""
+        if value.type == to:
+            return value
+        return self.define(wish, to, f"{name} {value} to {to}")
+
+    def compare(self, kind: str, predicate: str, a: Value, b: Value, wish: str = "") -> Value:
+        """`icmp` or `fcmp`."""
+        return self.define(wish, I1, f"{kind} {predicate} {a}, {b.text}")
+
+    def select(self, condition: Value, a: Value, b: Value, wish: str = "") -> Value:
+        """`a` if the condition holds, else `b`."""
+        return self.define(wish, a.type, f"select {condition}, {a}, {b}")
+
+    def call(self, name: str, result: str, *arguments: Value, wish: str = "") -> Value:
+        """A call of a function that this module defines."""
+        return self.define(wish, result, f"call {result} @{name}({', '.join(map(str, arguments))})")
+
+    def call_external(self, name: str, result: str, *arguments: Value, wish: str = "") -> Value:
+        """A call of an intrinsic or library function, which gets declared."""
+        self.module.declare(name, result, tuple(a.type for a in arguments))
+        return self.call(name, result, *arguments, wish=wish)
+
+    def intrinsic(self, name: str, *arguments: Value, wish: str = "") -> Value:
+        """A call of `llvm.<name>.<type>` over arguments and result of one type."""
+        llvm_type = arguments[0].type
+        return self.call_external(
+            f"llvm.{name}.{mangled(llvm_type)}", llvm_type, *arguments, wish=wish
+        )
+
+    def load(self, llvm_type: str, pointer: Value, align: int, wish: str = "") -> Value:
+        """Reads memory."""
+        return self.define(wish, llvm_type, f"load {llvm_type}, {pointer}, align {align}")
+
+    def store(self, value: Value, pointer: Value, align: int) -> None:
+        """Writes memory."""
+        self.emit(f"store {value}, {pointer}, align {align}")
+
+    def element(self, llvm_type: str, base: Value, index: Value, wish: str = "p") -> Value:
+        """The address of an element."""
+        return self.define(wish, PTR, f"getelementptr inbounds {llvm_type}, {base}, {index}")
+
+    def finish(self) -> None:
+        """Adds the function to its module."""
+        body = "\n".join([f"{self._signature} {{", "entry:", *self._entry, *self._lines, "}"])
+        self.module.functions.append(body)
+
+
+def mangled(llvm_type: str) -> str:
+    """The suffix of an overloaded intrinsic's name."""
+    return {HALF: "f16", FLOAT: "f32", DOUBLE: "f64"}.get(llvm_type, llvm_type)

@@ -1,0 +1,108 @@
+"""What both forms of a unit share: counted loops, the surroundings of its code, arg-reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from codegen_svc.emitters.llvm_accumulate import accumulator_dtype, index_of_hit
+from codegen_svc.emitters.llvm_index import IndexWriter
+from codegen_svc.emitters.llvm_math import MathLibrary
+from codegen_svc.emitters.llvm_schedule import Accumulator, Schedule, value_dtype
+from codegen_svc.emitters.llvm_text import I64, FunctionText, Value, integer
+from codegen_svc.emitters.llvm_types import convert
+from codegen_svc.emitters.llvm_values import KeepRow, ReadReduction, Scope, ValueWriter
+from kernelfarm.dtypes import DType
+from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.symbolic import ZERO, Expr, product_of, symbol
+
+LoopBody = Callable[[Value], None]
+ZERO_I64 = integer(0, I64)
+
+
+@dataclass(frozen=True)
+class UnitContext:
+    """One kernel's range function and what its code may use."""
+
+    kernel: Kernel
+    schedule: Schedule
+    fn: FunctionText
+    library: MathLibrary
+    index: IndexWriter
+    buffers: dict[str, Value]
+    failed: Value
+
+    def value_writer(self, read: ReadReduction, keep: KeepRow) -> ValueWriter:
+        """A writer of values whose finished reductions come from `read`."""
+        return ValueWriter(
+            self.kernel,
+            self.schedule,
+            self.fn,
+            self.library,
+            self.index,
+            self.buffers,
+            self.failed,
+            read,
+            keep,
+        )
+
+    def accumulators(self) -> dict[int, Accumulator]:
+        """The accumulator that holds each Reduce statement's value."""
+        phases = self.schedule.phases
+        return {a.statement: a for p in phases for a in p.accumulators if a.statement >= 0}
+
+    @property
+    def reduction_extent(self) -> Expr:
+        """Number of points of the reduction axes."""
+        return product_of([axis.extent for axis in self.kernel.reduction])
+
+    @property
+    def flat_index(self) -> Expr:
+        """The position within the reduction, row-major in the order of the kernel's axes."""
+        flat = ZERO
+        for axis in self.kernel.reduction:
+            flat = flat * axis.extent + symbol(axis.name)
+        return flat
+
+    def contribution(
+        self, writer: ValueWriter, a: Accumulator, scope: Scope, best: Callable[[str], Value]
+    ) -> Value:
+        """What one point adds to an accumulator; `best` reads the extremum that an index is for."""
+        value = writer.value(a.operand, scope)
+        dtype = value_dtype(self.kernel, a.operand)
+        self.fn.topic = a.key
+        running = accumulator_dtype(a)
+        if a.op != "first_index":
+            return convert(self.fn, value, dtype, running)
+        compared: DType = dtype.compute_dtype
+        wide = convert(self.fn, value, dtype, compared)
+        flat = self.index.write(self.flat_index, scope.symbols)
+        return index_of_hit(self.fn, wide, best(a.best), flat, compared)
+
+
+def write_loop(
+    fn: FunctionText, wish: str, bounds: tuple[Value, Value], body: LoopBody, *, is_inner: bool
+) -> None:
+    """`for i in lower..upper`, tested before the first turn; only inner loops may be unrolled."""
+    lower, upper = bounds
+    head, latch, end = (fn.name(f"{wish}.{part}") for part in ("loop", "next", "end"))
+    counter, following = fn.name(wish), fn.name(f"{wish}.inc")
+    before = fn.block
+    fn.branch_if(fn.compare("icmp", "slt", lower, upper, wish=f"{wish}.any"), head, end)
+    fn.start_block(head)
+    fn.emit(f"%{counter} = phi i64 [ {lower.text}, %{before} ], [ %{following}, %{latch} ]")
+    body(Value(f"%{counter}", I64))
+    fn.branch(latch)
+    fn.start_block(latch)
+    fn.emit(f"%{following} = add nuw nsw i64 %{counter}, 1")
+    again = fn.compare("icmp", "slt", Value(f"%{following}", I64), upper, wish=f"{wish}.more")
+    hint = "" if is_inner else f", !llvm.loop {_no_unrolling(fn)}"
+    fn.emit(f"br {again}, label %{head}, label %{end}{hint}")
+    fn.start_block(end)
+
+
+def _no_unrolling(fn: FunctionText) -> str:
+    module = fn.module
+    if not module.metadata:
+        module.distinct_node('!{!"llvm.loop.unroll.disable"}')
+    return module.distinct_node("distinct !{!self, !0}")

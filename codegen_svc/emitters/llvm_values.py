@@ -1,0 +1,177 @@
+"""Values of a loop kernel's statements, written where they are needed.
+
+A scope is a straight line of code: it knows its axes' values and the statements that it has already
+computed. A scope inside a loop sees what the scope around the loop computed before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from codegen_svc.emitters.llvm_index import IndexWriter
+from codegen_svc.emitters.llvm_math import MathLibrary
+from codegen_svc.emitters.llvm_scalar_ops import Typed, emit_scalar
+from codegen_svc.emitters.llvm_schedule import Schedule, used_by, value_dtype
+from codegen_svc.emitters.llvm_text import I1, I8, I32, I64, FunctionText, Value, integer
+from codegen_svc.emitters.llvm_types import constant, convert, memory_type, register_type
+from kernelfarm.dtypes import DType
+from kernelfarm.errors import InternalError
+from kernelfarm.ir.loop_ir import (
+    Compute,
+    IndexValue,
+    Indirect,
+    Kernel,
+    Literal,
+    Load,
+    Reduce,
+    Statement,
+    Store,
+)
+
+
+@dataclass
+class Scope:
+    """What is known at one place: axes and indirect symbols by name, computed statements by number."""
+
+    symbols: dict[str, Value]
+    values: dict[int, Value] = field(default_factory=dict)
+
+    def inner(self, **symbols: Value) -> Scope:
+        """A scope in a loop here: sees everything, adds without being seen."""
+        return Scope({**self.symbols, **symbols}, dict(self.values))
+
+
+ReadReduction = Callable[[int, Scope], Value]
+KeepRow = Callable[[int, Value, Scope], None]
+
+
+@dataclass
+class ValueWriter:
+    """Computes statements in scopes; `read_reduction` gives a finished reduction's value."""
+
+    kernel: Kernel
+    schedule: Schedule
+    fn: FunctionText
+    library: MathLibrary
+    index: IndexWriter
+    buffers: dict[str, Value]
+    failed: Value
+    read_reduction: ReadReduction
+    on_computed: KeepRow = lambda number, value, scope: None
+
+    def value(self, number: int, scope: Scope) -> Value:
+        """The value of a statement in a scope, computed at most once there."""
+        pending = [number]
+        while pending:
+            current = pending[-1]
+            if current in scope.values:
+                pending.pop()
+                continue
+            statement = self.kernel.body[current]
+            missing = [] if isinstance(statement, Reduce) else self._missing(current, scope)
+            if missing:
+                pending += missing
+                continue
+            scope.values[current] = self._compute(current, statement, scope)
+            self.on_computed(current, scope.values[current], scope)
+            pending.pop()
+        return scope.values[number]
+
+    def store(self, number: int, scope: Scope) -> None:
+        """Writes a Store statement."""
+        statement = self.kernel.body[number]
+        if not isinstance(statement, Store):
+            raise InternalError(f"statement {number} of {self.kernel.name} is no store")
+        for used in used_by(self.kernel, number, self.schedule.indirect_of):
+            self.value(used, scope)
+        self.fn.topic = f"{statement.param}_at"
+        dtype = self.kernel.param(statement.param).dtype
+        value = scope.values[statement.value]
+        pointer = self._address(statement, dtype, scope)
+        self.fn.store(to_memory(self.fn, value, dtype), pointer, dtype.itemsize_bytes)
+
+    def _missing(self, number: int, scope: Scope) -> list[int]:
+        used = used_by(self.kernel, number, self.schedule.indirect_of)
+        return [v for v in used if v not in scope.values]
+
+    def _compute(self, number: int, statement: Statement, scope: Scope) -> Value:
+        fn = self.fn
+        match statement:
+            case Load():
+                fn.topic = f"{statement.param}_v{number}"
+                return self._load(statement, scope)
+            case Literal(dtype=dtype, value=value):
+                return constant(fn, dtype, value)
+            case IndexValue(dtype=dtype, expr=expr):
+                fn.topic = f"index{number}"
+                return convert(fn, self.index.write(expr, scope.symbols), DType.I64, dtype)
+            case Compute(op=op, operands=operands, dtype=dtype):
+                fn.topic = f"{op}{number}"
+                typed = [Typed(scope.values[v], value_dtype(self.kernel, v)) for v in operands]
+                return emit_scalar(fn, self.library, op, typed, dtype)
+            case Reduce():
+                return self.read_reduction(number, scope)
+            case Indirect():
+                fn.topic = f"indirect{number}"
+                return self._indirect(statement, scope)
+        raise InternalError(f"statement {number} of {self.kernel.name} has no value")
+
+    def _indirect(self, statement: Indirect, scope: Scope) -> Value:
+        """Wraps a negative index, notes one outside the extent, and gives a safe one."""
+        fn = self.fn
+        dtype = value_dtype(self.kernel, statement.value)
+        raw = convert(fn, scope.values[statement.value], dtype, DType.I64)
+        extent = self.index.write(statement.extent, scope.symbols)
+        is_negative = fn.compare("icmp", "slt", raw, integer(0, I64))
+        wrapped = fn.select(is_negative, fn.op("add", raw, extent), raw)
+        is_inside = fn.compare("icmp", "ult", wrapped, extent)
+        outside = fn.cast("zext", fn.op("xor", is_inside, integer(1, I1)), I32)
+        known = fn.load(I32, self.failed, 8, wish="failed.old")
+        fn.store(fn.op("or", known, outside, wish="failed.new"), self.failed, 8)
+        safe = fn.select(is_inside, wrapped, integer(0, I64))
+        scope.symbols[statement.symbol] = safe
+        return safe
+
+    def _address(self, access: Load | Store, dtype: DType, scope: Scope) -> Value:
+        at = self.index.write(access.index, scope.symbols)
+        return self.fn.element(memory_type(dtype), self.buffers[access.param], at)
+
+    def _load(self, load: Load, scope: Scope) -> Value:
+        if load.mask is None:
+            return self._read(load, scope)
+        fn = self.fn
+        dtype = self.kernel.param(load.param).dtype
+        other = constant(fn, dtype, 0)
+        if load.other is not None:
+            source = value_dtype(self.kernel, load.other)
+            other = convert(fn, scope.values[load.other], source, dtype)
+        before = fn.block
+        inside, after = fn.name("masked"), fn.name("masked.end")
+        fn.branch_if(scope.values[load.mask], inside, after)
+        fn.start_block(inside)
+        value = self._read(load, scope)
+        end = fn.block
+        fn.branch(after)
+        fn.start_block(after)
+        kind = register_type(dtype)
+        choice = f"phi {kind} [ {value.text}, %{end} ], [ {other.text}, %{before} ]"
+        return fn.define("", kind, choice)
+
+    def _read(self, load: Load, scope: Scope) -> Value:
+        dtype = self.kernel.param(load.param).dtype
+        pointer = self._address(load, dtype, scope)
+        raw = self.fn.load(memory_type(dtype), pointer, dtype.itemsize_bytes)
+        return from_memory(self.fn, raw, dtype)
+
+
+def from_memory(fn: FunctionText, value: Value, dtype: DType) -> Value:
+    """A loaded element as a register value."""
+    if dtype is DType.BOOL:
+        return fn.compare("icmp", "ne", value, integer(0, I8))
+    return value
+
+
+def to_memory(fn: FunctionText, value: Value, dtype: DType) -> Value:
+    """A register value as it is stored."""
+    return fn.cast("zext", value, I8) if dtype is DType.BOOL else value

@@ -1,0 +1,256 @@
+"""Loads CPU kernels, shared libraries, into this process.
+
+A library is let in only if it is for this processor, would pull in nothing and run nothing at load
+time, and imports nothing but a closed list of symbols. It is loaded from anonymous memory.
+
+Threads come from the OpenMP runtime that the process already has (PyTorch brings libgomp). Without
+one, libgomp.so.1 is looked for; without that kernels run on the calling thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import itertools
+import os
+import platform
+import tempfile
+import threading
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from kernelfarm.client.loaders import elf
+from kernelfarm.client.loaders.contract import BoundKernel
+from kernelfarm.errors import CallerError, MalformedMessageError, UnavailableError
+from kernelfarm.ir.artifact import LaunchFacts
+from kernelfarm.targets import TargetFacts, all_targets
+
+ABI: Final = "kf-cpu-1"
+OPENMP_SYMBOLS: Final = frozenset({"GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads"})
+LIBM_SYMBOLS: Final = frozenset({"fmod", "fmodf"})
+ALLOWED_SYMBOLS: Final = OPENMP_SYMBOLS | LIBM_SYMBOLS | {"memcpy", "memmove", "memset"}
+FORBIDDEN_TAGS: Final = {
+    elf.DT_NEEDED: "another library",
+    elf.DT_RPATH: "a search path",
+    elf.DT_RUNPATH: "a search path",
+    elf.DT_INIT: "code at load time",
+    elf.DT_FINI: "code at unload time",
+    elf.DT_INIT_ARRAY: "code at load time",
+    elf.DT_FINI_ARRAY: "code at unload time",
+    elf.DT_PREINIT_ARRAY: "code at load time",
+    elf.DT_TEXTREL: "relocations of its code",
+    elf.DT_AUDIT: "an auditor",
+    elf.DT_DEPAUDIT: "an auditor",
+}
+_HOST_MACHINES: Final = {
+    "x86_64": elf.EM_X86_64,
+    "AMD64": elf.EM_X86_64,
+    "aarch64": elf.EM_AARCH64,
+}
+_load_numbers = itertools.count()
+
+
+class CpuKernel:
+    """One loaded kernel; threads may share it. Its library stays loaded."""
+
+    def __init__(self, library: ctypes.CDLL, symbol: str, size_count: int) -> None:
+        entry = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
+        self._entry = entry((symbol, library))
+        self._library = library
+        self._size_count = size_count
+
+    def launch(self, buffers: int, sizes: int, threads: int) -> int:
+        """Runs on the tables at two addresses; 0, or 1 for an index out of bounds."""
+        failed: int = self._entry(buffers, sizes, threads)
+        return failed
+
+    def bind(self, sizes: tuple[int, ...]) -> BoundKernel:
+        """The kernel for these values of its sizes.
+
+        Raises:
+            MalformedMessageError: not as many sizes as the binary takes.
+        """
+        if len(sizes) != self._size_count:
+            raise MalformedMessageError(
+                f"the kernel takes {self._size_count} sizes, got {len(sizes)}"
+            )
+        entry, table = self._entry, (ctypes.c_int64 * max(len(sizes), 1))(*sizes)
+        address = ctypes.addressof(table)
+
+        def launch(buffers: int, threads: int, _table: object = table) -> int:
+            failed: int = entry(buffers, address, threads)
+            return failed
+
+        return launch
+
+
+class CpuLoader:
+    """Loads kernels for this machine's processor; the same binary is loaded once."""
+
+    def __init__(self) -> None:
+        self._libraries: dict[bytes, ctypes.CDLL] = {}
+        self._lock = threading.Lock()
+
+    def load(self, binary: bytes, launch: LaunchFacts) -> CpuKernel:
+        """The kernel of a shared library.
+
+        Raises:
+            MalformedMessageError: no shared library for this machine, or one that wants more than
+                kernels may.
+            UnavailableError: this processor lacks a feature, or the system refused to load it.
+        """
+        extras = dict(launch.extras)
+        if extras.get("abi") != ABI:
+            raise MalformedMessageError(
+                f"expected a CPU binary of interface {ABI}, got {extras.get('abi')!r}"
+            )
+        missing = sorted(set(extras.get("cpu_flags", "").split()) - host_flags())
+        if missing:
+            raise UnavailableError(
+                f"this processor lacks {', '.join(missing)}; compile for {host_cpu_target()}"
+            )
+        digest = hashlib.sha256(binary).digest()
+        with self._lock:
+            library = self._libraries.get(digest)
+            if library is None:
+                facts = check_library(binary)
+                library = self._libraries[digest] = _open_library(binary, facts.undefined)
+        try:
+            return CpuKernel(library, launch.symbol, launch.arguments.count("size"))
+        except AttributeError as error:
+            raise MalformedMessageError(f"the library has no function {launch.symbol!r}") from error
+
+    def context(self) -> int:
+        """The number of threads of the OpenMP runtime, which `torch.set_num_threads` sets."""
+        runtime = openmp_runtime()
+        return 1 if runtime is None else int(runtime.omp_get_max_threads())
+
+
+def check_library(binary: bytes) -> elf.SharedLibrary:
+    """The facts of a library that may be loaded.
+
+    Raises:
+        MalformedMessageError: it may not; the message says why.
+    """
+    facts = elf.read_shared_library(binary)
+    machine = _HOST_MACHINES.get(platform.machine())
+    if facts.machine != machine:
+        raise MalformedMessageError(
+            f"the library is for ELF machine {facts.machine}, this one is {machine} "
+            f"({platform.machine()})"
+        )
+    foreign = sorted(facts.undefined - ALLOWED_SYMBOLS)
+    if foreign:
+        raise MalformedMessageError(
+            f"the library imports {', '.join(foreign)}; kernels may import only "
+            f"{', '.join(sorted(ALLOWED_SYMBOLS))}"
+        )
+    wants = sorted({FORBIDDEN_TAGS[tag] for tag in facts.dynamic_tags & FORBIDDEN_TAGS.keys()})
+    if facts.has_interpreter:
+        wants.append("an interpreter")
+    if facts.has_ifunc:
+        wants.append("functions chosen at load time")
+    if facts.has_writable_code:
+        wants.append("writable code")
+    if wants:
+        raise MalformedMessageError(f"the library wants {', '.join(wants)}; kernels may not")
+    return facts
+
+
+def _open_library(binary: bytes, undefined: frozenset[str]) -> ctypes.CDLL:
+    if undefined & OPENMP_SYMBOLS:
+        openmp_runtime()
+    if undefined & LIBM_SYMBOLS:
+        ctypes.CDLL("libm.so.6", mode=ctypes.RTLD_GLOBAL)
+    try:
+        return _open_from_memory(binary)
+    except OSError:
+        # Some hardened systems forbid code from anonymous memory: a private file is the other way.
+        return _open_from_file(binary)
+
+
+def _open_from_memory(binary: bytes) -> ctypes.CDLL:
+    descriptor = os.memfd_create("kernelfarm-kernel", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(os.dup(descriptor), "wb") as stream:
+            stream.write(binary)
+        return ctypes.CDLL(_unique_path(descriptor, next(_load_numbers)), mode=os.RTLD_NOW)
+    finally:
+        os.close(descriptor)
+
+
+def _unique_path(descriptor: int, number: int) -> str:
+    """A path to an open file that no earlier load used.
+
+    The dynamic linker takes equal paths for the same library, and descriptors are used again, so
+    that the number is spelled into the path's slashes and dots, which mean nothing.
+    """
+    spelled = "".join("/." if bit == "1" else "/" for bit in f"{number:b}")
+    return f"/proc/self/fd{spelled}/{descriptor}"
+
+
+def _open_from_file(binary: bytes) -> ctypes.CDLL:
+    with tempfile.TemporaryDirectory(prefix="kernelfarm-") as folder:
+        path = Path(folder, f"kernel-{next(_load_numbers)}.so")
+        path.write_bytes(binary)
+        try:
+            return ctypes.CDLL(str(path), mode=os.RTLD_NOW)
+        except OSError as error:
+            raise UnavailableError(f"the system refused to load a kernel: {error}") from error
+
+
+@lru_cache(maxsize=1)
+def openmp_runtime() -> ctypes.CDLL | None:
+    """The OpenMP runtime whose symbols kernels find, made visible to them; None without one."""
+    process = ctypes.CDLL(None)
+    if hasattr(process, "GOMP_parallel"):
+        return process
+    for path in (*_loaded_runtimes(), "libgomp.so.1"):
+        try:
+            return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+        except OSError:
+            continue
+    return None
+
+
+def _loaded_runtimes() -> list[str]:
+    """Paths of OpenMP runtimes with GNU's interface that the process has mapped."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+    paths = {line.split(maxsplit=5)[5] for line in maps.splitlines() if line.count("/")}
+    return sorted(p for p in paths if Path(p).name.startswith(("libgomp", "libiomp5", "libomp")))
+
+
+@lru_cache(maxsize=1)
+def host_flags() -> frozenset[str]:
+    """Features of this processor as /proc/cpuinfo names them."""
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+@lru_cache(maxsize=1)
+def host_cpu_target() -> str:
+    """The best CPU target that this machine runs: widest vectors first.
+
+    Raises:
+        CallerError: this processor is none that kernels are made for.
+    """
+    machine = _HOST_MACHINES.get(platform.machine())
+    fitting = [
+        facts
+        for facts in all_targets().values()
+        if facts.vendor == "cpu" and int(facts.extra("elf_machine")) == machine and _fits(facts)
+    ]
+    if not fitting:
+        raise CallerError(
+            f"no CPU target runs on this {platform.machine()} processor; expected x86-64 with AVX2 "
+            "and FMA, or 64-bit Arm"
+        )
+    return max(fitting, key=lambda facts: facts.vector_bytes).name
+
+
+def _fits(facts: TargetFacts) -> bool:
+    return host_flags() >= set(facts.extra("cpu_flags").split())
