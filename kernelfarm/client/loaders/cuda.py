@@ -1,0 +1,196 @@
+"""NVIDIA GPUs: cubins loaded and launched through the driver's API, on torch's current stream."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from kernelfarm.client.loaders.contract import BoundKernel, LoadedKernel
+from kernelfarm.errors import MalformedMessageError, UnavailableError
+from kernelfarm.ir.artifact import LaunchFacts
+from kernelfarm.targets import all_targets
+
+_DRIVER = "libcuda.so.1"
+_SUCCESS = 0
+# CUDA Driver API, CUfunction_attribute: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES.
+_MAX_DYNAMIC_SHARED = 8
+# What a kernel gets without asking; more must be allowed first.
+_DEFAULT_SHARED_BYTES = 48 * 1024
+_POINTER_BYTES = 8
+
+
+def device_target(index: int) -> str:
+    """The descriptor of a GPU (`cuda:sm_90a`).
+
+    Raises:
+        UnavailableError: no target of this version runs on it.
+    """
+    major, minor = torch.cuda.get_device_capability(index)
+    best = best_target(major, minor, [t for t in all_targets() if t.startswith("cuda:")])
+    if best is None:
+        raise UnavailableError(f"no target for a GPU of compute capability {major}.{minor}")
+    return best
+
+
+def best_target(major: int, minor: int, targets: list[str]) -> str | None:
+    """The target that runs on a capability: its own, or an older one of the same generation.
+
+    Names that end in `a` are for one chip only; the others run on later chips of a generation.
+    """
+    best: tuple[int, str] | None = None
+    for target in targets:
+        match = re.fullmatch(r"cuda:sm_(\d+)(\d)(a?)", target)
+        if match is None or int(match[1]) != major:
+            continue
+        own, is_exact = int(match[2]), match[3] == "a"
+        if own == minor or (own < minor and not is_exact):
+            best = max(best or (own, target), (own, target))
+    return None if best is None else best[1]
+
+
+class CudaLoader:
+    """Loads cubins for one GPU, in the context that torch uses."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        torch.cuda.current_stream(index)  # makes torch's context
+        self._context = ctypes.c_void_p()
+        _check(_driver().cuDevicePrimaryCtxRetain(ctypes.byref(self._context), index))
+
+    def load(self, binary: bytes, launch: LaunchFacts) -> LoadedKernel:
+        """The kernel of a cubin.
+
+        Raises:
+            MalformedMessageError: the driver refuses the bytes, or they lack the symbol.
+        """
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        driver = _driver()
+        _check(driver.cuCtxPushCurrent_v2(self._context))
+        try:
+            status = driver.cuModuleLoadData(ctypes.byref(module), binary)
+            if status != _SUCCESS:
+                raise MalformedMessageError(f"cubin of {launch.symbol}: {_message(status)}")
+            status = driver.cuModuleGetFunction(
+                ctypes.byref(function), module, launch.symbol.encode()
+            )
+            if status != _SUCCESS:
+                raise MalformedMessageError(f"cubin without {launch.symbol}: {_message(status)}")
+            if launch.shared_bytes > _DEFAULT_SHARED_BYTES:
+                _check(
+                    driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, launch.shared_bytes)
+                )
+        finally:
+            driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+        return _CudaKernel(function, launch, self._index, self._context)
+
+    def context(self) -> int:
+        """The raw handle of torch's current stream."""
+        return int(torch._C._cuda_getCurrentRawStream(self._index))
+
+
+class _CudaKernel:
+    """A function of a loaded module."""
+
+    def __init__(
+        self, function: ctypes.c_void_p, facts: LaunchFacts, index: int, context: ctypes.c_void_p
+    ) -> None:
+        self._function, self._facts = function, facts
+        self._index, self._context = index, context
+
+    def bind(self, sizes: tuple[int, ...]) -> BoundKernel:
+        """The kernel with its grid and arguments for these sizes."""
+        facts = self._facts
+        names = {f"s{number}": value for number, value in enumerate(sizes)}
+        grid = [extent.evaluate(names) for extent in facts.grid]
+        if 0 in grid:
+            return lambda table, context: 0
+        x, y, z = (*grid, 1, 1)[:3]
+        arguments = _Arguments(facts, sizes)
+        block, shared = facts.num_warps * facts.warp_size, facts.shared_bytes
+        function, launch, index = self._function, _driver().cuLaunchKernel, self._index
+        in_context = self._in_context
+
+        def run(table: int, context: int) -> int:
+            pointers = arguments.for_table(table)
+            if torch._C._cuda_getDevice() != index:
+                return in_context(lambda: run_here(pointers, context))
+            return run_here(pointers, context)
+
+        def run_here(pointers: Any, stream: int) -> int:
+            status = launch(function, x, y, z, block, 1, 1, shared, stream, pointers, None)
+            if status != _SUCCESS:
+                raise UnavailableError(f"launch of {facts.symbol}: {_message(status)}")
+            return 0
+
+        return run
+
+    def _in_context(self, run: Any) -> int:
+        driver = _driver()
+        _check(driver.cuCtxPushCurrent_v2(self._context))
+        try:
+            return int(run())
+        finally:
+            driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+
+
+class _Arguments:
+    """What `cuLaunchKernel` reads: for each argument a pointer to its value."""
+
+    def __init__(self, facts: LaunchFacts, sizes: tuple[int, ...]) -> None:
+        self._words = facts.arguments
+        self._sizes = (ctypes.c_int64 * max(len(sizes), 1))(*sizes)
+        self._null = ctypes.c_void_p(None)
+        # A call's pointer table stays at its address, so the array is made once for each table.
+        self._made: dict[int, Any] = {}
+
+    def for_table(self, table: int) -> Any:
+        found = self._made.get(table)
+        if found is None:
+            found = self._made[table] = self._make(table)
+        return found
+
+    def _make(self, table: int) -> Any:
+        buffers, sizes = table, ctypes.addressof(self._sizes)
+        values = []
+        for word in self._words:
+            if word == "buffer":
+                values.append(buffers)
+                buffers += _POINTER_BYTES
+            elif word == "size":
+                values.append(sizes)
+                sizes += ctypes.sizeof(ctypes.c_int64)
+            elif word == "scratch":
+                values.append(ctypes.addressof(self._null))
+            else:
+                raise MalformedMessageError(f"argument {word!r}; expected buffer, size or scratch")
+        return (ctypes.c_void_p * len(values))(*values)
+
+
+@lru_cache(maxsize=1)
+def _driver() -> Any:
+    try:
+        driver = ctypes.CDLL(_DRIVER)
+    except OSError as error:
+        raise UnavailableError(f"{_DRIVER}: {error}; install NVIDIA's driver") from error
+    uint, pointer = ctypes.c_uint, ctypes.c_void_p
+    driver.cuLaunchKernel.argtypes = [pointer, *[uint] * 7, pointer, pointer, pointer]
+    driver.cuModuleGetFunction.argtypes = [pointer, pointer, ctypes.c_char_p]
+    driver.cuModuleLoadData.argtypes = [pointer, ctypes.c_char_p]
+    driver.cuFuncSetAttribute.argtypes = [pointer, ctypes.c_int, ctypes.c_int]
+    driver.cuCtxPushCurrent_v2.argtypes = [pointer]
+    return driver
+
+
+def _check(status: int) -> None:
+    if status != _SUCCESS:
+        raise UnavailableError(f"CUDA driver: {_message(status)}")
+
+
+def _message(status: int) -> str:
+    text = ctypes.c_char_p()
+    _driver().cuGetErrorString(status, ctypes.byref(text))
+    return text.value.decode() if text.value else f"error {status}"
