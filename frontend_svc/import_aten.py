@@ -15,7 +15,7 @@ from frontend_svc.operators import (
     Extents,
     ExternOperator,
     Lowering,
-    NotDecomposed,
+    NotDecomposedError,
     Operator,
     Tensor,
     text_of,
@@ -95,7 +95,7 @@ class _Importer:
                 return
             try:
                 self._decompose(node, operator)
-            except NotDecomposed as reason:
+            except NotDecomposedError as reason:
                 self._send(index, node, None, str(reason))
 
     def finish(self) -> Imported:

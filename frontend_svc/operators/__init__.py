@@ -34,7 +34,7 @@ from frontend_svc.operators.registry import (
     DECOMPOSED,
     EXTERN,
     ExternOperator,
-    NotDecomposed,
+    NotDecomposedError,
     Operator,
 )
 from frontend_svc.operators.values import Tensor
@@ -71,7 +71,7 @@ __all__ = [
     "Extents",
     "ExternOperator",
     "Lowering",
-    "NotDecomposed",
+    "NotDecomposedError",
     "Operator",
     "Tensor",
     "text_of",

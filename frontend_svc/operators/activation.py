@@ -7,7 +7,7 @@ import math
 from frontend_svc.operators.extents import axis_of
 from frontend_svc.operators.lowering import Lowering
 from frontend_svc.operators.promotion import float_dtype
-from frontend_svc.operators.registry import NotDecomposed, decomposes
+from frontend_svc.operators.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.values import Number, Tensor
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
@@ -208,7 +208,7 @@ def glu(op: Lowering, self: Tensor, dim: int = -1) -> Tensor:
 def dropout(op: Lowering, input: Tensor, p: float, train: bool) -> Tensor:
     """The operand itself: in inference nothing is dropped."""
     if train and p != 0.0:
-        raise NotDecomposed("dropout in training is random")
+        raise NotDecomposedError("dropout in training is random")
     return input
 
 
@@ -218,7 +218,7 @@ def native_dropout(
 ) -> tuple[Tensor, Tensor]:
     """The operand itself and a mask of all true: in inference nothing is dropped."""
     if train is not False and p != 0.0:
-        raise NotDecomposed("dropout in training is random")
+        raise NotDecomposedError("dropout in training is random")
     return input, op.full(True, DType.BOOL, input.shape)
 
 
@@ -234,4 +234,4 @@ def _scaled(op: Lowering, x: Tensor, factor: Number) -> Tensor:
 def _factor(value: Number) -> float:
     if isinstance(value, bool | int | float):
         return float(value)
-    raise NotDecomposed("a factor is a symbolic size")
+    raise NotDecomposedError("a factor is a symbolic size")

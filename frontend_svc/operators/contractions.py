@@ -118,15 +118,17 @@ _CHECKED: dict[str, Check] = {
 }
 for _name, _check in _CHECKED.items():
     _register(_name, _LIBRARY, _check)
-for _name in (
+_LIBRARY_NAMES = (
     "_convolution.default _grouped_mm.default _int_mm.default _scaled_mm.default"
     " _trilinear.default addbmm.default convolution.default matmul.default vdot.default"
-).split():
-    _register(f"aten.{_name}", _LIBRARY)
-for _name in (
+)
+_ATTENTION_NAMES = (
     "_efficient_attention_forward _flash_attention_forward _scaled_dot_product_attention_math"
     " _scaled_dot_product_cudnn_attention _scaled_dot_product_efficient_attention"
     " _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu"
     " _scaled_dot_product_fused_attention_overrideable scaled_dot_product_attention"
-).split():
+)
+for _name in _LIBRARY_NAMES.split():
+    _register(f"aten.{_name}", _LIBRARY)
+for _name in _ATTENTION_NAMES.split():
     _register(f"aten.{_name}.default", _ATTENTION)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from frontend_svc.operators.lowering import Lowering
 from frontend_svc.operators.promotion import DEFAULT_FLOAT, number_dtype
-from frontend_svc.operators.registry import NotDecomposed, decomposes
+from frontend_svc.operators.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.values import Number, Tensor
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
@@ -160,10 +160,10 @@ def linspace(
 ) -> Tensor:
     """Evenly spaced numbers from start to end, both included, counted from the nearer end."""
     if isinstance(start, Expr) or isinstance(end, Expr):
-        raise NotDecomposed("the range has symbolic ends")
+        raise NotDecomposedError("the range has symbolic ends")
     result = dtype or DEFAULT_FLOAT
     if not result.is_float or steps < 0:
-        raise NotDecomposed("evenly spaced numbers of an integer type")
+        raise NotDecomposedError("evenly spaced numbers of an integer type")
     wide = result.compute_dtype
     first, last = float(start), float(end)
     step = (last - first) / (steps - 1) if steps > 1 else 0.0
@@ -198,7 +198,7 @@ def _ramp(op: Lowering, length: Expr, start: Number, step: Number, dtype: DType)
     wide = dtype.compute_dtype if dtype.is_float else DType.I64
     if not dtype.is_float and any(isinstance(number, float) for number in (start, step)):
         # PyTorch computes such a range in the result's type, from truncated ends.
-        raise NotDecomposed("an integer range with fractional ends")
+        raise NotDecomposedError("an integer range with fractional ends")
     numbers = op.convert(numbers, wide)
     if isinstance(step, Expr) or step != 1:
         numbers = op.apply("mul", numbers, step)
@@ -210,7 +210,7 @@ def _ramp(op: Lowering, length: Expr, start: Number, step: Number, dtype: DType)
 def _length(op: Lowering, start: Number, end: Number, step: Number) -> Expr:
     first, last, stride = (_as_size(number) for number in (start, end, step))
     if not stride.is_constant:
-        raise NotDecomposed("a range with a symbolic step")
+        raise NotDecomposedError("a range with a symbolic step")
     if stride.constant == 0:
         raise InvalidGraphError("a range with step 0; expected another step")
     span, stride = (last - first, stride) if stride.constant > 0 else (first - last, -stride)
@@ -222,7 +222,7 @@ def _length(op: Lowering, start: Number, end: Number, step: Number) -> Expr:
 
 def _float_length(start: Number, end: Number, step: Number) -> Expr:
     if isinstance(start, Expr) or isinstance(end, Expr) or isinstance(step, Expr):
-        raise NotDecomposed("a range of floats with symbolic ends")
+        raise NotDecomposedError("a range of floats with symbolic ends")
     if step == 0 or not math.isfinite(start + end + step):
         raise InvalidGraphError("a range with step 0 or without end; expected finite numbers")
     length = math.ceil((end - start) / step)

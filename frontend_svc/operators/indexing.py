@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from frontend_svc.operators.extents import axis_of, numel_of, text_of
 from frontend_svc.operators.lowering import Lowering
-from frontend_svc.operators.registry import NotDecomposed, decomposes
+from frontend_svc.operators.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.values import Tensor
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
@@ -22,7 +22,7 @@ def index(op: Lowering, self: Tensor, indices: tuple[Tensor | None, ...]) -> Ten
     if len(indices) > self.rank:
         raise InvalidGraphError(f"{len(indices)} indices for {self.rank} axes; expected no more")
     if any(i.dtype in (DType.BOOL, DType.U8) for _, i in picked):
-        raise NotDecomposed("an index by a mask: the result's size depends on data")
+        raise NotDecomposedError("an index by a mask: the result's size depends on data")
     dims = tuple(axis for axis, _ in picked)
     if len(picked) == 1:
         return op.prim("take", self, _index(op, picked[0][1]), dim=dims[0])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from frontend_svc.operators.extents import axis_of, text_of
-from frontend_svc.operators.lowering import Lowering
+from frontend_svc.operators.lowering import Lowering, as_typed
 from frontend_svc.operators.promotion import promote
-from frontend_svc.operators.registry import NotDecomposed, decomposes
+from frontend_svc.operators.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.values import Number, Tensor
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.symbolic import ONE, ZERO, Expr
@@ -88,7 +88,7 @@ def constant_pad_nd(op: Lowering, self: Tensor, pad: tuple[Expr, ...], value: Nu
     if len(pad) % 2 or len(pad) > 2 * self.rank:
         raise InvalidGraphError(f"{len(pad)} paddings for {self.rank} axes; expected pairs")
     if isinstance(value, Expr):
-        raise NotDecomposed("padding with a symbolic size")
+        raise NotDecomposedError("padding with a symbolic size")
     low, high, starts, limits = [ZERO] * self.rank, [ZERO] * self.rank, [], list(self.shape)
     starts = [ZERO] * self.rank
     for pair in range(len(pad) // 2):
@@ -114,8 +114,6 @@ def _grown(op: Lowering, amount: Expr) -> tuple[Expr, Expr]:
 
 
 def _pad_value(value: bool | int | float, x: Tensor) -> bool | int | float:
-    from frontend_svc.operators.lowering import as_typed
-
     typed = as_typed(value, x.dtype)
     if isinstance(typed, Expr):
         raise InvalidGraphError("a symbolic padding value")

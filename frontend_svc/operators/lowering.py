@@ -18,7 +18,6 @@ from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.graph_ir import Arg, TensorType
 from kernelfarm.ir.symbolic import ONE, ZERO, Expr
 
-
 _POSITIONS = frozenset({"argmax", "argmin"})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from frontend_svc.operators.extents import Shape, text_of
 from frontend_svc.operators.lowering import Lowering
-from frontend_svc.operators.registry import NotDecomposed, decomposes
+from frontend_svc.operators.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.statistics import mean_of, moments_of
 from frontend_svc.operators.values import Tensor
 from kernelfarm.dtypes import DType
@@ -16,7 +16,7 @@ _EPSILON = {DType.F64: 2.220446049250313e-16, DType.F32: 1.1920928955078125e-07}
 
 
 @decomposes("aten.native_layer_norm.default")
-def native_layer_norm(
+def native_layer_norm(  # the operator's own parameters
     op: Lowering,
     input: Tensor,
     normalized_shape: tuple[Expr, ...],
@@ -59,7 +59,7 @@ def rms_norm(
 
 
 @decomposes("aten.native_group_norm.default")
-def native_group_norm(
+def native_group_norm(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     op: Lowering,
     input: Tensor,
     weight: Tensor | None,
@@ -88,7 +88,7 @@ def native_group_norm(
 
 
 @decomposes("aten._native_batch_norm_legit_no_training.default")
-def batch_norm_no_training(
+def batch_norm_no_training(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     op: Lowering,
     input: Tensor,
     weight: Tensor | None,
@@ -110,7 +110,7 @@ def batch_norm_no_training(
 
 
 @decomposes("aten.native_batch_norm.default")
-def native_batch_norm(
+def native_batch_norm(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     op: Lowering,
     input: Tensor,
     weight: Tensor | None,
@@ -123,7 +123,7 @@ def native_batch_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Normalization by the running statistics in inference."""
     if training or running_mean is None or running_var is None:
-        raise NotDecomposed("batch normalization in training updates its running statistics")
+        raise NotDecomposedError("batch normalization in training updates its running statistics")
     return batch_norm_no_training(op, input, weight, bias, running_mean, running_var, momentum, eps)
 
 

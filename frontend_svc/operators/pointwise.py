@@ -10,10 +10,10 @@ from frontend_svc.operators.registry import decomposes
 from frontend_svc.operators.values import Tensor
 from kernelfarm.dtypes import DType
 
-_FLOAT_FUNCTIONS = (
+_FLOAT_FUNCTION_NAMES = (
     "acos acosh asin asinh atan atanh cos cosh erf erfc exp exp2 expm1 log log10 log1p log2"
     " reciprocal rsqrt sigmoid sin sinh sqrt tan tanh"
-).split()
+)
 """Prims of the operator's own name; integers become floats first."""
 
 _ROUNDINGS = {
@@ -65,7 +65,7 @@ def _register(name: str, function: Callable[[Lowering, Tensor], Tensor]) -> None
     decomposes(name)(function)
 
 
-for _name in _FLOAT_FUNCTIONS:
+for _name in _FLOAT_FUNCTION_NAMES.split():
     _register_float(_name)
 for _name, _prim in _ROUNDINGS.items():
     _register_rounding(_name, _prim)

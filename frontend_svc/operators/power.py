@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from frontend_svc.operators.arithmetic import computed
 from frontend_svc.operators.lowering import Lowering
-from frontend_svc.operators.registry import NotDecomposed, decomposes
+from frontend_svc.operators.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.values import Number, Tensor
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.symbolic import Expr
@@ -18,7 +18,7 @@ def pow_tensor_scalar(op: Lowering, self: Tensor, exponent: Number) -> Tensor:
     dtype = op.promoted(self, exponent)
     x = op.widened(op.convert(self, dtype))
     if isinstance(exponent, Expr):
-        raise NotDecomposed("the exponent is a symbolic size")
+        raise NotDecomposedError("the exponent is a symbolic size")
     if not dtype.is_float:
         return _integer_power(op, x, int(exponent))
     return op.convert(_float_power(op, x, float(exponent)), dtype)
@@ -31,7 +31,7 @@ def pow_scalar(op: Lowering, self: Number, exponent: Tensor) -> Tensor:
     if not isinstance(self, Expr) and self == 1:
         return op.full(1, dtype, exponent.shape)
     if not dtype.is_float:
-        raise NotDecomposed("an integer power with exponents from a tensor")
+        raise NotDecomposedError("an integer power with exponents from a tensor")
     e = op.widened(op.convert(exponent, dtype))
     result = op.prim("exp2", e) if self == 2 else op.apply("pow", self, e)
     return op.convert(result, dtype)
@@ -42,7 +42,7 @@ def pow_tensor_tensor(op: Lowering, self: Tensor, exponent: Tensor) -> Tensor:
     """self ** exponent, element by element."""
     dtype = op.promoted(self, exponent)
     if not dtype.is_float:
-        raise NotDecomposed("an integer power with exponents from a tensor")
+        raise NotDecomposedError("an integer power with exponents from a tensor")
     result = op.apply("pow", computed(op, self, dtype), computed(op, exponent, dtype))
     return op.convert(result, dtype)
 
@@ -67,7 +67,7 @@ def _integer_power(op: Lowering, x: Tensor, exponent: int) -> Tensor:
     if exponent == 0:
         return op.full(1, x.dtype, x.shape)
     if exponent > _LARGEST_UNROLLED:
-        raise NotDecomposed(f"an integer power above {_LARGEST_UNROLLED}")
+        raise NotDecomposedError(f"an integer power above {_LARGEST_UNROLLED}")
     return _repeated(op, x, exponent)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from frontend_svc.operators.extents import axes_of, axis_of
 from frontend_svc.operators.lowering import Lowering
 from frontend_svc.operators.promotion import sum_dtype
-from frontend_svc.operators.registry import NotDecomposed, decomposes
+from frontend_svc.operators.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.values import Number, Tensor
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
@@ -154,7 +154,7 @@ def vector_norm(
 ) -> Tensor:
     """(sum |x|^p)^(1/p) over axes, and its limits for p of 0 and infinity."""
     if not isinstance(ord, bool | int | float):
-        raise NotDecomposed("the order of a norm is a symbolic size")
+        raise NotDecomposedError("the order of a norm is a symbolic size")
     if not self.dtype.is_float:
         raise InvalidGraphError(f"a norm of type {self.dtype!r}; expected a float")
     result = dtype or self.dtype

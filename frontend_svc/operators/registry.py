@@ -8,31 +8,31 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from frontend_svc.operators.arguments import READERS, Reader, Values
+from frontend_svc.operators.extents import Extents
+from frontend_svc.operators.values import Tensor
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.graph_ir import Arg, Node, TensorType
 
-if TYPE_CHECKING:
-    from frontend_svc.operators.lowering import Lowering
-    from frontend_svc.operators.values import Tensor
 
-
-class NotDecomposed(Exception):
+class NotDecomposedError(Exception):
     """A form of an operator that its decomposition does not cover: the framework runs it.
 
     The message is the reason that `kernelfarm explain` shows.
     """
 
 
-Decomposition = Callable[..., "Tensor | tuple[Tensor | None, ...]"]
+Decomposition = Callable[..., Tensor | tuple[Tensor | None, ...]]
 """(lowering, arguments...) -> one value per result; None where a result cannot be used."""
 
-ExternCheck = Callable[..., TensorType]
-"""(operands...) -> the type that the operator's result must have."""
+ExternCheck = Callable[[Extents, Sequence[TensorType]], TensorType]
+"""(extents, operand types) -> the type that the operator's result must have."""
+
+_Function = TypeVar("_Function", bound=Decomposition)
 
 # Placement of memory: it says nothing about values.
 _PLACEMENT = frozenset({"device", "layout", "memory_format", "non_blocking", "pin_memory"})
@@ -126,13 +126,13 @@ EXTERN: dict[str, ExternOperator] = {}
 """Operators that are knowingly sent to the framework, by the name on the wire."""
 
 
-def decomposes(*names: str) -> Callable[[Decomposition], Decomposition]:
+def decomposes(*names: str) -> Callable[[_Function], _Function]:
     """Registers a decomposition for the operators of these names (`aten.add.Tensor`).
 
     The function's annotations say what each argument must be, see `arguments.READERS`.
     """
 
-    def register(function: Decomposition) -> Decomposition:
+    def register(function: _Function) -> _Function:
         signature = signature_of(function)
         family = function.__module__.rpartition(".")[2]
         for name in names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from frontend_svc.operators.extents import axes_of, axis_of
 from frontend_svc.operators.lowering import Lowering
-from frontend_svc.operators.registry import NotDecomposed, decomposes
+from frontend_svc.operators.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.values import Tensor
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.symbolic import ONE, ZERO, Expr, as_expr
@@ -75,7 +75,7 @@ def chunk(op: Lowering, self: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor
         raise InvalidGraphError(f"{chunks} parts; expected 1 or more")
     extent = self.shape[_axis(self, dim)]
     if not extent.is_constant:
-        raise NotDecomposed("the number of parts depends on a symbolic size")
+        raise NotDecomposedError("the number of parts depends on a symbolic size")
     return split(op, self, as_expr(max(1, -(-extent.constant // chunks))), dim)
 
 
@@ -103,7 +103,7 @@ def roll(
 ) -> Tensor:
     """Elements moved along axes, around the end."""
     if len(shifts) != len(dims):
-        raise NotDecomposed("a roll of the flattened tensor")
+        raise NotDecomposedError("a roll of the flattened tensor")
     result = self
     for shift, dim in zip(shifts, dims, strict=True):
         result = _rolled(op, result, _axis(self, dim), shift)
@@ -111,7 +111,7 @@ def roll(
 
 
 @decomposes("aten.slice_scatter.default")
-def slice_scatter(
+def slice_scatter(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     op: Lowering,
     self: Tensor,
     src: Tensor,
@@ -122,7 +122,7 @@ def slice_scatter(
 ) -> Tensor:
     """The tensor with a slice replaced."""
     if step != 1:
-        raise NotDecomposed("writing to a slice with a step")
+        raise NotDecomposedError("writing to a slice with a step")
     axis, first, limit = _bounds(op, self, dim, start, end)
     return _replaced(op, self, src, axis, first, op.extents.larger(first, limit))
 
@@ -181,7 +181,7 @@ def _position(op: Lowering, x: Tensor, axis: int, index: Expr) -> Expr:
 
 def _parts_of(extent: Expr, size: Expr) -> int:
     if not extent.is_constant or not size.is_constant:
-        raise NotDecomposed("the number of parts depends on a symbolic size")
+        raise NotDecomposedError("the number of parts depends on a symbolic size")
     return max(1, -(-extent.constant // size.constant))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from frontend_svc.operators.extents import numel_of
 from frontend_svc.operators.lowering import Lowering
 from frontend_svc.operators.reductions import reduced_axes
-from frontend_svc.operators.registry import NotDecomposed, decomposes
+from frontend_svc.operators.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.values import Number, Tensor
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
@@ -53,7 +53,7 @@ def mean_dim(
 def adaptive_avg_pool2d(op: Lowering, self: Tensor, output_size: tuple[Expr, ...]) -> Tensor:
     """The mean over the last two axes, where one pixel is wanted."""
     if any(size != 1 for size in output_size) or self.rank < 2:
-        raise NotDecomposed("adaptive pooling to more than one pixel has no prim yet")
+        raise NotDecomposedError("adaptive pooling to more than one pixel has no prim yet")
     return mean_dim(op, self, (-2, -1), True)
 
 
@@ -160,7 +160,7 @@ def _divisor(op: Lowering, count: Expr, correction: Number | None) -> Number:
     amount = 1 if correction is None else correction
     if isinstance(amount, float):
         if amount != int(amount) and not count.is_constant:
-            raise NotDecomposed("a fractional correction of a symbolic count")
+            raise NotDecomposedError("a fractional correction of a symbolic count")
         if amount != int(amount):
             return max(0.0, count.constant - amount)
         amount = int(amount)

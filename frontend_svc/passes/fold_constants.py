@@ -72,22 +72,17 @@ def _uniform_values(graph: Graph) -> dict[int, Array]:
 def _uniform_value(node: Node, found: Mapping[int, Array]) -> Array | None:
     if node.op == "full":
         number = node.attr("value")
-        if isinstance(number, Expr):
-            return None
-        return np.array(number).astype(numpy_dtype(node.types[0].dtype))
-    if not node.args:
-        return None
+        is_size = isinstance(number, Expr)
+        return None if is_size else np.array(number).astype(numpy_dtype(node.types[0].dtype))
     operands = [found.get(arg.value) for arg in node.args if isinstance(arg, Ref)]
     known = [operand for operand in operands if operand is not None]
-    if len(known) != len(node.args):
+    if not known or len(known) != len(node.args):
         return None
     if node.op in SCALAR_OPS:
         return compute(node.op, known, node.types[0].dtype)
-    if PRIMS[node.op].kind is PrimKind.VIEW:
-        return known[0]
-    if node.op == "cat" and all(_is_same(other, known[0]) for other in known[1:]):
-        return known[0]
-    return None
+    is_same = all(_is_same(other, known[0]) for other in known[1:])
+    keeps_elements = node.op == "cat" or PRIMS[node.op].kind is PrimKind.VIEW
+    return known[0] if keeps_elements and is_same else None
 
 
 def _evaluated(graph: Graph) -> dict[int, Array]:

@@ -5,6 +5,7 @@ Attention masks are built that way: a mask indexed by two ranges is the mask its
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -72,19 +73,20 @@ def count_of(builder: GraphBuilder, value: int) -> Count | None:
     number = number_of(builder, value)
     if number is not None:
         return Count(None, as_expr(int(number))) if number >= 0 else None
-    if node.op == "iota":
-        return Count(0, ZERO)
-    operands = [cast(Ref, arg).value for arg in node.args]
-    if node.op == "convert":
-        return count_of(builder, operands[0])
-    if node.op == "add":
-        return _shifted(builder, operands)
-    if node.op in ("reshape", "broadcast_in_dim"):
-        return _moved(builder, node, operands[0])
-    return None
+    reader = _READERS.get(node.op)
+    return None if reader is None else reader(builder, node)
 
 
-def _shifted(builder: GraphBuilder, operands: list[int]) -> Count | None:
+def _counted(builder: GraphBuilder, node: Node) -> Count:
+    return Count(0, ZERO)
+
+
+def _converted(builder: GraphBuilder, node: Node) -> Count | None:
+    return count_of(builder, _operands(node)[0])
+
+
+def _shifted(builder: GraphBuilder, node: Node) -> Count | None:
+    operands = _operands(node)
     for known, other in (operands, operands[::-1]):
         number = number_of(builder, known)
         count = None if number is None else count_of(builder, other)
@@ -93,24 +95,40 @@ def _shifted(builder: GraphBuilder, operands: list[int]) -> Count | None:
     return None
 
 
-def _moved(builder: GraphBuilder, node: Node, operand: int) -> Count | None:
+def _broadcast(builder: GraphBuilder, node: Node) -> Count | None:
+    operand = _operands(node)[0]
     count = count_of(builder, operand)
     if count is None or count.axis is None:
         return count
-    if node.op == "broadcast_in_dim":
-        dims = cast(tuple[int, ...], node.attr("dims"))
-        # Of extent 1 the axis may be repeated: then every position is the first.
-        is_single = builder.type_of(operand).shape[count.axis] is ONE
-        return Count(None if is_single else dims[count.axis], count.start)
+    dims = cast(tuple[int, ...], node.attr("dims"))
+    # Of extent 1 the axis may be repeated: then every position is the first.
+    is_single = builder.type_of(operand).shape[count.axis] is ONE
+    return Count(None if is_single else dims[count.axis], count.start)
+
+
+def _reshaped(builder: GraphBuilder, node: Node) -> Count | None:
+    operand = _operands(node)[0]
+    count = count_of(builder, operand)
     before, after = builder.type_of(operand).shape, node.types[0].shape
+    if count is None or count.axis is None or before[count.axis] is ONE:
+        return None if count is None else Count(None, count.start)
     places = [axis for axis, extent in enumerate(after) if extent is not ONE]
-    length = before[count.axis]
-    if length is ONE:
-        return Count(None, count.start)
     is_alone = all(extent is ONE for axis, extent in enumerate(before) if axis != count.axis)
-    if not is_alone or len(places) != 1:
-        return None
-    return Count(places[0], count.start)
+    return Count(places[0], count.start) if is_alone and len(places) == 1 else None
+
+
+_READERS: dict[str, Callable[[GraphBuilder, Node], Count | None]] = {
+    "add": _shifted,
+    "broadcast_in_dim": _broadcast,
+    "convert": _converted,
+    "iota": _counted,
+    "reshape": _reshaped,
+}
+"""Prims through which counting can be followed."""
+
+
+def _operands(node: Node) -> list[int]:
+    return [cast(Ref, arg).value for arg in node.args]
 
 
 def _is_inside(start: Expr, length: Expr, extent: Expr) -> bool:
