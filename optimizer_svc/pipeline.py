@@ -22,6 +22,7 @@ from optimizer_svc.passes.plan_program import plan_program
 from optimizer_svc.passes.report_fusion import report_fusion
 from optimizer_svc.passes.separate_outputs import separate_outputs
 from optimizer_svc.passes.simplify_algebra import simplify_algebra
+from optimizer_svc.stages import stage_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,5 @@ def optimize(graph: Graph, target: TargetFacts) -> Optimized:
     facts: dict[str, Any] = {"graph": graph, "target": target}
     for step in PASSES:
         facts[step.gives] = step.run(*(facts[name] for name in step.needs))
-    from optimizer_svc.stages import stage_texts  # noqa: PLC0415 - until texts exist
-
     program: Program = facts["program"]
     return Optimized(program, stage_texts(facts["graph"], program, facts["report"]))

@@ -1,0 +1,89 @@
+"""Runs models through frontend, optimizer and NumPy interpreter, beside PyTorch's own execution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from frontend_svc.pipeline import lower_to_prims
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+
+from kernelfarm.client.capture import capture
+from kernelfarm.client.captured import Captured
+from kernelfarm.client.extern_node import ExternNode
+from kernelfarm.ir.interpret import ExternSite, run_program
+from kernelfarm.ir.program_ir import ExternCall, Launch
+from kernelfarm.ir.verify import verify_program
+from kernelfarm.targets import target_facts
+from optimizer_svc.pipeline import Optimized, optimize
+
+TARGET = "cpu:x86-64-v3"
+
+
+@dataclass
+class Traced:
+    """Every graph of one run: what was captured, what the optimizer made of it, both results."""
+
+    captured: list[Captured] = field(default_factory=list)
+    optimized: list[Optimized] = field(default_factory=list)
+    results: list[tuple[list[Any], list[Any]]] = field(default_factory=list)
+
+
+def traced(model: Callable[..., Any], *args: Any, dynamic: bool | None = None) -> Traced:
+    """Traces a model while it runs once; each graph also runs in the interpreter."""
+    found = Traced()
+
+    def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        captured = capture(gm)
+        optimized = optimize(lower_to_prims(captured.graph).graph, target_facts(TARGET))
+        verify_program(optimized.program)
+        found.captured.append(captured)
+        found.optimized.append(optimized)
+
+        def run(flat: list[Any]) -> Any:
+            eager = list(gm.forward(*flat))
+            found.results.append((eager, run_optimized(captured, optimized, flat)))
+            return eager
+
+        run._boxed_call = True
+        return run
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(model, backend=aot_autograd(fw_compiler=compiler), dynamic=dynamic)(*args)
+    return found
+
+
+def run_optimized(captured: Captured, optimized: Optimized, args: Sequence[Any]) -> list[Any]:
+    """The program's outputs in NumPy; extern steps run the captured nodes."""
+    plan = optimized.program.plan
+    inputs = [
+        args[s].numpy() if torch.is_tensor(args[s]) else args[s]
+        for s in captured.sources
+        if isinstance(s, int)
+    ]
+    held = [s.numpy() for s in captured.sources if not isinstance(s, int)]
+    values = {}
+    for source in plan.symbols:
+        value = inputs[source.input]
+        values[source.symbol] = int(value) if source.axis < 0 else value.shape[source.axis]
+
+    def run_extern(site: ExternSite, arrays: list[Any]) -> list[Any]:
+        node = ExternNode(captured.nodes[site.node], values)
+        tensors = [torch.from_numpy(np.array(a)) for a in arrays]
+        return [None if r is None else r.numpy() for r in node.runner()(tensors)]
+
+    return run_program(optimized.program, inputs, run_extern, held)
+
+
+def launches(optimized: Optimized) -> int:
+    """Kernel launches, and extern steps that are neither contraction nor attention."""
+    steps = optimized.program.plan.steps
+    return sum(
+        isinstance(step, Launch) or (isinstance(step, ExternCall) and not step.is_contraction)
+        for step in steps
+    )
