@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from celery import Celery
+from celery import Celery, signals
+from celery.platforms import SecurityWarning
 from kombu.exceptions import KombuError, OperationalError
 
 from codegen_svc.settings import FarmSettings
@@ -29,6 +31,11 @@ WARM_UP = 9
 
 # The soft limit comes first and reports; the hard one ends a process that does not listen.
 _HARD_LIMIT_MARGIN_S = 10.0
+
+
+@signals.setup_logging.connect  # type: ignore[untyped-decorator] # Celery has no types
+def leave_logs_alone(**_: object) -> None:
+    """Keeps Celery from configuring the logs, which our processes do themselves."""
 
 
 def make_app(settings: FarmSettings) -> Celery:
@@ -64,6 +71,7 @@ def make_app(settings: FarmSettings) -> Celery:
         worker_proc_alive_timeout=60.0,
         worker_enable_remote_control=False,
         worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
         worker_cancel_long_running_tasks_on_connection_loss=False,
         worker_send_task_events=False,
         event_queue_expires=60.0,
@@ -76,6 +84,8 @@ def run_worker(settings: FarmSettings, queue: str, concurrency: int) -> int:
 
     Jobs run in spawned processes: forking after LLVM or gRPC was imported is unsafe.
     """
+    # Celery warns root because of pickle; these messages are JSON, and containers have own users.
+    warnings.simplefilter("ignore", SecurityWarning)
     app = make_app(settings)
     app.conf[QUEUE_SETTING] = queue
     worker = app.Worker(
@@ -83,7 +93,7 @@ def run_worker(settings: FarmSettings, queue: str, concurrency: int) -> int:
         queues=[queue],
         pool="prefork",
         concurrency=concurrency,
-        loglevel=settings.log_level.upper(),
+        loglevel="WARNING",
         without_mingle=True,
         without_gossip=True,
         without_heartbeat=True,

@@ -11,7 +11,8 @@ import grpc
 from kernelfarm.wire.status import error_from_rpc
 
 # gRPC repeats a call by itself only as long as no response arrived, and all our calls are
-# idempotent: keys are content. 0.1 + 0.2 + 0.4 s bridges the restart of a room's listener.
+# idempotent: keys are content. 0.1 + 0.2 + 0.4 s bridges the restart of a room's listener. An
+# UNAVAILABLE that a room answers is not repeated: the interceptor's trailers forbid it.
 _RETRIES = {
     "methodConfig": [
         {

@@ -115,6 +115,8 @@ def _log_failure(error: Exception) -> None:
 async def _abort(context: ServicerContext[Any, Any], error: Exception, request_id: str) -> None:
     facts = error_facts(error)
     trailers = (
+        # What was answered is not repeated by the caller's channel, only what never arrived.
+        ("grpc-retry-pushback-ms", "-1"),
         (DETAILS_TRAILER, status_details(facts, request_id)),
         (REQUEST_ID_HEADER, request_id),
     )

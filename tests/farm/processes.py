@@ -20,7 +20,7 @@ START_TIMEOUT_S = 60
 
 @dataclass
 class CodegenRoom:
-    """Addresses and processes of a room; `folder` holds sockets, logs and the echo vendor's gates."""
+    """Addresses and processes of a room; `folder` holds sockets, logs and the vendor's gates."""
 
     folder: Path
     settings: dict[str, str]

@@ -115,6 +115,19 @@ async def test_an_error_in_the_middle_of_a_stream_becomes_the_same_error_at_the_
     assert caught.value.__notes__ == ["request id: r1"]
 
 
+async def test_an_answered_unavailable_is_not_repeated_by_the_channel() -> None:
+    calls: list[str] = []
+
+    def answer(method: str) -> None:
+        calls.append(method)
+        raise UnavailableError("no worker")
+
+    async with running(Room(answer)) as (_, stub):
+        with pytest.raises(UnavailableError, match="no worker"), translated_errors("codegen"):
+            await stub.Lookup(pb.LookupRequest())
+    assert calls == ["lookup"]
+
+
 async def test_a_foreign_exception_is_internal_and_says_nothing_of_its_inside(capsys: Any) -> None:
     async with running(Room(raising(KeyError("secret detail")))) as (_, stub):
         with pytest.raises(grpc.aio.AioRpcError) as caught:

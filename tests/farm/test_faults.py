@@ -1,0 +1,164 @@
+"""Workers, edges and servers that die at the worst moment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from kernelfarm.errors import KernelRejectedError, UnavailableError
+from kernelfarm.internal.v1 import codegen_service_pb2 as pb
+from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
+from kernelfarm.service.channels import open_channel, translated_errors
+from tests.farm.kernels import fresh_kernel
+from tests.farm.processes import CodegenRoom, codegen_room
+
+TARGET = "echo:one"
+
+# What the project promises after a kill -9.
+RECOVERY_S = 20
+
+
+@pytest.fixture
+def room(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[CodegenRoom]:
+    """A room of the test's own, without a worker; a test may change settings by its parameter."""
+    with codegen_room(tmp_path, **getattr(request, "param", {})) as started:
+        started.start_edge()
+        yield started
+
+
+@pytest.fixture
+async def stub(room: CodegenRoom) -> AsyncIterator[CodegenServiceStub]:
+    async with open_channel(room.address) as channel:
+        yield CodegenServiceStub(channel)
+
+
+async def build(stub: CodegenServiceStub, name: str) -> pb.BuildKernelsResponse:
+    request = pb.BuildKernelsRequest(kernels=[fresh_kernel(name)], target=TARGET)
+    with translated_errors("codegen"):
+        (response,) = [r async for r in stub.BuildKernels(request, timeout=60)]
+    return response
+
+
+async def test_a_killed_pool_process_costs_seconds_and_no_result(
+    room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    room.start_worker()
+    call = asyncio.create_task(build(stub, "gated_child"))
+    pid = await asyncio.to_thread(room.pid_at_gate, "gated_child")
+    os.kill(pid, signal.SIGKILL)
+    killed = time.monotonic()
+    room.open_gate("gated_child")
+    assert (await call).artifacts
+    assert time.monotonic() - killed < RECOVERY_S
+
+
+async def test_a_killed_worker_costs_seconds_once_another_one_runs(
+    room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    worker = room.start_worker()
+    call = asyncio.create_task(build(stub, "gated_worker"))
+    await asyncio.to_thread(room.pid_at_gate, "gated_worker")
+    worker.kill()  # its pool process dies with it
+    killed = time.monotonic()
+    worker.wait()
+    room.open_gate("gated_worker")
+    await asyncio.to_thread(room.start_worker)
+    assert (await call).artifacts
+    assert time.monotonic() - killed < RECOVERY_S
+    assert room.compilations("gated_worker") == 2
+
+
+@pytest.mark.parametrize("room", [{"requeue_after_s": "1"}], indirect=True)
+async def test_a_message_that_died_with_a_worker_is_sent_again(
+    room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    worker = room.start_worker()
+    gated = asyncio.create_task(build(stub, "gated_first"))
+    await asyncio.to_thread(room.pid_at_gate, "gated_first")
+    # The only process is busy: this message waits inside of the worker, or in the broker.
+    waiting = asyncio.create_task(build(stub, "plain_second"))
+    worker.kill()
+    worker.wait()
+    room.open_gate("gated_first")
+    await asyncio.to_thread(room.start_worker)
+    started = time.monotonic()
+    assert (await waiting).artifacts and (await gated).artifacts
+    assert time.monotonic() - started < RECOVERY_S
+
+
+@pytest.mark.parametrize("room", [{"worker_lease_ttl_s": "1"}], indirect=True)
+async def test_a_kernel_that_ends_its_workers_is_quarantined_and_the_queue_goes_on(
+    room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    room.start_worker(concurrency=2)
+    deadly = asyncio.create_task(build(stub, "deadly_1"))
+    assert (await build(stub, "plain_beside")).artifacts
+    with pytest.raises(KernelRejectedError, match=r"deadly_1 .* ended its echo worker 2 times"):
+        await deadly
+    assert room.compilations("deadly_1") == 2
+    assert (await build(stub, "plain_afterwards")).artifacts
+
+
+async def test_both_servers_restart_empty_in_the_middle_and_the_result_still_comes(
+    room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    room.start_worker()
+    call = asyncio.create_task(build(stub, "gated_restart"))
+    await asyncio.to_thread(room.pid_at_gate, "gated_restart")
+    await asyncio.to_thread(room.restart_servers)
+    restarted = time.monotonic()
+    room.open_gate("gated_restart")
+    assert (await call).artifacts
+    assert time.monotonic() - restarted < RECOVERY_S
+    assert (await build(stub, "plain_later")).artifacts
+
+
+@pytest.mark.parametrize("room", [{"no_worker_grace_s": "0.1"}], indirect=True)
+async def test_a_queue_without_workers_is_unavailable_and_says_how_to_start_one(
+    stub: CodegenServiceStub,
+) -> None:
+    with pytest.raises(UnavailableError, match=r"codegen_svc\.worker --queue echo"):
+        await build(stub, "plain_lonely")
+
+
+async def test_a_worker_that_is_told_to_stop_finishes_its_job_first(
+    room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    worker = room.start_worker()
+    call = asyncio.create_task(build(stub, "gated_drain"))
+    await asyncio.to_thread(room.pid_at_gate, "gated_drain")
+    worker.terminate()
+    room.open_gate("gated_drain")
+    assert (await call).artifacts
+    assert await asyncio.to_thread(worker.wait, 20) == 0
+    assert room.compilations("gated_drain") == 1
+
+
+async def test_an_edge_that_is_told_to_stop_finishes_its_calls_and_exits_0(
+    room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    room.start_worker()
+    edge = room.processes[0]
+    call = asyncio.create_task(build(stub, "gated_edge"))
+    await asyncio.to_thread(room.pid_at_gate, "gated_edge")
+    edge.terminate()
+    room.open_gate("gated_edge")
+    assert (await call).artifacts
+    assert await asyncio.to_thread(edge.wait, 20) == 0
+
+
+async def test_a_job_over_its_time_is_given_up_with_the_limit_in_the_message(
+    tmp_path: Path,
+) -> None:
+    with codegen_room(tmp_path, job_time_limit_s="0.5") as room:
+        room.start_edge()
+        room.start_worker()
+        async with open_channel(room.address) as channel:
+            with pytest.raises(KernelRejectedError, match=r"longer than 0\.5 s"):
+                await build(CodegenServiceStub(channel), "gated_forever")
