@@ -22,6 +22,9 @@ from kernelfarm.errors import UnavailableError
 
 BUILD_TASK = "codegen.build"
 
+# The message header that takes a request's id to the worker's log.
+REQUEST_ID_HEADER = "kernelfarm_request_id"
+
 # Where a worker's queue rides in the configuration, which the pool's processes inherit.
 QUEUE_SETTING = "kernelfarm_queue"
 
@@ -112,6 +115,7 @@ class QueuedJob:
     key: bytes
     fence: int
     is_warm_up: bool = False
+    request_id: str = ""
 
 
 class JobQueue:
@@ -142,6 +146,7 @@ class JobQueue:
                 args=(job.namespace, job.key.hex(), job.fence),
                 queue=job.queue,
                 priority=WARM_UP if job.is_warm_up else INTERACTIVE,
+                headers={REQUEST_ID_HEADER: job.request_id},
                 ignore_result=True,
                 retry=True,
                 retry_policy={"max_retries": 5, "interval_start": 0.05, "interval_step": 0.2},

@@ -35,6 +35,7 @@ class KernelJob:
     queue: str
     job: bytes
     is_warm_up: bool = False
+    request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,14 @@ class Dispatcher:
         raise error
 
     async def _enqueue(self, job: KernelJob, lease: Lease) -> None:
-        message = QueuedJob(job.queue, self._cache.namespace, job.key, lease.fence, job.is_warm_up)
+        message = QueuedJob(
+            job.queue,
+            self._cache.namespace,
+            job.key,
+            lease.fence,
+            is_warm_up=job.is_warm_up,
+            request_id=job.request_id,
+        )
         try:
             await self._queue.send(message)
         except UnavailableError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 
 import grpc.aio
@@ -21,6 +22,7 @@ from kernelfarm.internal.v1.codegen_service_pb2_grpc import (
     add_CodegenServiceServicer_to_server,
 )
 from kernelfarm.ir.verify import verify_kernel
+from kernelfarm.service.interceptors import current_request_id
 from kernelfarm.service.server import Registration, serve
 from kernelfarm.targets import TargetFacts, all_targets, target_facts
 from kernelfarm.v1 import artifact_pb2, compile_service_pb2
@@ -98,10 +100,13 @@ def _jobs(request: pb.BuildKernelsRequest) -> list[KernelJob]:
         raise MalformedMessageError("BuildKernelsRequest without kernels; expected at least one")
     target = target_facts(request.target)
     is_warm_up = request.priority == compile_service_pb2.PRIORITY_WARM_UP
-    return [_job(kernel, target, is_warm_up) for kernel in request.kernels]
+    return [
+        replace(_job(kernel, target), is_warm_up=is_warm_up, request_id=current_request_id())
+        for kernel in request.kernels
+    ]
 
 
-def _job(message: loops_pb2.Kernel, target: TargetFacts, is_warm_up: bool) -> KernelJob:
+def _job(message: loops_pb2.Kernel, target: TargetFacts) -> KernelJob:
     kernel = kernel_from_proto(message)
     try:
         verify_kernel(kernel)
@@ -114,5 +119,4 @@ def _job(message: loops_pb2.Kernel, target: TargetFacts, is_warm_up: bool) -> Ke
         target=target.name,
         queue=target.vendor,
         job=job_to_bytes(message, target.name),
-        is_warm_up=is_warm_up,
     )

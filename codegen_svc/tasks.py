@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from typing import Any
 
 import structlog
 from celery import current_app, shared_task, signals
@@ -11,7 +12,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 
 from codegen_svc.backends.registry import find_backend
 from codegen_svc.build_kernel import build_kernel
-from codegen_svc.celery_app import BUILD_TASK, QUEUE_SETTING
+from codegen_svc.celery_app import BUILD_TASK, QUEUE_SETTING, REQUEST_ID_HEADER
 from codegen_svc.settings import WorkerSettings
 from codegen_svc.worker_process import WorkerProcess
 from kernelfarm.cache import Lease, Published
@@ -44,14 +45,15 @@ def stop_process(**_: object) -> None:
     WorkerProcess.stop()
 
 
-@shared_task(name=BUILD_TASK, ignore_result=True)  # type: ignore[untyped-decorator] # nor here
-def build(namespace: str, key_hex: str, fence: int) -> None:
+@shared_task(name=BUILD_TASK, bind=True, ignore_result=True)  # type: ignore[untyped-decorator] # nor here
+def build(task: Any, namespace: str, key_hex: str, fence: int) -> None:
     """Builds the kernel of a key, unless its fence is old; every end is told through the cache."""
     worker = WorkerProcess.current()
     ttl_s = worker.settings.worker_lease_ttl_s
     lease = Lease(bytes.fromhex(key_hex), uuid.uuid4().hex, fence, ttl_s, attempts=0)
     cache = worker.cache(namespace)
-    with structlog.contextvars.bound_contextvars(key=key_hex, fence=fence):
+    request_id = task.request.get(REQUEST_ID_HEADER, "")
+    with structlog.contextvars.bound_contextvars(request_id=request_id, key=key_hex, fence=fence):
         job = cache.adopt(lease)
         if job is None:
             get_logger().info("job_dropped", why="its fence is old, or it is being built")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from typing import ClassVar
 
 from codegen_svc.backends.registry import find_backend
 from codegen_svc.build_kernel import toolchain_of
 from codegen_svc.settings import WorkerSettings
+from codegen_svc.warm_up import warm_up
 from kernelfarm.cache import WorkerCache, WorkerReport
 from kernelfarm.errors import InternalError, KernelfarmError, UnavailableError
 from kernelfarm.service.logs import configure_logs, get_logger
@@ -61,6 +63,9 @@ class WorkerProcess:
     def _begin(self) -> None:
         try:
             backend = find_backend(self._queue)
+            started = time.monotonic()
+            warm_up(backend)
+            elapsed_ms = round((time.monotonic() - started) * 1e3, 3)
             report = WorkerReport(
                 worker=self._name,
                 queue=self._queue,
@@ -71,7 +76,7 @@ class WorkerProcess:
             # Jobs of this queue will be answered with this error, which says what to install.
             get_logger().error("toolchain_missing", message=str(error))
             return
-        get_logger().info("worker_ready", toolchain=report.toolchain)
+        get_logger().info("worker_ready", toolchain=report.toolchain, warm_up_ms=elapsed_ms)
         threading.Thread(target=self._report, args=(report,), daemon=True).start()
 
     def _report(self, report: WorkerReport) -> None:
