@@ -114,7 +114,10 @@ class _Walk:
     def __init__(self, program: Program) -> None:
         self.kernels = program.kernels
         self.buffers: dict[str, Buffer] = {b.name: b for b in program.plan.buffers}
-        self.written = {b.name for b in program.plan.buffers if b.kind in _READ_ONLY}
+        # What has no elements needs no writer.
+        self.written = {
+            b.name for b in program.plan.buffers if b.kind in _READ_ONLY or b.size_elems == 0
+        }
 
     def check_launch(self, step: Launch, where: str) -> None:
         if not 0 <= step.kernel < len(self.kernels):
