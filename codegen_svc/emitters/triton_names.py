@@ -97,6 +97,17 @@ def comment_text(text: str) -> str:
     return line[:_COMMENT_CHARS]
 
 
+def pointer_type(dtype: DType, target: str) -> str:
+    """The type of a pointer to such elements in a compile signature.
+
+    Raises:
+        KernelRejectedError: the emitter does not handle this type.
+    """
+    if dtype not in POINTER_TYPES:
+        raise KernelRejectedError(f"element type {dtype.value} is not supported on {target}")
+    return POINTER_TYPES[dtype]
+
+
 def triton_type(dtype: DType, target: str) -> str:
     """The type's name in source.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from codegen_svc.emitters.triton_block import Block, make_block, reduction_of, statement_lines
 from codegen_svc.emitters.triton_index import R_FLAT, X_FLAT, numel
 from codegen_svc.emitters.triton_math import HELPERS, used_helpers
-from codegen_svc.emitters.triton_names import POINTER_TYPES, checked_identifier, comment_text
+from codegen_svc.emitters.triton_names import checked_identifier, comment_text, pointer_type
 from codegen_svc.emitters.triton_phases import Phase, plan_phases
 from codegen_svc.emitters.triton_reduce import (
     final_lines,
@@ -84,7 +84,9 @@ def _signature(
         constexprs.append(("XBLOCK_SUB", tiling.xsub))
     if kernel.reduction:
         constexprs.append(("RBLOCK", tiling.rblock))
-    signature = [(f"{p.name}_ptr", POINTER_TYPES[p.dtype]) for p in kernel.params]
+    signature = [
+        (f"{p.name}_ptr", pointer_type(p.dtype, block.rules.target)) for p in kernel.params
+    ]
     signature += [(size.name, "i64") for size in kernel.sizes]
     signature += [(name, "constexpr") for name, _ in constexprs]
     return tuple(signature), tuple(constexprs)

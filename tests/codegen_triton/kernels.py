@@ -199,8 +199,9 @@ def rope_cat(rows: int = 5, half: int = 16, dtype: DType = F32) -> Kernel:
     b = Body()
     is_low = b.compute("lt", b.position(I64, D1), b.literal(I64, half), dtype=BOOL)
     is_high = b.compute("logical_not", is_low, dtype=BOOL)
-    high = b.compute("neg", b.load_f32("in0", D0 * width + D1 + half, is_low))
-    low = b.load_f32("in0", D0 * width + D1 - half, is_high)
+    zero = b.literal(dtype, 0.0)
+    high = b.compute("neg", b.load_f32("in0", D0 * width + D1 + half, is_low, zero))
+    low = b.load_f32("in0", D0 * width + D1 - half, is_high, zero)
     rotated = b.compute("where", is_low, high, low)
     b.store_as(dtype, "out0", D0 * width + D1, b.compute("mul", rotated, b.load_f32("in1", D1)))
     params = [
@@ -216,6 +217,18 @@ def rope_cat(rows: int = 5, half: int = 16, dtype: DType = F32) -> Kernel:
         b,
         comments=("slice", "neg", "cat", "mul"),
     )
+
+
+def padded_shift(rows: int = 4, width: int = 10) -> Kernel:
+    """in0 shifted right by one; the first column comes from in1, a value computed per row."""
+    b = Body()
+    first = b.compute("mul", b.load("in1", D0), b.literal(F32, 2.0))
+    zero, position = b.literal(I64, 0), b.position(I64, D1)
+    is_inner = b.compute("gt", position, zero, dtype=BOOL)
+    b.store("out0", D0 * width + D1, b.load("in0", D0 * width + D1 - 1, is_inner, first))
+    params = [param("in0", F32, rows * width), param("in1", F32, rows)]
+    params.append(param("out0", F32, rows * width))
+    return kernel("fused_cat_mul_dd77", params, {"d0": rows, "d1": width}, {}, b)
 
 
 def embedding(rows: int = 7, words: int = 11, width: int = 24, dtype: DType = F32) -> Kernel:
@@ -289,6 +302,14 @@ def dynamic_add(dtype: DType = F16) -> Kernel:
         sizes=(SizeSymbol("s0", 2, None, 8),),
         comments=("add",),
     )
+
+
+def transposed_with_gap() -> Kernel:
+    """out[j, i] = in[i, 2*j] of a 6 x 14 buffer: strides, a step, and division of flat indices."""
+    b = Body()
+    b.store("out0", D0 * 6 + D1, b.load("in0", D1 * 14 + D0 * 2))
+    params = [param("in0", F32, 84), param("out0", F32, 42)]
+    return kernel("fused_permute_cc66", params, {"d0": 7, "d1": 6}, {}, b, comments=("permute",))
 
 
 def scalar_op(op: str, operand_types: tuple[DType, ...], result: DType, count: int) -> Kernel:
