@@ -62,6 +62,7 @@ def build(task: Any, namespace: str, key_hex: str, fence: int) -> None:
             cache.release(lease)
             get_logger().warning("job_input_missing")
         else:
+            get_logger().info("job_begun")
             with cache.kept(lease):
                 outcome = _run(worker, namespace, lease, job)
             get_logger().info("job_done", outcome=outcome)

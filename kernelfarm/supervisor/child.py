@@ -34,7 +34,7 @@ class ChildFailedError(UnavailableError):
 class ChildSpec:
     """What to run: `environment` is added to ours, `probe` tells whether it serves.
 
-    `drain_s` is what it gets between SIGTERM and SIGKILL.
+    `probe_every_s` is the pause between probes, `drain_s` the time between SIGTERM and SIGKILL.
     """
 
     name: str
@@ -42,6 +42,7 @@ class ChildSpec:
     environment: tuple[tuple[str, str], ...]
     probe: Callable[[], Awaitable[bool]]
     drain_s: float = 10.0
+    probe_every_s: float = 0.02
 
 
 class Child:
@@ -84,7 +85,7 @@ class Child:
         while not await self.spec.probe():
             if self.pid is None:
                 raise ChildFailedError(self._obituary())
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(self.spec.probe_every_s)
         self.is_ready = True
 
     async def keep_alive(self) -> None:

@@ -101,6 +101,7 @@ def _workers(plan: FarmPlan, environment: tuple[tuple[str, str], ...]) -> Iterat
                 environment=environment,
                 probe=partial(_has_reported, plan.codegen_address, vendor),
                 drain_s=_WORKER_DRAIN_S,
+                probe_every_s=0.1,
             )
 
 

@@ -47,3 +47,14 @@ def h_request(rows: int = 64, columns: int = 128, *targets: str) -> api.CompileR
     """A request to compile `h` for these extents."""
     graph = graph_to_proto(h_graph(rows, columns))
     return api.CompileRequest(graph=graph, targets=targets or (CPU,))
+
+
+def slow_request(links: int = 120) -> api.CompileRequest:
+    """A request whose only kernel takes the CPU's code generator seconds: a chain of functions."""
+    matrix = tensor(64, 128)
+    functions = ("aten.sin.default", "aten.erf.default", "aten.tanh.default")
+    nodes = tuple(
+        Node(functions[link % 3], (Ref(link),), (), (link + 1,), (matrix,)) for link in range(links)
+    )
+    graph = Graph("aten", (), (Input(0, matrix, "a"),), nodes, (Ref(links),), (matrix,))
+    return api.CompileRequest(graph=graph_to_proto(graph), targets=[CPU])

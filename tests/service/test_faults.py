@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
+import psutil
 import pytest
 
 from kernelfarm.v1 import compile_service_pb2 as api
 from tests.farm_process import Farm, running_farm, wait_until
 from tests.service.calls import compile_at, stub_of
-from tests.service.h_graph import h_request
+from tests.service.h_graph import h_request, slow_request
 
 
 @pytest.fixture(scope="module")
@@ -25,20 +26,17 @@ def hurt_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
 
 
 def test_a_worker_killed_in_the_middle_of_a_job_costs_less_than_20_s(hurt_farm: Farm) -> None:
-    # Stopped workers hold their jobs without finishing them; killing them then is the worst moment.
     workers = hurt_farm.pids("worker-cpu")
-    for pid in workers:
-        os.kill(pid, signal.SIGSTOP)
     with ThreadPoolExecutor(1) as pool:
-        call = pool.submit(compile_at, hurt_farm.endpoint, h_request(71, 128))
-        wait_until(lambda: "job_enqueued" in hurt_farm.log("codegen"), 10, "a job in the queue")
+        call = pool.submit(compile_at, hurt_farm.endpoint, slow_request())
+        wait_until(lambda: _workers_say(hurt_farm, "job_begun"), 20, "a job in a worker")
         killed = time.monotonic()
-        for pid in workers:
-            os.kill(pid, signal.SIGKILL)
+        _kill_trees(workers)
         program = call.result().program
     assert time.monotonic() - killed < 20
     assert program.artifacts
     assert set(hurt_farm.pids("worker-cpu")).isdisjoint(workers)
+    assert _workers_say(hurt_farm, "job_done")
 
 
 def test_a_killed_room_is_back_and_the_next_request_is_served(hurt_farm: Farm) -> None:
@@ -79,6 +77,19 @@ def test_sigterm_finishes_what_was_begun_and_exits_with_0(hurt_farm: Farm) -> No
     assert rest[-1].program.artifacts
     assert hurt_farm.status()["state"] == "stopped"
     assert not [pid for pid in pids if _is_alive(pid)]
+
+
+def _workers_say(farm: Farm, event: str) -> bool:
+    names = [name for name in farm.status()["children"] if name.startswith("worker-cpu")]
+    return any(event in farm.log(name) for name in names)
+
+
+def _kill_trees(pids: list[int]) -> None:
+    """SIGKILL to the workers and to the processes of their pools."""
+    doomed = [psutil.Process(pid) for pid in pids]
+    doomed += [child for parent in doomed for child in parent.children(recursive=True)]
+    for process in doomed:
+        process.kill()
 
 
 def _is_alive(pid: int) -> bool:
