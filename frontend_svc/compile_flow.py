@@ -16,8 +16,6 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from kernelfarm.digest import program_key
-
 from frontend_svc.cpu_work import CpuWork
 from frontend_svc.downstream import CodegenRoom, OptimizedProgram, OptimizerRoom
 from frontend_svc.events import CompileJob, Event, EventStream, Outcome, ProgramReady
@@ -25,6 +23,7 @@ from frontend_svc.lease_keeper import kept_alive
 from frontend_svc.lowering import Lowering, import_graph
 from frontend_svc.settings import FrontendSettings
 from kernelfarm.cache import KernelCache, Lease, Published, Variant
+from kernelfarm.digest import program_key
 from kernelfarm.errors import (
     CallerError,
     FarmFullError,
@@ -179,7 +178,7 @@ class CompileFlow:
         stage.tell(len(optimized.kernels), len(optimized.kernels))
         artifacts, jobs = await self._build_kernels(request, target, optimized)
         result = await self._cpu.run(
-            program_result, key, optimized.plan, artifacts, lowered.texts + optimized.texts
+            program_result, key, optimized.plan, artifacts, lowered.texts_with(optimized.texts)
         )
         return result, jobs
 

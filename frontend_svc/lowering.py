@@ -6,13 +6,12 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernelfarm.ir.text import print_graph
-
 from frontend_svc.cpu_work import CpuWork
 from frontend_svc.events import EventStream
 from frontend_svc.pipeline import lower_to_prims
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.ir.text import print_graph
 from kernelfarm.wire import graph_from_proto, graph_to_proto
 
 if TYPE_CHECKING:  # generated code stays behind its fence: here it is only a type
@@ -23,10 +22,21 @@ CLIENT_DIALECT = "aten"
 
 @dataclass(frozen=True, slots=True)
 class LoweredGraph:
-    """A Prims graph as the optimizer takes it, and (name, text) of the stages so far."""
+    """A Prims graph as the optimizer takes it, the captured graph as text, each node's fate."""
 
     message: WireGraph
-    texts: tuple[tuple[str, str], ...]
+    aten: str
+    report: str
+
+    def texts_with(self, optimized: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+        """(name, text) of all program stages in order; both rooms' reports become one."""
+        return (
+            ("aten", self.aten),
+            *((name, self._whole(name, text)) for name, text in optimized),
+        )
+
+    def _whole(self, name: str, text: str) -> str:
+        return f"{self.report}\n{text}" if name == "report" else text
 
 
 def import_graph(wire: WireGraph) -> Graph:
@@ -71,8 +81,8 @@ class Lowering:
 
 def _lower(graph: Graph) -> LoweredGraph:
     lowered = lower_to_prims(graph)
-    texts = (
-        ("aten", print_graph(graph)),
-        ("prims", print_graph(lowered.graph)),
+    report = "\n".join(
+        f"node {node.index} {node.op}: {node.outcome.value} ({node.detail})"
+        for node in lowered.report
     )
-    return LoweredGraph(graph_to_proto(lowered.graph), texts)
+    return LoweredGraph(graph_to_proto(lowered.graph), print_graph(graph), report)
