@@ -13,7 +13,7 @@ import typer
 
 from kernelfarm.errors import KernelfarmError
 
-COMMANDS = ("up",)
+COMMANDS = ("up", "compile", "explain", "doctor")
 """Modules of this package that are commands, in the order in which `--help` lists them."""
 
 EXIT_FAILED = 1

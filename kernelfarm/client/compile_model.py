@@ -15,7 +15,7 @@ from kernelfarm.client.found_program import Content, FoundProgram
 from kernelfarm.client.loaders.of_device import device_support
 from kernelfarm.client.plan_runtime import PlanRunner
 from kernelfarm.client.program_store import load_program
-from kernelfarm.client.settings import ClientSettings, client_settings
+from kernelfarm.client.settings import client_settings
 from kernelfarm.errors import CallerError
 from kernelfarm.ir.graph_ir import Graph
 
@@ -119,7 +119,7 @@ def compile_model(  # noqa: PLR0913 (the public entry point: all but two have de
     return compile_exported(
         exported,
         targets=targets,
-        client=FarmClient(_settings(endpoint, timeout_s)),
+        client=connect(endpoint, timeout_s),
         is_deterministic=is_deterministic,
         on_progress=on_progress,
     )
@@ -141,6 +141,8 @@ def compile_exported(
     return CompiledModel(exported, programs, client)
 
 
-def _settings(endpoint: str | None, timeout_s: float | None) -> ClientSettings:
+def connect(endpoint: str | None = None, timeout_s: float | None = None) -> FarmClient:
+    """A client of the farm that is named, or else of that of the settings."""
     stated = {"endpoint": endpoint, "timeout_s": timeout_s}
-    return client_settings(**{key: value for key, value in stated.items() if value is not None})
+    given = {key: value for key, value in stated.items() if value is not None}
+    return FarmClient(client_settings(**given))

@@ -1,0 +1,140 @@
+"""`kernelfarm doctor`: what this machine has, what is missing, and how to get it."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernelfarm.errors import KernelfarmError
+
+if TYPE_CHECKING:
+    from codegen_svc.backends.contract import Backend
+
+_EXIT_MISSING = 1
+_REGISTRY = "codegen_svc.backends.registry"
+_EPILOG = """
+[bold]Examples[/bold]
+
+  kernelfarm doctor
+
+  kernelfarm doctor --endpoint farm.example:50051
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at: `state` is what was found; `remedy` what to do if it is not fine."""
+
+    area: str
+    name: str
+    is_fine: bool
+    is_required: bool
+    state: str
+    remedy: str = ""
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(epilog=_EPILOG)(doctor)
+
+
+def doctor(
+    endpoint: Annotated[
+        str | None, typer.Option(help="The farm's HOST:PORT. Default: KERNELFARM_ENDPOINT.")
+    ] = None,
+) -> None:
+    """Looks at the client, the farm and every vendor's toolchain; exit code 1 if one cannot work.
+
+    A farm that does not answer, and tools that are optional, do not count.
+    """
+    from rich.console import Console  # noqa: PLC0415 (keeps --help quick)
+    from rich.table import Table  # noqa: PLC0415
+
+    findings = [*_client(), _farm(endpoint), *_toolchains()]
+    table = Table(show_edge=False, box=None, pad_edge=False)
+    for name in ("area", "what", "", "found"):
+        table.add_column(name, overflow="fold")
+    for finding in findings:
+        table.add_row(finding.area, finding.name, _mark(finding), finding.state)
+    console = Console()
+    console.print(table)
+    for finding in findings:
+        if not finding.is_fine and finding.remedy:
+            console.print(f"{finding.name}: {finding.remedy}", markup=False, soft_wrap=True)
+    if any(finding.is_required and not finding.is_fine for finding in findings):
+        raise typer.Exit(_EXIT_MISSING)
+
+
+def _mark(finding: Finding) -> str:
+    if finding.is_fine:
+        return "[green]ok[/green]"
+    return "[red]missing[/red]" if finding.is_required else "[yellow]absent[/yellow]"
+
+
+def _client() -> list[Finding]:
+    found = [Finding("client", "python", True, True, platform.python_version())]
+    for package in ("torch", "grpcio", "protobuf"):
+        found.append(_package("client", package))
+    if find_spec("torch") is None:
+        return found
+    cpu = import_module("kernelfarm.client.loaders.cpu")
+    try:
+        target, is_fine, remedy = cpu.host_cpu_target(), True, ""
+    except KernelfarmError as error:
+        target, is_fine, remedy = "none", False, str(error)
+    found.append(Finding("client", "CPU target", is_fine, False, target, remedy))
+    torch = import_module("torch")
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    names = ", ".join(torch.cuda.get_device_name(i) for i in range(gpus))
+    found.append(Finding("client", "GPUs", gpus > 0, False, names or "none seen by torch"))
+    return found
+
+
+def _package(area: str, name: str) -> Finding:
+    try:
+        return Finding(area, name, True, True, version(name))
+    except PackageNotFoundError:
+        return Finding(area, name, False, True, "not installed", f"pip install {name}")
+
+
+def _farm(endpoint: str | None) -> Finding:
+    from kernelfarm.client.farm_client import FarmClient  # noqa: PLC0415 (loads grpc)
+    from kernelfarm.client.settings import client_settings  # noqa: PLC0415
+
+    stated = {"endpoint": endpoint} if endpoint else {}
+    settings = client_settings(**stated, timeout_s=5.0)
+    start = "start one with `kernelfarm up`, or set KERNELFARM_ENDPOINT"
+    with FarmClient(settings) as client:
+        try:
+            found = client.capabilities()
+        except KernelfarmError as error:
+            return Finding("farm", settings.endpoint, False, False, str(error), start)
+    vendors = sorted({target.target.partition(":")[0] for target in found.targets})
+    state = f"version {found.farm_version}, {len(found.targets)} targets: {', '.join(vendors)}"
+    return Finding("farm", settings.endpoint, True, False, state)
+
+
+def _toolchains() -> list[Finding]:
+    # The services are another distribution part; a client without them still has a doctor.
+    if find_spec("codegen_svc") is None:
+        return []
+    registry = import_module(_REGISTRY)
+    found: list[Finding] = []
+    for vendor in registry.vendors():
+        try:
+            backend: Backend = registry.find_backend(vendor)
+        except KernelfarmError as error:
+            remedy = "pip install 'kernelfarm[farm]'"
+            found.append(Finding(vendor, "backend", False, True, str(error), remedy))
+            continue
+        found.extend(
+            Finding(vendor, t.name, t.is_found, t.is_required, t.version, t.remedy)
+            for t in backend.tools()
+        )
+    return found

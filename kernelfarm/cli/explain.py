@@ -1,0 +1,91 @@
+"""`kernelfarm explain`: every stage of a compiled program, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernelfarm.errors import CallerError
+
+if TYPE_CHECKING:
+    from kernelfarm.client.explained import ExplainedStage
+
+_KEY_HEX_CHARS = 64
+_EPILOG = """
+[bold]Examples[/bold]
+
+  kernelfarm explain model.pt2
+
+  kernelfarm explain model.pt2 --target cuda:sm_90a --stage ptx
+
+  kernelfarm explain build --kernel fused_silu_1f2e3d4c
+
+  kernelfarm explain 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(epilog=_EPILOG)(explain)
+
+
+def explain(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A .pt2 file, a directory of `kernelfarm compile`, or a program's key (64 hex)."
+        ),
+    ],
+    stage: Annotated[
+        list[str] | None, typer.Option(help="Only these stages (`loops`, `triton`, `asm`, ...).")
+    ] = None,
+    kernel: Annotated[
+        list[str] | None, typer.Option(help="Only these kernels; the start of a name is enough.")
+    ] = None,
+    target: Annotated[list[str] | None, typer.Option(help="Only these targets.")] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(help="The farm's HOST:PORT. Default: KERNELFARM_ENDPOINT.")
+    ] = None,
+) -> None:
+    """Prints the stages of a program (aten, prims, loops, plan, report) and of its kernels."""
+    shown = 0
+    seen: set[str] = set()
+    for found in _stages(source, target, endpoint):
+        seen.add(f"{found.kernel or 'program'}/{found.stage}")
+        if _is_wanted(found, stage, kernel, target):
+            typer.secho(f"=== {found.title()}", bold=True)
+            typer.echo(found.text().rstrip("\n") + "\n")
+            shown += 1
+    if not shown:
+        raise CallerError(f"nothing of that name; there are {', '.join(sorted(seen))}")
+
+
+def _stages(
+    source: str, targets: list[str] | None, endpoint: str | None
+) -> Iterator[ExplainedStage]:
+    from kernelfarm.client import explained  # noqa: PLC0415 (loads torch)
+
+    path = Path(source)
+    if path.is_dir():
+        return explained.of_directory(path)
+    if path.suffix == ".pt2" or path.exists():
+        return explained.of_pt2(path, targets, endpoint)
+    if len(source) == _KEY_HEX_CHARS and set(source.lower()) <= set("0123456789abcdef"):
+        return explained.of_key(bytes.fromhex(source), endpoint)
+    raise CallerError(f"{source!r} is no file, no directory and no key of 64 hex digits")
+
+
+def _is_wanted(
+    found: ExplainedStage,
+    stages: list[str] | None,
+    kernels: list[str] | None,
+    targets: list[str] | None,
+) -> bool:
+    if targets and found.target not in targets:
+        return False
+    if stages and found.stage not in stages:
+        return False
+    return not kernels or any(found.kernel.startswith(k) for k in kernels if found.kernel)
