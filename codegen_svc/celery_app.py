@@ -41,6 +41,10 @@ def leave_logs_alone(**_: object) -> None:
     """Keeps Celery from configuring the logs, which our processes do themselves."""
 
 
+# What kombu raises when the broker does not answer.
+_BROKER_ERRORS = (KombuError, OperationalError, OSError)
+
+
 def make_app(settings: FarmSettings) -> Celery:
     """The Celery application of an edge or a worker."""
     app = Celery("codegen", include=["codegen_svc.tasks"], set_as_current=True)
@@ -134,10 +138,27 @@ class JobQueue:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._thread, self._send, job)
 
+    async def connect(self) -> None:
+        """Connects ahead, so that the first job need not.
+
+        Raises:
+            UnavailableError: the broker does not answer yet; `send` will try again.
+        """
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, self._connect)
+
     def close(self) -> None:
         """Ends the connections to the broker."""
         self._thread.shutdown(wait=True)
         self._app.close()
+
+    def _connect(self) -> None:
+        try:
+            self._app.finalize()
+            with self._app.producer_pool.acquire(block=True) as producer:
+                producer.connection.ensure_connection(max_retries=1, timeout=2.0)
+        except _BROKER_ERRORS as error:
+            raise UnavailableError(f"the broker does not answer: {error}") from error
 
     def _send(self, job: QueuedJob) -> None:
         try:
@@ -151,7 +172,7 @@ class JobQueue:
                 retry=True,
                 retry_policy={"max_retries": 5, "interval_start": 0.05, "interval_step": 0.2},
             )
-        except (KombuError, OperationalError, OSError) as error:
+        except _BROKER_ERRORS as error:
             raise UnavailableError(f"the broker does not take jobs: {error}") from error
 
 

@@ -14,7 +14,12 @@ from codegen_svc.dispatch import Dispatcher, KernelJob
 from codegen_svc.settings import CodegenSettings
 from kernelfarm.cache import KernelCache, Space
 from kernelfarm.digest import kernel_key
-from kernelfarm.errors import InvalidGraphError, MalformedMessageError, VerificationError
+from kernelfarm.errors import (
+    InvalidGraphError,
+    MalformedMessageError,
+    UnavailableError,
+    VerificationError,
+)
 from kernelfarm.internal.v1 import codegen_service_pb2 as pb
 from kernelfarm.internal.v1 import loops_pb2
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import (
@@ -23,6 +28,7 @@ from kernelfarm.internal.v1.codegen_service_pb2_grpc import (
 )
 from kernelfarm.ir.verify import verify_kernel
 from kernelfarm.service.interceptors import current_request_id
+from kernelfarm.service.logs import get_logger
 from kernelfarm.service.server import Registration, serve
 from kernelfarm.targets import TargetFacts, all_targets, target_facts
 from kernelfarm.v1 import artifact_pb2, compile_service_pb2
@@ -88,11 +94,23 @@ async def serve_codegen(settings: CodegenSettings) -> None:
         dispatcher = Dispatcher(cache, queue, settings)
         service = CodegenService(dispatcher, cache)
         add = partial(add_CodegenServiceServicer_to_server, service)
+        ahead = asyncio.create_task(_connect_ahead(queue, cache))
         try:
             await serve(settings.codegen_listen, [Registration(SERVICE_NAME, add)], settings)
         finally:
+            ahead.cancel()
             await dispatcher.abandon()
             queue.close()
+
+
+async def _connect_ahead(queue: JobQueue, cache: KernelCache) -> None:
+    """Takes the first uses of broker, cache and chip facts off the first request."""
+    all_targets()
+    try:
+        await queue.connect()
+        await cache.worker_reports()
+    except UnavailableError as error:
+        get_logger().warning("not_connected_yet", message=str(error))
 
 
 def _jobs(request: pb.BuildKernelsRequest) -> list[KernelJob]:
