@@ -16,7 +16,7 @@ _EPSILON = {DType.F64: 2.220446049250313e-16, DType.F32: 1.1920928955078125e-07}
 
 
 @decomposes("aten.native_layer_norm.default")
-def native_layer_norm(  # the operator's own parameters
+def native_layer_norm(
     op: Lowering,
     input: Tensor,
     normalized_shape: tuple[Expr, ...],

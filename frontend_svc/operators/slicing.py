@@ -7,7 +7,7 @@ from frontend_svc.operators.lowering import Lowering
 from frontend_svc.operators.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.values import Tensor
 from kernelfarm.errors import InvalidGraphError
-from kernelfarm.ir.symbolic import ONE, ZERO, Expr, as_expr
+from kernelfarm.ir.symbolic import ONE, ZERO, Expr, as_expr, ceil_div
 
 _INT64_MAX = 2**63 - 1
 _MAX_PARTS = 65536
@@ -74,9 +74,8 @@ def chunk(op: Lowering, self: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor
     if chunks < 1:
         raise InvalidGraphError(f"{chunks} parts; expected 1 or more")
     extent = self.shape[_axis(self, dim)]
-    if not extent.is_constant:
-        raise NotDecomposedError("the number of parts depends on a symbolic size")
-    return split(op, self, as_expr(max(1, -(-extent.constant // chunks))), dim)
+    size = op.extents.larger(ceil_div(extent, chunks), ONE)
+    return split(op, self, size, dim)
 
 
 @decomposes("aten.unbind.int", "aten.unbind_copy.int")

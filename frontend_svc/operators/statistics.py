@@ -6,7 +6,7 @@ from frontend_svc.operators.extents import numel_of
 from frontend_svc.operators.lowering import Lowering
 from frontend_svc.operators.reductions import reduced_axes
 from frontend_svc.operators.registry import NotDecomposedError, decomposes
-from frontend_svc.operators.values import Number, Tensor
+from frontend_svc.operators.values import Number, Operand, Tensor
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.symbolic import ZERO, Expr
@@ -148,22 +148,21 @@ def _spread(
     mean = mean_of(op, wide, axes)
     centered = op.apply("sub", wide, mean)
     total = op.reduce("sum", op.prim("mul", centered, centered), axes, keepdim=True)
-    spread = op.apply("div", total, _divisor(op, _count(x, axes), correction))
+    spread = op.apply("div", total, _divisor(op, _count(x, axes), correction, wide.dtype))
     spread = op.prim("sqrt", spread) if is_root else spread
     return tuple(  # type: ignore[return-value]  # a pair by construction
         op.convert(_shaped(op, value, axes, keepdim), dtype) for value in (spread, mean)
     )
 
 
-def _divisor(op: Lowering, count: Expr, correction: Number | None) -> Number:
+def _divisor(op: Lowering, count: Expr, correction: Number | None, dtype: DType) -> Operand:
     """count - correction, at least 0 (a division by it gives NaN or infinity, as in PyTorch)."""
     amount = 1 if correction is None else correction
-    if isinstance(amount, float):
-        if amount != int(amount) and not count.is_constant:
-            raise NotDecomposedError("a fractional correction of a symbolic count")
-        if amount != int(amount):
-            return max(0.0, count.constant - amount)
+    if isinstance(amount, float) and amount.is_integer():
         amount = int(amount)
+    if isinstance(amount, float):
+        left = op.apply("sub", op.full(_number_of(count), dtype), amount)
+        return op.apply("maximum", left, 0.0)
     return _number_of(op.extents.larger(count - amount, ZERO))
 
 
