@@ -1,0 +1,27 @@
+"""What the client's tests share: settings that point at the farm, and a clean backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from kernelfarm.client import arena, eager
+from tests.farm_process import Farm
+
+
+@pytest.fixture(autouse=True)
+def fresh_backend() -> Iterator[None]:
+    """Each test compiles anew and may be warned again."""
+    torch._dynamo.reset()
+    eager.forget_warnings()
+    yield
+    arena.release()
+
+
+@pytest.fixture
+def endpoint(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The shared farm's endpoint, also in the environment."""
+    monkeypatch.setenv("KERNELFARM_ENDPOINT", farm.endpoint)
+    return farm.endpoint
