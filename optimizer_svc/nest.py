@@ -15,7 +15,7 @@ are those of `kernelfarm.ir.loop_ir`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Union
 
@@ -108,5 +108,31 @@ def operands_of(statement: NestStatement) -> tuple[int, ...]:
             return (operand,)
         case Indirect(value=value):
             return (value,)
+        case _:
+            return ()
+
+
+def varying_numbers(body: Sequence[NestStatement], axes: Iterable[str]) -> set[int]:
+    """Numbers of the statements whose value varies over these axes."""
+    names = set(axes)
+    varying: set[int] = set()
+    for number, statement in enumerate(body):
+        if isinstance(statement, Reduce):
+            continue
+        indices = _indices_of(statement)
+        by_index = any(not names.isdisjoint(index.symbols) for index in indices)
+        if by_index or not varying.isdisjoint(operands_of(statement)):
+            varying.add(number)
+            if isinstance(statement, Indirect):
+                names.add(statement.symbol)
+    return varying
+
+
+def _indices_of(statement: NestStatement) -> tuple[Expr, ...]:
+    match statement:
+        case Read(index=index):
+            return index
+        case IndexValue(expr=expr):
+            return (expr,)
         case _:
             return ()

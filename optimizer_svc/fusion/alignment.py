@@ -48,20 +48,21 @@ def _steps(position: Expr, axes: Mapping[str, DomainAxis]) -> dict[Expr, DomainA
     """Each axis by its coefficient; None if the position is no sum of axes times sizes."""
     if position.constant:
         return None
-    steps: dict[Expr, DomainAxis] = {}
+    coefficients: dict[str, Expr] = {}
     for monomial, coefficient in position.terms:
-        step, axis = as_expr(coefficient), None
+        step, name = as_expr(coefficient), None
         for atom in monomial:
             if not isinstance(atom, Symbol):
                 return None
-            if axis is None and atom.name in axes:
-                axis = axes[atom.name]
+            if name is None and atom.name in axes:
+                name = atom.name
             else:
                 step = step * symbol(atom.name)
-        if axis is None or step in steps or axis in steps.values():
+        if name is None:
             return None
-        steps[step] = axis
-    return steps
+        coefficients[name] = coefficients.get(name, ZERO) + step
+    steps = {step: axes[name] for name, step in coefficients.items()}
+    return steps if len(steps) == len(coefficients) else None
 
 
 def aligned(
@@ -136,7 +137,7 @@ class _Cursor:
 
     def advance(self, step: Expr) -> None:
         self.passed = self.passed * step
-        self.rest = self.rest // step
+        self.rest = ONE if step is self.rest else self.rest // step
         if self.rest is ONE:
             self._number += 1
             self.passed = ONE

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from kernelfarm.dtypes import DType
 from kernelfarm.errors import InternalError
 from kernelfarm.ir.loop_ir import (
     Access,
@@ -14,6 +15,7 @@ from kernelfarm.ir.loop_ir import (
     Kernel,
     Load,
     Param,
+    Reduce,
     Statement,
     Store,
 )
@@ -23,7 +25,13 @@ from optimizer_svc.analysis.extents import is_empty
 from optimizer_svc.analysis.storages import Storage
 from optimizer_svc.fusion.group import Group, Member, domain_bounds
 from optimizer_svc.lowering.nest_body import NestBody
-from optimizer_svc.nest import NestStatement, Read, with_indices, with_operands
+from optimizer_svc.nest import (
+    NestStatement,
+    Read,
+    varying_numbers,
+    with_indices,
+    with_operands,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +56,17 @@ def assemble_kernel(
         for value in body.made_by(number):
             if value in stored:
                 writer.store(value, group.placements[value], numbers[number])
+    ordered = sorted(writer.params.items(), key=lambda item: item[1].access is Access.WRITE)
     kernel = Kernel(
         name="fused",
-        params=tuple(writer.params.values()),
+        params=tuple(param for _, param in ordered),
         sizes=(),
         outer=tuple(Axis(a.name, a.extent) for a in group.outer),
         reduction=tuple(Axis(a.name, a.extent) for a in group.reduction),
         body=tuple(writer.body),
         comments=_comments(group),
     )
-    return Draft(kernel, tuple(writer.params))
+    return Draft(kernel, tuple(value for value, _ in ordered))
 
 
 def span_elems(storage: Storage) -> Expr:
@@ -78,6 +87,7 @@ class _GroupBody:
         self._storages = storages
         self._bounds = domain_bounds(sizes, group.axes)
         self._values: dict[int, int] = {}
+        self._reduced = [axis.name for axis in group.reduction]
 
     @property
     def statements(self) -> list[NestStatement]:
@@ -115,8 +125,20 @@ class _GroupBody:
                 return body.index_value(expr, dtype)
             case Read(value=value):
                 return body.add(statement, self._storages[value].dtype)
+            case Reduce(operand=operand):
+                varying = replace(statement, operand=self._varying(operand))
+                return body.add(varying, statement.dtype)
             case _:
                 return body.add(statement, statement.dtype)
+
+    def _varying(self, operand: int) -> int:
+        """The operand of a reduction as a value that varies over its axes, which it must be."""
+        body = self._body
+        if operand in varying_numbers(body.statements, self._reduced):
+            return operand
+        here, zero = body.index_value(symbol(self._reduced[0])), body.index_value(ZERO)
+        always = body.compute("ge", (here, zero), DType.BOOL)
+        return body.compute("where", (always, operand, operand), body.dtypes[operand])
 
 
 class _Writer:
@@ -160,6 +182,12 @@ class _Writer:
 
 
 def _comments(group: Group) -> tuple[str, ...]:
-    origins = dict.fromkeys(origin for m in group.members for origin in m.nest.origins)
-    ordered = sorted(origins, key=lambda origin: origin[1])
-    return tuple(f"{op} <- captured node {number}" for op, number in ordered)
+    """One line for each captured operator: the prims that it became here."""
+    prims: dict[int, dict[str, None]] = {}
+    for member in group.members:
+        for op, number in member.nest.origins:
+            if op != "full":
+                prims.setdefault(number, {})[op] = None
+    return tuple(
+        f"{', '.join(ops)} <- captured node {number}" for number, ops in sorted(prims.items())
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InternalError
 from kernelfarm.ir.graph_ir import Node
-from kernelfarm.ir.loop_ir import Axis, IndexValue, Indirect, Reduce
+from kernelfarm.ir.loop_ir import Axis, Reduce
 from kernelfarm.ir.simplify import Bounds, Range
 from kernelfarm.ir.symbolic import ONE, ZERO, Expr, symbol
 from optimizer_svc.analysis.extents import is_empty
@@ -13,7 +13,7 @@ from optimizer_svc.analysis.graph_facts import REDUCE_OPS, int_attr, ints_attr, 
 from optimizer_svc.analysis.index_maps import Index
 from optimizer_svc.lowering.lower_value import ValueLowering
 from optimizer_svc.lowering.nest_body import NestBody
-from optimizer_svc.nest import Nest, Read, operands_of
+from optimizer_svc.nest import Nest
 from optimizer_svc.passes.choose_materialized import Materialization
 
 _IDENTITIES: dict[str, float] = {"sum": 0, "prod": 1, "any": 0, "all": 1}
@@ -103,7 +103,7 @@ def _reduce(lowering: ValueLowering, node: Node, index: Index, reduction: tuple[
     if not reduction:
         return body.literal(dtype, 0) if node.op.startswith("arg") else element
     wide = body.dtypes[element].compute_dtype
-    element = _varying(body, body.convert(element, wide), reduction)
+    element = body.convert(element, wide)
     result_dtype = dtype if node.op.startswith("arg") else wide
     return body.convert(body.add(Reduce(node.op, element, result_dtype), result_dtype), dtype)
 
@@ -127,26 +127,3 @@ def _scan(lowering: ValueLowering, node: Node, index: Index, axis: Axis) -> int:
     zero = body.literal(wide, 0)
     part = body.compute("where", (is_before, element, zero), wide)
     return body.convert(body.add(Reduce("sum", part, wide), wide), node.types[0].dtype)
-
-
-def _varying(body: NestBody, element: int, reduction: tuple[Axis, ...]) -> int:
-    """The element as a value that varies over the reduction, which a Reduce must be given."""
-    names = {axis.name for axis in reduction}
-    varying: set[int] = set()
-    for number, statement in enumerate(body.statements):
-        match statement:
-            case Read(index=index):
-                by_index = any(not names.isdisjoint(part.symbols) for part in index)
-            case IndexValue(expr=expr):
-                by_index = not names.isdisjoint(expr.symbols)
-            case _:
-                by_index = False
-        if by_index or any(v in varying for v in operands_of(statement)):
-            varying.add(number)
-            if isinstance(statement, Indirect):
-                names.add(statement.symbol)
-    if element in varying:
-        return element
-    here, zero = body.index_value(symbol(reduction[0].name)), body.index_value(ZERO)
-    always = body.compute("ge", (here, zero), DType.BOOL)
-    return body.compute("where", (always, element, element), body.dtypes[element])

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from frontend_svc.pipeline import lower_to_prims
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 
+from frontend_svc.pipeline import lower_to_prims
 from kernelfarm.client.capture import capture
 from kernelfarm.client.captured import Captured
 from kernelfarm.client.extern_node import ExternNode
