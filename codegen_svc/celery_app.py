@@ -56,8 +56,9 @@ def make_app(settings: FarmSettings) -> Celery:
         broker_pool_limit=4,
         broker_transport_options={
             "visibility_timeout": 2 * hard_limit_s,
-            "unacked_restore_interval": 1,
-            "unacked_restore_limit": 100,
+            # Looks for lost messages this often; kombu's default would be each 100 s.
+            "unacked_restore_interval": 5,
+            "unacked_restore_throttle": 1,
             "priority_steps": [INTERACTIVE, WARM_UP],
             "queue_order_strategy": "priority",
             "socket_keepalive": True,

@@ -6,7 +6,7 @@ import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeAlias
 
 import grpc
@@ -64,8 +64,11 @@ def _unary(behavior: Any, method: str) -> Any:
 
 def _streaming(behavior: Any, method: str) -> Any:
     async def answer(request: Any, context: ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-        async with _edge(method, request, context):
-            async for response in behavior(_checked(request), context):
+        async with (
+            _edge(method, request, context),
+            aclosing(behavior(_checked(request), context)) as responses,
+        ):
+            async for response in responses:
                 yield response
 
     return answer
@@ -85,20 +88,21 @@ async def _edge(
     request_id = _request_id(request, context)
     started = time.monotonic()
     status = "CANCELLED"
-    with structlog.contextvars.bound_contextvars(request_id=request_id, method=method):
-        try:
-            yield
-            status = "OK"
-        except AbortError:
-            status = "ABORTED"
-            raise
-        except Exception as error:
-            status = error_facts(error).status
-            _log_failure(error)
-            await _abort(context, error, request_id)
-        finally:
-            elapsed_ms = round((time.monotonic() - started) * 1e3, 3)
-            get_logger().info("call_done", status=status, elapsed_ms=elapsed_ms)
+    # Bound for good: each call runs in a task, and so in a context, of its own.
+    structlog.contextvars.bind_contextvars(request_id=request_id, method=method)
+    try:
+        yield
+        status = "OK"
+    except AbortError:
+        status = "ABORTED"
+        raise
+    except Exception as error:
+        status = error_facts(error).status
+        _log_failure(error)
+        await _abort(context, error, request_id)
+    finally:
+        elapsed_ms = round((time.monotonic() - started) * 1e3, 3)
+        get_logger().info("call_done", status=status, elapsed_ms=elapsed_ms)
 
 
 def _log_failure(error: Exception) -> None:

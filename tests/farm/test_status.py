@@ -1,0 +1,55 @@
+"""Failed calls become errors of our own, also when the other side told no details."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from kernelfarm.errors import (
+    CallerError,
+    DeadlineError,
+    ErrorFacts,
+    InternalError,
+    KernelfarmError,
+    UnavailableError,
+)
+from kernelfarm.wire.status import DETAILS_TRAILER, error_from_rpc, status_details
+
+
+def failed_call(code: grpc.StatusCode, details: str, trailer: bytes | None = None) -> grpc.RpcError:
+    trailers = [] if trailer is None else [(DETAILS_TRAILER, trailer)]
+    metadata = grpc.aio.Metadata(*trailers)
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), metadata, details)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, UnavailableError),
+        (grpc.StatusCode.CANCELLED, UnavailableError),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, DeadlineError),
+        (grpc.StatusCode.INVALID_ARGUMENT, CallerError),
+        (grpc.StatusCode.UNIMPLEMENTED, InternalError),
+        (grpc.StatusCode.UNKNOWN, InternalError),
+    ],
+)
+def test_a_status_without_details_becomes_the_nearest_error(
+    code: grpc.StatusCode, kind: type[KernelfarmError]
+) -> None:
+    error = error_from_rpc(failed_call(code, "what happened"), "the optimizer")
+    assert isinstance(error, kind)
+    assert str(error) == "the optimizer: what happened"
+
+
+def test_damaged_details_are_left_aside() -> None:
+    call = failed_call(grpc.StatusCode.UNAVAILABLE, "down", trailer=b"\xff\xff")
+    assert str(error_from_rpc(call, "the optimizer")) == "the optimizer: down"
+
+
+def test_a_reason_of_a_newer_farm_becomes_the_nearest_error() -> None:
+    facts = ErrorFacts("UNAVAILABLE", "MOON_IS_FULL", "come back", 2.5)
+    call = failed_call(grpc.StatusCode.UNAVAILABLE, "come back", status_details(facts, "r9"))
+    error = error_from_rpc(call)
+    assert isinstance(error, UnavailableError)
+    assert (str(error), error.retry_after_s) == ("come back", 2.5)
+    assert error.__notes__ == ["request id: r9"]
