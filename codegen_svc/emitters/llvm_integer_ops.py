@@ -22,7 +22,6 @@ _BOOL_INSTRUCTIONS: Final = {
     "minimum": "and",
     "fmax": "or",
     "fmin": "and",
-    "sub": "xor",
     "bit_and": "and",
     "bit_or": "or",
     "bit_xor": "xor",
@@ -36,7 +35,7 @@ _INSTRUCTIONS: Final = {
     "bit_xor": "xor",
 }
 _IDENTITIES: Final = frozenset({"floor", "ceil", "trunc", "round_even"})
-_BOOL_IDENTITIES: Final = _IDENTITIES | {"abs", "sign", "neg"}
+_BOOL_IDENTITIES: Final = _IDENTITIES | {"abs", "sign"}
 
 
 def find(op: str, dtype: DType) -> Operation | None:
@@ -217,7 +216,6 @@ _OPERATIONS: Final[dict[str, Operation]] = {
     "minimum": _minimum,
     "fmax": _maximum,
     "fmin": _minimum,
-    "div": _trunc_div,
     "trunc_div": _trunc_div,
     "floor_div": _floor_div,
     "fmod": _fmod,

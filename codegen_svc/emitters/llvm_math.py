@@ -1,7 +1,7 @@
 """Elementary functions as LLVM functions of our own: vectorizable, branch-free, no library calls.
 
 Each lies in the module as `kf.<op>.<f32|f64>`, internal and always inlined, so that the loop
-vectorizer sees plain arithmetic. `MAX_ULP` states each function's bound; tests sweep it.
+vectorizer sees plain arithmetic. `MathFunction` states each one's largest error; tests sweep it.
 Every CPU target has fused multiply-add; the reductions below rely on it.
 """
 
@@ -104,7 +104,13 @@ class Math:
 
     def copysign(self, a: Value, sign: Value) -> Value:
         """The magnitude of `a` with the sign of `sign`."""
-        return self.fn.intrinsic("copysign", a, sign)
+        if self.is_f32:
+            return self.fn.intrinsic("copysign", a, sign)
+        # LLVM 22 turns f64 -> f32 -> f16 into one rounding, which x86 has no instruction for, if
+        # it meets a copysign on the way.
+        is_negative = self.fn.compare("icmp", "slt", self.as_bits(sign), self.int_const(0))
+        magnitude = self.abs(a)
+        return self.select(is_negative, self.neg(magnitude), magnitude)
 
     def test(self, predicate: str, a: Value, b: Value | float) -> Value:
         """`fcmp`"""
@@ -168,7 +174,10 @@ Definition = Callable[..., Value]
 
 @dataclass(frozen=True, slots=True)
 class MathFunction:
-    """One function: how to write it in f64 and in f32; f32 None computes in f64 and rounds."""
+    """One function: how to write it in f64 and in f32; f32 None computes in f64 and rounds.
+
+    Units: `max_ulp_*` in units of the exact result's last place.
+    """
 
     f64: Definition
     f32: Definition | None

@@ -14,7 +14,9 @@ from codegen_svc.emitters.llvm_text import Value
 def erf_f32(m: Math, x: Value) -> Value:
     """erf of an f32: a polynomial near zero, 1 - exp(-x p(x)) elsewhere."""
     a = m.abs(x)
-    near = m.mul(a, m.polynomial(fitted.ERF_F32, m.mul(a, a)))
+    # The first coefficient without its 1, which is added exactly.
+    rest = (fitted.ERF_F32[0] - 1.0, *fitted.ERF_F32[1:])
+    near = m.fma(a, m.polynomial(rest, m.mul(a, a)), a)
     t = m.at_most(a, 4.0)
     far = m.sub(1.0, m.call("exp", m.neg(m.mul(t, m.polynomial(fitted.ERF_TAIL_F32, t)))))
     return m.copysign(m.select(m.test("olt", a, 0.92), near, far), x)

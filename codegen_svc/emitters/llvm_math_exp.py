@@ -223,7 +223,7 @@ def _power_of_magnitude(m: Math, a: Value, y: Value) -> Value:
     log_high = _with_log_limits(m, a, log_high)
     product = m.mul(y, log_high)
     residue = m.fma(y, log_low, m.fma(y, log_high, m.neg(product)))
-    residue = m.select(m.test("olt", m.abs(product), 1e300), residue, 0.0)
+    residue = m.select(m.test("olt", m.abs(product), 800.0), residue, 0.0)
     x = m.at_least(m.at_most(product, 710.0), -746.0)
     n, n_int = _split(m, x, LOG2_E)
     r = m.add(_reduce(m, x, n), residue)
@@ -251,7 +251,7 @@ def pow_(m: Math, x: Value, y: Value) -> Value:
 
 EXP_FUNCTIONS: Final = {
     "exp": MathFunction(exp, exp, 1.0, 1.0),
-    "exp2": MathFunction(exp2, exp2, 1.0, 1.0),
+    "exp2": MathFunction(exp2, exp2, 1.5, 1.5),
     "expm1": MathFunction(expm1, expm1, 2.0, 2.0),
     "log": MathFunction(log, log, 1.0, 1.0),
     "log2": MathFunction(log2, None, 0.6, 3.0),

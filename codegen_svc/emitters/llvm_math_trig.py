@@ -206,10 +206,10 @@ def acos(m: Math, x: Value) -> Value:
 
 
 TRIG_FUNCTIONS: Final = {
-    "sin": MathFunction(sin_f64, sin_f32, 0.6, 2.0),
-    "cos": MathFunction(cos_f64, cos_f32, 0.6, 2.0),
+    "sin": MathFunction(sin_f64, sin_f32, 0.6, 2.5),
+    "cos": MathFunction(cos_f64, cos_f32, 0.6, 2.5),
     "tan": MathFunction(tan_f64, tan_f32, 0.6, 4.0),
-    "asin": MathFunction(asin, None, 0.6, 2.0),
+    "asin": MathFunction(asin, None, 0.6, 2.5),
     "acos": MathFunction(acos, None, 0.6, 2.0),
     "atan": MathFunction(atan, None, 0.6, 2.0),
     "atan2": MathFunction(atan2, None, 0.6, 2.5),

@@ -164,7 +164,8 @@ def _narrow(fn: FunctionText, value: Value, target: DType) -> Value:
     if target is DType.BF16:
         return _narrow_bf16(fn, value)
     if target is DType.F8E4M3FN:
-        return _narrow_f8(fn, value, mantissa=3, bias=7, overflow=1087 << 20, infinity=0x7F)
+        # There is no infinity; from 464 on everything becomes the largest number, as in PyTorch 2.13.
+        return _narrow_f8(fn, value, mantissa=3, bias=7, overflow=0x43E80000, infinity=0x7E)
     return _narrow_f8(fn, value, mantissa=2, bias=15, overflow=143 << 23, infinity=0x7C)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
-import importlib.util
 import platform
 from functools import lru_cache
 from importlib import resources
@@ -15,6 +13,7 @@ from codegen_svc.emitters.llvm_kernel import emit_llvm
 from kernelfarm.errors import UnavailableError
 from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
 from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.text import print_kernel
 from kernelfarm.targets import TargetFacts
 
 # `int32_t symbol(void *const *buffers, const int64_t *sizes, int32_t threads)`; `arguments` lists
@@ -58,7 +57,7 @@ class CpuBackend:
         compiled = llvm_toolchain.compile_module(llir, code)
         library = link.link_shared(compiled.object)
         stages = (
-            *_kernel_text(kernel),
+            _text("kernel", print_kernel(kernel)),
             _text("llir", llir),
             _text("llir_opt", compiled.llir_opt),
             _text("asm", compiled.asm),
@@ -75,13 +74,6 @@ class CpuBackend:
     def makes_runnable_binaries(self) -> bool:
         """True: the library runs wherever its target's processor is."""
         return True
-
-
-def _kernel_text(kernel: Kernel) -> tuple[StageText, ...]:
-    if importlib.util.find_spec("kernelfarm.ir.text") is None:
-        return ()
-    printer = importlib.import_module("kernelfarm.ir.text")
-    return (_text("kernel", printer.print_kernel(kernel)),)
 
 
 def _text(name: str, content: str) -> StageText:

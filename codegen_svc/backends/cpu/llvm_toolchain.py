@@ -102,6 +102,7 @@ def compile_module(llir: str, target: CodeTarget) -> Compiled:
 
 def _optimize(llvm: Any, machine: Any, module: Any) -> None:
     options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_unrolling = False
     builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)
 

@@ -63,7 +63,9 @@ def _through_double(function: Callable[[Array], Array]) -> Meaning:
 
 
 def _sign(x: Array) -> Array:
-    # NaN has sign 0 in PyTorch, NaN in NumPy.
+    # NaN has sign 0 in PyTorch, NaN in NumPy; bools are their own sign.
+    if x.dtype.kind == "b":
+        return x
     return np.asarray((x > 0).astype(x.dtype) - (x < 0).astype(x.dtype))
 
 
@@ -129,7 +131,7 @@ _MEANINGS: dict[str, Meaning] = {
     "floor": np.floor,
     "ceil": np.ceil,
     "trunc": np.trunc,
-    "round_even": np.rint,
+    "round_even": lambda x: np.rint(x) if _is_float(x) else x,
     "bitwise_not": np.invert,
     "add": np.add,
     "sub": np.subtract,
