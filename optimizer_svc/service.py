@@ -17,7 +17,7 @@ from kernelfarm.internal.v1.optimizer_service_pb2_grpc import (
 from kernelfarm.ir.verify import verify_graph
 from kernelfarm.service.logs import get_logger
 from kernelfarm.service.server import Registration, serve
-from kernelfarm.targets import target_facts
+from kernelfarm.targets import all_targets, target_facts
 from kernelfarm.wire import graph_from_proto, kernel_to_proto, plan_to_proto
 from optimizer_svc.pipeline import optimize
 from optimizer_svc.settings import OptimizerSettings
@@ -75,6 +75,7 @@ def optimize_message(request: api.OptimizeRequest) -> api.OptimizeResponse:
 
 async def serve_optimizer(settings: OptimizerSettings) -> None:
     """Serves until SIGTERM."""
+    all_targets()  # read now: the first request should not wait for files
     with ThreadPoolExecutor(settings.optimizer_threads, thread_name_prefix="optimize") as pool:
         add = partial(add_OptimizerServiceServicer_to_server, OptimizerService(pool))
         await serve(settings.optimizer_listen, [Registration(SERVICE_NAME, add)], settings)

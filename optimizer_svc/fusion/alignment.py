@@ -104,7 +104,7 @@ def _refine(
         label = _label(a.axis, b.axis, has_reduction)
         if label is None:
             return Refused("an axis is reduced in one and kept in the other")
-        is_whole = step is a.axis.extent
+        is_whole = a.passed is ONE and step is a.axis.extent
         name = a.axis.name if is_whole else f"{a.axis.name}.{len(parts.get(a.axis.name, ()))}"
         part = DomainAxis(name, step, label)
         parts.setdefault(a.axis.name, []).insert(0, part)

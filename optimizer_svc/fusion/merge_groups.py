@@ -21,9 +21,11 @@ from optimizer_svc.fusion.group import DomainAxis, Group, domain_bounds, joined,
 
 MAX_STATEMENTS = 400
 """Body length: LLVM's time grows faster than linearly, and registers run out earlier."""
-MIN_ROWS = 8
-MAX_SERIAL_ELEMS = 1 << 16
-"""A fused reduction runs row by row: fewer rows than MIN_ROWS of more elements idle the chip."""
+ROWS_FOR_ELEMS = ((8, 1 << 16), (128, 1 << 21))
+"""(rows, elements): a fused reduction runs row by row; fewer rows of more elements idle the chip.
+
+The second pair is where the elements leave the caches: fusion no longer saves reading them again.
+"""
 
 Matches = list[tuple[Axes, Axes]]
 
@@ -100,7 +102,7 @@ def _too_serial(context: MergeContext, alignment: Alignment) -> Refused | None:
     """Refuses rows that are too few and too long."""
     rows = likely_elems((a.extent for a in alignment.axes if not a.is_reduction), context.hints)
     row = likely_elems((a.extent for a in alignment.axes if a.is_reduction), context.hints)
-    if rows < MIN_ROWS and rows * row > MAX_SERIAL_ELEMS:
+    if any(rows < least and rows * row > most for least, most in ROWS_FOR_ELEMS):
         return Refused(f"{rows} rows of {row} elements are too few to work in parallel")
     return None
 

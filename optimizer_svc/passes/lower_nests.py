@@ -64,7 +64,8 @@ def _bounds(sizes: Bounds, axes: tuple[Axis, ...]) -> Bounds:
 
 def _reduction_axes(chosen: Materialization, node: Node) -> tuple[Axis, ...]:
     if node.op == "cumsum":
-        return (Axis("r0", node.types[0].shape[int_attr(node, "dim")]),)
+        extent = node.types[0].shape[int_attr(node, "dim")]
+        return () if extent is ONE else (Axis("r0", extent),)
     if node.op not in REDUCE_OPS:
         return ()
     shape = chosen.facts.types[operands(node)[0]].shape
@@ -78,7 +79,7 @@ def _reduction_axes(chosen: Materialization, node: Node) -> tuple[Axis, ...]:
 def _result(lowering: ValueLowering, node: Node, index: Index, reduction: tuple[Axis, ...]) -> int:
     if node.op == "cumsum":
         lowering.note(node)
-        return _scan(lowering, node, index, reduction[0])
+        return _scan(lowering, node, index, reduction)
     if node.op in REDUCE_OPS:
         lowering.note(node)
         return _reduce(lowering, node, index, reduction)
@@ -115,9 +116,12 @@ def _empty_reduction(body: NestBody, node: Node) -> int:
     return body.literal(node.types[0].dtype, identity)
 
 
-def _scan(lowering: ValueLowering, node: Node, index: Index, axis: Axis) -> int:
+def _scan(lowering: ValueLowering, node: Node, index: Index, reduction: tuple[Axis, ...]) -> int:
     """A running sum as, for each element, the sum of what lies before it."""
     body, dim = lowering.body, int_attr(node, "dim")
+    if not reduction:
+        return lowering.value(operands(node)[0], index, lowering.everywhere())
+    (axis,) = reduction
     at = (*index[:dim], symbol(axis.name), *index[dim + 1 :])
     element = lowering.value(operands(node)[0], at, lowering.everywhere())
     element = body.convert(element, body.dtypes[element].compute_dtype)
