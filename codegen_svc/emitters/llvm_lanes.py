@@ -42,7 +42,9 @@ class LaneWriter:
         for phase in schedule.phases:
             self._write_phase(phase, scope)
         if schedule.final_stores:
-            self._over_lanes(scope, lambda inner: self._store_all(schedule.final_stores, inner))
+            self._over_lanes(
+                scope, lambda inner: self._writer.store_all(schedule.final_stores, inner)
+            )
 
     def _place_block(self, scope: Scope) -> None:
         """First lane and number of lanes of the block."""
@@ -64,10 +66,6 @@ class LaneWriter:
             body(scope.inner(**{lane.name: at, LANE: i}))
 
         write_loop(fn, lane.name, (ZERO_I64, self._width), point, is_inner=True)
-
-    def _store_all(self, stores: tuple[int, ...], scope: Scope) -> None:
-        for number in stores:
-            self._writer.store(number, scope)
 
     def _write_phase(self, phase: Phase, scope: Scope) -> None:
         size = self._context.schedule.lane_block
@@ -96,7 +94,6 @@ class LaneWriter:
             self._write_lane(a, identity(a.op, self._running(a)), scope)
 
     def _step(self, phase: Phase, scope: Scope) -> None:
-        self._store_all(phase.stores, scope)
         for a in phase.accumulators:
             value = self._context.contribution(
                 self._writer, a, scope, lambda key: self._read_lane(self._by_key[key], scope)
@@ -105,6 +102,7 @@ class LaneWriter:
             value = convert(self._fn, value, accumulator_dtype(a), running)
             known = self._read_lane(a, scope)
             self._write_lane(a, combine(self._fn, a.op, running, known, value), scope)
+        self._writer.store_all(phase.stores, scope)
 
     def _running(self, a: Accumulator) -> DType:
         """Sums of lanes are sequential: long ones need more bits."""

@@ -44,8 +44,7 @@ class RowWriter:
         scope = Scope(dict(symbols))
         for phase in self._context.schedule.phases:
             self._write_phase(phase, scope)
-        for number in self._context.schedule.final_stores:
-            self._writer.store(number, scope)
+        self._writer.store_all(self._context.schedule.final_stores, scope)
 
     def _write_phase(self, phase: Phase, scope: Scope) -> None:
         needed = self._needed(phase)
@@ -107,11 +106,10 @@ class RowWriter:
     def _write_point(self, phase: Phase, scope: Scope, slots: Slots) -> None:
         for number in sorted(self._kept):
             scope.values[number] = self._read_row(number, scope)
-        for number in phase.stores:
-            self._writer.store(number, scope)
         for a in phase.accumulators:
             value = self._context.contribution(self._writer, a, scope, self._read_slot)
             self.accumulate(a, slots[a.key], value)
+        self._writer.store_all(phase.stores, scope)
 
     def _fresh_slot(self, a: Accumulator, wish: str) -> Value:
         """A running value on the stack, set to the identity."""

@@ -6,7 +6,7 @@ computed. A scope inside a loop sees what the scope around the loop computed bef
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from codegen_svc.emitters.llvm_index import IndexWriter
@@ -78,18 +78,21 @@ class ValueWriter:
             pending.pop()
         return scope.values[number]
 
-    def store(self, number: int, scope: Scope) -> None:
-        """Writes a Store statement."""
-        statement = self.kernel.body[number]
-        if not isinstance(statement, Store):
-            raise InternalError(f"statement {number} of {self.kernel.name} is no store")
-        for used in used_by(self.kernel, number, self.schedule.indirect_of):
-            self.value(used, scope)
-        self.fn.topic = f"{statement.param}_at"
-        dtype = self.kernel.param(statement.param).dtype
-        value = scope.values[statement.value]
-        pointer = self._address(statement, dtype, scope)
-        self.fn.store(to_memory(self.fn, value, dtype), pointer, dtype.itemsize_bytes)
+    def store_all(self, numbers: Iterable[int], scope: Scope) -> None:
+        """Writes Store statements; every value is computed before the first one is written.
+
+        An element of an in-place buffer must be read before it is overwritten.
+        """
+        stores = [s for n in numbers if isinstance(s := self.kernel.body[n], Store)]
+        for number in numbers:
+            for used in used_by(self.kernel, number, self.schedule.indirect_of):
+                self.value(used, scope)
+        for statement in stores:
+            self.fn.topic = f"{statement.param}_at"
+            dtype = self.kernel.param(statement.param).dtype
+            value = scope.values[statement.value]
+            pointer = self._address(statement, dtype, scope)
+            self.fn.store(to_memory(self.fn, value, dtype), pointer, dtype.itemsize_bytes)
 
     def _missing(self, number: int, scope: Scope) -> list[int]:
         used = used_by(self.kernel, number, self.schedule.indirect_of)
