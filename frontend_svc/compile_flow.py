@@ -1,7 +1,7 @@
 """The story of one request, top to bottom. Read this file first.
 
-    run                     check the request, decode its graph, serve every target at once
-      _serve_target         program key -> look-up -> hit; else lead the compilation or wait for it
+    run                     check the request, decode graph, program keys; serve all targets at once
+      _serve_target         look-up -> hit; else lead the compilation, or wait for who leads it
         _lead               hold the lease, compile, publish for all who wait
           _compile          Prims (once for all targets) -> optimizer -> code generators -> result
 
@@ -23,7 +23,7 @@ from frontend_svc.lease_keeper import kept_alive
 from frontend_svc.lowering import Lowering, import_graph
 from frontend_svc.settings import FrontendSettings
 from kernelfarm.cache import KernelCache, Lease, Published, Variant
-from kernelfarm.digest import program_key
+from kernelfarm.digest import program_keys
 from kernelfarm.errors import (
     CallerError,
     FarmFullError,
@@ -49,10 +49,10 @@ class Rooms:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A decoded request and what its targets share."""
+    """A decoded request: program keys by target, and what the targets share."""
 
     job: CompileJob
-    graph: Graph
+    keys: dict[str, bytes]
     lowering: Lowering
     events: EventStream
 
@@ -78,9 +78,9 @@ class CompileFlow:
         check_targets(job.targets)
         events = EventStream()
         stage = events.stage("import")
-        graph = await self._cpu.run(import_graph, job.graph)
+        graph, keys = await self._cpu.run(_import, job)
         stage.tell(len(graph.nodes), len(graph.nodes))
-        request = _Request(job, graph, Lowering(graph, self._cpu, events), events)
+        request = _Request(job, keys, Lowering(graph, self._cpu, events), events)
         work = asyncio.create_task(self._serve_all(request))
         try:
             async for event in events.listen():
@@ -102,8 +102,8 @@ class CompileFlow:
     async def _serve_target(self, request: _Request, target: str) -> None:
         """Finds the program, makes it, or waits for whoever makes it already."""
         cache = self._rooms.cache
+        key = request.keys[target]
         stage = request.events.stage("lookup", target)
-        key = await self._cpu.run(program_key, request.graph, target, request.job.options)
         outcome = Outcome.HIT
         while True:
             found = await cache.lookup(key, is_counted=outcome is Outcome.HIT)
@@ -218,6 +218,11 @@ class CompileFlow:
     async def drain(self) -> None:
         """Returns when every program that is being compiled is published or has failed."""
         await asyncio.gather(*self._led, return_exceptions=True)
+
+
+def _import(job: CompileJob) -> tuple[Graph, dict[str, bytes]]:
+    graph = import_graph(job.graph)
+    return graph, program_keys(graph, job.targets, job.options)
 
 
 def _serve(request: _Request, program: ProgramReady) -> None:

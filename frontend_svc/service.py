@@ -102,6 +102,7 @@ class CompileService(CompileServiceServicer):
 
 async def serve_frontend(settings: FrontendSettings) -> None:
     """Serves until SIGTERM; compilations in progress are finished within the grace."""
+    all_targets()  # read now: the first request should not wait for files
     cache = KernelCache(settings.cache_url, namespace=settings.namespace, space=Space.PROGRAMS)
     optimizer = open_channel(settings.optimizer_address)
     codegen = open_channel(settings.codegen_address)

@@ -8,21 +8,36 @@ and the options. Names, locations, hints and comments are not.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 from kernelfarm.ir.canonical import canonical_graph, canonical_kernel
 from kernelfarm.ir.encode import encode_graph, encode_kernel, encode_text_pairs
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.loop_ir import Kernel
 
-__all__ = ["canonical_graph", "canonical_kernel", "kernel_digest", "kernel_key", "program_key"]
+__all__ = [
+    "canonical_graph",
+    "canonical_kernel",
+    "kernel_digest",
+    "kernel_key",
+    "program_key",
+    "program_keys",
+]
 
 DIGEST_BYTES = 32
 
 
 def program_key(graph: Graph, target: str, options: tuple[tuple[str, str], ...]) -> bytes:
     """Key of a program: 32 bytes over the captured graph, the target and the options."""
-    parts = ("program", target, encode_text_pairs(options), encode_graph(canonical_graph(graph)))
-    return _digest(parts)
+    return program_keys(graph, (target,), options)[target]
+
+
+def program_keys(
+    graph: Graph, targets: Iterable[str], options: tuple[tuple[str, str], ...]
+) -> dict[str, bytes]:
+    """Program keys of one graph by target; the graph is put in canonical form once."""
+    rest = (encode_text_pairs(options), encode_graph(canonical_graph(graph)))
+    return {target: _digest(("program", target, *rest)) for target in targets}
 
 
 def kernel_key(kernel: Kernel, target: str) -> bytes:

@@ -24,13 +24,17 @@ _MAX_MEMORY_BYTES = {Role.BROKER: 0, Role.CACHE: 1 << 30}
 
 @dataclass(frozen=True, slots=True)
 class FarmPlan:
-    """What farm is wanted; a URL that is None means a server of our own."""
+    """What farm is wanted; a URL that is None means a server of our own.
+
+    `jobs_each` is how many kernels a worker of an accelerator's queue compiles at once.
+    """
 
     endpoint: str
     data_dir: Path
     run_dir: Path
     vendors: tuple[str, ...]
     cpu_workers: int
+    jobs_each: int
     broker_url: str | None
     cache_url: str | None
 
@@ -93,11 +97,14 @@ def _service(
 
 def _workers(plan: FarmPlan, environment: tuple[tuple[str, str], ...]) -> Iterator[ChildSpec]:
     for vendor in plan.vendors:
-        processes = plan.cpu_workers if vendor == "cpu" else 1
+        # Somebody waits for CPU kernels while a model starts: processes of their own, so that one
+        # that dies leaves others. Kernels for accelerators are mostly compiled ahead.
+        processes, concurrency = (plan.cpu_workers, 1) if vendor == "cpu" else (1, plan.jobs_each)
+        arguments = ("--queue", vendor, "--concurrency", str(concurrency))
         for number in range(processes):
             yield ChildSpec(
                 name=f"worker-{vendor}-{number}",
-                argv=(sys.executable, "-m", "codegen_svc.worker", "--queue", vendor),
+                argv=(sys.executable, "-m", "codegen_svc.worker", *arguments),
                 environment=environment,
                 probe=partial(_has_reported, plan.codegen_address, vendor),
                 drain_s=_WORKER_DRAIN_S,

@@ -15,7 +15,12 @@ from kernelfarm.errors import CallerError
 from kernelfarm.supervisor.follow import follow_logs
 from kernelfarm.supervisor.layout import FarmPlan, farm_layout
 from kernelfarm.supervisor.ports import bound_address
-from kernelfarm.supervisor.settings import ALL_VENDORS, SupervisorSettings, default_cpu_workers
+from kernelfarm.supervisor.settings import (
+    ALL_VENDORS,
+    SupervisorSettings,
+    default_cpu_workers,
+    default_jobs_each,
+)
 from kernelfarm.supervisor.supervisor import FarmLayout, Supervisor, sole_owner
 
 
@@ -47,6 +52,7 @@ def run_farm(options: FarmOptions) -> None:
             run_dir=run_dir,
             vendors=options.vendors,
             cpu_workers=options.cpu_workers or default_cpu_workers(),
+            jobs_each=default_jobs_each(),
             broker_url=settings.broker_url,
             cache_url=settings.cache_url,
         )

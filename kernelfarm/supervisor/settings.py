@@ -33,4 +33,13 @@ def child_environment(added: tuple[tuple[str, str], ...]) -> dict[str, str]:
 
 def default_cpu_workers() -> int:
     """Worker processes of the CPU queue: two at least, so that one slow kernel blocks nobody."""
-    return min(8, max(2, len(os.sched_getaffinity(0))))
+    return min(8, max(2, _cores()))
+
+
+def default_jobs_each() -> int:
+    """Kernels that the worker of an accelerator compiles at once: three of them share the cores."""
+    return min(8, max(1, _cores() // 2))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
