@@ -166,9 +166,9 @@ def addcdiv(
 
 
 @decomposes("prims.fma.default")
-def fma(op: Lowering, self: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """self * a + b."""
-    return binary(op, "add", binary(op, "mul", self, a), b)
+def fma(op: Lowering, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """a * b + c."""
+    return binary(op, "add", binary(op, "mul", a, b), c)
 
 
 def _scaled(op: Lowering, prim: str, left: Operand, right: Operand, alpha: Number) -> Tensor:

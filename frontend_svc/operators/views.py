@@ -18,7 +18,6 @@ from kernelfarm.ir.symbolic import ONE, Expr
     "aten.lift_fresh.default",
     "aten.lift_fresh_copy.default",
     "aten.positive.default",
-    "prims.view_of.default",
 )
 def same(op: Lowering, self: Tensor) -> Tensor:
     """The operand: values have no identity here."""
@@ -28,12 +27,23 @@ def same(op: Lowering, self: Tensor) -> Tensor:
 @decomposes(
     "aten.view.default",
     "aten._unsafe_view.default",
-    "aten.reshape.default",
     "aten.view_copy.default",
 )
 def view(op: Lowering, self: Tensor, size: tuple[Expr, ...]) -> Tensor:
     """The elements in row-major order under another shape."""
     return op.reshape(self, op.extents.resolved(size, numel_of(self.shape)))
+
+
+@decomposes("prims.view_of.default")
+def view_of(op: Lowering, a: Tensor) -> Tensor:
+    """The operand."""
+    return a
+
+
+@decomposes("aten.reshape.default")
+def reshape(op: Lowering, self: Tensor, shape: tuple[Expr, ...]) -> Tensor:
+    """The elements in row-major order under another shape."""
+    return view(op, self, shape)
 
 
 @decomposes("aten._reshape_alias.default")
@@ -65,7 +75,7 @@ def permute(op: Lowering, self: Tensor, dims: tuple[int, ...]) -> Tensor:
     return op.permute(self, axes)
 
 
-@decomposes("aten.transpose.int", "aten.swapaxes.default", "aten.transpose_copy.int")
+@decomposes("aten.transpose.int", "aten.transpose_copy.int")
 def transpose(op: Lowering, self: Tensor, dim0: int, dim1: int) -> Tensor:
     """Two axes exchanged."""
     first, second = axis_of(dim0, self.rank), axis_of(dim1, self.rank)
@@ -74,6 +84,12 @@ def transpose(op: Lowering, self: Tensor, dim0: int, dim1: int) -> Tensor:
     order = list(range(self.rank))
     order[first], order[second] = second, first
     return op.permute(self, order)
+
+
+@decomposes("aten.swapaxes.default")
+def swapaxes(op: Lowering, self: Tensor, axis0: int, axis1: int) -> Tensor:
+    """Two axes exchanged."""
+    return transpose(op, self, axis0, axis1)
 
 
 @decomposes("aten.t.default", "aten.t_copy.default")

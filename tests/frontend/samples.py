@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+import torch._inductor.inductor_prims  # registers prims.fma
 
 from tests.frontend.single_op import Call
 
@@ -100,7 +101,10 @@ def _pointwise() -> Iterator[Call]:
         yield Call("aten.round.decimals", [normal(7) * 30], {"decimals": decimals})
     for name in "isnan isinf isfinite isposinf isneginf signbit".split():
         yield from _each(
-            f"aten.{name}.default", [special()], [special(torch.float16)], [normal(3, dtype=INTS[1])]
+            f"aten.{name}.default",
+            [special()],
+            [special(torch.float16)],
+            [normal(3, dtype=INTS[1])],
         )
     yield Call("aten.nan_to_num.default", [special()])
     yield Call("aten.nan_to_num.default", [special(torch.float16), 1.0, 2.0, -2.0])
@@ -112,11 +116,18 @@ def _arithmetic() -> Iterator[Call]:
             if not (name in ("sub", "rsub") and all(t.dtype is torch.bool for t in pair)):
                 yield Call(f"aten.{name}.Tensor", pair)
         yield from _each(
-            f"aten.{name}.Scalar", [normal(3), 2], [normal(3, dtype=INTS[1]), 2.5], [normal(2), 7.25]
+            f"aten.{name}.Scalar",
+            [normal(3), 2],
+            [normal(3, dtype=INTS[1]), 2.5],
+            [normal(2), 7.25],
         )
         if name != "mul":
             yield Call(f"aten.{name}.Tensor", [normal(3, 4), normal(4)], {"alpha": 2.5})
-            yield Call(f"aten.{name}.Tensor", [normal(3, dtype=INTS[0]), normal(3, dtype=INTS[0])], {"alpha": 3})
+            yield Call(
+                f"aten.{name}.Tensor",
+                [normal(3, dtype=INTS[0]), normal(3, dtype=INTS[0])],
+                {"alpha": 3},
+            )
             yield Call(f"aten.{name}.Scalar", [normal(3), 2, 3])
     yield Call("aten.add.Tensor", [normal(3, dtype=torch.float16), 0.1])
     yield Call("aten.mul.Tensor", [normal(3, dtype=torch.bfloat16), 0.1])
@@ -124,11 +135,17 @@ def _arithmetic() -> Iterator[Call]:
         yield Call(f"aten.{name}.default", [special(), special().flip(0)])
         yield Call(f"aten.{name}.default", [normal(3, dtype=INTS[2]), normal(3, 1, dtype=INTS[0])])
     for name in "maximum minimum".split():
-        yield Call(f"aten.{name}.default", [normal(9, dtype=torch.bool), normal(9, dtype=torch.bool, seed=3)])
+        yield Call(
+            f"aten.{name}.default",
+            [normal(9, dtype=torch.bool), normal(9, dtype=torch.bool, seed=3)],
+        )
     yield Call("aten.atan2.default", [normal(4, 3), normal(3)])
     yield Call("aten.copysign.Tensor", [normal(4, 3), special()[3:6]])
     yield Call("aten.copysign.Scalar", [normal(4, 3, dtype=INTS[1]), -1.0])
-    yield Call("aten.xlogy.Tensor", [torch.tensor([0.0, 1.0, 2.0, 0.0]), torch.tensor([0.0, NAN, 3.0, NAN])])
+    yield Call(
+        "aten.xlogy.Tensor",
+        [torch.tensor([0.0, 1.0, 2.0, 0.0]), torch.tensor([0.0, NAN, 3.0, NAN])],
+    )
     yield Call("aten.xlogy.Scalar_Other", [normal(4), 3.0])
     yield Call("aten.logaddexp.default", [special()[1:], special().flip(0)[:-1]])
     yield Call("aten.heaviside.default", [special()[1:], normal(10)])
@@ -173,7 +190,9 @@ def _bits() -> Iterator[Call]:
         for prefix in ("bitwise_{}", "__{}__"):
             op = "aten." + prefix.format(name)
             yield Call(f"{op}.Tensor", [normal(5, dtype=INTS[0]), normal(5, dtype=INTS[1], seed=1)])
-            yield Call(f"{op}.Tensor", [normal(9, dtype=torch.bool), normal(9, dtype=torch.bool, seed=1)])
+            yield Call(
+                f"{op}.Tensor", [normal(9, dtype=torch.bool), normal(9, dtype=torch.bool, seed=1)]
+            )
             yield Call(f"{op}.Scalar", [normal(5, dtype=INTS[2]), 6])
         yield Call(f"aten.logical_{name}.default", [special(), normal(11, dtype=torch.bool)])
         yield Call(f"aten.logical_{name}.default", [normal(5, dtype=INTS[3]), normal(5) * 0])
@@ -184,7 +203,9 @@ def _bits() -> Iterator[Call]:
         yield Call(f"aten.__{side[0]}shift__.Tensor", pair)
         yield Call(f"aten.__{side[0]}shift__.Scalar", [pair[0], 2])
     yield from _each("aten.logical_not.default", [special()], [normal(5, dtype=torch.bool)])
-    yield from _each("aten.bitwise_not.default", [normal(5, dtype=INTS[4])], [normal(5, dtype=torch.bool)])
+    yield from _each(
+        "aten.bitwise_not.default", [normal(5, dtype=INTS[4])], [normal(5, dtype=torch.bool)]
+    )
 
 
 def _division() -> Iterator[Call]:
@@ -194,7 +215,13 @@ def _division() -> Iterator[Call]:
     halves = [floats[0].half(), floats[1].half()]
     zeros = [special(), special().flip(0)]
     for pair in ([a, b], floats, halves, zeros):
-        for op in ("div.Tensor", "true_divide.Tensor", "floor_divide.default", "remainder.Tensor", "fmod.Tensor"):
+        for op in (
+            "div.Tensor",
+            "true_divide.Tensor",
+            "floor_divide.default",
+            "remainder.Tensor",
+            "fmod.Tensor",
+        ):
             yield Call(f"aten.{op}", pair)
         for mode in (None, "floor", "trunc"):
             yield Call("aten.div.Tensor_mode", pair, {"rounding_mode": mode})
@@ -218,7 +245,9 @@ def _power() -> Iterator[Call]:
     for base in (1, 2, 3.5):
         yield Call("aten.pow.Scalar", [base, normal(3, 4)])
     yield Call("aten.pow.Tensor_Tensor", [positive(3, 4), normal(4)])
-    yield Call("aten.pow.Tensor_Tensor", [torch.tensor([0.0, 0.0, INF]), torch.tensor([0.0, 2.0, -1.0])])
+    yield Call(
+        "aten.pow.Tensor_Tensor", [torch.tensor([0.0, 0.0, INF]), torch.tensor([0.0, 2.0, -1.0])]
+    )
 
 
 def _activations() -> Iterator[Call]:
@@ -258,7 +287,11 @@ def _softmax() -> Iterator[Call]:
     masked[1] = -INF
     yield Call("aten._softmax.default", [masked, 1, False])
     yield Call("aten._safe_softmax.default", [masked, 1])
-    for args in ([normal(3, 7), [1]], [normal(3, 7), [0, 1], True], [normal(3, 7, dtype=INTS[0]), [0]]):
+    for args in (
+        [normal(3, 7), [1]],
+        [normal(3, 7), [0, 1], True],
+        [normal(3, 7, dtype=INTS[0]), [0]],
+    ):
         yield Call("aten.logsumexp.default", args)
     yield Call("aten.logsumexp.default", [torch.tensor([[-INF, -INF], [INF, 1.0]]), [1]])
 
@@ -341,7 +374,10 @@ def _normalization() -> Iterator[Call]:
     running = [normal(6, seed=2), positive(6)]
     batch = [image, *channels, *running]
     yield Call("aten._native_batch_norm_legit_no_training.default", [*batch, 0.1, 1e-5])
-    yield Call("aten._native_batch_norm_legit_no_training.default", [image, None, None, *running, 0.1, 1e-3])
+    yield Call(
+        "aten._native_batch_norm_legit_no_training.default",
+        [image, None, None, *running, 0.1, 1e-3],
+    )
     yield Call("aten.native_batch_norm.default", [*batch, False, 0.1, 1e-5])
 
 
@@ -403,7 +439,15 @@ def _views() -> Iterator[Call]:
 
 def _slicing() -> Iterator[Call]:
     x = normal(5, 7, 2)
-    bounds = ((1, 5, 2), (None, None, 1), (-3, None, 1), (0, -1, 1), (2, 9223372036854775807, 1), (6, 2, 1), (-99, 99, 3))
+    bounds = (
+        (1, 5, 2),
+        (None, None, 1),
+        (-3, None, 1),
+        (0, -1, 1),
+        (2, 9223372036854775807, 1),
+        (6, 2, 1),
+        (-99, 99, 3),
+    )
     for start, end, step in bounds:
         yield Call("aten.slice.Tensor", [x, 1, start, end, step])
     yield Call("aten.slice_copy.Tensor", [x, 0, 1, 3])
@@ -418,7 +462,9 @@ def _slicing() -> Iterator[Call]:
     yield Call("aten.unbind_copy.int", [x, 2])
     yield Call("aten.flip.default", [x, [0, -1]])
     yield from _each("aten.roll.default", [x, [2], [1]], [x, [1, -2], [0, 1]])
-    yield from _each("aten.slice_scatter.default", [x, normal(5, 3, 2), 1, 2, 5], [x, normal(5, 7, 2, seed=1)])
+    yield from _each(
+        "aten.slice_scatter.default", [x, normal(5, 3, 2), 1, 2, 5], [x, normal(5, 7, 2, seed=1)]
+    )
     yield Call("aten.select_scatter.default", [x, normal(5, 2), 1, -1])
 
 
@@ -431,7 +477,9 @@ def _joining() -> Iterator[Call]:
     yield from _each("aten.stack.default", [[x, x + 1]], [[x, x + 1], -1])
     yield from _each("aten.repeat.default", [x, [2, 3]], [x, [4, 1, 2]], [normal(), [2]])
     yield from _each("aten.repeat_interleave.self_int", [x, 2, 1], [x, 3])
-    yield from _each("aten.constant_pad_nd.default", [x, [1, 2]], [x, [1, -2, -1, 3], 5.0], [x, [0, 0]])
+    yield from _each(
+        "aten.constant_pad_nd.default", [x, [1, 2]], [x, [1, -2, -1, 3], 5.0], [x, [0, 0]]
+    )
     yield Call("aten.constant_pad_nd.default", [normal(3, dtype=torch.bool), [1, 1], 1])
 
 
@@ -448,7 +496,9 @@ def _indexing() -> Iterator[Call]:
     table = normal(9, 4)
     rows = index(2, 3, below=9) % 9
     yield from _each("aten.embedding.default", [table, rows], [table, rows.int(), 0])
-    yield from _each("aten.gather.default", [x[0], 1, index(6, 3, below=7) % 7], [normal(), 0, torch.tensor(0)])
+    yield from _each(
+        "aten.gather.default", [x[0], 1, index(6, 3, below=7) % 7], [normal(), 0, torch.tensor(0)]
+    )
     yield Call("aten.gather.default", [x, -3, index(2, 4, 5, below=5) % 5])
     yield Call("aten.take.default", [x, index(3, 2, below=210)])
 
@@ -474,7 +524,12 @@ def _selection() -> Iterator[Call]:
     yield Call("aten.clamp_max.default", [special(), 0.0])
     yield Call("aten.clamp_max.Tensor", [normal(3, 4), normal(4)])
     for name in ("triu", "tril"):
-        yield from _each(f"aten.{name}.default", [normal(4, 5)], [normal(2, 4, 3), 1], [normal(4, 4, dtype=INTS[0]), -2])
+        yield from _each(
+            f"aten.{name}.default",
+            [normal(4, 5)],
+            [normal(2, 4, 3), 1],
+            [normal(4, 4, dtype=INTS[0]), -2],
+        )
         yield Call(f"aten.{name}.default", [normal(4, 4, dtype=torch.bool)])
 
 

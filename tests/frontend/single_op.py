@@ -124,6 +124,4 @@ def _fake(mode: FakeTensorMode, tensor: torch.Tensor, *, is_symbolic: bool) -> A
     if not is_symbolic:
         return mode.from_tensor(tensor)
     sizes = [DimDynamic.DUCK] * tensor.dim()
-    return mode.from_tensor(
-        tensor, symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes)
-    )
+    return mode.from_tensor(tensor, symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes))

@@ -1,0 +1,21 @@
+"""The operator table for people is what the code says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from frontend_svc.operators import DECOMPOSED, EXTERN
+from frontend_svc.operators.table import operator_table
+
+PAGE = Path(__file__).parents[2] / "docs" / "operators.md"
+
+
+def test_the_operator_page_is_fresh() -> None:
+    assert PAGE.read_text() == operator_table(), (
+        "run: python -m frontend_svc.operators > docs/operators.md"
+    )
+
+
+def test_the_page_lists_every_operator_once() -> None:
+    rows = [line.split("`")[1] for line in operator_table().splitlines() if line.startswith("| `")]
+    assert sorted(rows) == sorted([*DECOMPOSED, *EXTERN])

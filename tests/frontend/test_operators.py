@@ -1,0 +1,99 @@
+"""Every operator that decomposes gives what eager gives, with static and with symbolic shapes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+import torch
+
+from frontend_svc.operators import DECOMPOSED, EXTERN
+from tests.frontend.samples import calls
+from tests.frontend.single_op import Call, interpreted
+
+TOLERANCE = {
+    # Two roundings of the type apart: NumPy's functions and PyTorch's differ by as much.
+    torch.float64: 1e-12,
+    torch.float32: 3e-6,
+    torch.float16: 2e-3,
+    torch.bfloat16: 1.6e-2,
+}
+
+WITHOUT_DEFINED_VALUES = {
+    "aten.empty.memory_format",
+    "aten.empty_like.default",
+    "aten.empty_strided.default",
+    "aten.new_empty.default",
+    "aten.new_empty_strided.default",
+}
+SENT_TO_THE_FRAMEWORK_UNLESS_CONSTANT = {"aten.cumsum.default"}
+
+SAMPLES: dict[str, list[Call]] = defaultdict(list)
+for _call in calls():
+    SAMPLES[_call.op].append(_call)
+
+
+def assert_equals_eager(call: Call, *, is_symbolic: bool) -> None:
+    got, expected = interpreted(call, is_symbolic=is_symbolic), call.eager()
+    assert [(g.dtype, g.shape) for g in got] == [(e.dtype, e.shape) for e in expected], call
+    for result, model in zip(got, expected, strict=True):
+        bound = TOLERANCE.get(model.dtype, 0)
+        torch.testing.assert_close(result, model, rtol=bound, atol=bound, equal_nan=True)
+
+
+@pytest.mark.filterwarnings("ignore:var.*degrees of freedom")
+@pytest.mark.parametrize("op", sorted(SAMPLES))
+def test_prims_of_an_operator_give_what_eager_gives(op: str) -> None:
+    for call in SAMPLES[op]:
+        assert_equals_eager(call, is_symbolic=False)
+
+
+@pytest.mark.parametrize("op", sorted(SAMPLES))
+def test_prims_with_symbolic_sizes_give_what_eager_gives(op: str) -> None:
+    assert_equals_eager(SAMPLES[op][0], is_symbolic=True)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:var.*degrees of freedom")
+@pytest.mark.parametrize("op", sorted(SAMPLES))
+def test_all_samples_with_symbolic_sizes_give_what_eager_gives(op: str) -> None:
+    for call in SAMPLES[op]:
+        assert_equals_eager(call, is_symbolic=True)
+
+
+def test_every_operator_that_decomposes_has_a_sample() -> None:
+    without = DECOMPOSED.keys() - SAMPLES.keys()
+    assert without == WITHOUT_DEFINED_VALUES | SENT_TO_THE_FRAMEWORK_UNLESS_CONSTANT
+
+
+def test_every_name_in_the_table_is_an_operator_of_this_torch() -> None:
+    for name in [*DECOMPOSED, *EXTERN]:
+        namespace, op, overload = name.split(".")
+        packet = getattr(getattr(torch.ops, namespace), op)
+        assert overload in packet.overloads(), f"{name}: overloads are {packet.overloads()}"
+
+
+def test_parameters_bear_the_operator_s_own_names_in_its_order() -> None:
+    """The client sends arguments by position, and keyword arguments by PyTorch's names."""
+    for name, operator in DECOMPOSED.items():
+        theirs = schema_of(name).arguments
+        positional = [a.name for a in theirs if not a.kwarg_only]
+        every = {a.name for a in theirs}
+        ours = [p.name for p in operator.signature.parameters]
+        in_order = [p.name for p in operator.signature.parameters if p.is_positional]
+        # A function that serves several overloads may name what one of them lacks.
+        shared = [n for n in in_order if n in positional]
+        assert shared == [n for n in positional if n in in_order], f"{name}: {in_order}"
+        unread = every - PLACEMENT - set(ours)
+        assert not unread, f"{name}: {unread} are not read"
+
+
+def schema_of(name: str) -> torch.FunctionSchema:
+    namespace, op, overload = name.split(".")
+    schema: torch.FunctionSchema = getattr(
+        getattr(getattr(torch.ops, namespace), op), overload
+    )._schema
+    return schema
+
+
+PLACEMENT = {"device", "layout", "memory_format", "non_blocking", "pin_memory"}
