@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import threading
@@ -61,23 +62,24 @@ class WorkerProcess:
         return self._caches[namespace]
 
     def _begin(self) -> None:
+        report = self._prepared()
+        gc.freeze()  # what was imported stays: no full collection in the middle of a job
+        threading.Thread(target=self._report, args=(report,), daemon=True).start()
+
+    def _prepared(self) -> WorkerReport:
+        """Warms the toolchain up; a worker without it reports too, with an empty toolchain."""
         try:
             backend = find_backend(self._queue)
             started = time.monotonic()
             warm_up(backend)
             elapsed_ms = round((time.monotonic() - started) * 1e3, 3)
-            report = WorkerReport(
-                worker=self._name,
-                queue=self._queue,
-                toolchain=toolchain_of(backend),
-                makes_runnable_binaries=backend.makes_runnable_binaries(),
-            )
+            toolchain, is_runnable = toolchain_of(backend), backend.makes_runnable_binaries()
         except KernelfarmError as error:
             # Jobs of this queue will be answered with this error, which says what to install.
             get_logger().error("toolchain_missing", message=str(error))
-            return
-        get_logger().info("worker_ready", toolchain=report.toolchain, warm_up_ms=elapsed_ms)
-        threading.Thread(target=self._report, args=(report,), daemon=True).start()
+            return WorkerReport(self._name, self._queue, "", makes_runnable_binaries=False)
+        get_logger().info("worker_ready", toolchain=toolchain, warm_up_ms=elapsed_ms)
+        return WorkerReport(self._name, self._queue, toolchain, is_runnable)
 
     def _report(self, report: WorkerReport) -> None:
         while True:

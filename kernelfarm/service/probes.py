@@ -29,7 +29,10 @@ async def is_serving(address: str) -> bool:
 
 
 async def reported_vendors(codegen_address: str) -> frozenset[str]:
-    """Vendors of which a worker has told its toolchain; none while the service is down."""
+    """Vendors of which a worker has reported; none while the service is down.
+
+    A worker whose toolchain is missing reports too: it answers its jobs with what to install.
+    """
     async with grpc.aio.insecure_channel(codegen_address, options=_OPTIONS) as channel:
         stub = codegen_service_pb2_grpc.CodegenServiceStub(channel)
         try:
@@ -38,4 +41,4 @@ async def reported_vendors(codegen_address: str) -> frozenset[str]:
             )
         except grpc.aio.AioRpcError:
             return frozenset()
-    return frozenset(t.target.partition(":")[0] for t in response.targets if t.toolchain)
+    return frozenset(t.target.partition(":")[0] for t in response.targets)
