@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import torch
 from torch.export import ExportedProgram
@@ -87,7 +88,7 @@ def read_pt2(path: Path) -> Exported:
     try:
         with _torchs_own_warnings_ignored():
             program = torch.export.load(path)
-    except (RuntimeError, ValueError, KeyError, OSError) as error:
+    except (RuntimeError, ValueError, KeyError, OSError, BadZipFile) as error:
         raise CallerError(f"{path} is no exported program: {error}") from error
     return read_exported(program)
 

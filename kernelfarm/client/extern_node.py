@@ -18,6 +18,16 @@ RELOCATED_OPS = frozenset({"aten.as_strided", "aten.as_strided_scatter", "aten.a
 """Operators whose offset counts from the start of the storage: they need tensors of their own."""
 
 
+DIRECT_CALLS: Mapping[torch._ops.OpOverload, Callable[..., Any]] = {
+    torch.ops.aten.mm.default: torch.mm,
+    torch.ops.aten.bmm.default: torch.bmm,
+    torch.ops.aten.addmm.default: torch.addmm,
+    torch.ops.aten.baddbmm.default: torch.baddbmm,
+    torch.ops.aten.linear.default: torch.nn.functional.linear,
+}
+"""The same operators by their bound functions, which parse arguments about 1 us faster."""
+
+
 class _Slot:
     """Stands for the tensor argument of a number."""
 
@@ -50,8 +60,8 @@ class ExternNode:
 
     def runner(self) -> Callable[[Tensors], Results]:
         """The node as a function of its tensors that gives all results, flat."""
-        target, kwargs = self.target, self._kwargs
-        several = len(target._schema.returns) != 1 or _returns_list(target)
+        target, kwargs = DIRECT_CALLS.get(self.target, self.target), self._kwargs
+        several = len(self.target._schema.returns) != 1 or _returns_list(self.target)
         call = self._flat_call() if self._is_flat() else self._nested_call()
         if several:
             return lambda tensors: tuple(call(target, tensors, kwargs))

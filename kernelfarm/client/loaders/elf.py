@@ -1,7 +1,7 @@
 """Reads what a loader must know of an ELF shared library before it lets the library in.
 
-Only 64-bit little-endian files are read. Every offset is checked against the file's length; the file
-comes from elsewhere.
+Only 64-bit little-endian files are read. Every offset is checked against the file's length; the
+file comes from elsewhere.
 """
 
 from __future__ import annotations
