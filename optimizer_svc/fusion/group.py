@@ -22,10 +22,11 @@ class DomainAxis:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A nest and where its loop variables lie in the group's domain."""
+    """A nest, where its loop variables lie in the group's domain, and its graph position."""
 
     nest: Nest
     places: Mapping[str, Expr]
+    position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def seed_group(nest: Nest, position: int) -> Group:
         axes.append(DomainAxis(name, axis.extent, axis in nest.reduction))
     return Group(
         axes=tuple(axes),
-        members=(Member(nest, places),),
+        members=(Member(nest, places, position),),
         reads=tuple(
             (read.value, tuple(part.substitute(places) for part in read.index))
             for read in nest.reads
@@ -94,7 +95,7 @@ def moved(group: Group, values: Mapping[str, Expr], bounds: Bounds) -> Group:
     return Group(
         axes=group.axes,
         members=tuple(
-            Member(m.nest, {k: p.substitute(values) for k, p in m.places.items()})
+            Member(m.nest, {k: p.substitute(values) for k, p in m.places.items()}, m.position)
             for m in group.members
         ),
         reads=tuple((v, substituted(index, values, bounds)) for v, index in group.reads),
@@ -106,7 +107,8 @@ def moved(group: Group, values: Mapping[str, Expr], bounds: Bounds) -> Group:
 
 def joined(a: Group, b: Group, axes: tuple[DomainAxis, ...]) -> Group:
     """Both groups over one domain, in which their indices are already expressed."""
-    members = sorted((*a.members, *b.members), key=lambda m: m.nest.value)
+    # By graph position, not by value id: ids are in no order once a pass has made new nodes.
+    members = sorted((*a.members, *b.members), key=lambda m: m.position)
     return Group(
         axes=axes,
         members=tuple(members),

@@ -211,3 +211,15 @@ def test_a_half_precision_value_keeps_the_rounding_that_eager_has() -> None:
     kernel = only_kernel(make.returning(make.add("convert", again, dtype=DType.F16)))
     ops = [getattr(statement, "op", "") for statement in kernel.body]
     assert ops.count("convert") == 4
+
+
+def test_members_run_in_graph_order_though_a_pass_renumbered_them() -> None:
+    # div by a power of two becomes a new node whose id is larger than its reader's.
+    make = Maker()
+    x = make.add_input(tensor(5))
+    halved = make.add("div", x, make.full(2.0, 5))
+    total = make.add("sum", halved, dims=(0,))
+    kernel = only_kernel(make.returning(total, halved))
+    loads = [s.param for s in kernel.body if isinstance(s, Load)]
+    stores = [s.param for s in kernel.body if isinstance(s, Store)]
+    assert not set(loads) & set(stores)
