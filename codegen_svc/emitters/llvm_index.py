@@ -69,9 +69,7 @@ class IndexWriter:
             case Max(left, right):
                 return self._extremum("smax", left, right, symbols)
 
-    def _extremum(
-        self, name: str, left: Expr, right: Expr, symbols: Mapping[str, Value]
-    ) -> Value:
+    def _extremum(self, name: str, left: Expr, right: Expr, symbols: Mapping[str, Value]) -> Value:
         a, b = self.write(left, symbols), self.write(right, symbols)
         return self._fn.intrinsic(name, a, b, wish="i")
 

@@ -1,8 +1,8 @@
 """Scalar operations on integers and bools.
 
-Arithmetic wraps. Division and remainder by zero give 0 (eager raises; a kernel cannot, and must not
-trap); the smallest integer divided by -1 wraps. Shifts by a negative amount or by at least the width
-give 0, or the sign for `shr_arith`, as in PyTorch.
+Arithmetic wraps. Division and remainder by zero give 0 (eager raises; a kernel cannot, and must
+not trap); the smallest integer divided by -1 wraps. Shifts by a negative amount or by at least the
+width give 0, or the sign for `shr_arith`, as in PyTorch.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     void @<name>.worker(ptr task)                       one thread's part
     i32 @<name>.range(buffers..., sizes..., first, last)  units first..last-1; 1 if an index was bad
 
-Symbols from outside: GOMP_parallel, omp_get_thread_num, omp_get_num_threads (weak: a process without
-an OpenMP runtime runs one thread), fmod and fmodf.
+Symbols from outside: GOMP_parallel, omp_get_thread_num, omp_get_num_threads (weak: a process
+without an OpenMP runtime runs one thread), fmod and fmodf.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
     _write_entry(module, kernel, plan)
     module.functions = [_with_attributes(text) for text in module.functions]
     features = f'"target-cpu"="{target.cpu}" "target-features"="{target.features}"'
-    width = f'"prefer-vector-width"="{target.vector_bits}" "min-legal-vector-width"="{target.vector_bits}"'
+    bits = target.vector_bits
+    width = f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"'
     attributes = f"attributes #0 = {{ nounwind {features} {width} }}"
     return module.render() + f"\n{attributes}\n"
 
@@ -106,7 +107,12 @@ def _write_range(module: ModuleText, kernel: Kernel, plan: Schedule) -> None:
         f"define internal i32 @{kernel.name}.range({arguments}{separator}"
         "i64 %first, i64 %last) noinline",
     )
-    for name in ("first", "last", *(p.name for p in kernel.params), *(s.name for s in kernel.sizes)):
+    for name in (
+        "first",
+        "last",
+        *(p.name for p in kernel.params),
+        *(s.name for s in kernel.sizes),
+    ):
         fn.name(name)
     failed = fn.alloca("failed", I32)
     fn.store(integer(0, I32), failed, 8)
@@ -137,7 +143,7 @@ def _write_range(module: ModuleText, kernel: Kernel, plan: Schedule) -> None:
 def _start_counters(
     fn: FunctionText, index: IndexWriter, units: tuple[Axis, ...], sizes: dict[str, Value]
 ) -> dict[str, Value]:
-    """Slots with the axes' values of the first unit; one axis needs none, it is the unit's number."""
+    """Slots with the axes' values of the first unit; a single axis is the unit's number."""
     if len(units) < 2:
         return {}
     slots = {axis.name: fn.alloca(f"{axis.name}.now", I64) for axis in units}
@@ -190,9 +196,7 @@ def _call_range(
         fn.load(PTR, fn.element(PTR, buffers, integer(k, I64), wish="slot"), 8, wish=param.name)
         for k, param in enumerate(kernel.params)
     ]
-    arguments += [
-        _load_size(fn, sizes, k, size.name) for k, size in enumerate(kernel.sizes)
-    ]
+    arguments += [_load_size(fn, sizes, k, size.name) for k, size in enumerate(kernel.sizes)]
     return fn.call(f"{kernel.name}.range", I32, *arguments, *units, wish="failed")
 
 
@@ -234,9 +238,7 @@ def _write_worker(module: ModuleText, kernel: Kernel) -> None:
 
 
 def _write_entry(module: ModuleText, kernel: Kernel, plan: Schedule) -> None:
-    fn = FunctionText(
-        module, f"define i32 @{kernel.name}(ptr %buffers, ptr %sizes, i32 %threads)"
-    )
+    fn = FunctionText(module, f"define i32 @{kernel.name}(ptr %buffers, ptr %sizes, i32 %threads)")
     for name in ("buffers", "sizes", "threads"):
         fn.name(name)
     buffers, table = Value("%buffers", PTR), Value("%sizes", PTR)
@@ -272,6 +274,3 @@ def _write_entry(module: ModuleText, kernel: Kernel, plan: Schedule) -> None:
 
 def _work(kernel: Kernel) -> Expr:
     return product_of([axis.extent for axis in (*kernel.outer, *kernel.reduction)])
-
-
-

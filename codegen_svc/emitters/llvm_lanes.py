@@ -1,4 +1,4 @@
-"""A unit that is a block of lanes: the innermost loop of every phase runs over a stretch of an axis.
+"""A unit that is a block of lanes: every phase's innermost loop runs over a stretch of an axis.
 
 Pointwise kernels have no phases, only a last loop that stores. With a reduction, each lane has its
 running value in a stack array; nothing is hoisted, since all else is cheap to compute again.

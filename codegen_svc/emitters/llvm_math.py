@@ -25,7 +25,7 @@ from codegen_svc.emitters.llvm_text import (
 
 @dataclass(frozen=True, slots=True)
 class FloatFormat:
-    """A binary format: mantissa bits, exponent bias, and the shift constant that rounds to integer."""
+    """A binary format: mantissa bits, exponent bias, the constant whose addition rounds."""
 
     mantissa_bits: int
     bias: int
@@ -223,4 +223,3 @@ class MathLibrary:
             result = fn.cast("fptrunc", self.call(fn, op, *wide), FLOAT)
         fn.emit(f"ret {result}")
         fn.finish()
-

@@ -62,7 +62,7 @@ def _reduce_f32(m: Math, x: Value) -> tuple[Value, Value]:
 
 
 def _reduce_f64(m: Math, x: Value) -> tuple[Value, Value]:
-    """(r, quadrant) of |x|: the product with 192 bits of 2/pi, beginning where bits matter mod 4."""
+    """(r, quadrant) of |x|: a product with 192 bits of 2/pi, from where bits matter mod 4 on."""
     fn = m.fn
     pattern = m.as_bits(m.abs(x))
     mantissa = m.int_op("or", m.int_op("and", pattern, (1 << 52) - 1), 1 << 52)

@@ -116,8 +116,8 @@ def _predicate(fn: FunctionText, op: str, operands: list[Typed]) -> Value | None
     dtype, values = operands[0].dtype, [t.value for t in operands]
     if op in _FLOAT_PREDICATES:
         if dtype.is_float:
-            return fn.compare("fcmp", _FLOAT_PREDICATES[op], *values)
-        return fn.compare("icmp", _integer_predicate(op, dtype), *values)
+            return fn.compare("fcmp", _FLOAT_PREDICATES[op], values[0], values[1])
+        return fn.compare("icmp", _integer_predicate(op, dtype), values[0], values[1])
     if op in _LOGICAL:
         return fn.op(_LOGICAL[op], *(convert(fn, t.value, t.dtype, DType.BOOL) for t in operands))
     if op == "logical_not":

@@ -1,7 +1,7 @@
 """How a loop kernel runs on a CPU: which axis is vectorized, and in which loops what is computed.
 
-A kernel runs in units: a point of the outer axes or, where the innermost outer axis is vectorized, a
-block of it (its elements are *lanes*). Within a unit, phase p loops over the reduction axes and
+A kernel runs in units: a point of the outer axes or, where the innermost outer axis is vectorized,
+a block of it (its elements are *lanes*). Within a unit, phase p loops over the reduction axes and
 computes the reductions that depend on p-1 reductions before them; varying stores join the first
 phase in which they can be computed. Values that several phases need are computed again, or kept in
 a scratch row if they are expensive.
@@ -46,7 +46,7 @@ WIDE_SUM_EXTENT: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Accumulator:
-    """One running reduction; `best` of a `first_index` is the accumulator that holds the extremum."""
+    """One running reduction; `best` of a `first_index` names the extremum's accumulator."""
 
     key: str
     statement: int
@@ -270,7 +270,11 @@ def _scratch(
         if number not in varying or not _is_expensive(statement):
             continue
         stop = frozenset(chosen)
-        users = [p for p in phases if number in closure(kernel, phase_roots(kernel, p), indirect_of, stop)]
+        users = [
+            p
+            for p in phases
+            if number in closure(kernel, phase_roots(kernel, p), indirect_of, stop)
+        ]
         size = extent.constant * max(value_dtype(kernel, number).itemsize_bytes, 1)
         if len(users) > 1 and size <= room:
             chosen.append(number)

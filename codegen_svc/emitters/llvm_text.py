@@ -76,7 +76,9 @@ class ModuleText:
     def table(self, name: str, element: str, rows: list[str]) -> None:
         """Defines a private constant array once; `rows` are constants without their type."""
         body = ", ".join(f"{element} {row}" for row in rows)
-        text = f"@{name} = private unnamed_addr constant [{len(rows)} x {element}] [{body}], align 64"
+        text = (
+            f"@{name} = private unnamed_addr constant [{len(rows)} x {element}] [{body}], align 64"
+        )
         self.tables.setdefault(name, text)
 
     def distinct_node(self, content: str) -> str:

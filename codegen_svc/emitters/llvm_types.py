@@ -164,7 +164,7 @@ def _narrow(fn: FunctionText, value: Value, target: DType) -> Value:
     if target is DType.BF16:
         return _narrow_bf16(fn, value)
     if target is DType.F8E4M3FN:
-        # There is no infinity; from 464 on everything becomes the largest number, as in PyTorch 2.13.
+        # There is no infinity; from 464 on all become the largest number, as in PyTorch 2.13.
         return _narrow_f8(fn, value, mantissa=3, bias=7, overflow=0x43E80000, infinity=0x7E)
     return _narrow_f8(fn, value, mantissa=2, bias=15, overflow=143 << 23, infinity=0x7C)
 
@@ -181,7 +181,7 @@ def _narrow_bf16(fn: FunctionText, value: Value) -> Value:
 def _narrow_f8(
     fn: FunctionText, value: Value, *, mantissa: int, bias: int, overflow: int, infinity: int
 ) -> Value:
-    """The rounding of c10's Float8 headers; `overflow` is the first pattern that has no finite f8."""
+    """The rounding of c10's Float8 headers; `overflow` is the first pattern without finite f8."""
     pattern = fn.cast("bitcast", value, I32)
     sign = fn.op("and", fn.op("lshr", pattern, integer(24, I32)), integer(0x80, I32))
     magnitude = fn.op("and", pattern, integer(0x7FFFFFFF, I32))

@@ -32,7 +32,7 @@ from kernelfarm.ir.loop_ir import (
 
 @dataclass
 class Scope:
-    """What is known at one place: axes and indirect symbols by name, computed statements by number."""
+    """What is known at one place: axes and indirect symbols by name, statements by number."""
 
     symbols: dict[str, Value]
     values: dict[int, Value] = field(default_factory=dict)

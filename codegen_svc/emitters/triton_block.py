@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from codegen_svc.emitters.triton_index import IndexWriter, index_writer
-from codegen_svc.emitters.triton_names import triton_type, value_names
+from codegen_svc.emitters.triton_names import triton_type, value_dtype, value_names
 from codegen_svc.emitters.triton_reduce import Reduction
 from codegen_svc.emitters.triton_scalar import Operand, ScalarRules, compute_text, literal_text
 from codegen_svc.emitters.triton_tiling import Tiling, static_numel
@@ -19,7 +19,6 @@ from kernelfarm.ir.loop_ir import (
     Literal,
     Load,
     Reduce,
-    Statement,
     Store,
     index_of,
     operands_of,
@@ -77,7 +76,7 @@ def make_block(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> Block:
         tiling=tiling,
         rules=rules,
         names=names,
-        dtypes=tuple(_dtype_of(kernel, s) for s in kernel.body),
+        dtypes=tuple(value_dtype(kernel, s) for s in kernel.body),
         writer=index_writer(kernel, renamed),
         across_x=_across_x(kernel),
         varying=varying_values(kernel),
@@ -249,21 +248,6 @@ def _symbols_within(block: Block, numbers: frozenset[int], axes: tuple[object, .
     return names | {
         s.symbol for n, s in enumerate(body) if n in numbers and isinstance(s, Indirect)
     }
-
-
-def _dtype_of(kernel: Kernel, statement: Statement) -> DType | None:
-    match statement:
-        case Load(param=param):
-            return kernel.param(param).dtype
-        case (
-            Literal(dtype=dtype)
-            | IndexValue(dtype=dtype)
-            | Compute(dtype=dtype)
-            | Reduce(dtype=dtype)
-        ):
-            return dtype
-        case _:
-            return None
 
 
 def _needs_mask(points: int | None, block: int) -> bool:

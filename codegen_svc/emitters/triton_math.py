@@ -207,6 +207,13 @@ def kf_acos(x):
 """,
     "kf_erfc": """
 def kf_erfc(x):
+    if x.dtype == tl.float64:
+        return kf_erfc_double(x)
+    else:
+        return kf_erfc_single(x)
+""",
+    "kf_erfc_single": """
+def kf_erfc_single(x):
     # Numerical Recipes, section 6.2: relative error below 1.2e-7 everywhere
     magnitude = tl.abs(x)
     t = 1.0 / (1.0 + 0.5 * magnitude)
@@ -222,6 +229,45 @@ def kf_erfc(x):
     p = p * t - 1.26551223
     result = t * tl.exp(p - magnitude * magnitude)
     return tl.where(x < 0.0, 2.0 - result, result)
+""",
+    "kf_erfc_double": """
+def kf_erfc_double(x):
+    # Cephes erfc: 1 - erf(x) near 0, else exp(-x*x) times one of two rational functions
+    a = tl.abs(x)
+    p = 2.46196981473530512524e-10
+    p = p * a + 5.64189564831068821977e-1
+    p = p * a + 7.46321056442269912687
+    p = p * a + 4.86371970985681366614e1
+    p = p * a + 1.96520832956077098242e2
+    p = p * a + 5.26445194995477358631e2
+    p = p * a + 9.34528527171957607540e2
+    p = p * a + 1.02755188689515710272e3
+    p = p * a + 5.57535335369399327526e2
+    q = a + 1.32281951154744992508e1
+    q = q * a + 8.67072140885989742329e1
+    q = q * a + 3.54937778887819891062e2
+    q = q * a + 9.75708501743205489753e2
+    q = q * a + 1.82390916687909736289e3
+    q = q * a + 2.24633760818710981792e3
+    q = q * a + 1.65666309194161350182e3
+    q = q * a + 5.57535340817727675546e2
+    r = 5.64189583547755073984e-1
+    r = r * a + 1.27536670759978104416
+    r = r * a + 5.01905042251180477414
+    r = r * a + 6.16021097993053585195
+    r = r * a + 7.40974269950448939160
+    r = r * a + 2.97886665372100240670
+    s = a + 2.26052863220117276590
+    s = s * a + 9.39603524938001434673
+    s = s * a + 1.20489539808096656605e1
+    s = s * a + 1.70814450747565897222e1
+    s = s * a + 9.60896809063285878198
+    s = s * a + 3.36907645100081516050
+    tail = tl.exp(-a * a) * tl.where(a < 8.0, p / q, r / s)
+    # beyond 28 the result underflows; infinities would make NaN of the quotients
+    tail = tl.where(a > 28.0, 0.0, tail)
+    tail = tl.where(x < 0.0, 2.0 - tail, tail)
+    return tl.where(a < 1.0, 1.0 - tl.erf(x), tl.where(x != x, x, tail))
 """,
     "kf_pow": """
 def kf_pow(x, y):

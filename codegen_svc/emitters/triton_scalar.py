@@ -174,7 +174,7 @@ class ScalarRules:
 
     target: str
     has_f64: bool
-    has_exact_division: bool
+    is_division_exact: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ def compute_text(op: str, operands: tuple[Operand, ...], dtype: DType, rules: Sc
 
 def _template(op: str, kind: DType, rules: ScalarRules) -> str | None:
     if kind.is_float and op in _PLAIN:
-        is_exact = kind is DType.F32 and rules.has_exact_division
+        is_exact = kind is DType.F32 and rules.is_division_exact
         return (_F32_EXACT if is_exact else _PLAIN)[op]
     own = _FLOAT if kind.is_float else _BOOL if kind is DType.BOOL else _INTEGER
     return own.get(op) or _ANY.get(op)
@@ -263,7 +263,7 @@ def _pow_text(base: Operand, exponent: Operand, rules: ScalarRules) -> str:
         product = _power_text(base.text, abs(int(value)))
         return product if value > 0 else f"1.0 / ({product})"
     if value == 0.5:
-        return (_F32_EXACT if base.dtype is DType.F32 and rules.has_exact_division else _PLAIN)[
+        return (_F32_EXACT if base.dtype is DType.F32 and rules.is_division_exact else _PLAIN)[
             "sqrt"
         ].format(base.text)
     if base.dtype is DType.F32 and rules.has_f64:

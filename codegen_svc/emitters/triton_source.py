@@ -23,7 +23,8 @@ from codegen_svc.emitters.triton_reduce import (
 )
 from codegen_svc.emitters.triton_scalar import ScalarRules
 from codegen_svc.emitters.triton_tiling import Tiling
-from kernelfarm.ir.loop_ir import Access, Indirect, Kernel, Literal, Reduce
+from kernelfarm.errors import KernelRejectedError
+from kernelfarm.ir.loop_ir import Access, Indirect, Kernel, Literal, Load, Reduce, Store
 
 _STEP = "    "
 
@@ -69,6 +70,10 @@ def _check_names(kernel: Kernel) -> None:
     checked_identifier(kernel.name, "the kernel")
     for param in kernel.params:
         checked_identifier(param.name, "a parameter")
+    known = {param.name for param in kernel.params}
+    for statement in kernel.body:
+        if isinstance(statement, Load | Store) and statement.param not in known:
+            raise KernelRejectedError(f"{kernel.name} accesses {statement.param!r}, no parameter")
     for axis in (*kernel.outer, *kernel.reduction):
         checked_identifier(axis.name, "an axis")
     for size in kernel.sizes:

@@ -14,13 +14,15 @@ from kernelfarm.ir.loop_ir import Axis, Kernel, Load, Reduce, Store, operands_of
 from kernelfarm.ir.symbolic import Expr
 from kernelfarm.targets import TargetFacts
 
-ELEMENTS_PER_THREAD = 8
-"""Two 16-byte accesses of f16; more only lengthens the live ranges."""
+POINTWISE_ELEMS_PER_THREAD = 8
+"""One 16-byte access of f16 or two of f32: more brought nothing on an H200."""
 
 _POINTWISE_BLOCK = 1024
 _TILE = 2048
 _LOOPED_RBLOCK = 2048
 _COLUMN_XBLOCK = 64
+# 32 bytes of f16, one sector of memory.
+_MIN_COLUMN_XBLOCK = 16
 _MAX_WARPS = 16
 # About the number of multiprocessors of a large chip: fewer programs leave some of them idle.
 _FILL_PROGRAMS = 128
@@ -63,13 +65,20 @@ def next_power_of_2(value: int) -> int:
 
 
 def gpu_tiling(
-    kernel: Kernel, target: TargetFacts, index_bits: int, level: int = 0
+    kernel: Kernel,
+    target: TargetFacts,
+    index_bits: int,
+    level: int = 0,
+    width_limit: int | None = None,
 ) -> Tiling | None:
-    """The tiling for a chip with warps, shrunk `level` times; None if there is no smaller one."""
+    """The tiling for a chip with warps, shrunk `level` times; None if there is no smaller one.
+
+    `width_limit`: a promise that a reduction of varying extent has at most so many points.
+    """
     if not is_reduction(kernel):
         tiling = _pointwise(kernel, target, index_bits)
     else:
-        tiling = _reduction(kernel, target, index_bits)
+        tiling = _reduction(kernel, target, index_bits, width_limit)
     for _ in range(level):
         smaller = _shrunk(tiling, target)
         if smaller is None:
@@ -92,22 +101,27 @@ def _pointwise(kernel: Kernel, target: TargetFacts, index_bits: int) -> Tiling:
     xblock = _POINTWISE_BLOCK
     if points is not None:
         xblock = max(target.warp_size, min(xblock, next_power_of_2(points)))
-    return Tiling(xblock, xblock, 0, False, index_bits, _warps(xblock, target), 1)
+    warps = _warps(xblock, POINTWISE_ELEMS_PER_THREAD, target)
+    return Tiling(xblock, xblock, 0, False, index_bits, warps, 1)
 
 
-def _reduction(kernel: Kernel, target: TargetFacts, index_bits: int) -> Tiling:
+def _reduction(
+    kernel: Kernel, target: TargetFacts, index_bits: int, width_limit: int | None
+) -> Tiling:
     rows, width = static_numel(kernel.outer), static_numel(kernel.reduction)
     if reads_columns(kernel):
         return _column_tiling(rows, width, target, index_bits)
-    limit = int(dict(target.extras).get("max_persistent_elems", "8192"))
-    if width is None or next_power_of_2(width) > limit:
-        rblock = _LOOPED_RBLOCK if width is None else min(_LOOPED_RBLOCK, next_power_of_2(width))
-        return Tiling(1, 1, rblock, False, index_bits, _warps(rblock, target), 2)
-    rblock = next_power_of_2(width)
+    per_thread = int(target.extra("reduction_elems_per_thread"))
+    widest = width if width is not None else width_limit
+    if widest is None or next_power_of_2(widest) > int(target.extra("max_persistent_elems")):
+        warps = _warps(_LOOPED_RBLOCK, POINTWISE_ELEMS_PER_THREAD, target)
+        return Tiling(1, 1, _LOOPED_RBLOCK, False, index_bits, warps, 2)
+    rblock = next_power_of_2(widest)
     xblock = max(1, _TILE // 2 // rblock)
     while rows is not None and xblock > 1 and rows // xblock < _FILL_PROGRAMS:
         xblock //= 2
-    return Tiling(xblock, xblock, rblock, width > 0, index_bits, _warps(xblock * rblock, target), 1)
+    warps = _warps(xblock * rblock, per_thread, target)
+    return Tiling(xblock, xblock, rblock, widest > 0, index_bits, warps, 1)
 
 
 def _column_tiling(
@@ -115,13 +129,15 @@ def _column_tiling(
 ) -> Tiling:
     """Neighbouring outer points lie side by side in memory, so a block spans many of them."""
     xblock = _COLUMN_XBLOCK if rows is None else min(_COLUMN_XBLOCK, next_power_of_2(rows))
+    while rows is not None and xblock > _MIN_COLUMN_XBLOCK and rows // xblock < _FILL_PROGRAMS:
+        xblock //= 2
     rblock = max(1, _TILE // xblock)
     if width is not None:
         rblock = min(rblock, next_power_of_2(width))
     is_persistent = width is not None and 0 < width <= rblock
-    stages = 1 if is_persistent else 2
+    warps = _warps(xblock * rblock, POINTWISE_ELEMS_PER_THREAD, target)
     return Tiling(
-        xblock, xblock, rblock, is_persistent, index_bits, _warps(xblock * rblock, target), stages
+        xblock, xblock, rblock, is_persistent, index_bits, warps, 1 if is_persistent else 2
     )
 
 
@@ -140,16 +156,18 @@ def reads_columns(kernel: Kernel) -> bool:
     return votes > 0
 
 
-def _warps(tile_elems: int, target: TargetFacts) -> int:
-    per_warp = target.warp_size * ELEMENTS_PER_THREAD
+def _warps(tile_elems: int, per_thread: int, target: TargetFacts) -> int:
     limit = min(_MAX_WARPS, target.max_threads_per_block // target.warp_size)
-    return max(1, min(limit, next_power_of_2(tile_elems // per_warp)))
+    return max(1, min(limit, next_power_of_2(tile_elems // (target.warp_size * per_thread))))
 
 
 def _shrunk(tiling: Tiling, target: TargetFacts) -> Tiling | None:
     """The next smaller tiling: more warps, then fewer rows, then a looped reduction."""
     limit = target.max_threads_per_block // target.warp_size
-    if tiling.num_warps < limit and tiling.xblock * max(1, tiling.rblock) >= 4096:
+    elems_per_thread = (
+        tiling.xblock * max(1, tiling.rblock) // (tiling.num_warps * target.warp_size)
+    )
+    if tiling.num_warps < limit and elems_per_thread >= 2 * POINTWISE_ELEMS_PER_THREAD:
         return replace(tiling, num_warps=tiling.num_warps * 2)
     if tiling.xblock > 1:
         half = tiling.xblock // 2

@@ -1,4 +1,4 @@
-"""Kernels that run: built by the CPU backend, loaded by the client's loader, called on NumPy arrays."""
+"""Kernels that run: built by the CPU backend, loaded by the client, called on NumPy arrays."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ TABLE: list[tuple[str, str, Function, Any, Any, int]] = [
 
 
 def two_over_pi_pieces() -> list[tuple[float, float, float]]:
-    """For each f32 exponent e (0..127), 2/pi in three pieces without what 2^e makes a multiple of 4.
+    """For each f32 exponent e, 0..127, 2/pi in three pieces without what 2^e makes a multiple of 4.
 
     x = m * 2^(e-23) with an integer m below 2^24, so bits of 2/pi of weight 2^(25-e) and above
     contribute multiples of 4 to the product. Pieces 0 and 1 have 29 bits: their products with x

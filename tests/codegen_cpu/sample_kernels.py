@@ -59,9 +59,7 @@ def layer_norm_silu(rows: IntLike, columns: int, dtype: DType = F) -> Kernel:
         param("out0", dtype, count),
     )
     sizes = () if isinstance(rows, int) else (ROWS,)
-    return kernel(
-        "layer_norm_silu", params, tuple(body), {"d0": rows}, {"r0": columns}, sizes
-    )
+    return kernel("layer_norm_silu", params, tuple(body), {"d0": rows}, {"r0": columns}, sizes)
 
 
 def softmax(rows: IntLike, columns: IntLike) -> Kernel:
@@ -77,9 +75,7 @@ def softmax(rows: IntLike, columns: IntLike) -> Kernel:
         Store("out0", at, 5),
     )
     count = as_expr(rows) * columns
-    sizes = tuple(
-        s for s, e in ((ROWS, rows), (COLUMNS, columns)) if not isinstance(e, int)
-    )
+    sizes = tuple(s for s, e in ((ROWS, rows), (COLUMNS, columns)) if not isinstance(e, int))
     params = (param("in0", F, count), param("out0", F, count))
     return kernel("softmax", params, body, {"d0": rows}, {"r0": columns}, sizes)
 

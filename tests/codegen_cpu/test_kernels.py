@@ -16,8 +16,8 @@ from tests.codegen_cpu.compiled import NUMPY, kernel, param, run
 from tests.codegen_cpu.sample_kernels import (
     D0,
     D1,
-    F,
     R0,
+    F,
     cat_last,
     embedding,
     layer_norm_silu,
@@ -69,15 +69,26 @@ def test_layer_norm_and_silu_are_within_float32_rounding(columns: int) -> None:
 def test_narrow_layer_norm_rounds_once_at_the_end(dtype: DType) -> None:
     rows, columns = 4, 96
     kind = NUMPY[dtype]
-    x, w, b = (_normal(*s, seed=k).astype(kind) for k, s in enumerate([(rows, columns), (columns,), (columns,)]))
+    x, w, b = (
+        _normal(*s, seed=k).astype(kind)
+        for k, s in enumerate([(rows, columns), (columns,), (columns,)])
+    )
     out = np.zeros(rows * columns, kind)
-    assert run(layer_norm_silu(rows, columns, dtype), {"in0": _flat(x), "in1": w, "in2": b, "out0": out}) == 0
+    assert (
+        run(
+            layer_norm_silu(rows, columns, dtype),
+            {"in0": _flat(x), "in1": w, "in2": b, "out0": out},
+        )
+        == 0
+    )
     wide = [torch.from_numpy(v.astype(np.float64)) for v in (x, w, b)]
     exact = torch.nn.functional.silu(
         torch.nn.functional.layer_norm(wide[0], (columns,), wide[1], wide[2], 1e-5)
     ).numpy()
     last_place = 2.0**-11 if dtype is DType.F16 else 2.0**-8
-    np.testing.assert_allclose(out.astype(np.float64).reshape(rows, columns), exact, rtol=1.01 * last_place, atol=1e-6)
+    np.testing.assert_allclose(
+        out.astype(np.float64).reshape(rows, columns), exact, rtol=1.01 * last_place, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("columns", [1, 5, 64, 1023, 4097])
@@ -90,7 +101,9 @@ def test_softmax_is_within_float32_rounding(columns: int) -> None:
 
 
 def test_softmax_of_an_all_inf_row_is_nan_and_its_neighbours_are_not() -> None:
-    x = np.array([[-np.inf] * 20, [1.0] * 20, [-np.inf] * 19 + [3.0], [np.nan] + [0.0] * 19], np.float32)
+    x = np.array(
+        [[-np.inf] * 20, [1.0] * 20, [-np.inf] * 19 + [3.0], [np.nan] + [0.0] * 19], np.float32
+    )
     out = np.zeros(x.size, np.float32)
     run(softmax(4, 20), {"in0": _flat(x), "out0": out})
     expected = torch.softmax(torch.from_numpy(x), dim=-1).numpy()
@@ -168,7 +181,10 @@ def test_arg_reduction_gives_the_first_of_ties_and_the_first_nan(op: str) -> Non
     columns = np.zeros(len(rows), np.int64)
     transposed = np.tile(np.ascontiguousarray(x.T), (1, 4))
     columns = np.zeros(transposed.shape[1], np.int64)
-    run(reduce_first(op, F, DType.I64, *transposed.shape), {"in0": _flat(transposed), "out0": columns})
+    run(
+        reduce_first(op, F, DType.I64, *transposed.shape),
+        {"in0": _flat(transposed), "out0": columns},
+    )
     assert columns.tolist() == getattr(torch, op)(torch.from_numpy(transposed), dim=0).tolist()
 
 
@@ -220,10 +236,18 @@ def test_sum_over_an_outer_and_an_inner_axis() -> None:
 def test_argmax_over_two_axes_counts_in_the_order_of_the_axes() -> None:
     r1 = symbol("r1")
     x = _normal(5, 4, 6).round(0)
-    body = (Load("in0", D0 * 24 + R0 + r1 * 4), Reduce("argmax", 0, DType.I64), Store("out0", D0, 1))
+    body = (
+        Load("in0", D0 * 24 + R0 + r1 * 4),
+        Reduce("argmax", 0, DType.I64),
+        Store("out0", D0, 1),
+    )
     # Axis r0 (4) steps by 1, axis r1 (6) by 4: the vectorized axis is not the last one.
     built = kernel(
-        "argmax2", (param("in0", F, x.size), param("out0", DType.I64, 5)), body, {"d0": 5}, {"r0": 4, "r1": 6}
+        "argmax2",
+        (param("in0", F, x.size), param("out0", DType.I64, 5)),
+        body,
+        {"d0": 5},
+        {"r0": 4, "r1": 6},
     )
     out = np.zeros(5, np.int64)
     run(built, {"in0": _flat(x), "out0": out})
@@ -254,7 +278,9 @@ def test_index_out_of_bounds_is_reported_and_memory_stays_safe(bad: int, threads
     tokens = np.zeros(count, np.int64)
     tokens[count - 1] = bad
     out = np.zeros(count * 40, np.float32)
-    failed = run(embedding(count, 11, 40), {"in0": tokens, "in1": _flat(table), "out0": out}, threads=threads)
+    failed = run(
+        embedding(count, 11, 40), {"in0": tokens, "in1": _flat(table), "out0": out}, threads=threads
+    )
     assert failed == 1
 
 
@@ -279,8 +305,11 @@ def test_threads_share_a_long_pointwise_axis_and_three_short_ones() -> None:
     at = D0 * (70 * 313) + D1 * 313 + d2
     body = (Load("in0", d2 * (9 * 70) + D1 * 9 + D0), Store("out0", at, 0))
     built = kernel(
-        "transpose", (param("in0", F, 9 * 70 * 313), param("out0", F, 9 * 70 * 313)), body,
-        {"d0": S0, "d1": 70, "d2": 313}, sizes=(size,),
+        "transpose",
+        (param("in0", F, 9 * 70 * 313), param("out0", F, 9 * 70 * 313)),
+        body,
+        {"d0": S0, "d1": 70, "d2": 313},
+        sizes=(size,),
     )
     x = _normal(313, 70, 9)
     out = np.zeros(x.size, np.float32)
@@ -291,13 +320,21 @@ def test_threads_share_a_long_pointwise_axis_and_three_short_ones() -> None:
 def test_in_place_softmax_reads_each_element_before_it_is_overwritten() -> None:
     body = softmax(4, 33).body
     renamed = tuple(
-        Load("inout0", s.index) if isinstance(s, Load) else Store("inout0", s.index, s.value) if isinstance(s, Store) else s
+        Load("inout0", s.index)
+        if isinstance(s, Load)
+        else Store("inout0", s.index, s.value)
+        if isinstance(s, Store)
+        else s
         for s in body
     )
     # A second, plain output makes one more phase read the buffer after the first store could run.
     extra = (*renamed, Compute("add", (0, 4), F), Reduce("sum", 7, F), Store("out0", D0, 8))
     built = kernel(
-        "softmax_inplace", (param("inout0", F, 4 * 33), param("out0", F, 4)), extra, {"d0": 4}, {"r0": 33}
+        "softmax_inplace",
+        (param("inout0", F, 4 * 33), param("out0", F, 4)),
+        extra,
+        {"d0": 4},
+        {"r0": 33},
     )
     x = _normal(4, 33)
     buffer, out = _flat(x).copy(), np.zeros(4, np.float32)
@@ -318,7 +355,11 @@ def test_index_expressions_divide_and_wrap_as_integers_do() -> None:
         Store("out1", D0, 1),
         Store("out2", D0, 2),
     )
-    params = (param("out0", DType.I64, 100), param("out1", DType.I32, 100), param("out2", DType.I64, 100))
+    params = (
+        param("out0", DType.I64, 100),
+        param("out1", DType.I32, 100),
+        param("out2", DType.I64, 100),
+    )
     built = kernel("indices", params, body, {"d0": 100}, sizes=(SizeSymbol("s0", 1, None),))
     out = [np.zeros(100, np.int64), np.zeros(100, np.int32), np.zeros(100, np.int64)]
     run(built, {f"out{k}": v for k, v in enumerate(out)}, {"s0": 9})
@@ -332,7 +373,10 @@ def test_kernel_without_axes_computes_one_element() -> None:
     zero = D0 * 0
     body = (Load("in0", zero), Literal(F, 2.0), Compute("mul", (0, 1), F), Store("out0", zero, 2))
     out = np.zeros(1, np.float32)
-    run(kernel("scalar", (param("in0", F, 1), param("out0", F, 1)), body), {"in0": np.array([21], np.float32), "out0": out})
+    run(
+        kernel("scalar", (param("in0", F, 1), param("out0", F, 1)), body),
+        {"in0": np.array([21], np.float32), "out0": out},
+    )
     assert out.tolist() == [42]
 
 
@@ -340,15 +384,31 @@ def test_full_reduction_without_outer_axes() -> None:
     body = (Load("in0", R0), Reduce("sum", 0, F), Store("out0", R0 * 0, 1))
     out = np.zeros(1, np.float32)
     x = _normal(10_001)
-    run(kernel("total", (param("in0", F, 10_001), param("out0", F, 1)), body, None, {"r0": 10_001}), {"in0": x, "out0": out})
+    run(
+        kernel("total", (param("in0", F, 10_001), param("out0", F, 1)), body, None, {"r0": 10_001}),
+        {"in0": x, "out0": out},
+    )
     np.testing.assert_allclose(out[0], x.astype(np.float64).sum(), rtol=1e-5)
 
 
 def test_bfloat16_storage_is_read_and_written_bit_by_bit() -> None:
     x = np.arange(65536, dtype=np.uint16).view(ml_dtypes.bfloat16)
-    body = (Load("in0", D0), Compute("convert", (0,), F), Compute("convert", (1,), DType.BF16), Store("out0", D0, 2))
+    body = (
+        Load("in0", D0),
+        Compute("convert", (0,), F),
+        Compute("convert", (1,), DType.BF16),
+        Store("out0", D0, 2),
+    )
     out = np.zeros(65536, ml_dtypes.bfloat16)
-    run(kernel("copy_bf16", (param("in0", DType.BF16, 65536), param("out0", DType.BF16, 65536)), body, {"d0": 65536}), {"in0": x, "out0": out})
+    run(
+        kernel(
+            "copy_bf16",
+            (param("in0", DType.BF16, 65536), param("out0", DType.BF16, 65536)),
+            body,
+            {"d0": 65536},
+        ),
+        {"in0": x, "out0": out},
+    )
     plain = ~np.isnan(x.astype(np.float32))
     np.testing.assert_array_equal(out.view(np.uint16)[plain], x.view(np.uint16)[plain])
     assert np.isnan(out.astype(np.float32)[~plain]).all()

@@ -8,8 +8,10 @@ import mpmath
 import numpy as np
 import pytest
 
+from codegen_svc.emitters import llvm_math_coefficients as committed
 from codegen_svc.emitters.llvm_math_erf import MATH_FUNCTIONS
 from kernelfarm.dtypes import DType
+from tests.codegen_cpu import fit_coefficients
 from tests.codegen_cpu.compiled import NUMPY, pointwise, run
 
 COUNT = 60_000
@@ -29,7 +31,22 @@ USUAL_RANGE = {
     "erfc": (-6, 11),
     "log1p": (-1, 4),
 }
-SPECIAL = (0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 1e-40, -1e-40, 1e-310)
+SPECIAL = (
+    0.0,
+    -0.0,
+    np.inf,
+    -np.inf,
+    np.nan,
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    2.0,
+    -2.0,
+    1e-40,
+    -1e-40,
+    1e-310,
+)
 # Smallest results that are judged: erfc's exponential factor loses bits among denormals.
 SMALLEST = {"erfc": 1e-300}
 
@@ -39,7 +56,9 @@ def _samples(op: str, dtype: np.dtype, seed: int) -> np.ndarray:
     pattern = generator.integers(0, 2 ** (8 * dtype.itemsize), COUNT, dtype=f"u{dtype.itemsize}")
     low, high = USUAL_RANGE.get(op, (-20, 20))
     dense = generator.uniform(low, high, COUNT).astype(dtype)
-    small = (generator.standard_normal(COUNT // 4) * 10.0 ** generator.uniform(-9, 0, COUNT // 4)).astype(dtype)
+    small = (
+        generator.standard_normal(COUNT // 4) * 10.0 ** generator.uniform(-9, 0, COUNT // 4)
+    ).astype(dtype)
     return np.concatenate([np.array(SPECIAL, dtype), pattern.view(dtype), dense, small])
 
 
@@ -122,12 +141,8 @@ def test_function_of_two_arguments_is_within_its_stated_error(op: str, dtype: DT
     generator = np.random.default_rng(3)
     pairs = np.array([(a, b) for a in SPECIAL for b in (*SPECIAL, 3.0, -3.0, 1e20)])
     top = 40 if op == "pow" else 1e3
-    dense = np.stack(
-        [generator.uniform(0, top, COUNT), generator.uniform(-20, 20, COUNT)], axis=1
-    )
-    negative = np.stack(
-        [generator.uniform(-9, 9, COUNT), generator.integers(-9, 9, COUNT)], axis=1
-    )
+    dense = np.stack([generator.uniform(0, top, COUNT), generator.uniform(-20, 20, COUNT)], axis=1)
+    negative = np.stack([generator.uniform(-9, 9, COUNT), generator.integers(-9, 9, COUNT)], axis=1)
     near_one = np.stack(
         [1 + generator.uniform(-0.1, 0.1, COUNT), generator.uniform(-900, 900, COUNT)], axis=1
     )
@@ -141,7 +156,9 @@ def test_sine_of_a_huge_argument_is_exact() -> None:
     """Values from mpmath with 400 digits: naive reductions lose everything here."""
     x = np.array([1e22, 1e300, 2.0**1023, 6381956970095103 * 2.0**797, 1e6, 1e15], np.float64)
     with mpmath.workdps(420):
-        exact = np.array([np.longdouble(mpmath.nstr(mpmath.sin(mpmath.mpf(float(v))), 25)) for v in x])
+        exact = np.array(
+            [np.longdouble(mpmath.nstr(mpmath.sin(mpmath.mpf(float(v))), 25)) for v in x]
+        )
     out = np.zeros(len(x))
     run(pointwise("sin", (DType.F64,), DType.F64, len(x)), {"in0": x, "out0": out})
     error, _ = _worst_ulp(out, exact, 0.0)
@@ -149,9 +166,6 @@ def test_sine_of_a_huge_argument_is_exact() -> None:
 
 
 def test_coefficients_are_those_that_the_script_fits() -> None:
-    from codegen_svc.emitters import llvm_math_coefficients as committed
-    from tests.codegen_cpu import fit_coefficients
-
     with open(committed.__file__, encoding="utf-8") as file:
         assert file.read() == fit_coefficients.render()
 

@@ -51,7 +51,9 @@ def _values(dtype: DType) -> tuple[np.ndarray, np.ndarray]:
     special = [info.min, info.min + 1, info.max, 0, 1, 2, 3, 7, info.max // 2]
     special += [-1, -2, -7] if info.min else []
     pairs = [(a, b) for a in special for b in special]
-    random = [tuple(p) for p in generator.integers(info.min, info.max, (150, 2), dtype=NUMPY[dtype])]
+    random = [
+        tuple(p) for p in generator.integers(info.min, info.max, (150, 2), dtype=NUMPY[dtype])
+    ]
     grid = np.array(pairs + random, dtype=NUMPY[dtype])
     return np.ascontiguousarray(grid[:, 0]), np.ascontiguousarray(grid[:, 1])
 
@@ -61,7 +63,9 @@ def _operands(op: str, dtype: DType) -> list[np.ndarray]:
     if op in DIVISIONS and not dtype.is_float:
         # The smallest integer by -1 kills PyTorch's process, so it has a test of its own.
         smallest = a == (np.iinfo(b.dtype).min if dtype is not DType.BOOL else -1)
-        b = np.where((b == 0) | (smallest & (b == np.asarray(-1).astype(b.dtype))), 1, b).astype(b.dtype)
+        b = np.where((b == 0) | (smallest & (b == np.asarray(-1).astype(b.dtype))), 1, b).astype(
+            b.dtype
+        )
     if op in SHIFTS:
         b = (b.astype(np.int64) % (8 * dtype.itemsize_bytes)).astype(b.dtype)
     if op == "pow" and not dtype.is_float:
@@ -83,7 +87,9 @@ def _kernel_of(ops: list[str], dtype: DType, counts: list[int]) -> Kernel:
                 body.append(Compute("convert", (len(body) - 1,), dtype.compute_dtype))
             operands.append(len(body) - 1)
         result = DType.BOOL if op in BOOL_RESULTS else dtype
-        body.append(Compute(op, tuple(operands), DType.BOOL if op in BOOL_RESULTS else dtype.compute_dtype))
+        body.append(
+            Compute(op, tuple(operands), DType.BOOL if op in BOOL_RESULTS else dtype.compute_dtype)
+        )
         if result.compute_dtype is not result:
             body.append(Compute("convert", (len(body) - 1,), result))
         body.append(Store(f"out_{op}", d0, len(body) - 1))
@@ -135,10 +141,10 @@ def test_operations_agree_with_the_interpreter(dtype: DType) -> None:
 
 def _torch_of() -> dict[str, Callable[..., torch.Tensor]]:
     same = (
-        "neg abs sign reciprocal sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos"
-        " atan sinh cosh tanh asinh acosh atanh erf erfc sigmoid floor ceil trunc bitwise_not add sub"
-        " mul pow atan2 maximum minimum fmax fmin fmod copysign isnan isinf isfinite signbit eq ne lt"
-        " le gt ge logical_not logical_and logical_or logical_xor"
+        "neg abs sign reciprocal sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin"
+        " acos atan sinh cosh tanh asinh acosh atanh erf erfc sigmoid floor ceil trunc"
+        " bitwise_not add sub mul pow atan2 maximum minimum fmax fmin fmod copysign isnan isinf"
+        " isfinite signbit eq ne lt le gt ge logical_not logical_and logical_or logical_xor"
     )
     table: dict[str, Callable[..., torch.Tensor]] = {n: getattr(torch, n) for n in same.split()}
     table |= {
@@ -223,14 +229,30 @@ def test_narrow_floats_round_as_pytorch_does(name: str) -> None:
     )
     generator = np.random.default_rng(11)
     patterns = generator.integers(0, 2**32, 40_000, dtype=np.uint32).view(np.float32)
-    near = (generator.normal(0, 1, 40_000) * 2.0 ** generator.uniform(-26, 17, 40_000)).astype(np.float32)
-    x = np.concatenate([patterns, near, np.array([0, -0.0, np.inf, -np.inf, np.nan, 448, 464, 65520], np.float32)])
+    near = (generator.normal(0, 1, 40_000) * 2.0 ** generator.uniform(-26, 17, 40_000)).astype(
+        np.float32
+    )
+    x = np.concatenate(
+        [patterns, near, np.array([0, -0.0, np.inf, -np.inf, np.nan, 448, 464, 65520], np.float32)]
+    )
     d0 = symbol("d0")
-    body = (Load("in0", d0), Compute("convert", (0,), dtype), Store("out0", d0, 1),
-            Compute("convert", (1,), DType.F32), Store("out1", d0, 3))
-    params = (param("in0", DType.F32, len(x)), param("out0", dtype, len(x)), param("out1", DType.F32, len(x)))
+    body = (
+        Load("in0", d0),
+        Compute("convert", (0,), dtype),
+        Store("out0", d0, 1),
+        Compute("convert", (1,), DType.F32),
+        Store("out1", d0, 3),
+    )
+    params = (
+        param("in0", DType.F32, len(x)),
+        param("out0", dtype, len(x)),
+        param("out1", DType.F32, len(x)),
+    )
     narrow, back = np.zeros(len(x), NUMPY[dtype]), np.zeros(len(x), np.float32)
-    run(kernel(f"round_{name}", params, body, {"d0": len(x)}), {"in0": x, "out0": narrow, "out1": back})
+    run(
+        kernel(f"round_{name}", params, body, {"d0": len(x)}),
+        {"in0": x, "out0": narrow, "out1": back},
+    )
     expected = torch.from_numpy(x).to(getattr(torch, name)).to(torch.float32).numpy()
     np.testing.assert_array_equal(back, expected)
 
@@ -247,8 +269,10 @@ def test_where_does_not_mix_in_the_other_branch() -> None:
     params = (param("in0", DType.BOOL, 4), param("in1", DType.F32, 4), param("out0", DType.F32, 4))
     out = np.zeros(4, np.float32)
     condition = np.array([True, False, True, False])
-    run(kernel("where_nan", params, body, {"d0": 4}),
-        {"in0": condition, "in1": np.array([-1, -1, 2, 1], np.float32), "out0": out})
+    run(
+        kernel("where_nan", params, body, {"d0": 4}),
+        {"in0": condition, "in1": np.array([-1, -1, 2, 1], np.float32), "out0": out},
+    )
     np.testing.assert_array_equal(out, np.array([-1, np.nan, 2, 0], np.float32))
 
 

@@ -66,7 +66,9 @@ class CpuBackend:
         )
         launch = LaunchFacts(
             symbol=kernel.name,
-            arguments=("buffer",) * len(kernel.params) + ("size",) * len(kernel.sizes) + ("threads",),
+            arguments=("buffer",) * len(kernel.params)
+            + ("size",) * len(kernel.sizes)
+            + ("threads",),
             extras=(("abi", ABI), ("cpu_flags", target.extra("cpu_flags"))),
         )
         return (BuiltKernel("so", stages, launch),)

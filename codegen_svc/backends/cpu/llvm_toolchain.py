@@ -108,7 +108,7 @@ def _optimize(llvm: Any, machine: Any, module: Any) -> None:
 
 
 def _assemble(llvm: Any, machine: Any, asm: str, target: CodeTarget) -> bytes:
-    """Assembles by way of a module that consists of inline assembly: a quarter of codegen's time."""
+    """Assembles by way of a module of inline assembly: a quarter of code generation's time."""
     text = (
         f'target datalayout = "{target.data_layout}"\n'
         f'target triple = "{target.triple}"\nmodule asm "{_escaped(asm)}"\n'
@@ -117,6 +117,4 @@ def _assemble(llvm: Any, machine: Any, asm: str, target: CodeTarget) -> bytes:
 
 
 def _escaped(text: str) -> str:
-    return "".join(
-        c if " " <= c <= "~" and c not in '"\\' else f"\\{ord(c):02X}" for c in text
-    )
+    return "".join(c if " " <= c <= "~" and c not in '"\\' else f"\\{ord(c):02X}" for c in text)

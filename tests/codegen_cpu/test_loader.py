@@ -1,0 +1,208 @@
+"""The client's loader lets in what it should, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kernelfarm.client.loaders.cpu import (
+    ALLOWED_SYMBOLS,
+    CpuLoader,
+    check_library,
+    host_cpu_target,
+    host_flags,
+    openmp_runtime,
+)
+from kernelfarm.client.loaders.elf import read_shared_library
+from kernelfarm.dtypes import DType
+from kernelfarm.errors import MalformedMessageError, UnavailableError
+from kernelfarm.ir.artifact import LaunchFacts
+from tests.codegen_cpu.compiled import built, kernel, loaded, param, pointwise, run, stage
+from tests.codegen_cpu.sample_kernels import layer_norm_silu
+
+F = DType.F32
+SAMPLE = pointwise("exp", (F,), F, 100)
+
+
+def _facts(**extras: str) -> LaunchFacts:
+    return LaunchFacts(
+        "exp_f32_f32", arguments=("buffer", "buffer", "threads"), extras=tuple(extras.items())
+    )
+
+
+def test_built_libraries_import_only_symbols_of_the_closed_list() -> None:
+    for sample in (SAMPLE, layer_norm_silu(100, 64), pointwise("fmod", (F, F), F, 64)):
+        facts = read_shared_library(stage(built(sample), "so"))
+        assert facts.undefined <= ALLOWED_SYMBOLS
+        assert facts.functions == {sample.name}
+
+
+def test_truncated_library_is_refused_at_every_length() -> None:
+    library = stage(built(SAMPLE), "so")
+    for length in range(0, len(library), 37):
+        with pytest.raises(MalformedMessageError):
+            check_library(library[:length])
+
+
+def test_bytes_that_are_no_elf_file_are_refused() -> None:
+    with pytest.raises(MalformedMessageError, match="expected a 64-bit little-endian ELF file"):
+        CpuLoader().load(b"#!/bin/sh\n", _facts(abi="kf-cpu-1"))
+
+
+def test_relocatable_object_is_refused() -> None:
+    with pytest.raises(MalformedMessageError, match="expected a shared library"):
+        check_library(stage(built(SAMPLE), "object"))
+
+
+def test_library_of_another_machine_is_refused() -> None:
+    other = "cpu:aarch64" if host_cpu_target() != "cpu:aarch64" else "cpu:x86-64-v3"
+    with pytest.raises(MalformedMessageError, match="ELF machine"):
+        check_library(stage(built(SAMPLE, other), "so"))
+
+
+def test_binary_of_another_interface_is_refused() -> None:
+    with pytest.raises(MalformedMessageError, match="kf-cpu-1"):
+        CpuLoader().load(stage(built(SAMPLE), "so"), _facts(abi="kf-cpu-9"))
+
+
+def test_processor_without_a_feature_is_told_which() -> None:
+    facts = _facts(abi="kf-cpu-1", cpu_flags="fma warp_drive")
+    with pytest.raises(UnavailableError, match="warp_drive"):
+        CpuLoader().load(stage(built(SAMPLE), "so"), facts)
+
+
+def test_missing_symbol_is_named() -> None:
+    variant = built(SAMPLE)
+    wrong = dataclasses.replace(variant.launch, symbol="absent")
+    with pytest.raises(MalformedMessageError, match="absent"):
+        CpuLoader().load(stage(variant, "so"), wrong)
+
+
+def test_wrong_number_of_sizes_is_refused() -> None:
+    with pytest.raises(MalformedMessageError, match="takes 0 sizes, got 2"):
+        loaded(SAMPLE).bind((1, 2))
+
+
+@pytest.mark.third_party
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ('#include <stdlib.h>\nint f(void) { return system("true"); }', "imports system"),
+        (
+            "__attribute__((constructor)) static void g(void) {}\nint f(void) { return 0; }",
+            "load time",
+        ),
+    ],
+)
+def test_library_that_does_more_than_kernels_do_is_refused(
+    source: str, reason: str, tmp_path: Path
+) -> None:
+    compiler = shutil.which("gcc") or shutil.which("clang-19")
+    if compiler is None:
+        pytest.skip("NOT RUN: no C compiler (Debian package clang-19)")
+    code, library = tmp_path / "evil.c", tmp_path / "evil.so"
+    code.write_text(source)
+    subprocess.run([compiler, "-shared", "-fPIC", "-nostdlib", "-o", library, code], check=True)
+    with pytest.raises(MalformedMessageError, match=reason):
+        check_library(library.read_bytes())
+
+
+def test_library_that_needs_another_library_is_refused() -> None:
+    library = bytearray(stage(built(SAMPLE), "so"))
+    assert check_library(bytes(library))
+    offset, count = (
+        struct.unpack_from("<Q", library, 32)[0],
+        struct.unpack_from("<H", library, 56)[0],
+    )
+    for k in range(count):
+        kind, _, start = struct.unpack_from("<IIQ", library, offset + 56 * k)
+        if kind == 2:
+            struct.pack_into("<Q", library, start, 1)
+    with pytest.raises(MalformedMessageError, match="another library"):
+        check_library(bytes(library))
+
+
+def test_hundreds_of_libraries_load_beside_each_other() -> None:
+    """Equal paths would make the dynamic linker give the first library again."""
+    variant = built(pointwise("neg", (F,), F, 8))
+    library = stage(variant, "so")
+    x = np.arange(8, dtype=np.float32)
+    handles = set()
+    for number in range(300):
+        loader = CpuLoader()
+        marked = library + number.to_bytes(4, "little")
+        kernel_ = loader.load(marked, variant.launch)
+        handles.add(kernel_._library._handle)
+    assert len(handles) == 300
+    out = np.zeros(8, np.float32)
+    assert run(pointwise("neg", (F,), F, 8), {"in0": x, "out0": out}) == 0
+    np.testing.assert_array_equal(out, -x)
+
+
+def test_same_binary_is_loaded_once() -> None:
+    variant, loader = built(SAMPLE), CpuLoader()
+    first = loader.load(stage(variant, "so"), variant.launch)
+    second = loader.load(stage(variant, "so"), variant.launch)
+    assert first._library is second._library
+
+
+def test_best_target_of_this_machine_fits_its_flags() -> None:
+    target = host_cpu_target()
+    assert target.startswith("cpu:")
+    if target == "cpu:x86-64-v4":
+        assert "avx512f" in host_flags()
+
+
+def test_context_is_the_openmp_runtime_s_number_of_threads() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        assert CpuLoader().context() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert openmp_runtime() is not None
+
+
+WITHOUT_OPENMP = """
+import ctypes, sys
+import numpy as np
+from kernelfarm.client.loaders import cpu
+from kernelfarm.ir.artifact import LaunchFacts
+cpu.openmp_runtime = lambda: None
+extras = (("abi", cpu.ABI),)
+facts = LaunchFacts(sys.argv[2], arguments=("buffer", "buffer", "threads"), extras=extras)
+kernel = cpu.CpuLoader().load(open(sys.argv[1], "rb").read(), facts)
+assert not hasattr(ctypes.CDLL(None), "GOMP_parallel")
+assert "torch" not in sys.modules
+x, out = np.ones(200000, np.float32), np.zeros(200000, np.float32)
+table = (ctypes.c_void_p * 2)(x.ctypes.data, out.ctypes.data)
+assert kernel.bind(())(ctypes.addressof(table), 8) == 0
+assert (out == -1).all()
+print("one thread")
+"""
+
+
+def test_process_without_openmp_and_torch_runs_one_thread(tmp_path: Path) -> None:
+    sample = pointwise("neg", (F,), F, 200_000)
+    path = tmp_path / "kernel.so"
+    path.write_bytes(stage(built(sample), "so"))
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_OPENMP, str(path), sample.name],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "one thread", done.stderr
+
+
+def test_kernel_without_parameters_of_size_zero_loads() -> None:
+    empty = kernel("empty", (param("out0", F, 0),), (), {"d0": 0})
+    assert run(empty, {"out0": np.zeros(0, np.float32)}) == 0
