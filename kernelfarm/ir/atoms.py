@@ -140,19 +140,22 @@ def _is_plain(expr: Expr) -> bool:
     """True for what needs no parentheses as an operand of a division."""
     if not expr.terms:
         return expr.constant >= 0
-    monomial, coefficient = expr.terms[0]
-    is_atom = not expr.constant and len(expr.terms) == 1 and coefficient == 1 and len(monomial) == 1
-    return is_atom and isinstance(monomial[0], Symbol | Min | Max)
+    return isinstance(lone_atom(expr), Symbol | Min | Max)
 
 
 def _factor(atom: Atom) -> str:
     return f"({atom})" if isinstance(atom, FloorDiv | Mod) else str(atom)
 
 
-def lone_symbol(expr: Expr) -> str | None:
-    """The symbol's name if the expression is one symbol and nothing else."""
+def lone_atom(expr: Expr) -> Atom | None:
+    """The atom if the expression is one atom and nothing else."""
     if expr.constant or len(expr.terms) != 1:
         return None
     monomial, factor = expr.terms[0]
-    atom = monomial[0] if factor == 1 and len(monomial) == 1 else None
+    return monomial[0] if factor == 1 and len(monomial) == 1 else None
+
+
+def lone_symbol(expr: Expr) -> str | None:
+    """The symbol's name if the expression is one symbol and nothing else."""
+    atom = lone_atom(expr)
     return atom.name if isinstance(atom, Symbol) else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kernelfarm.ir.atoms import Monomial
+from kernelfarm.ir.atoms import Monomial, lone_atom
 from kernelfarm.ir.symbolic import (
     Atom,
     Expr,
@@ -212,7 +212,7 @@ def _simplify_mod(numerator: Expr, denominator: Expr, bounds: Bounds) -> Expr:
     _, rest = _take_multiples(numerator, denominator)
     if bounds.is_within(rest, denominator):
         return rest
-    inner = _only_atom(rest)
+    inner = lone_atom(rest)
     if isinstance(inner, Mod) and (inner.denominator % denominator) == 0:
         return _simplify_mod(inner.numerator, denominator, bounds)
     split = _common_factor(rest, denominator, bounds)
@@ -225,7 +225,7 @@ def _simplify_mod(numerator: Expr, denominator: Expr, bounds: Bounds) -> Expr:
 def _take_multiples(numerator: Expr, denominator: Expr) -> tuple[Expr, Expr]:
     """(q, r) with numerator = q*denominator + r."""
     rest_mod = mod(numerator, denominator)
-    atom = _only_atom(rest_mod)
+    atom = lone_atom(rest_mod)
     if isinstance(atom, Mod) and atom.denominator is denominator:
         rest = atom.numerator
     elif rest_mod.is_constant:
@@ -268,7 +268,7 @@ def _join_div_mod(expr: Expr) -> Expr:
 
 def _joined(expr: Expr, terms: dict[Monomial, int], atom: Mod, coefficient: int) -> Expr | None:
     quotient = floor_div(atom.numerator, atom.denominator)
-    part = _only_atom(quotient)
+    part = lone_atom(quotient)
     if part is None or terms.get((part,)) != coefficient * atom.denominator.constant:
         return None
     remainder = Expr(0, (((atom,), 1),))
@@ -278,13 +278,6 @@ def _joined(expr: Expr, terms: dict[Monomial, int], atom: Mod, coefficient: int)
         - coefficient * atom.denominator * quotient
         + coefficient * atom.numerator
     )
-
-
-def _only_atom(expr: Expr) -> Atom | None:
-    if expr.constant or len(expr.terms) != 1:
-        return None
-    monomial, coefficient = expr.terms[0]
-    return monomial[0] if coefficient == 1 and len(monomial) == 1 else None
 
 
 def _symbols_of(found: Range) -> frozenset[str]:

@@ -29,6 +29,7 @@ from kernelfarm.ir.atoms import (
     Symbol,
     atom_symbols,
     divide_monomial,
+    lone_atom,
     monomial_key,
     render,
 )
@@ -41,8 +42,6 @@ __all__ = [
 # fmt: on
 
 IntLike = Union["Expr", int]
-
-
 Terms = tuple[tuple[Monomial, int], ...]
 
 # Rewriting a graph repeats few distinct operations very often; the memory of results is bounded.
@@ -235,7 +234,7 @@ def floor_div(numerator: Expr, denominator: Expr) -> Expr:
     quotient, rest = _split_multiples(numerator, denominator)
     if rest is ZERO:
         return quotient
-    inner = _single_atom(rest)
+    inner = lone_atom(rest)
     if (
         isinstance(inner, FloorDiv)
         and _is_positive(denominator)
@@ -364,13 +363,6 @@ def _single_term(expr: Expr) -> tuple[Monomial, int] | None:
     if expr.constant == 0 and len(expr.terms) == 1:
         return expr.terms[0]
     return None
-
-
-def _single_atom(expr: Expr) -> Atom | None:
-    term = _single_term(expr)
-    if term is None or term[1] != 1 or len(term[0]) != 1:
-        return None
-    return term[0][0]
 
 
 def _is_positive(expr: Expr) -> bool:
