@@ -47,6 +47,17 @@ def test_a_killed_room_is_back_and_the_next_request_is_served(hurt_farm: Farm) -
     assert compile_at(hurt_farm.endpoint, h_request(72, 128)).program.artifacts
 
 
+def test_killed_servers_come_back_empty_and_the_farm_serves_on(hurt_farm: Farm) -> None:
+    compile_at(hurt_farm.endpoint, h_request(72, 128))
+    killed = hurt_farm.pids("redis")
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: len(set(hurt_farm.pids("redis")) - set(killed)) == 2, 10, "new servers")
+    program = compile_at(hurt_farm.endpoint, h_request(72, 128)).program
+    assert program.outcome == api.CACHE_OUTCOME_MISS
+    assert program.artifacts
+
+
 def test_a_client_that_leaves_does_not_stop_the_compilation(hurt_farm: Farm) -> None:
     request = h_request(73, 128)
     with stub_of(hurt_farm.endpoint) as stub:

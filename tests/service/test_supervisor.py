@@ -18,6 +18,9 @@ from kernelfarm.supervisor.child import ChildFailedError, ChildSpec
 from kernelfarm.supervisor.ports import bound_address
 from kernelfarm.supervisor.run import FarmOptions, run_farm
 from kernelfarm.supervisor.supervisor import FarmLayout, Supervisor, sole_owner
+from tests.farm_process import wait_until
+
+_ROOT = Path(__file__).parents[2]
 
 # Says that it serves, then writes down the moment of its end.
 _PROGRAM = """
@@ -105,6 +108,25 @@ while True: signal.pause()
     slow = ChildSpec(slow.name, slow.argv, (), slow.probe, drain_s=0.2)
     reports = run(tmp_path, ((slow,), (spec("store", tmp_path),)), stop)
     assert any("room did not drain" in line for line in reports)
+
+
+def test_children_end_with_a_supervisor_that_was_killed(tmp_path: Path) -> None:
+    script = f"""
+import asyncio
+from pathlib import Path
+from kernelfarm.supervisor.supervisor import FarmLayout, Supervisor
+from tests.service.test_supervisor import spec
+folder = Path({str(tmp_path)!r})
+layout = FarmLayout("nowhere:0", folder, ((spec("room", folder),), (spec("store", folder),)))
+asyncio.run(Supervisor(layout, print).run(lambda: print("READY", flush=True), 20))
+"""
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=_ROOT) as supervisor:
+        assert supervisor.stdout is not None
+        assert supervisor.stdout.readline() == "READY\n"
+        supervisor.kill()
+    ends = tmp_path / "ends"
+    wait_until(lambda: ends.exists() and len(ends.read_text().split()) == 2, 10, "both ends")
 
 
 def test_two_farms_cannot_share_a_data_directory(tmp_path: Path) -> None:
