@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kernelfarm.ir.text import print_kernel
-
 from codegen_svc.backends.triton_promises import Variant, plan_variants
 from codegen_svc.backends.triton_toolchain import Compiled, CompileTarget, compile_triton
 from codegen_svc.emitters.triton_index import numel
+from codegen_svc.emitters.triton_precision import hides_division_errors
 from codegen_svc.emitters.triton_scalar import ScalarRules
 from codegen_svc.emitters.triton_source import TritonSource, emit_triton
 from codegen_svc.emitters.triton_tiling import Tiling, gpu_tiling
@@ -18,6 +17,7 @@ from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.symbolic import ceil_div
+from kernelfarm.ir.text import print_kernel
 from kernelfarm.targets import TargetFacts
 
 _MAX_TILINGS = 8
@@ -64,13 +64,14 @@ def build_gpu_kernel(
     return tuple(_build_variant(kernel, target, toolchain, variant) for variant in variants)
 
 
-def scalar_rules(target: TargetFacts) -> ScalarRules:
-    """What a chip's facts say about scalar code."""
+def scalar_rules(target: TargetFacts, kernel: Kernel) -> ScalarRules:
+    """What a chip's facts and a kernel's results ask of scalar code."""
     facts = dict(target.extras)
     return ScalarRules(
         target=target.name,
         has_f64=facts.get("has_f64") == "True",
-        has_exact_division=facts.get("has_exact_division") == "True",
+        is_division_exact=facts.get("has_exact_division") == "True"
+        and not hides_division_errors(kernel),
     )
 
 
@@ -80,7 +81,7 @@ def _build_variant(
     """Shrinks the tile until nothing spills; keeps the attempt that spills least if all do."""
     best: _Attempt | None = None
     for level in range(_MAX_TILINGS):
-        tiling = gpu_tiling(kernel, target, variant.index_bits, level)
+        tiling = gpu_tiling(kernel, target, variant.index_bits, level, variant.width_limit)
         if tiling is None:
             break
         attempt = _compile(kernel, target, toolchain, variant, tiling)
@@ -102,7 +103,7 @@ def _build_variant(
 def _compile(
     kernel: Kernel, target: TargetFacts, toolchain: GpuToolchain, variant: Variant, tiling: Tiling
 ) -> _Attempt:
-    source = emit_triton(kernel, tiling, scalar_rules(target))
+    source = emit_triton(kernel, tiling, scalar_rules(target, kernel))
     arch = target.extra("triton_arch")
     where = CompileTarget(
         target.extra("triton_backend"), int(arch) if arch.isdigit() else arch, target.warp_size

@@ -8,10 +8,10 @@ kernel's own extents do not prove becomes a guard that the launcher checks.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from codegen_svc.emitters.triton_index import kernel_bounds, numel
-from codegen_svc.emitters.triton_tiling import INDEX_LIMIT, needs_64_bit_indices
+from codegen_svc.emitters.triton_tiling import INDEX_LIMIT, needs_64_bit_indices, reads_columns
 from kernelfarm.ir.artifact import GuardAtom, GuardOp, GuardSubject
 from kernelfarm.ir.loop_ir import Kernel, index_of
 from kernelfarm.ir.symbolic import Expr
@@ -20,17 +20,23 @@ ALIGNMENT_BYTES = 16
 _DIVISIBLE = ("tt.divisibility", ALIGNMENT_BYTES)
 _SMALL_BUFFER = ("tt.pointer_range", 32)
 _BUFFER_LIMIT_BYTES = 1 << 31
+# Two classes cover hidden sizes and attention rows of common models; wider rows are looped.
+_WIDTH_CLASSES = (1024, 8192)
 
 Promises = Mapping[str, tuple[tuple[str, int], ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One variant to compile: the promises by argument, index width, and the guard they need."""
+    """One variant to compile: promises by argument, index width, and the guard they need.
+
+    `width_limit`: reductions of varying extent have at most so many points.
+    """
 
     promises: Promises
     index_bits: int
     guard: tuple[GuardAtom, ...]
+    width_limit: int | None = None
 
 
 def plan_variants(kernel: Kernel, uses_pointer_range: bool) -> tuple[Variant, ...]:
@@ -57,7 +63,25 @@ def plan_variants(kernel: Kernel, uses_pointer_range: bool) -> tuple[Variant, ..
             *(GuardAtom(GuardSubject.SYMBOL, n, GuardOp.DIVISIBLE, 16) for n in strided),
         ),
     )
-    return even, aligned, general
+    return *_width_classes(kernel, even), even, aligned, general
+
+
+def _width_classes(kernel: Kernel, base: Variant) -> list[Variant]:
+    """Variants that hold a whole row of a reduction whose extent varies up to a limit."""
+    width = numel(kernel.reduction)
+    if len(width.symbols) != 1 or width.constant or reads_columns(kernel):
+        return []
+    (name,) = width.symbols
+    factor = width.coefficient_of(name)
+    if factor is None or not factor.is_constant:
+        return []
+    found = []
+    for limit in _WIDTH_CLASSES:
+        largest = limit // factor.as_int()
+        if largest >= ALIGNMENT_BYTES:
+            atom = GuardAtom(GuardSubject.SYMBOL, name, GuardOp.LE, largest)
+            found.append(replace(base, guard=(*base.guard, atom), width_limit=limit))
+    return found
 
 
 def plan_index_variants(kernel: Kernel) -> tuple[Variant, ...]:

@@ -19,9 +19,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import codegen_svc.emitters
 from codegen_svc.backends.contract import ToolStatus
 from codegen_svc.emitters.triton_source import TritonSource
+from kernelfarm import targets
 from kernelfarm.errors import KernelRejectedError, UnavailableError
+from kernelfarm.ir import simplify, symbolic
 from kernelfarm.ir.artifact import StageText
 
 _TRITON_VERSION = "3.9.0"
@@ -189,16 +192,19 @@ def wheel_digest() -> str:
 
 @lru_cache(maxsize=1)
 def emitter_digest() -> str:
-    """Hex digest of the Triton emitters' and this module's source."""
-    from codegen_svc import emitters  # noqa: PLC0415
-
-    folder = Path(emitters.__file__).parent
-    files = [*sorted(folder.glob("triton_*.py")), Path(__file__)]
+    """Hex digest of the code that every Triton backend shares and of the chips' facts."""
+    emitters, facts = (Path(p.__file__ or "").parent for p in (codegen_svc.emitters, targets))
+    files = [
+        *sorted(emitters.glob("triton_*.py")),
+        *sorted(Path(__file__).parent.glob("triton_*.py")),
+        *sorted(facts.glob("*.toml")),
+        *(Path(module.__file__ or "") for module in (simplify, symbolic)),
+    ]
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
 
 
 def backend_fingerprint(backend_file: str, *more: str) -> str:
-    """Hex digest over triton, the emitters, a backend's folder, and what else shapes its output.
+    """Hex digest over triton, the shared code, a backend's folder, and what else it uses.
 
     Raises:
         UnavailableError: triton is not installed.

@@ -67,7 +67,7 @@ def interpreter_case(
         tiling = gpu_tiling(kernel, target, 64 if needs_64_bit_indices(kernel) else 32)
     if tiling is None:
         raise AssertionError("every kernel has a first tiling")
-    source = emit_triton(kernel, tiling, scalar_rules(target))
+    source = emit_triton(kernel, tiling, scalar_rules(target, kernel))
     programs = ceil_div(numel(kernel.outer), tiling.xblock).evaluate(sizes)
     arrays = tuple(buffers[p.name] for p in kernel.params)
     return Case(source, programs, arrays, tuple(sizes[s.name] for s in kernel.sizes))

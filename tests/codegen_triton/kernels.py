@@ -304,6 +304,14 @@ def dynamic_add(dtype: DType = F16) -> Kernel:
     )
 
 
+def floor_of_quotient() -> Kernel:
+    b = Body()
+    quotient = b.compute("div", b.load_f32("in0", D0), b.load_f32("in1", D0))
+    b.store_as(F16, "out0", D0, b.compute("floor", quotient))
+    params = [param(name, F16, 64) for name in ("in0", "in1", "out0")]
+    return kernel("fused_div_floor_ee88", params, {"d0": 64}, {}, b, comments=("div", "floor"))
+
+
 def transposed_with_gap() -> Kernel:
     """out[j, i] = in[i, 2*j] of a 6 x 14 buffer: strides, a step, and division of flat indices."""
     b = Body()

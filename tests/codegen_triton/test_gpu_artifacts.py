@@ -142,7 +142,7 @@ def test_extents_of_static_buffers_are_promised_without_a_guard() -> None:
 
 
 def test_varying_row_lengths_have_a_variant_for_multiples_of_16() -> None:
-    even, aligned, general = build("cuda:sm_90a", "dynamic_softmax")
+    even, aligned, general = build("cuda:sm_90a", "dynamic_softmax")[-3:]
     divisible = [
         a for a in even.guard if a.subject is GuardSubject.SYMBOL and a.op is GuardOp.DIVISIBLE
     ]
@@ -152,6 +152,15 @@ def test_varying_row_lengths_have_a_variant_for_multiples_of_16() -> None:
     assert dict(general.launch.extras)["index_bits"] == "64"
     assert b"ld.global.v4" in content_of(even, "ptx")
     assert b"ld.global.v4" not in content_of(aligned, "ptx")
+
+
+def test_varying_row_lengths_have_variants_that_hold_a_whole_row() -> None:
+    short, longer = build("cuda:sm_90a", "dynamic_softmax")[:2]
+    for built, limit in ((short, 1024), (longer, 8192)):
+        assert dict(built.launch.extras)["form"] == "persistent"
+        assert built.launch.rblock_elems == limit
+        bounds = [a for a in built.guard if a.op is GuardOp.LE]
+        assert [(a.name, a.operand) for a in bounds] == [("s1", limit)]
 
 
 def test_arguments_are_buffers_then_sizes_then_scratch() -> None:

@@ -253,8 +253,8 @@ def _scalar_cases() -> dict[str, tuple[Kernel, dict[str, Array], Tiling | None]]
 
 
 SCALAR_CASES = _scalar_cases()
-# erfc is a rational fit of 1.2e-7 (and the same in f64); pow and asinh lose some digits.
-_LOOSE = {"erfc-f64": 2e5, "pow-f32": 8.0, "tan-f32": 4.0, "acosh-f32": 8.0, "atanh-f32": 8.0}
+# Powers of large exponents and inverse functions near their poles lose some digits.
+_LOOSE = {"pow-f32": 8.0, "tan-f32": 4.0, "acosh-f32": 8.0, "atanh-f32": 8.0}
 
 
 @pytest.fixture(scope="module")

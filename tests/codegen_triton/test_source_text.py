@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def source_of(kernel: Kernel) -> str:
     tiling = gpu_tiling(kernel, TARGET, 64 if needs_64_bit_indices(kernel) else 32)
     assert tiling is not None
-    return emit_triton(kernel, tiling, scalar_rules(TARGET)).text
+    return emit_triton(kernel, tiling, scalar_rules(TARGET, kernel)).text
 
 
 @pytest.mark.parametrize("name", ["layer_norm_silu", "wide_softmax", "rope_cat", "embedding"])
@@ -74,6 +74,13 @@ def test_contiguous_accesses_use_the_flat_index_without_divisions() -> None:
     text = source_of(kernels.dynamic_add())
     assert "tl.load(in0_ptr + (xindex)" in text
     assert "//" not in text
+
+
+def test_division_is_exact_unless_its_error_drowns_in_a_narrow_result() -> None:
+    assert "tl.div_rn" in source_of(kernels.softmax(4, 64, kernels.F32))
+    assert "tl.div_rn" not in source_of(kernels.softmax(4, 64, kernels.F16))
+    # The floor of a quotient can jump by one.
+    assert "tl.div_rn" in source_of(kernels.floor_of_quotient())
 
 
 def test_comments_cannot_leave_their_line() -> None:

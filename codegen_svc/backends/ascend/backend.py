@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-from kernelfarm.ir.text import print_kernel
-
 from codegen_svc.backends.ascend.adapter import (
     ADAPTER_VERSION,
     adapter_digest,
@@ -33,6 +31,7 @@ from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.symbolic import ceil_div
+from kernelfarm.ir.text import print_kernel
 from kernelfarm.targets import TargetFacts
 
 BINARY_STAGE = "kernel.o"
@@ -95,7 +94,7 @@ def _build(kernel: Kernel, target: TargetFacts, variant: Variant) -> BuiltKernel
             f"kernel {kernel.name} does not fit the {target.local_buffer_bytes} bytes of"
             f" {target.name}'s unified buffer at any tiling"
         )
-    source = emit_triton(kernel, tiling, scalar_rules(target))
+    source = emit_triton(kernel, tiling, scalar_rules(target, kernel))
     ttir = str(compile_triton(source, _FRONTEND, _OPTIONS, {}, last_stage="ttir").stages["ttir"])
     linalg = lower_to_linalg(kernel.name, ttir)
     launch = _launch_facts(kernel, target, tiling)
