@@ -1,8 +1,8 @@
 """One arm of the cold-start benchmark: a fresh process that times one first call.
 
-Prints one JSON line. Loaded before the clock starts, in both arms: torch, Dynamo, AOT Autograd, the
-backend's modules and (kernelfarm) its channel to the farm. The clock runs over the first call of the
-compiled model; the time since the process began is reported too.
+Prints one JSON line. Loaded before the clock starts, in both arms: torch, Dynamo, AOT Autograd,
+the backend's modules and (kernelfarm) its channel to the farm. The clock runs over the first call
+of the compiled model; the time since the process began is reported too.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from importlib import import_module
 
 
 def main(backend: str, name: str, started: float) -> None:
@@ -29,12 +30,14 @@ def main(backend: str, name: str, started: float) -> None:
         since_start_s = time.time() - started
         expected = source.model(*source.args)
     error = (result - expected).abs().max().item()
-    print(json.dumps({"first_call_s": first_call_s, "since_start_s": since_start_s, "error": error}))
+    print(
+        json.dumps({"first_call_s": first_call_s, "since_start_s": since_start_s, "error": error})
+    )
 
 
 def _load_backend(backend: str) -> None:
     if backend == "inductor":
-        import torch._inductor.compile_fx  # noqa: PLC0415
+        import_module("torch._inductor.compile_fx")
     else:
         from kernelfarm.client import torch_backend  # noqa: PLC0415
 
