@@ -78,7 +78,7 @@ class CompileFlow:
         check_targets(job.targets)
         events = EventStream()
         stage = events.stage("import")
-        graph, keys = await self._cpu.run(_import, job)
+        graph, keys = await self._cpu.run(_import, job, self._settings.max_graph_nodes)
         stage.tell(len(graph.nodes), len(graph.nodes))
         request = _Request(job, keys, Lowering(graph, self._cpu, events), events)
         work = asyncio.create_task(self._serve_all(request))
@@ -220,8 +220,8 @@ class CompileFlow:
         await asyncio.gather(*self._led, return_exceptions=True)
 
 
-def _import(job: CompileJob) -> tuple[Graph, dict[str, bytes]]:
-    graph = import_graph(job.graph)
+def _import(job: CompileJob, max_nodes: int) -> tuple[Graph, dict[str, bytes]]:
+    graph = import_graph(job.graph, max_nodes)
     return graph, program_keys(graph, job.targets, job.options)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from frontend_svc.cpu_work import CpuWork
 from frontend_svc.events import EventStream
 from frontend_svc.pipeline import lower_to_prims
-from kernelfarm.errors import InvalidGraphError
+from kernelfarm.errors import InvalidGraphError, MessageTooLargeError
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.text import print_graph
 from kernelfarm.wire import graph_from_proto, graph_to_proto
@@ -39,13 +39,18 @@ class LoweredGraph:
         return f"{self.report}\n{text}" if name == "report" else text
 
 
-def import_graph(wire: WireGraph) -> Graph:
+def import_graph(wire: WireGraph, max_nodes: int) -> Graph:
     """Decodes and checks what a client sent.
 
     Raises:
+        MessageTooLargeError: more nodes than we take.
         UnsupportedVersionError: a contract version that we do not speak.
         InvalidGraphError: a rule is broken; the message says which, where, and what was expected.
     """
+    if len(wire.nodes) > max_nodes:
+        raise MessageTooLargeError(
+            f"the graph has {len(wire.nodes)} nodes; this farm takes at most {max_nodes}"
+        )
     graph = graph_from_proto(wire)
     if graph.dialect != CLIENT_DIALECT:
         raise InvalidGraphError(f"graph has dialect {graph.dialect!r}; expected {CLIENT_DIALECT!r}")

@@ -20,6 +20,8 @@ class FrontendSettings(ServiceSettings):
 
     max_message_bytes: int = Field(default=32 * _MIB, gt=0, lt=2**31)
     """Largest message that a client may send."""
+    max_graph_nodes: int = Field(default=50_000, gt=0)
+    """A 32-layer Llama has 3,000; a graph of this size is compiled in seconds, not minutes."""
     max_compiles: int = Field(default=256, gt=0)
     """Programs compiled at once by one frontend; more are told to come back."""
     cpu_threads: int = Field(default=2, gt=0)

@@ -35,6 +35,11 @@ class Farm:
         children = self.status()["children"].items()
         return [c["pid"] for name, c in children if name.startswith(prefix) and c["pid"]]
 
+    def is_back(self, child: str, killed: int) -> bool:
+        """True once a child serves again under another process id."""
+        state = self.status()["children"][child]
+        return state["ready"] and state["pid"] not in (None, killed)
+
     def log(self, child: str) -> str:
         """A child's log so far."""
         return (self.data_dir / "logs" / f"{child}.log").read_text()

@@ -97,6 +97,13 @@ def test_a_100_mb_graph_is_too_large(farm: Farm) -> None:
     check(error, "RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE", str(32 * 1024 * 1024), "1048")
 
 
+def test_a_graph_of_too_many_nodes_is_refused_before_it_is_decoded(farm: Farm) -> None:
+    request = h_request()
+    request.graph.nodes.extend([request.graph.nodes[0]] * 50_000)
+    error = refusal_of(farm.endpoint, request)
+    check(error, "RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE", "50007", "50000")
+
+
 def test_a_node_of_another_dialect_is_refused(farm: Farm) -> None:
     request = h_request()
     request.graph.dialect = "torchscript"

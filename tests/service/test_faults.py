@@ -29,22 +29,35 @@ def test_a_worker_killed_in_the_middle_of_a_job_costs_less_than_20_s(hurt_farm: 
     workers = hurt_farm.pids("worker-cpu")
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(compile_at, hurt_farm.endpoint, slow_request())
-        wait_until(lambda: _workers_say(hurt_farm, "job_begun"), 20, "a job in a worker")
+        wait_until(lambda: _jobs_begun(hurt_farm) == 1, 20, "a job in a worker")
         killed = time.monotonic()
         _kill_trees(workers)
         program = call.result().program
     assert time.monotonic() - killed < 20
     assert program.artifacts
     assert set(hurt_farm.pids("worker-cpu")).isdisjoint(workers)
-    assert _workers_say(hurt_farm, "job_done")
+    assert _jobs_begun(hurt_farm) == 2
 
 
 def test_a_killed_room_is_back_and_the_next_request_is_served(hurt_farm: Farm) -> None:
     for room in ("optimizer", "codegen"):
         (pid,) = hurt_farm.pids(room)
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda r=room, p=pid: hurt_farm.pids(r) not in ([], [p]), 10, f"a new {room}")
+        wait_until(lambda r=room, p=pid: hurt_farm.is_back(r, p), 10, f"a new {room}")
     assert compile_at(hurt_farm.endpoint, h_request(72, 128)).program.artifacts
+
+
+def test_a_program_of_a_killed_frontend_is_taken_over(hurt_farm: Farm) -> None:
+    request = slow_request(60)
+    (pid,) = hurt_farm.pids("frontend")
+    with stub_of(hurt_farm.endpoint) as stub, pytest.raises(grpc.RpcError) as caught:
+        for event in stub.Compile(request, timeout=30):
+            if event.stage.stage == "codegen":
+                os.kill(pid, signal.SIGKILL)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    wait_until(lambda: hurt_farm.is_back("frontend", pid), 10, "a new frontend")
+    again = compile_at(hurt_farm.endpoint, request).program
+    assert again.artifacts
 
 
 def test_killed_servers_come_back_empty_and_the_farm_serves_on(hurt_farm: Farm) -> None:
@@ -90,9 +103,9 @@ def test_sigterm_finishes_what_was_begun_and_exits_with_0(hurt_farm: Farm) -> No
     assert not [pid for pid in pids if _is_alive(pid)]
 
 
-def _workers_say(farm: Farm, event: str) -> bool:
+def _jobs_begun(farm: Farm) -> int:
     names = [name for name in farm.status()["children"] if name.startswith("worker-cpu")]
-    return any(event in farm.log(name) for name in names)
+    return sum(farm.log(name).count("job_begun") for name in names)
 
 
 def _kill_trees(pids: list[int]) -> None:
