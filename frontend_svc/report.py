@@ -50,7 +50,9 @@ def summarize(
             prims.setdefault(origin, []).append(node.op)
     last: dict[int, Note] = {}
     for note in notes:
-        last.update(dict.fromkeys(note.origins, note))
+        # Folding explains why nothing uses the node any more.
+        kept = (o for o in note.origins if o not in last or not _is_folded(last[o]))
+        last.update(dict.fromkeys(kept, note))
     return tuple(
         NodeReport(index, node.op, *_fate(index, prims, sent, last, externs))
         for index, node in enumerate(captured.nodes)
@@ -67,10 +69,14 @@ def _fate(
     note = last.get(index)
     if index in sent:
         return Outcome.EXTERN, externs.get(index) or (note.reason if note else "")
-    if note is not None and note.outcome is Outcome.FOLDED:
+    if note is not None and _is_folded(note):
         return Outcome.FOLDED, note.reason
     if index in prims:
         return Outcome.DECOMPOSED, ", ".join(dict.fromkeys(prims[index]))
     if note is not None:
         return note.outcome, note.reason
     return Outcome.REMOVED, "an operand or an earlier equal value stands for it"
+
+
+def _is_folded(note: Note) -> bool:
+    return note.outcome is Outcome.FOLDED

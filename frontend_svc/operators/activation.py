@@ -204,7 +204,7 @@ def glu(op: Lowering, self: Tensor, dim: int = -1) -> Tensor:
     return op.convert(op.prim("mul", value, op.prim("sigmoid", gate)), self.dtype)
 
 
-@decomposes("aten.dropout.default")
+@decomposes("aten.dropout.default", note="extern in training")
 def dropout(op: Lowering, input: Tensor, p: float, train: bool) -> Tensor:
     """The operand itself: in inference nothing is dropped."""
     if train and p != 0.0:
@@ -212,7 +212,7 @@ def dropout(op: Lowering, input: Tensor, p: float, train: bool) -> Tensor:
     return input
 
 
-@decomposes("aten.native_dropout.default")
+@decomposes("aten.native_dropout.default", note="extern in training")
 def native_dropout(
     op: Lowering, input: Tensor, p: float, train: bool | None
 ) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from kernelfarm.ir.symbolic import ONE, Expr
 _INDEX_DTYPES = frozenset({DType.I32, DType.I64})
 
 
-@decomposes("aten.index.Tensor", "aten._unsafe_index.Tensor")
+@decomposes("aten.index.Tensor", "aten._unsafe_index.Tensor", note="extern for masks")
 def index(op: Lowering, self: Tensor, indices: tuple[Tensor | None, ...]) -> Tensor:
     """Elements at broadcast index tensors; the axes of the result as in NumPy."""
     picked = [(axis, i) for axis, i in enumerate(indices) if i is not None]

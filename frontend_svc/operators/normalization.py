@@ -109,7 +109,7 @@ def batch_norm_no_training(  # noqa: PLR0913, PLR0917  # the operator's own para
     return op.convert(result, input.dtype), empty, empty
 
 
-@decomposes("aten.native_batch_norm.default")
+@decomposes("aten.native_batch_norm.default", note="extern in training")
 def native_batch_norm(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     op: Lowering,
     input: Tensor,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from frontend_svc.operators.lowering import Lowering
 from frontend_svc.operators.promotion import float_dtype
-from frontend_svc.operators.registry import decomposes
+from frontend_svc.operators.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.values import Tensor
 from kernelfarm.dtypes import DType
 
@@ -24,6 +24,9 @@ _ROUNDINGS = {
     "round": "round_even",
 }
 """Operator -> prim; integers are left as they are."""
+
+_MOST_DECIMALS = 30
+"""Powers of ten beyond that are no finite f32 any more."""
 
 _SIGNS = {"neg": "neg", "abs": "abs", "sign": "sign", "sgn": "sign"}
 """Operator -> prim; the type is kept."""
@@ -78,6 +81,8 @@ def round_decimals(op: Lowering, self: Tensor, *, decimals: int) -> Tensor:
     """Half to even, after scaling by a power of ten as PyTorch does."""
     if not self.dtype.is_float:
         return self
+    if abs(decimals) > _MOST_DECIMALS:
+        raise NotDecomposedError(f"rounding to {decimals} decimals")
     scale = 10.0 ** abs(decimals)
     before, after = ("mul", "div") if decimals >= 0 else ("div", "mul")
     rounded = op.prim("round_even", op.apply(before, op.widened(self), scale))

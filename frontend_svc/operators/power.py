@@ -24,7 +24,7 @@ def pow_tensor_scalar(op: Lowering, self: Tensor, exponent: Number) -> Tensor:
     return op.convert(_float_power(op, x, float(exponent)), dtype)
 
 
-@decomposes("aten.pow.Scalar")
+@decomposes("aten.pow.Scalar", note="extern for integers")
 def pow_scalar(op: Lowering, self: Number, exponent: Tensor) -> Tensor:
     """self ** exponent for a number."""
     dtype = op.promoted(self, exponent)
@@ -37,7 +37,7 @@ def pow_scalar(op: Lowering, self: Number, exponent: Tensor) -> Tensor:
     return op.convert(result, dtype)
 
 
-@decomposes("aten.pow.Tensor_Tensor")
+@decomposes("aten.pow.Tensor_Tensor", note="extern for integers")
 def pow_tensor_tensor(op: Lowering, self: Tensor, exponent: Tensor) -> Tensor:
     """self ** exponent, element by element."""
     dtype = op.promoted(self, exponent)

@@ -130,7 +130,7 @@ def count_nonzero(op: Lowering, self: Tensor, dim: tuple[int, ...] | None = None
     return sum_dims(op, op.convert(self, DType.BOOL), dim)
 
 
-@decomposes("aten.cumsum.default")
+@decomposes("aten.cumsum.default", note="extern unless constant: no kernel for scans yet")
 def cumsum(op: Lowering, self: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """The running sum along an axis; integers and bools add up in i64.
 

@@ -98,12 +98,16 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator that decomposes to Prims; `family` is the file that holds its meaning."""
+    """An operator that decomposes to Prims; `family` is the file that holds its meaning.
+
+    `note` tells people what the decomposition does not cover.
+    """
 
     name: str
     family: str
     decompose: Decomposition
     signature: Signature
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,7 @@ EXTERN: dict[str, ExternOperator] = {}
 """Operators that are knowingly sent to the framework, by the name on the wire."""
 
 
-def decomposes(*names: str) -> Callable[[_Function], _Function]:
+def decomposes(*names: str, note: str = "") -> Callable[[_Function], _Function]:
     """Registers a decomposition for the operators of these names (`aten.add.Tensor`).
 
     The function's annotations say what each argument must be, see `arguments.READERS`.
@@ -136,7 +140,7 @@ def decomposes(*names: str) -> Callable[[_Function], _Function]:
         signature = signature_of(function)
         family = function.__module__.rpartition(".")[2]
         for name in names:
-            _add(DECOMPOSED, name, Operator(name, family, function, signature))
+            _add(DECOMPOSED, name, Operator(name, family, function, signature, note))
         return function
 
     return register

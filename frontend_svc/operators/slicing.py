@@ -96,7 +96,7 @@ def flip(op: Lowering, self: Tensor, dims: tuple[int, ...]) -> Tensor:
     return op.prim("flip", self, dims=tuple(sorted(axes))) if self.rank and axes else self
 
 
-@decomposes("aten.roll.default")
+@decomposes("aten.roll.default", note="extern without dims")
 def roll(
     op: Lowering, self: Tensor, shifts: tuple[Expr, ...], dims: tuple[int, ...] = ()
 ) -> Tensor:
@@ -109,7 +109,7 @@ def roll(
     return result
 
 
-@decomposes("aten.slice_scatter.default")
+@decomposes("aten.slice_scatter.default", note="extern for steps")
 def slice_scatter(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     op: Lowering,
     self: Tensor,

@@ -49,7 +49,7 @@ def mean_dim(
     return op.convert(_shaped(op, mean, axes, keepdim), result)
 
 
-@decomposes("aten._adaptive_avg_pool2d.default")
+@decomposes("aten._adaptive_avg_pool2d.default", note="extern unless to one pixel")
 def adaptive_avg_pool2d(op: Lowering, self: Tensor, output_size: tuple[Expr, ...]) -> Tensor:
     """The mean over the last two axes, where one pixel is wanted."""
     if any(size != 1 for size in output_size) or self.rank < 2:

@@ -35,9 +35,9 @@ def operator_table() -> str:
             _HEAD,
             counts,
             "## Decomposed\n",
-            "| operator | family |",
-            "|---|---|",
-            *(f"| `{name}` | {DECOMPOSED[name].family} |" for name in sorted(DECOMPOSED)),
+            "| operator | family | limits |",
+            "|---|---|---|",
+            *_decomposed_rows(),
             "\n## Families\n",
             "| family | what it holds |",
             "|---|---|",
@@ -50,6 +50,12 @@ def operator_table() -> str:
             "",
         ]
     )
+
+
+def _decomposed_rows() -> Iterable[str]:
+    for name in sorted(DECOMPOSED):
+        operator = DECOMPOSED[name]
+        yield f"| `{name}` | {operator.family} | {operator.note} |"
 
 
 def _families() -> Iterable[str]:

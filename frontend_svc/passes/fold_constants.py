@@ -32,8 +32,10 @@ _LARGEST_WORK_BYTES = 16 * 1024 * 1024
 
 def fold_constants(graph: Graph, captured: Graph) -> Rewritten:
     """The graph with constant values in their simplest form."""
-    uniform = _uniform_values(graph)
-    arrays = _evaluated(graph)
+    # Overflow to infinity and the like are values here, as in the kernels.
+    with np.errstate(all="ignore"):
+        uniform = _uniform_values(graph)
+        arrays = _evaluated(graph)
     notes: list[Note] = []
 
     def rule(builder: GraphBuilder, node: Node, operands: tuple[int, ...]) -> int | None:

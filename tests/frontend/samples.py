@@ -83,23 +83,35 @@ def _pointwise() -> Iterator[Call]:
             yield Call(f"aten.{name}.default", [positive(3, 5, dtype=dtype)])
         yield Call(f"aten.{name}.default", [normal(4, dtype=torch.int64) + 1])
         yield Call(f"aten.{name}.default", [-positive(3, 5)])
-    for name in "log log2 log10 log1p sqrt rsqrt".split():
+    for name in ["log", "log2", "log10", "log1p", "sqrt", "rsqrt"]:
         for dtype in FLOATS:
             yield Call(f"aten.{name}.default", [positive(3, 5, dtype=dtype)])
         yield Call(f"aten.{name}.default", [special()])
-    for name in "acos asin atanh".split():
+    for name in ["acos", "asin", "atanh"]:
         yield from _each(f"aten.{name}.default", [between(3, 5)], [between(3, dtype=FLOATS[2])])
     yield Call("aten.acosh.default", [positive(3, 5) + 1])
-    for name in "floor ceil trunc fix round neg abs sign sgn frac square".split():
+    for name in [
+        "floor",
+        "ceil",
+        "trunc",
+        "fix",
+        "round",
+        "neg",
+        "abs",
+        "sign",
+        "sgn",
+        "frac",
+        "square",
+    ]:
         yield from _each(
             f"aten.{name}.default", [special()[3:]], [normal(3, 5, dtype=torch.float16) * 4]
         )
-    for name in "floor ceil trunc round neg abs sign sgn".split():
+    for name in ["floor", "ceil", "trunc", "round", "neg", "abs", "sign", "sgn"]:
         yield Call(f"aten.{name}.default", [normal(5, dtype=torch.int32) - 5])
     yield from _each("aten.sign.default", [normal(4, dtype=torch.bool)])
     for decimals in (2, -1, 0):
         yield Call("aten.round.decimals", [normal(7) * 30], {"decimals": decimals})
-    for name in "isnan isinf isfinite isposinf isneginf signbit".split():
+    for name in ["isnan", "isinf", "isfinite", "isposinf", "isneginf", "signbit"]:
         yield from _each(
             f"aten.{name}.default",
             [special()],
@@ -111,7 +123,7 @@ def _pointwise() -> Iterator[Call]:
 
 
 def _arithmetic() -> Iterator[Call]:
-    for name in "add sub mul rsub".split():
+    for name in ["add", "sub", "mul", "rsub"]:
         for pair in _pairs():
             if not (name in ("sub", "rsub") and all(t.dtype is torch.bool for t in pair)):
                 yield Call(f"aten.{name}.Tensor", pair)
@@ -131,10 +143,10 @@ def _arithmetic() -> Iterator[Call]:
             yield Call(f"aten.{name}.Scalar", [normal(3), 2, 3])
     yield Call("aten.add.Tensor", [normal(3, dtype=torch.float16), 0.1])
     yield Call("aten.mul.Tensor", [normal(3, dtype=torch.bfloat16), 0.1])
-    for name in "maximum minimum fmax fmin".split():
+    for name in ["maximum", "minimum", "fmax", "fmin"]:
         yield Call(f"aten.{name}.default", [special(), special().flip(0)])
         yield Call(f"aten.{name}.default", [normal(3, dtype=INTS[2]), normal(3, 1, dtype=INTS[0])])
-    for name in "maximum minimum".split():
+    for name in ["maximum", "minimum"]:
         yield Call(
             f"aten.{name}.default",
             [normal(9, dtype=torch.bool), normal(9, dtype=torch.bool, seed=3)],
@@ -152,7 +164,7 @@ def _arithmetic() -> Iterator[Call]:
     for weight in (0.25, 0.75):
         yield Call("aten.lerp.Scalar", [normal(3, 4), normal(4), weight])
     yield Call("aten.lerp.Tensor", [normal(3, 4), normal(4), between(3, 1)])
-    for name in "addcmul addcdiv".split():
+    for name in ["addcmul", "addcdiv"]:
         args = [normal(3, 4), normal(4), positive(3, 1)]
         yield Call(f"aten.{name}.default", args)
         yield Call(f"aten.{name}.default", args, {"value": 0.5})
@@ -172,7 +184,7 @@ def _pairs() -> Iterator[list[torch.Tensor]]:
 
 
 def _comparison() -> Iterator[Call]:
-    for name in "eq ne lt le gt ge".split():
+    for name in ["eq", "ne", "lt", "le", "gt", "ge"]:
         for pair in _pairs():
             yield Call(f"aten.{name}.Tensor", pair)
         yield from _each(
@@ -186,7 +198,7 @@ def _comparison() -> Iterator[Call]:
 
 
 def _bits() -> Iterator[Call]:
-    for name in "and or xor".split():
+    for name in ["and", "or", "xor"]:
         for prefix in ("bitwise_{}", "__{}__"):
             op = "aten." + prefix.format(name)
             yield Call(f"{op}.Tensor", [normal(5, dtype=INTS[0]), normal(5, dtype=INTS[1], seed=1)])
@@ -276,12 +288,12 @@ def _activations() -> Iterator[Call]:
 
 
 def _softmax() -> Iterator[Call]:
-    for name in "_softmax _log_softmax".split():
+    for name in ["_softmax", "_log_softmax"]:
         for dtype in FLOATS:
             yield Call(f"aten.{name}.default", [normal(3, 7, dtype=dtype), -1, False])
         yield Call(f"aten.{name}.default", [normal(3, 7, 2), 1, False])
         yield Call(f"aten.{name}.default", [normal(), 0, False])
-    for name in "softmax log_softmax".split():
+    for name in ["softmax", "log_softmax"]:
         yield Call(f"aten.{name}.int", [normal(3, 7, dtype=torch.int32), 1, torch.float32])
     masked = normal(3, 4)
     masked[1] = -INF
@@ -409,10 +421,18 @@ def _creation() -> Iterator[Call]:
 
 def _views() -> Iterator[Call]:
     x = normal(2, 3, 4)
-    for name in "alias clone detach lift_fresh lift_fresh_copy positive contiguous".split():
+    for name in [
+        "alias",
+        "clone",
+        "detach",
+        "lift_fresh",
+        "lift_fresh_copy",
+        "positive",
+        "contiguous",
+    ]:
         yield Call(f"aten.{name}.default", [x])
     yield Call("prims.view_of.default", [x])
-    for name in "view _unsafe_view reshape view_copy".split():
+    for name in ["view", "_unsafe_view", "reshape", "view_copy"]:
         yield from _each(f"aten.{name}.default", [x, [6, 4]], [x, [2, -1]], [x, [-1]])
     yield Call("aten._reshape_alias.default", [x, [6, 4], [4, 1]])
     yield from _each("aten.flatten.using_ints", [x], [x, 1, 2], [normal()])
