@@ -15,6 +15,7 @@ import pytest
 
 from kernelfarm.errors import CallerError, UnavailableError
 from kernelfarm.supervisor.child import ChildFailedError, ChildSpec
+from kernelfarm.supervisor.layout import FarmPlan, farm_layout
 from kernelfarm.supervisor.ports import bound_address
 from kernelfarm.supervisor.run import FarmOptions, run_farm
 from kernelfarm.supervisor.supervisor import FarmLayout, Supervisor, sole_owner
@@ -158,6 +159,36 @@ def test_an_unknown_vendor_is_refused_before_anything_starts(tmp_path: Path) -> 
     with pytest.raises(CallerError, match="abacus"):
         run_farm(options)
     assert not list(tmp_path.iterdir())
+
+
+def plan_of(folder: Path, **urls: str | None) -> FarmPlan:
+    return FarmPlan(
+        endpoint="127.0.0.1:1",
+        data_dir=folder,
+        run_dir=folder,
+        vendors=("cpu", "cuda"),
+        cpu_workers=2,
+        jobs_each=3,
+        **{"broker_url": None, "cache_url": None, **urls},
+    )
+
+
+def test_a_farm_has_two_servers_three_services_and_workers_for_each_vendor(tmp_path: Path) -> None:
+    layout = farm_layout(plan_of(tmp_path))
+    assert [[child.name for child in stage] for stage in layout.stages] == [
+        ["frontend"],
+        ["codegen"],
+        ["optimizer"],
+        ["worker-cpu-0", "worker-cpu-1", "worker-cuda-0"],
+        ["redis-broker", "redis-cache"],
+    ]
+
+
+def test_a_configured_server_is_used_instead_of_an_own_one(tmp_path: Path) -> None:
+    layout = farm_layout(plan_of(tmp_path, cache_url="redis://cache:6379/0"))
+    assert [child.name for child in layout.stages[-1]] == ["redis-broker"]
+    (frontend,) = layout.stages[0]
+    assert dict(frontend.environment)["KERNELFARM_CACHE_URL"] == "redis://cache:6379/0"
 
 
 def test_help_needs_neither_torch_nor_redis_nor_grpc() -> None:
