@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from codegen_svc.emitters.llvm_accumulate import accumulator_dtype, combine, finished, identity
+from codegen_svc.emitters.llvm_accumulate import (
+    accumulator_dtype,
+    combine,
+    finished,
+    identity,
+    start_value,
+)
 from codegen_svc.emitters.llvm_schedule import WIDE_SUM_EXTENT, Accumulator, Phase
 from codegen_svc.emitters.llvm_text import I64, Value, integer
 from codegen_svc.emitters.llvm_types import convert, memory_type
@@ -91,12 +97,16 @@ class LaneWriter:
 
     def _start(self, phase: Phase, scope: Scope) -> None:
         for a in phase.accumulators:
-            self._write_lane(a, identity(a.op, self._running(a)), scope)
+            start = start_value(a)
+            running = self._running(a)
+            if running is not accumulator_dtype(a):
+                start = identity(a.op, running)
+            self._write_lane(a, start, scope)
 
     def _step(self, phase: Phase, scope: Scope) -> None:
         for a in phase.accumulators:
             value = self._context.contribution(
-                self._writer, a, scope, lambda key: self._read_lane(self._by_key[key], scope)
+                self._writer, a, scope, lambda key: self._finished(self._by_key[key], scope)
             )
             running = self._running(a)
             value = convert(self._fn, value, accumulator_dtype(a), running)
@@ -129,5 +139,7 @@ class LaneWriter:
         self._fn.store(to_memory(self._fn, value, running), element, running.itemsize_bytes)
 
     def _read_reduction(self, number: int, scope: Scope) -> Value:
-        a = self._accumulators[number]
+        return self._finished(self._accumulators[number], scope)
+
+    def _finished(self, a: Accumulator, scope: Scope) -> Value:
         return finished(self._fn, self._read_lane(a, scope), a, self._running(a))

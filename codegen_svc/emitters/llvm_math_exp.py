@@ -230,10 +230,23 @@ def _power_of_magnitude(m: Math, a: Value, y: Value) -> Value:
     return _scale(m, m.add(_expm1_reduced(m, r), 1.0), n_int)
 
 
-def pow_(m: Math, x: Value, y: Value) -> Value:
-    """x^y with C's special cases; f64 only."""
+def pow_f64(m: Math, x: Value, y: Value) -> Value:
+    """x^y in f64."""
+    return _with_signs(m, x, y, _power_of_magnitude(m, m.abs(x), y))
+
+
+def pow_f32(m: Math, x: Value, y: Value) -> Value:
+    """x^y of f32, in f64, where the plain logarithm is exact enough."""
+    wide = m.wider()
+    base, exponent = (m.fn.cast("fpext", v, DOUBLE) for v in (x, y))
+    logarithm = wide.call("log", wide.abs(base))
+    size = wide.call("exp", wide.mul(exponent, logarithm))
+    return m.fn.cast("fptrunc", _with_signs(wide, base, exponent, size), FLOAT)
+
+
+def _with_signs(m: Math, x: Value, y: Value, size: Value) -> Value:
+    """x^y from |x|^y: signs and C's special cases."""
     a = m.abs(x)
-    size = _power_of_magnitude(m, a, y)
     whole = m.fn.intrinsic("trunc", y)
     half = m.mul(y, 0.5)
     is_integer = m.test("oeq", whole, y)
@@ -264,5 +277,5 @@ EXP_FUNCTIONS: Final = {
     "asinh": MathFunction(asinh, None, 0.6, 4.0),
     "acosh": MathFunction(acosh, None, 0.6, 4.0),
     "atanh": MathFunction(atanh, None, 0.6, 4.0),
-    "pow": MathFunction(pow_, None, 0.6, 2.0),
+    "pow": MathFunction(pow_f64, pow_f32, 0.6, 2.0),
 }

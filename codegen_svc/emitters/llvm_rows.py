@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from codegen_svc.emitters.llvm_accumulate import accumulator_dtype, combine, finished, identity
+from codegen_svc.emitters.llvm_accumulate import accumulator_dtype, combine, finished, start_value
 from codegen_svc.emitters.llvm_schedule import (
     SUM_BLOCK,
     Accumulator,
@@ -115,7 +115,7 @@ class RowWriter:
         """A running value on the stack, set to the identity."""
         running = accumulator_dtype(a)
         slot = self._fn.alloca(wish, register_type(running))
-        self._fn.store(identity(a.op, running), slot, 8)
+        self._fn.store(start_value(a), slot, 8)
         return slot
 
     def accumulate(self, a: Accumulator, slot: Value, value: Value) -> None:
@@ -137,12 +137,16 @@ class RowWriter:
     def _read_slot(self, key: str) -> Value:
         phases = self._context.schedule.phases
         a = next(a for p in phases for a in p.accumulators if a.key == key)
-        return self._fn.load(register_type(accumulator_dtype(a)), self._slots[key], 8)
+        return self._finished(a)
 
     def _read_reduction(self, number: int, scope: Scope) -> Value:
-        a = self._accumulators[number]
+        return self._finished(self._accumulators[number])
+
+    def _finished(self, a: Accumulator) -> Value:
+        running = accumulator_dtype(a)
         self._fn.topic = a.key
-        return finished(self._fn, self._read_slot(a.key), a, accumulator_dtype(a))
+        value = self._fn.load(register_type(running), self._slots[a.key], 8)
+        return finished(self._fn, value, a, running)
 
     # Rows of values that later phases need again.
 

@@ -36,6 +36,9 @@ POINTWISE_LANES: Final = 4096
 REDUCTION_LANES: Final = 256
 # Below this many lanes the reduction axis is the better one to vectorize.
 MIN_LANES: Final = 16
+# Lanes of a tile when another axis is contiguous somewhere: lines read across stay in the L1 cache
+# until the next point of that axis uses them.
+TILE_LANES: Final = 64
 # Bytes of stack that one unit may use for kept rows: half of the smallest L1 data cache.
 SCRATCH_BYTES: Final = 16 * 1024
 # Exact enough for float32 sums one after the other; longer ones are cut into blocks of it.
@@ -71,11 +74,15 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The chosen form; `lane` is the vectorized outer axis, None if the reduction is vectorized."""
+    """The chosen form; `lane` is the vectorized outer axis, None if the reduction is vectorized.
+
+    With `is_tiled` the blocks of lanes are walked outside of the last row axis.
+    """
 
     rows: tuple[Axis, ...]
     lane: Axis | None
     lane_block: int
+    is_tiled: bool
     reduction: tuple[Axis, ...]
     phases: tuple[Phase, ...]
     final_stores: tuple[int, ...]
@@ -85,11 +92,13 @@ class Schedule:
 
     @property
     def units(self) -> tuple[Axis, ...]:
-        """The axes over which units are counted, blocks of lanes last."""
+        """The axes over which units are counted, the fastest last."""
         if self.lane is None:
             return self.rows
-        blocks = ceil_div(self.lane.extent, self.lane_block)
-        return (*self.rows, Axis(f"{self.lane.name}_block", blocks))
+        blocks = Axis(f"{self.lane.name}_block", ceil_div(self.lane.extent, self.lane_block))
+        if self.is_tiled:
+            return (*self.rows[:-1], blocks, self.rows[-1])
+        return (*self.rows, blocks)
 
     @property
     def unit_count(self) -> Expr:
@@ -105,12 +114,16 @@ def schedule(kernel: Kernel) -> Schedule:
     phases, final_stores = _phases(kernel, varying, depths)
     reduction = _ordered(kernel, kernel.reduction)
     lane = _lane_axis(kernel, reduction)
-    rows = tuple(axis for axis in kernel.outer if axis is not lane)
+    across = _axis_across(kernel, lane) if lane and not phases else None
+    rows = tuple(axis for axis in kernel.outer if axis is not lane and axis is not across)
+    if across:
+        rows = (*rows, across)
     scratch = () if lane else _scratch(kernel, phases, final_stores, varying, indirect_of)
     return Schedule(
         rows=rows,
         lane=lane,
-        lane_block=_lane_block(lane, has_reduction=bool(phases)),
+        lane_block=TILE_LANES if across else _lane_block(lane, has_reduction=bool(phases)),
+        is_tiled=across is not None,
         reduction=reduction,
         phases=phases,
         final_stores=final_stores,
@@ -241,6 +254,20 @@ def _lane_axis(kernel: Kernel, reduction: tuple[Axis, ...]) -> Axis | None:
     ]
     is_contiguous = any(s.index.coefficient_of(candidate.name) == as_expr(1) for s in varying_loads)
     return candidate if is_better and is_contiguous else None
+
+
+def _axis_across(kernel: Kernel, lane: Axis) -> Axis | None:
+    """The outer axis along which an access is contiguous that jumps along the lanes."""
+    for axis in kernel.outer:
+        for statement in kernel.body:
+            if not isinstance(statement, Load | Store) or axis is lane:
+                continue
+            along = statement.index.coefficient_of(axis.name)
+            jump = statement.index.coefficient_of(lane.name)
+            jumps = jump is None or not (jump.is_constant and abs(jump.constant) <= 1)
+            if along == as_expr(1) and jumps:
+                return axis
+    return None
 
 
 def _lane_block(lane: Axis | None, *, has_reduction: bool) -> int:

@@ -87,6 +87,13 @@ class ModuleText:
         self.metadata.append(f"{name} = {content.replace('!self', name)}")
         return name
 
+    def shared_node(self, content: str) -> str:
+        """A metadata node by its content, added once; returns its name."""
+        for number, line in enumerate(self.metadata):
+            if line.endswith(f" = {content}"):
+                return f"!{number}"
+        return self.distinct_node(content)
+
     def render(self) -> str:
         """The module as LLVM assembly."""
         parts = [

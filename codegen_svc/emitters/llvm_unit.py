@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from codegen_svc.emitters.llvm_accumulate import accumulator_dtype, index_of_hit
+from codegen_svc.emitters.llvm_accumulate import (
+    accumulator_dtype,
+    index_of_hit,
+    is_float_extremum,
+    ordered_bits,
+)
 from codegen_svc.emitters.llvm_index import IndexWriter
 from codegen_svc.emitters.llvm_math import MathLibrary
 from codegen_svc.emitters.llvm_schedule import Accumulator, Schedule, value_dtype
@@ -18,6 +23,8 @@ from kernelfarm.ir.symbolic import ZERO, Expr, product_of, symbol
 
 LoopBody = Callable[[Value], None]
 ZERO_I64 = integer(0, I64)
+# Loops of a constant number of turns up to this are written out: a short window, a small head axis.
+UNROLLED_TURNS = 8
 
 
 @dataclass(frozen=True)
@@ -71,9 +78,11 @@ class UnitContext:
         value = writer.value(a.operand, scope)
         dtype = value_dtype(self.kernel, a.operand)
         self.fn.topic = a.key
-        running = accumulator_dtype(a)
+        if is_float_extremum(a):
+            wide = convert(self.fn, value, dtype, a.dtype.compute_dtype)
+            return ordered_bits(self.fn, wide, a.op)
         if a.op != "first_index":
-            return convert(self.fn, value, dtype, running)
+            return convert(self.fn, value, dtype, accumulator_dtype(a))
         compared: DType = dtype.compute_dtype
         wide = convert(self.fn, value, dtype, compared)
         flat = self.index.write(self.flat_index, scope.symbols)
@@ -83,7 +92,10 @@ class UnitContext:
 def write_loop(
     fn: FunctionText, wish: str, bounds: tuple[Value, Value], body: LoopBody, *, is_inner: bool
 ) -> None:
-    """`for i in lower..upper`, tested before the first turn; only inner loops may be unrolled."""
+    """`for i in lower..upper`, tested before the first turn.
+
+    Very short loops are unrolled whole; other outer loops never are, which would copy their insides.
+    """
     lower, upper = bounds
     head, latch, end = (fn.name(f"{wish}.{part}") for part in ("loop", "next", "end"))
     counter, following = fn.name(wish), fn.name(f"{wish}.inc")
@@ -96,13 +108,19 @@ def write_loop(
     fn.start_block(latch)
     fn.emit(f"%{following} = add nuw nsw i64 %{counter}, 1")
     again = fn.compare("icmp", "slt", Value(f"%{following}", I64), upper, wish=f"{wish}.more")
-    hint = "" if is_inner else f", !llvm.loop {_no_unrolling(fn)}"
+    hint = ""
+    if _is_very_short(upper):
+        hint = _loop_hint(fn, "llvm.loop.unroll.full")
+    elif not is_inner:
+        hint = _loop_hint(fn, "llvm.loop.unroll.disable")
     fn.emit(f"br {again}, label %{head}, label %{end}{hint}")
     fn.start_block(end)
 
 
-def _no_unrolling(fn: FunctionText) -> str:
-    module = fn.module
-    if not module.metadata:
-        module.distinct_node('!{!"llvm.loop.unroll.disable"}')
-    return module.distinct_node("distinct !{!self, !0}")
+def _is_very_short(upper: Value) -> bool:
+    return not upper.text.startswith("%") and int(upper.text) <= UNROLLED_TURNS
+
+
+def _loop_hint(fn: FunctionText, wish: str) -> str:
+    option = fn.module.shared_node(f'!{{!"{wish}"}}')
+    return f", !llvm.loop {fn.module.distinct_node(f'distinct !{{!self, {option}}}')}"

@@ -19,7 +19,11 @@ POINTWISE_ELEMS_PER_THREAD = 8
 
 _POINTWISE_BLOCK = 1024
 _TILE = 2048
-_LOOPED_RBLOCK = 2048
+# On an H200 blocks of 4096 with 16 elements per thread beat 2048, 8192 and other warp counts.
+_LOOPED_RBLOCK = 4096
+_LOOPED_ELEMS_PER_THREAD = 16
+# Wider rows held whole leave room for one program per multiprocessor at most.
+_EASY_PERSISTENT_ELEMS = 8192
 _COLUMN_XBLOCK = 64
 # 32 bytes of f16, one sector of memory.
 _MIN_COLUMN_XBLOCK = 16
@@ -114,14 +118,18 @@ def _reduction(
     per_thread = int(target.extra("reduction_elems_per_thread"))
     widest = width if width is not None else width_limit
     if widest is None or next_power_of_2(widest) > int(target.extra("max_persistent_elems")):
-        warps = _warps(_LOOPED_RBLOCK, POINTWISE_ELEMS_PER_THREAD, target)
-        return Tiling(1, 1, _LOOPED_RBLOCK, False, index_bits, warps, 2)
+        return _looped_tiling(target, index_bits)
     rblock = next_power_of_2(widest)
     xblock = max(1, _TILE // 2 // rblock)
     while rows is not None and xblock > 1 and rows // xblock < _FILL_PROGRAMS:
         xblock //= 2
     warps = _warps(xblock * rblock, per_thread, target)
     return Tiling(xblock, xblock, rblock, widest > 0, index_bits, warps, 1)
+
+
+def _looped_tiling(target: TargetFacts, index_bits: int) -> Tiling:
+    warps = _warps(_LOOPED_RBLOCK, _LOOPED_ELEMS_PER_THREAD, target)
+    return Tiling(1, 1, _LOOPED_RBLOCK, False, index_bits, warps, 2)
 
 
 def _column_tiling(
@@ -162,7 +170,9 @@ def _warps(tile_elems: int, per_thread: int, target: TargetFacts) -> int:
 
 
 def _shrunk(tiling: Tiling, target: TargetFacts) -> Tiling | None:
-    """The next smaller tiling: more warps, then fewer rows, then a looped reduction."""
+    """The next smaller tiling: wide rows looped, more warps, fewer rows, smaller blocks."""
+    if tiling.is_persistent and tiling.rblock > _EASY_PERSISTENT_ELEMS:
+        return _looped_tiling(target, tiling.index_bits)
     limit = target.max_threads_per_block // target.warp_size
     elems_per_thread = (
         tiling.xblock * max(1, tiling.rblock) // (tiling.num_warps * target.warp_size)
