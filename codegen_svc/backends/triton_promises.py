@@ -20,8 +20,8 @@ ALIGNMENT_BYTES = 16
 _DIVISIBLE = ("tt.divisibility", ALIGNMENT_BYTES)
 _SMALL_BUFFER = ("tt.pointer_range", 32)
 _BUFFER_LIMIT_BYTES = 1 << 31
-# Two classes cover hidden sizes and attention rows of common models; wider rows are looped.
-_WIDTH_CLASSES = (1024, 8192)
+# Two classes cover the hidden sizes and attention rows of common models; wider rows are looped.
+_WIDTH_CLASSES = (1024, 4096)
 
 Promises = Mapping[str, tuple[tuple[str, int], ...]]
 

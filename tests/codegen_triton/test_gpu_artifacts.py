@@ -156,11 +156,21 @@ def test_varying_row_lengths_have_a_variant_for_multiples_of_16() -> None:
 
 def test_varying_row_lengths_have_variants_that_hold_a_whole_row() -> None:
     short, longer = build("cuda:sm_90a", "dynamic_softmax")[:2]
-    for built, limit in ((short, 1024), (longer, 8192)):
+    for built, limit in ((short, 1024), (longer, 4096)):
         assert dict(built.launch.extras)["form"] == "persistent"
         assert built.launch.rblock_elems == limit
         bounds = [a for a in built.guard if a.op is GuardOp.LE]
         assert [(a.name, a.operand) for a in bounds] == [("s1", limit)]
+
+
+def test_rows_that_would_fill_a_multiprocessor_alone_are_looped() -> None:
+    target = target_facts("cuda:sm_90a")
+    normal = CUDA.build(kernels.layer_norm_silu(kernels.F16, 512, 16384), target)[0]
+    assert dict(normal.launch.extras)["form"] == "looped"
+    softmax = CUDA.build(kernels.softmax(512, 16384, kernels.F16), target)[0]
+    assert dict(softmax.launch.extras)["form"] == "persistent"
+    for launch in (normal.launch, softmax.launch):
+        assert 2 * launch.registers * launch.num_warps * launch.warp_size <= 65536
 
 
 def test_arguments_are_buffers_then_sizes_then_scratch() -> None:

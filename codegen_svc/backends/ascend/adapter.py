@@ -70,8 +70,8 @@ def require_adapter() -> Path:
 
 
 @lru_cache(maxsize=4)
-def adapter_digest(path: Path) -> str:
-    """Hex SHA-256 of the adapter's file."""
+def file_digest(path: Path) -> str:
+    """Hex SHA-256 of a tool's file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -6,7 +6,7 @@ import json
 
 from codegen_svc.backends.ascend.adapter import (
     ADAPTER_VERSION,
-    adapter_digest,
+    file_digest,
     find_adapter,
     lower_to_linalg,
     require_adapter,
@@ -68,9 +68,8 @@ class AscendBackend:
     def fingerprint(self) -> str:
         """Digest over triton's wheel, the adapter, our code, and which compiler ends the chain."""
         compiler = find_bishengir()
-        return backend_fingerprint(
-            __file__, adapter_digest(require_adapter()), str(compiler or "stub")
-        )
+        last = file_digest(compiler) if compiler else "stub"
+        return backend_fingerprint(__file__, file_digest(require_adapter()), last)
 
     def build(self, kernel: Kernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
         """The general variant; for varying sizes one with 32-bit positions before it."""
