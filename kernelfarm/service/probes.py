@@ -28,10 +28,11 @@ async def is_serving(address: str) -> bool:
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
 
 
-async def reported_vendors(codegen_address: str) -> frozenset[str]:
-    """Vendors of which a worker has reported; none while the service is down.
+async def reported_vendors(codegen_address: str) -> dict[str, bool]:
+    """Vendors of which a worker has reported, and whether it has its toolchain.
 
-    A worker whose toolchain is missing reports too: it answers its jobs with what to install.
+    None while the service is down. A worker without its toolchain reports too: it answers its jobs
+    with what to install.
     """
     async with grpc.aio.insecure_channel(codegen_address, options=_OPTIONS) as channel:
         stub = codegen_service_pb2_grpc.CodegenServiceStub(channel)
@@ -40,5 +41,5 @@ async def reported_vendors(codegen_address: str) -> frozenset[str]:
                 codegen_service_pb2.GetToolchainsRequest(), timeout=_TIMEOUT_S
             )
         except grpc.aio.AioRpcError:
-            return frozenset()
-    return frozenset(t.target.partition(":")[0] for t in response.targets)
+            return {}
+    return {t.target.partition(":")[0]: bool(t.toolchain) for t in response.targets}

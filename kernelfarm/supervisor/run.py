@@ -9,9 +9,11 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from kernelfarm.errors import CallerError
+from kernelfarm.service.probes import reported_vendors
 from kernelfarm.supervisor.follow import follow_logs
 from kernelfarm.supervisor.layout import FarmPlan, farm_layout
 from kernelfarm.supervisor.ports import bound_address
@@ -21,7 +23,7 @@ from kernelfarm.supervisor.settings import (
     default_cpu_workers,
     default_jobs_each,
 )
-from kernelfarm.supervisor.supervisor import FarmLayout, Supervisor, sole_owner
+from kernelfarm.supervisor.supervisor import Supervisor, sole_owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +58,16 @@ def run_farm(options: FarmOptions) -> None:
             broker_url=settings.broker_url,
             cache_url=settings.cache_url,
         )
-        asyncio.run(_serve(farm_layout(plan), settings.start_timeout_s, is_followed=options.follow))
+        asyncio.run(_serve(plan, settings.start_timeout_s, is_followed=options.follow))
 
 
-async def _serve(layout: FarmLayout, start_timeout_s: float, *, is_followed: bool) -> None:
-    supervisor = Supervisor(layout, _tell)
+async def _serve(plan: FarmPlan, start_timeout_s: float, *, is_followed: bool) -> None:
+    supervisor = Supervisor(farm_layout(plan), _tell)
+    _tell(f"starting {len(supervisor.children)} processes; logs in {plan.data_dir}/logs")
     logs = [(child.spec.name, child.log_path) for child in supervisor.children]
     follower = asyncio.create_task(follow_logs(logs, sys.stderr)) if is_followed else None
     try:
-        await supervisor.run(lambda: _announce(layout.endpoint), start_timeout_s)
+        await supervisor.run(partial(_announce, plan), start_timeout_s)
     finally:
         if follower is not None:
             follower.cancel()
@@ -72,8 +75,11 @@ async def _serve(layout: FarmLayout, start_timeout_s: float, *, is_followed: boo
                 await follower
 
 
-def _announce(endpoint: str) -> None:
-    print(f"READY {endpoint}", flush=True)
+async def _announce(plan: FarmPlan) -> None:
+    for vendor, has_toolchain in (await reported_vendors(plan.codegen_address)).items():
+        if not has_toolchain:
+            _tell(f"no toolchain for {vendor}: `kernelfarm doctor` tells how to get it")
+    print(f"READY {plan.endpoint}", flush=True)
 
 
 def _tell(line: str) -> None:

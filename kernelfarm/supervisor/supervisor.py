@@ -6,7 +6,7 @@ import asyncio
 import fcntl
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +45,7 @@ class Supervisor:
         """Every child, in drain order."""
         return tuple(child for stage in self._stages for child in stage)
 
-    async def run(self, announce: Callable[[], None], start_timeout_s: float) -> None:
+    async def run(self, announce: Callable[[], Awaitable[None]], start_timeout_s: float) -> None:
         """Starts the farm and serves until SIGTERM or SIGINT, then drains.
 
         Raises:
@@ -58,7 +58,7 @@ class Supervisor:
             if await self._start(stop, start_timeout_s):
                 keepers = [asyncio.create_task(child.keep_alive()) for child in self.children]
                 self._enter("ready")
-                announce()
+                await announce()
                 await stop.wait()
         finally:
             await self._drain(stop)

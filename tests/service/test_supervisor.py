@@ -53,7 +53,7 @@ def run(folder: Path, stages: tuple[tuple[ChildSpec, ...], ...], serve: object) 
     async def main() -> None:
         tasks = []
 
-        def announce() -> None:
+        async def announce() -> None:
             tasks.append(asyncio.create_task(serve(supervisor)))  # type: ignore[operator]
 
         await supervisor.run(announce, start_timeout_s=20)
@@ -119,7 +119,8 @@ from kernelfarm.supervisor.supervisor import FarmLayout, Supervisor
 from tests.service.test_supervisor import spec
 folder = Path({str(tmp_path)!r})
 layout = FarmLayout("nowhere:0", folder, ((spec("room", folder),), (spec("store", folder),)))
-asyncio.run(Supervisor(layout, print).run(lambda: print("READY", flush=True), 20))
+async def announce(): print("READY", flush=True)
+asyncio.run(Supervisor(layout, print).run(announce, 20))
 """
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=_ROOT) as supervisor:
