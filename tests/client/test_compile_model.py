@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import pytest
 import torch
 
 import kernelfarm
 from examples.real_inputs import ReferenceModel, h, llama
+from kernelfarm.cli import main
 from kernelfarm.client.captured import UnsupportedGraphError
 from kernelfarm.client.export_reader import export_model, read_pt2
 from kernelfarm.client.loaders.cpu import host_cpu_target
@@ -119,42 +121,67 @@ def saved_pt2(folder):
     return path
 
 
-def command(*arguments) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "kernelfarm.cli", *map(str, arguments)],
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Runs the command line in this process: a process of its own would load torch each time."""
+
+    def run(*arguments) -> Done:
+        monkeypatch.setattr(sys, "argv", ["kernelfarm", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return Done(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_the_command_line_compiles_and_explains_a_file(endpoint, tmp_path, command):
+    path = saved_pt2(tmp_path)
+    out = tmp_path / "out"
+    done = command("compile", path, "--out", out)
+    assert done.code == 0, done.err
+    (program,) = json.loads((out / "manifest.json").read_text())["programs"]
+    (kernel,) = program["kernels"]
+    assert kernel["name"][:20] in done.out
+    binary = out / kernel["variants"][-1]["stages"]["so"]
+    assert binary.read_bytes().startswith(b"\x7fELF")
+    by_folder = command("explain", out, "--stage", "loops").out
+    by_key = command("explain", program["key"], "--stage", "loops").out
+    by_file = command("explain", path, "--stage", "loops").out
+    assert kernel["name"] in by_folder
+    assert by_folder == by_key == by_file
+    assembly = command("explain", out, "--kernel", kernel["name"], "--stage", "asm").out
+    assert any(register in assembly for register in ("zmm", "ymm", "v0"))
+    missing = command("explain", out, "--stage", "nonsense")
+    assert missing.code == 1 and "loops" in missing.err
+
+
+def test_the_doctor_finds_the_farm_and_the_toolchains(endpoint, command):
+    done = command("doctor")
+    assert done.code == 0, done.out + done.err
+    for word in (endpoint, "llvmlite", "triton", host_cpu_target()):
+        assert word in done.out
+
+
+def test_the_command_line_is_a_program_of_its_own(endpoint):
+    done = subprocess.run(
+        [sys.executable, "-m", "kernelfarm.cli", "explain", "nowhere"],
         check=False,
         capture_output=True,
         text=True,
     )
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_the_command_line_compiles_and_explains_a_file(endpoint, tmp_path):
-    path = saved_pt2(tmp_path)
-    out = tmp_path / "out"
-    done = command("compile", path, "--out", out)
-    assert done.returncode == 0, done.stderr
-    (program,) = json.loads((out / "manifest.json").read_text())["programs"]
-    (kernel,) = program["kernels"]
-    assert kernel["name"][:20] in done.stdout
-    binary = out / kernel["variants"][-1]["stages"]["so"]
-    assert binary.read_bytes().startswith(b"\x7fELF")
-    by_folder = command("explain", out, "--stage", "loops").stdout
-    by_key = command("explain", program["key"], "--stage", "loops").stdout
-    by_file = command("explain", path, "--stage", "loops").stdout
-    assert kernel["name"] in by_folder
-    assert by_folder == by_key == by_file
-    assembly = command("explain", out, "--kernel", kernel["name"], "--stage", "asm").stdout
-    assert "zmm" in assembly or "ymm" in assembly or "v0" in assembly
-    missing = command("explain", out, "--stage", "nonsense")
-    assert missing.returncode == 1 and "loops" in missing.stderr
-
-
-def test_the_doctor_finds_the_farm_and_the_toolchains(endpoint):
-    done = command("doctor")
-    assert done.returncode == 0, done.stdout + done.stderr
-    for word in (endpoint, "llvmlite", "triton", host_cpu_target()):
-        assert word in done.stdout
+    assert done.returncode == 1
+    assert done.stderr.startswith("kernelfarm: error: 'nowhere' is no file")
 
 
 def test_a_file_that_is_no_exported_program_is_refused(tmp_path):
