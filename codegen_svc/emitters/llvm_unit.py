@@ -94,7 +94,7 @@ def write_loop(
 ) -> None:
     """`for i in lower..upper`, tested before the first turn.
 
-    Very short loops are unrolled whole; other outer loops never are, which would copy their insides.
+    Very short loops are unrolled whole; other outer loops never are: that copies their insides.
     """
     lower, upper = bounds
     head, latch, end = (fn.name(f"{wish}.{part}") for part in ("loop", "next", "end"))
