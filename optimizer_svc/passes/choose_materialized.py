@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from kernelfarm.errors import InternalError
 from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType
 from kernelfarm.ir.program_ir import BufferKind
-from kernelfarm.ir.symbolic import Expr, as_expr, symbol
+from kernelfarm.ir.symbolic import ONE, Expr, as_expr, symbol
 from optimizer_svc.analysis.extents import is_single, likely_elems
 from optimizer_svc.analysis.graph_facts import (
     GATHER_OPS,
@@ -48,6 +48,15 @@ _HEAVY_WORDS = (
     " atanh erf erfc sigmoid pow atan2"
 )
 _HEAVY = frozenset(_HEAVY_WORDS.split())
+_OPS_OF_ANY_STRIDES = frozenset(
+    f"aten.{name}"
+    for name in ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "linear", "convolution")
+)
+"""Extern operators that take operands of any strides at no cost.
+
+Others may rely on a contiguous last axis without checking it (attention kernels do); the captured
+graph had one where a copy stood that Prims do not show.
+"""
 _EXPANDING = GATHER_OPS | {"broadcast_in_dim", "cumsum"}
 
 
@@ -131,20 +140,29 @@ def _operand_views(facts: GraphFacts, storages: dict[int, Storage]) -> dict[int,
     for node in facts.graph.nodes:
         if node.op != "extern":
             continue
+        takes_any = str(node.attr("op")).rpartition(".")[0] in _OPS_OF_ANY_STRIDES
         for value in operands(node):
-            if value not in views:
-                views[value] = _operand_view(facts, storages, value)
+            if value not in views or not (takes_any or _is_contiguous_inside(views[value])):
+                views[value] = _operand_view(facts, storages, value, takes_any=takes_any)
     return views
 
 
-def _operand_view(facts: GraphFacts, storages: dict[int, Storage], value: int) -> StridedView:
+def _is_contiguous_inside(view: StridedView) -> bool:
+    """True if the elements of the last axis lie side by side."""
+    return not view.shape or view.shape[-1] is ONE or view.strides[-1] is ONE
+
+
+def _operand_view(
+    facts: GraphFacts, storages: dict[int, Storage], value: int, *, takes_any: bool
+) -> StridedView:
     """The operand as a view of memory; materializes what it views, or itself if that fails."""
     nearest = value
     while nearest not in storages and facts.is_view(nearest):
         nearest = operands(facts.producers[nearest])[0]
     source = storages.get(nearest) or _temporary(facts, nearest)
     view = view_between(facts, value, source.whole())
-    if isinstance(view, Refused):
+    is_usable = not isinstance(view, Refused) and (takes_any or _is_contiguous_inside(view))
+    if isinstance(view, Refused) or not (is_usable or nearest == value):
         source = storages[value] = _temporary(facts, value)
         return source.whole()
     storages[nearest] = source

@@ -269,10 +269,11 @@ def _slice(maker: _Maker) -> int | None:
     value = maker.pick()
     if value is None:
         return None
+    names = [symbol(name) for name in maker.sizes]
     starts, limits, steps = [], [], []
     for extent in maker.shape(value):
         is_known = extent.is_constant
-        start = maker.draw(st.integers(0, extent.constant if is_known else 1))
+        start = maker.draw(st.integers(0, extent.constant if is_known else int(extent in names)))
         starts.append(as_expr(start))
         limits.append(
             as_expr(maker.draw(st.integers(start, extent.constant))) if is_known else extent

@@ -105,6 +105,15 @@ def test_a_view_of_an_input_goes_to_an_extern_call_without_a_copy() -> None:
     assert (view.sizes, view.strides, view.offset_elems) == (sizes(3, 2), sizes(2, 6), 6)
 
 
+def test_only_a_matrix_product_takes_a_transposed_operand_as_it_lies() -> None:
+    for op, count in (("aten.mm.default", 0), ("aten._scaled_dot_product_attention.default", 1)):
+        make = Maker()
+        turned = make.add("permute", make.add_input(tensor(4, 6)), dims=(1, 0))
+        kind = tensor_with_strides(6, 4)
+        (y,) = make.add_extern(op, 0, [turned], [kind], is_contraction=True)
+        assert len(launches(program_of(make.returning(y)))) == count
+
+
 def test_a_reshape_of_a_transposed_operand_is_copied_by_one_kernel() -> None:
     make = Maker()
     x = make.add_input(tensor(4, 6))
