@@ -26,6 +26,7 @@ from kernelfarm.ir.symbolic import Expr, as_expr
 Array = npt.NDArray[Any]
 
 _LARGEST_VALUE_BYTES = 64 * 1024
+_INT64_MAX = 2**63 - 1
 _LARGEST_WORK_BYTES = 16 * 1024 * 1024
 """What one request may evaluate in all, so that no graph keeps the service busy for long."""
 
@@ -172,6 +173,8 @@ def _series_of(array: Array) -> tuple[int, int, int] | None:
         if not _is_uniform(first) or not _is_uniform(second):
             continue
         start, step = int(first.flat[0]), int(second.flat[0]) - int(first.flat[0])
+        if max(abs(start), abs(start + step * extent)) >= _INT64_MAX:
+            return None
         shape = [extent if k == axis else 1 for k in range(array.ndim)]
         expected = (start + step * np.arange(extent)).reshape(shape)
         return (axis, start, step) if bool((array == expected).all()) else None

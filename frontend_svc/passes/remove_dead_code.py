@@ -12,18 +12,21 @@ from frontend_svc.operators import EXTERN
 from frontend_svc.passes.rewriting import Pass, Rewritten
 from frontend_svc.report import Note, Outcome
 from kernelfarm.ir.graph_ir import Graph, Node, Ref, uses_of
+from kernelfarm.ir.prims import PRIMS, PrimKind
 
 _UNUSED = "nothing uses it"
+_MERGED = "a later view contains it, or nothing uses it"
 
 
 def remove_dead_code(graph: Graph, captured: Graph) -> Rewritten:
     """The graph without unused nodes."""
     live = {output.value for output in graph.outputs if isinstance(output, Ref)}
     kept: list[Node] = []
-    dropped: set[int] = set()
+    dropped: dict[int, str] = {}
     for node in reversed(graph.nodes):
         if live.isdisjoint(node.results) and not _may_have_effects(node):
-            dropped.update(node.origins)
+            is_view = PRIMS[node.op].kind is PrimKind.VIEW
+            dropped.update(dict.fromkeys(node.origins, _MERGED if is_view else _UNUSED))
             continue
         kept.append(node)
         live.update(uses_of(node))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from frontend_svc.passes.rules.arithmetic import number_of
+from frontend_svc.passes.rules.views import reshaped
 from kernelfarm.ir.builder import GraphBuilder
 from kernelfarm.ir.graph_ir import Node, Ref
 from kernelfarm.ir.symbolic import ONE, ZERO, Expr, as_expr
@@ -156,7 +157,7 @@ def _laid_out(
         if target is not None:
             placed.append((target, axis))
     kept = [axis for _, axis in sorted((axis, axis) for _, axis in placed)]
-    value = builder.add("reshape", part, shape=tuple(shape[axis] for axis in kept))
+    value = reshaped(builder, part, tuple(shape[axis] for axis in kept))
     order = [kept.index(axis) for _, axis in sorted(placed)]
     if order != list(range(len(order))):
         value = builder.add("permute", value, dims=tuple(order))

@@ -11,14 +11,18 @@ from kernelfarm.ir.symbolic import ONE, ZERO, Expr
 Operands = tuple[int, ...]
 
 
-def reshape(builder: GraphBuilder, node: Node, operands: Operands) -> int | None:
+def reshaped(builder: GraphBuilder, value: int, shape: tuple[Expr, ...]) -> int:
+    """The value under another shape, by one reshape at most."""
+    source = _definer(builder, value, "reshape")
+    held = value if source is None else _operand(source)
+    if builder.type_of(held).shape == shape:
+        return held
+    return builder.add("reshape", held, shape=shape)
+
+
+def reshape(builder: GraphBuilder, node: Node, operands: Operands) -> int:
     """reshape(reshape(x)) is reshape(x); to the same shape it is x."""
-    shape = node.types[0].shape
-    source = _definer(builder, operands[0], "reshape")
-    value = _operand(source) if source is not None else operands[0]
-    if builder.type_of(value).shape == shape:
-        return value
-    return None if source is None else builder.add("reshape", value, shape=shape)
+    return reshaped(builder, operands[0], node.types[0].shape)
 
 
 def permute(builder: GraphBuilder, node: Node, operands: Operands) -> int | None:
@@ -94,7 +98,7 @@ def _moves_only_ones(builder: GraphBuilder, value: int, dims: tuple[int, ...]) -
     moved = [dim for dim in dims if shape[dim] is not ONE]
     if moved != sorted(moved):
         return None
-    return builder.add("reshape", value, shape=tuple(shape[dim] for dim in dims))
+    return reshaped(builder, value, tuple(shape[dim] for dim in dims))
 
 
 def _slice_attrs(node: Node) -> tuple[tuple[Expr, ...], tuple[Expr, ...], tuple[Expr, ...]]:
