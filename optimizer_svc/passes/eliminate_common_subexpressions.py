@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref
+from kernelfarm.ir.graph_ir import Arg, Graph, Node
 from optimizer_svc.analysis.graph_facts import operands
+from optimizer_svc.passes.renaming import renamed, with_values
 
 
 def eliminate_common_subexpressions(graph: Graph) -> Graph:
@@ -28,18 +29,6 @@ def eliminate_common_subexpressions(graph: Graph) -> Graph:
         return graph
     outputs = tuple(renamed(arg, same) for arg in graph.outputs)
     return replace(graph, nodes=tuple(kept), outputs=outputs)
-
-
-def with_values(node: Node, same: dict[int, int]) -> Node:
-    """The node with operands replaced; the same object if none is."""
-    if not any(value in same for value in operands(node)):
-        return node
-    return replace(node, args=tuple(renamed(arg, same) for arg in node.args))
-
-
-def renamed(arg: Arg, same: dict[int, int]) -> Arg:
-    """The argument with values replaced."""
-    return Ref(same.get(arg.value, arg.value)) if isinstance(arg, Ref) else arg
 
 
 def exact(arg: Arg) -> object:

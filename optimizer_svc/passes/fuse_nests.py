@@ -63,7 +63,7 @@ def fuse_nests(chosen: Materialization, nests: tuple[Nest, ...]) -> Fusion:
     return Fusion(
         steps=tuple(_in_order(schedule)),
         stored=frozenset(n.value for n in nests if schedule.is_stored(n.value)),
-        refusals=tuple(work.refusals.values())[:MAX_REFUSALS_REPORTED],
+        refusals=tuple(work.standing_refusals())[:MAX_REFUSALS_REPORTED],
         nests=len(nests),
     )
 
@@ -87,6 +87,12 @@ class _Fuser:
             merged = [self._try(pair) for pair in found]
             if not any(merged):
                 return
+
+    def standing_refusals(self) -> Iterator[Refusal]:
+        """Refusals between groups that are still there."""
+        for (first, second), refusal in self.refusals.items():
+            if first in self.schedule.groups and second in self.schedule.groups:
+                yield refusal
 
     def _rank(self, pair: Pair) -> tuple[int, int, int]:
         first, second = pair

@@ -23,7 +23,7 @@ from optimizer_svc.analysis.graph_facts import (
     ints_attr,
     operands,
 )
-from optimizer_svc.passes.eliminate_common_subexpressions import renamed, with_values
+from optimizer_svc.passes.renaming import renamed, with_values
 
 Rule = Callable[["_Rewriter", Node], int | None]
 
