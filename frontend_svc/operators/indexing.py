@@ -65,6 +65,8 @@ def gather(
 ) -> Tensor:
     """Elements along an axis at an index of the result's shape."""
     axis = axis_of(dim, max(self.rank, 1))
+    if any(extent == 0 for extent in index.shape):
+        return op.full(0, self.dtype, index.shape)
     if max(self.rank, 1) != max(index.rank, 1):
         raise InvalidGraphError(f"an index with {index.rank} axes; expected {self.rank}")
     x = self if self.rank else op.reshape(self, (ONE,))

@@ -34,7 +34,10 @@ def remove_dead_code(graph: Graph, captured: Graph) -> Rewritten:
         return Rewritten(graph)
     kept.reverse()
     alive = {origin for node in kept for origin in node.origins}
-    notes = tuple(Note((origin,), Outcome.REMOVED, _UNUSED) for origin in sorted(dropped - alive))
+    notes = tuple(
+        Note((origin,), Outcome.REMOVED, dropped[origin])
+        for origin in sorted(dropped.keys() - alive)
+    )
     return Rewritten(dataclasses.replace(graph, nodes=tuple(kept)), notes)
 
 
