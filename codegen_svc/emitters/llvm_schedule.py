@@ -201,7 +201,7 @@ def _accumulators(kernel: Kernel, number: int, reduce: Reduce) -> list[Accumulat
     key = f"{reduce.op}{number}"
     if reduce.op not in ("argmax", "argmin"):
         return [Accumulator(key, number, reduce.op, reduce.operand, reduce.dtype)]
-    dtype = value_dtype(kernel, reduce.operand)
+    dtype = value_dtype(kernel, reduce.operand).compute_dtype
     best = f"best{number}"
     extremum = "amax" if reduce.op == "argmax" else "amin"
     return [

@@ -11,17 +11,27 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from elftools.elf.elffile import ELFFile
 
 from codegen_svc.backends.cpu.backend import ABI, BACKEND
+from kernelfarm.client.loaders.cpu import host_cpu_target
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.loop_ir import Compute, Load, Store
 from kernelfarm.ir.symbolic import symbol
 from kernelfarm.ir.text import parse_kernel
 from kernelfarm.targets import target_facts
-from tests.codegen_cpu.compiled import built, kernel, param, pointwise, stage, stage_text
+from tests.codegen_cpu.compiled import (
+    built,
+    kernel,
+    param,
+    pointwise,
+    run,
+    stage,
+    stage_text,
+)
 from tests.codegen_cpu.sample_kernels import (
     embedding,
     layer_norm_silu,
@@ -58,6 +68,35 @@ def test_hot_loops_use_the_target_s_vector_registers(name: str, target: str) -> 
 @pytest.mark.parametrize("target", TARGETS)
 def test_rows_of_an_embedding_are_copied_as_a_whole(target: str) -> None:
     assert "memcpy" in stage_text(built(embedding(64, 100, 256), target), "asm")
+
+
+@pytest.mark.skipif(host_cpu_target() != "cpu:x86-64-v4", reason="this machine runs one level")
+@pytest.mark.parametrize("name", ["sin", "pow", "erf", "exp", "log1p", "tanh"])
+def test_both_levels_of_x86_compute_the_same(name: str) -> None:
+    x = (np.random.default_rng(1).standard_normal(5000) * 4).astype(np.float32)
+    sample = pointwise(name, (F, F) if name == "pow" else (F,), F, len(x))
+    results = []
+    for target in ("cpu:x86-64-v3", "cpu:x86-64-v4"):
+        out = np.zeros(len(x), np.float32)
+        assert run(sample, {"in0": x, "in1": x[::-1].copy(), "out0": out}, target=target) == 0
+        results.append(out)
+    np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.skipif(host_cpu_target() != "cpu:x86-64-v4", reason="this machine runs one level")
+def test_level_3_reduces_as_level_4_does() -> None:
+    x = np.random.default_rng(1).standard_normal((30, 700)).astype(np.float32).reshape(-1)
+    for sample, size in (
+        (softmax(30, 700), 21_000),
+        (reduce_first("sum", F, F, 30, 700), 700),
+        (reduce_last("amax", F, F, 30, 700), 30),
+    ):
+        results = []
+        for target in ("cpu:x86-64-v3", "cpu:x86-64-v4"):
+            out = np.zeros(size, np.float32)
+            assert run(sample, {"in0": x, "out0": out}, target=target) == 0
+            results.append(out)
+        np.testing.assert_allclose(*results, rtol=3e-6)
 
 
 def test_layer_norm_s_arithmetic_is_in_512_bit_vectors() -> None:

@@ -1,4 +1,4 @@
-"""Property: every kernel that the optimizer makes of a random graph runs compiled as interpreted."""
+"""Property: every kernel that the optimizer makes runs compiled as it is interpreted."""
 
 from __future__ import annotations
 
