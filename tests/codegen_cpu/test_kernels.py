@@ -201,6 +201,7 @@ def test_empty_reduction_gives_the_identity() -> None:
     out = np.full(3, 7, np.float32)
     run(reduce_last("sum", F, F, 3, S1), {"in0": np.zeros(0, np.float32), "out0": out}, {"s1": 0})
     assert out.tolist() == [0, 0, 0]
+    assert not np.signbit(out).any()
     run(reduce_last("prod", F, F, 3, S1), {"in0": np.zeros(0, np.float32), "out0": out}, {"s1": 0})
     assert out.tolist() == [1, 1, 1]
 
