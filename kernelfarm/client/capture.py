@@ -30,8 +30,8 @@ DROPPED_KWARGS = frozenset({"device", "layout", "pin_memory", "non_blocking"})
 IGNORED_OPS = frozenset({"aten._assert_tensor_metadata.default"})
 """Checks of what the graph's types state anyway."""
 
-_UNUSED = TensorType(DType.F32, ())
-"""Type of a result that is no tensor and that nobody may use."""
+_UNUSED = TensorType(DType.F32, (), ())
+"""Type of a result that is no tensor, or that nobody uses."""
 
 
 def capture(module: fx.GraphModule, *, names: Sequence[str] = ()) -> Captured:
@@ -186,7 +186,7 @@ class _Capture:
         several = isinstance(value, list | tuple)
         if not several and not isinstance(value, torch.Tensor):
             raise UnsupportedGraphError(f"gives {type(value).__name__}; expected tensors")
-        types = tuple(self._result_type(item) for item in (value if several else (value,)))
+        types = self._result_types(node, value) if several else (self._tensor_type(value),)
         args = tuple(self._arg(arg) for arg in node.args)
         attrs = tuple(
             (key, self._arg(node.kwargs[key]))
@@ -226,8 +226,15 @@ class _Capture:
         self._values[node] = (number,)
         return number
 
-    def _result_type(self, value: Any) -> TensorType:
-        return self._tensor_type(value) if isinstance(value, torch.Tensor) else _UNUSED
+    def _result_types(self, node: fx.Node, values: Sequence[Any]) -> tuple[TensorType, ...]:
+        # Devices and versions differ in by-products (a norm's statistics): only what is used tells.
+        used = {user.args[1] for user in node.users if user.target is operator.getitem}
+        return tuple(
+            self._tensor_type(value)
+            if number in used and isinstance(value, torch.Tensor)
+            else _UNUSED
+            for number, value in enumerate(values)
+        )
 
     def _tensor_type(self, value: torch.Tensor) -> TensorType:
         if value.layout is not torch.strided:

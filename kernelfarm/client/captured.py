@@ -18,6 +18,13 @@ class UnsupportedGraphError(KernelfarmError):
     reason = "UNSUPPORTED_GRAPH"
 
 
+class NotRunnableHereError(KernelfarmError):
+    """A device of this machine that nothing is loaded for, or a placeholder that cannot run."""
+
+    status = "FAILED_PRECONDITION"
+    reason = "NOT_RUNNABLE_HERE"
+
+
 @dataclass(frozen=True, slots=True)
 class Captured:
     """A graph as it is sent, and the way back from it to the traced module.

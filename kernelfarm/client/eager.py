@@ -37,7 +37,7 @@ def _text(error: KernelfarmError, settings: ClientSettings) -> str:
     strict = 'to make this an error: options={"strict": True} or KERNELFARM_MODE=strict'
     if isinstance(error, UnavailableError):
         return (
-            f"kernelfarm: no farm serves at {settings.endpoint}, so graphs run eager ({error}). "
+            f"kernelfarm: no farm serves at {settings.endpoint}, so graphs run eager: {error}. "
             f"Start one with `kernelfarm up`, or set KERNELFARM_ENDPOINT; {strict}"
         )
     return (

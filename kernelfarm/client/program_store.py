@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from kernelfarm.client.captured import Captured
+from kernelfarm.client.captured import Captured, NotRunnableHereError
 from kernelfarm.client.farm_client import FarmClient
 from kernelfarm.client.found_program import FoundProgram
 from kernelfarm.client.loaders.contract import LoadedKernel, Loader
@@ -15,7 +15,6 @@ from kernelfarm.client.loaders.of_device import DeviceSupport
 from kernelfarm.client.program import LoadedProgram
 from kernelfarm.client.variants import Variant
 from kernelfarm.digest import program_key
-from kernelfarm.errors import UnavailableError
 from kernelfarm.ir.program_ir import Plan
 
 
@@ -82,12 +81,13 @@ def load_program(client: FarmClient, found: FoundProgram, loader: Loader) -> Sha
     """The program with its binaries fetched, checked and loaded.
 
     Raises:
-        UnavailableError: an artifact is a stub, or this machine cannot run it.
+        NotRunnableHereError: an artifact is a stub.
+        UnavailableError: the device refuses a binary.
     """
     artifacts = [artifact for variants in found.kernels for artifact in variants]
     stub = next((artifact for artifact in artifacts if artifact.is_stub), None)
     if stub is not None:
-        raise UnavailableError(f"the farm has a stub for {stub.target}: {stub.stub_reason}")
+        raise NotRunnableHereError(f"the farm has a stub for {stub.target}: {stub.stub_reason}")
     missing = [d for a in artifacts if (d := a.binary.sha256) not in _kernels]
     binaries = client.read_blobs(missing) if missing else {}
     for artifact in artifacts:

@@ -7,6 +7,7 @@ tensors lie; where the farm cannot help, the graph runs as it was captured.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -138,13 +139,14 @@ def _boxed(runner: PlanRunner) -> BoxedFunction:
 
 
 _lock = threading.Lock()
-_clients: dict[ClientSettings, FarmClient] = {}
+_clients: dict[tuple[int, ClientSettings], FarmClient] = {}
 _failures: dict[str, float] = {}
 _store = ProgramStore()
 
 
 def _client_for(settings: ClientSettings) -> FarmClient:
-    client = _clients.get(settings)
+    key = (os.getpid(), settings)  # a channel does not survive a fork
+    client = _clients.get(key)
     if client is None:
-        client = _clients[settings] = FarmClient(settings)
+        client = _clients[key] = FarmClient(settings)
     return client

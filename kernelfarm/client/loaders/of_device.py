@@ -7,8 +7,8 @@ from functools import lru_cache
 
 import torch
 
+from kernelfarm.client.captured import NotRunnableHereError
 from kernelfarm.client.loaders.contract import Loader
-from kernelfarm.errors import UnavailableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ def device_support(device: torch.device) -> DeviceSupport:
     """Target and loader of a device; the same object for the same device.
 
     Raises:
-        UnavailableError: no loader knows this kind of device.
+        NotRunnableHereError: no loader knows this kind of device.
     """
     index = device.index
     if device.type == "cuda" and index is None:
@@ -42,4 +42,4 @@ def _support(kind: str, index: int) -> DeviceSupport:
         from kernelfarm.client.loaders import cuda  # noqa: PLC0415
 
         return DeviceSupport(cuda.device_target(index), cuda.CudaLoader(index))
-    raise UnavailableError(f"no loader for device {kind}; expected cpu or cuda (NVIDIA)")
+    raise NotRunnableHereError(f"no loader for device {kind}; expected cpu or cuda (NVIDIA)")
