@@ -1,0 +1,1 @@
+"""What the project promises, through a running farm."""

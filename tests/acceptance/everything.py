@@ -1,0 +1,71 @@
+"""Every real input compiled for every target through a farm, with the contents of its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import kernelfarm
+from examples.real_inputs import WHOLE_GRAPHS
+from kernelfarm.client.compile_model import connect
+from kernelfarm.client.found_program import Content, FoundArtifact, FoundProgram
+from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.ir.text import parse_graph
+from kernelfarm.targets import all_targets
+
+TIMEOUT_S = 240.0
+ACCELERATORS = ("ascend", "cuda", "rocm")
+CPU_TARGETS = tuple(t for t, facts in all_targets().items() if facts.vendor == "cpu")
+OTHER_TARGETS = tuple(t for t, facts in all_targets().items() if facts.vendor != "cpu")
+
+
+@dataclass(frozen=True)
+class Binary:
+    """One variant of one kernel: `contents` has its stages by name."""
+
+    kernel: str
+    artifact: FoundArtifact
+    contents: dict[str, bytes]
+
+    @property
+    def loaded(self) -> bytes:
+        """What a device would load."""
+        return self.contents[self.artifact.binary.name]
+
+
+@dataclass(frozen=True)
+class Everything:
+    """Programs by input and target, as one pass over all of them got them from a farm."""
+
+    endpoint: str
+    programs: dict[tuple[str, str], FoundProgram]
+
+    def binaries(self, name: str, target: str) -> Iterator[Binary]:
+        """Every variant of every kernel of an input."""
+        program = self.programs[name, target]
+        blobs = self._read(s for variants in program.kernels for a in variants for s in a.stages)
+        for kernel, variants in zip(program.plan.kernel_names, program.kernels, strict=True):
+            for artifact in variants:
+                contents = {stage.name: blobs[stage.sha256] for stage in artifact.stages}
+                yield Binary(kernel, artifact, contents)
+
+    def captured(self, name: str, target: str) -> Graph:
+        """An input's captured graph, as the farm keeps it."""
+        (stage,) = (s for s in self.programs[name, target].stages if s.name == "aten")
+        return parse_graph(self._read([stage])[stage.sha256].decode())
+
+    def _read(self, stages: Iterable[Content]) -> dict[bytes, bytes]:
+        with connect(self.endpoint) as client:
+            return client.read_blobs(sorted({stage.sha256 for stage in stages}))
+
+
+def compile_everything(endpoint: str) -> Everything:
+    """Compiles float32 forms for CPUs, float16 forms for accelerators."""
+    programs = {}
+    for name, make in WHOLE_GRAPHS.items():
+        for source, targets in ((make(), CPU_TARGETS), (make().half(), OTHER_TARGETS)):
+            compiled = kernelfarm.compile(
+                source.model, source.args, targets=targets, endpoint=endpoint, timeout_s=TIMEOUT_S
+            )
+            programs.update({(name, t): program for t, program in compiled.programs.items()})
+    return Everything(endpoint, programs)
