@@ -1,28 +1,71 @@
-# syntax=docker/dockerfile:1
-# One image for every room; the command chooses the room. No torch, no accelerator.
-FROM docker.io/library/python:3.11-slim AS build
+# One image for every room; the command chooses the room. No torch, no accelerator, not root.
+# How to build and run it: deploy/README.md.
+#
+# Same inputs, same image: give PYTHON_IMAGE with its digest and SOURCE_DATE_EPOCH; every package
+# is pinned by constraints.txt.
+ARG PYTHON_IMAGE=docker.io/library/python:3.11-slim-bookworm
+
+# What changes rarely: a layer of its own, which new versions of kernelfarm share.
+FROM ${PYTHON_IMAGE} AS dependencies
+# With SOURCE_DATE_EPOCH set, bytecode is tied to its source by content instead of by time.
+ARG SOURCE_DATE_EPOCH=0
+ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} \
+    PIP_CONSTRAINT=/src/constraints.txt \
+    PIP_NO_CACHE_DIR=1 \
+    PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_ROOT_USER_ACTION=ignore
+# binutils only strips here and is left behind; its version does not matter.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends binutils \
+    && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
-RUN python -m venv /opt/kernelfarm
-COPY constraints.txt ./
-COPY pyproject.toml README.md LICENSE NOTICE ./
+COPY constraints.txt pyproject.toml ./
+RUN python -m venv --without-pip /opt/kernelfarm \
+    && python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; print(*project["dependencies"], *project["optional-dependencies"]["farm"], sep="\n")' > requirements.txt \
+    && python -m pip --python /opt/kernelfarm/bin/python install -r requirements.txt
+# Of triton-ascend only the lowering tool and the license are wanted: its Python package is called
+# `triton` too.
+RUN python -m pip install --no-deps --no-compile --target /ascend triton-ascend==3.2.0 \
+    && mkdir -p /opt/kernelfarm/share/kernelfarm/triton-ascend/triton/backends/ascend \
+    && mv /ascend/triton/backends/ascend/triton-adapter-opt \
+       /opt/kernelfarm/share/kernelfarm/triton-ascend/triton/backends/ascend/ \
+    && mv /ascend/*.dist-info /opt/kernelfarm/share/kernelfarm/triton-ascend/
+# Triton's profiler, which needs a GPU, and its debug symbols: two thirds of the wheel.
+WORKDIR /opt/kernelfarm/lib/python3.11/site-packages/triton
+RUN rm -r backends/nvidia/lib/cupti backends/nvidia/lib/cupti-blackwell \
+       _C/libproton.so profiler instrumentation \
+    && strip --strip-unneeded _C/libtriton.so
+
+FROM dependencies AS package
+WORKDIR /src
+COPY README.md LICENSE NOTICE ./
 COPY kernelfarm kernelfarm
 COPY frontend_svc frontend_svc
 COPY optimizer_svc optimizer_svc
 COPY codegen_svc codegen_svc
-RUN /opt/kernelfarm/bin/pip install --no-cache-dir -c constraints.txt '.[farm]' \
-    && /opt/kernelfarm/bin/pip install --no-cache-dir --no-deps \
-       --target /opt/kernelfarm/share/kernelfarm/triton-ascend triton-ascend==3.2.0
+RUN python -m pip --python /opt/kernelfarm/bin/python install --no-deps --prefix /package .
 
-FROM docker.io/library/python:3.11-slim
+FROM ${PYTHON_IMAGE}
 LABEL org.opencontainers.image.title="kernelfarm" \
+      org.opencontainers.image.description="A compile farm for AI kernels: every room of it" \
       org.opencontainers.image.licenses="Apache-2.0"
-RUN useradd --system --uid 10001 --home-dir /var/lib/kernelfarm --create-home kernelfarm
-COPY --from=build /opt/kernelfarm /opt/kernelfarm
+RUN useradd --uid 10001 --user-group --shell /usr/sbin/nologin --home-dir /var/lib/kernelfarm --create-home kernelfarm
+COPY --from=dependencies /opt/kernelfarm /opt/kernelfarm
+COPY --from=package /package /opt/kernelfarm
 COPY LICENSE NOTICE /usr/share/doc/kernelfarm/
-ENV PATH=/opt/kernelfarm/bin:$PATH PYTHONUNBUFFERED=1
+# A container's loopback reaches nobody, so the rooms listen on all of its interfaces.
+ENV PATH=/opt/kernelfarm/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    KERNELFARM_FRONTEND_LISTEN=0.0.0.0:50051 \
+    KERNELFARM_OPTIMIZER_LISTEN=0.0.0.0:50052 \
+    KERNELFARM_CODEGEN_LISTEN=0.0.0.0:50053
 USER 10001
 WORKDIR /var/lib/kernelfarm
-# The rooms drain on SIGTERM; see `kernelfarm up --help` for all of them on one machine.
-STOPSIGNAL SIGTERM
 EXPOSE 50051
+# The rooms drain on SIGTERM.
+STOPSIGNAL SIGTERM
+# For the frontend, which is the default command; the other rooms' are in deploy/compose.yaml.
+HEALTHCHECK --interval=15s --timeout=5s --start-period=30s \
+    CMD ["python", "-m", "kernelfarm.service.probes", "127.0.0.1:50051"]
 CMD ["python", "-m", "frontend_svc"]

@@ -1,6 +1,13 @@
-"""Asks running services how they are: health, and which vendors' workers have reported."""
+"""Asks running services how they are: health, and which vendors' workers have reported.
+
+As a command, for containers: `python -m kernelfarm.service.probes HOST:PORT [--worker VENDOR]`.
+"""
 
 from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
 
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -43,3 +50,31 @@ async def reported_vendors(codegen_address: str) -> dict[str, bool]:
         except grpc.aio.AioRpcError:
             return {}
     return {t.target.partition(":")[0]: bool(t.toolchain) for t in response.targets}
+
+
+def main(argv: list[str]) -> int:
+    """0 if the service at the address serves, or the vendor's worker, else 1 and why on stderr."""
+    parser = argparse.ArgumentParser(
+        prog="python -m kernelfarm.service.probes",
+        description="Exits with 0 if a service is healthy, with 1 if it is not.",
+        epilog="example: python -m kernelfarm.service.probes 127.0.0.1:50051",
+    )
+    parser.add_argument("address", help="HOST:PORT or unix:PATH of the service")
+    parser.add_argument(
+        "--worker",
+        metavar="VENDOR",
+        help="ask the code generators' edge at the address for a worker with its toolchain instead",
+    )
+    arguments = parser.parse_args(argv)
+    if arguments.worker is None:
+        is_healthy, subject = asyncio.run(is_serving(arguments.address)), "service"
+    else:
+        is_healthy = asyncio.run(reported_vendors(arguments.address)).get(arguments.worker, False)
+        subject = f"{arguments.worker} worker with its toolchain"
+    if not is_healthy:
+        sys.stderr.write(f"no {subject} at {arguments.address}\n")
+    return 0 if is_healthy else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

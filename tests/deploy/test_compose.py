@@ -1,0 +1,144 @@
+"""The Dockerfile and the compose file agree with pyproject.toml and with the settings."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from fnmatch import fnmatch
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from codegen_svc.backends.ascend.settings import AscendSettings
+from codegen_svc.backends.registry import vendors
+from codegen_svc.settings import CodegenSettings, WorkerSettings
+from frontend_svc.settings import FrontendSettings
+from kernelfarm.service.probes import main as probe
+from kernelfarm.supervisor.settings import SupervisorSettings
+from optimizer_svc.settings import OptimizerSettings
+from tests.farm_process import Farm
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("frontend", "optimizer", "codegen")
+SETTINGS = (
+    AscendSettings,
+    CodegenSettings,
+    FrontendSettings,
+    OptimizerSettings,
+    SupervisorSettings,
+    WorkerSettings,
+)
+VARIABLES = {f"KERNELFARM_{name.upper()}" for kind in SETTINGS for name in kind.model_fields}
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, dict[str, Any]]:
+    """The services of the compose file, by name."""
+    return yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())["services"]
+
+
+@pytest.fixture(scope="module")
+def dockerfile() -> str:
+    return (ROOT / "Dockerfile").read_text()
+
+
+def test_compose_sets_only_variables_that_settings_know(
+    services: dict[str, dict[str, Any]],
+) -> None:
+    used = {name for service in services.values() for name in service.get("environment", {})}
+    assert used
+    assert used - VARIABLES == set()
+
+
+def test_the_readme_names_only_variables_that_settings_or_compose_know() -> None:
+    compose = (ROOT / "deploy/compose.yaml").read_text()
+    known = VARIABLES | set(re.findall(r"\$\{(KERNELFARM_\w+)", compose)) | {"KERNELFARM_ENDPOINT"}
+    readme = (ROOT / "deploy/README.md").read_text()
+    assert set(re.findall(r"`(KERNELFARM_\w+)`", readme)) - known == set()
+
+
+def test_compose_runs_every_room_and_one_worker_for_each_vendor(
+    services: dict[str, dict[str, Any]],
+) -> None:
+    workers = {f"worker-{vendor}" for vendor in vendors()}
+    assert set(services) == {"broker", "cache", *ROOMS, *workers}
+    for vendor in vendors():
+        command = services[f"worker-{vendor}"]["command"]
+        assert command[:5] == ["python", "-m", "codegen_svc.worker", "--queue", vendor]
+        assert find_spec(command[2])
+    for room in ROOMS:
+        assert services[room]["command"] == ["python", "-m", f"{room}_svc"]
+
+
+def test_only_the_frontend_is_published_and_on_loopback_alone(
+    services: dict[str, dict[str, Any]],
+) -> None:
+    published = {name: service["ports"] for name, service in services.items() if "ports" in service}
+    assert list(published) == ["frontend"]
+    assert all(port.startswith("127.0.0.1:") for port in published["frontend"])
+
+
+def test_who_is_waited_for_has_a_health_check(services: dict[str, dict[str, Any]]) -> None:
+    for service in services.values():
+        for name, wait in service.get("depends_on", {}).items():
+            assert wait == {"condition": "service_healthy"}
+            assert services[name]["healthcheck"]["test"]
+
+
+@pytest.mark.parametrize(
+    ("server", "policy"), [("broker", "noeviction"), ("cache", "volatile-lfu")]
+)
+def test_servers_keep_nothing_on_disk_and_evict_as_their_role_says(
+    services: dict[str, dict[str, Any]], server: str, policy: str
+) -> None:
+    flags = services[server]["command"][1:]
+    stated = dict(zip(flags[::2], flags[1::2], strict=True))
+    assert stated["--maxmemory-policy"] == policy
+    assert (stated["--save"], stated["--appendonly"]) == ("", "no")
+
+
+def test_the_dockerfile_copies_every_package_and_the_context_has_it(dockerfile: str) -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    patterns = pyproject["tool"]["setuptools"]["packages"]["find"]["include"]
+    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    packages = {name for name in folders if any(fnmatch(name, p) for p in patterns)}
+    assert {"kernelfarm", *(f"{room}_svc" for room in ROOMS)} <= packages
+    copied = set(re.findall(r"^COPY (\w+) \1$", dockerfile, re.MULTILINE))
+    assert copied == packages
+    allowed = (ROOT / ".dockerignore").read_text().split()
+    assert {f"!{name}" for name in packages} <= set(allowed)
+
+
+def test_the_image_runs_the_frontend_and_not_as_root(dockerfile: str) -> None:
+    final = dockerfile.rpartition("\nFROM ")[2]
+    assert 'CMD ["python", "-m", "frontend_svc"]' in final
+    assert re.search(r"^USER [1-9]\d*$", final, re.MULTILINE)
+    assert "torch" not in final
+    listens = dict(re.findall(r"(KERNELFARM_\w+_LISTEN)=(\S+)", final))
+    for name, address in listens.items():
+        assert name in VARIABLES
+        # The same port as where the other rooms look for it by default.
+        room = name.removeprefix("KERNELFARM_").removesuffix("_LISTEN").lower()
+        kind = getattr(import_module(f"{room}_svc.settings"), f"{room.capitalize()}Settings")
+        default = kind.model_fields[f"{room}_listen"].default
+        assert address.rpartition(":")[2] == default.rpartition(":")[2]
+    assert len(listens) == len(ROOMS)
+
+
+def test_the_probe_tells_a_farm_that_serves(farm: Farm) -> None:
+    assert probe([farm.endpoint]) == 0
+
+
+def test_the_probe_tells_that_nobody_serves(capsys: pytest.CaptureFixture[str]) -> None:
+    assert probe(["127.0.0.1:1"]) == 1
+    assert capsys.readouterr().err == "no service at 127.0.0.1:1\n"
+
+
+def test_the_probe_tells_which_workers_have_their_toolchain(farm: Farm) -> None:
+    (codegen,) = re.findall(r'"address": "([^"]+)"', farm.log("codegen"))
+    assert probe([codegen, "--worker", "cpu"]) == 0
+    assert probe([codegen, "--worker", "no-such-vendor"]) == 1
