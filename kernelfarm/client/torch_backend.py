@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -30,6 +31,9 @@ from kernelfarm.client.settings import ClientSettings, client_settings
 from kernelfarm.errors import CallerError, KernelfarmError, UnavailableError
 
 BoxedFunction = Callable[[list[Any]], Sequence[Any]]
+
+_LATE_IMPORTS = ("functorch.compile", "torch._inductor.debug", "torch.export._trace")
+"""What torch's Dynamo and AOT Autograd themselves import at their first graph, 0.1 s."""
 
 PAUSE_AFTER_FAILURE_S = 10.0
 """After a farm did not answer, further graphs run eager at once for so long."""
@@ -65,6 +69,8 @@ def kernelfarm(
 
 def preload() -> None:
     """Imports, connects and finds the host's target, so that a first compile need not."""
+    for name in _LATE_IMPORTS:
+        import_module(name)
     settings = client_settings()
     device_support(torch.device("cpu"))
     with _lock:

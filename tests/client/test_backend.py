@@ -191,3 +191,8 @@ def test_options_that_do_not_exist_are_refused():
         fast(torch.randn(4, 6), torch.randn(4, 6))
     assert isinstance(caught.value.inner_exception, CallerError)
     assert "stict" in str(caught.value.inner_exception)
+
+
+def test_preloading_needs_no_farm(monkeypatch):
+    monkeypatch.setenv("KERNELFARM_ENDPOINT", NOBODY)
+    torch_backend.preload()
