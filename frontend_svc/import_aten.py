@@ -75,6 +75,7 @@ class _Importer:
         self._used = _used_values(graph)
         self._notes: list[Note] = []
         self._externs: dict[int, str] = {}
+        self._inputs = frozenset(source.value for source in graph.inputs)
         for source in graph.inputs:
             value = self._builder.add_input(source.kind, source.name)
             tensor = tensor_type_of(source)
@@ -136,6 +137,8 @@ class _Importer:
         return self._lowering.reshape(result, stated.shape)
 
     def _send(self, index: int, node: Node, operator: ExternOperator | None, reason: str) -> None:
+        if operator is not None and operator.reads_memory:
+            self._check_reads_input(node)
         operands = [self._operand(value) for value in uses_of(node)]
         if operator is not None and operator.check is not None:
             self._check_extern(node, operator, [operand.type for operand in operands])
@@ -162,6 +165,11 @@ class _Importer:
         )
         if not is_same or len(node.types) != 1:
             raise _contradiction(0, stated, expected)
+
+    def _check_reads_input(self, node: Node) -> None:
+        # Inputs come as they lie in the framework's memory; values between have no layout.
+        if next(uses_of(node), None) not in self._inputs:
+            raise InvalidGraphError("reads the memory of a computed value; expected an input's")
 
     def _operand(self, value: int) -> Tensor:
         found = self._values.get(value)

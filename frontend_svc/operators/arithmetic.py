@@ -9,6 +9,9 @@ from frontend_svc.operators.values import Number, Operand, Tensor
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 
+_OF_INTEGERS = {"fmax": "maximum", "fmin": "minimum"}
+"""Among integers there is no NaN to lose to."""
+
 
 def computed(op: Lowering, operand: Operand, dtype: DType) -> Operand:
     """An operand of an arithmetic in `dtype`: numbers keep their full precision, as in PyTorch."""
@@ -59,32 +62,38 @@ def mul(op: Lowering, self: Tensor, other: Operand) -> Tensor:
     return binary(op, "mul", self, other)
 
 
+def extremum(op: Lowering, prim: str, left: Operand, right: Operand) -> Tensor:
+    """The larger or smaller (`maximum`, `minimum`, `fmax`, `fmin`) after promotion."""
+    dtype = op.promoted(left, right)
+    if dtype is DType.BOOL:
+        return _bool_binary(op, "logical_or" if "max" in prim else "logical_and", left, right)
+    prim = prim if dtype.is_float else _OF_INTEGERS.get(prim, prim)
+    result = op.apply(prim, rounded(op, left, dtype), rounded(op, right, dtype))
+    return op.convert(result, dtype)
+
+
 @decomposes("aten.maximum.default")
 def maximum(op: Lowering, self: Tensor, other: Tensor) -> Tensor:
     """The larger; NaN if one is NaN."""
-    if op.promoted(self, other) is DType.BOOL:
-        return _bool_binary(op, "logical_or", self, other)
-    return binary(op, "maximum", self, other)
+    return extremum(op, "maximum", self, other)
 
 
 @decomposes("aten.minimum.default")
 def minimum(op: Lowering, self: Tensor, other: Tensor) -> Tensor:
     """The smaller; NaN if one is NaN."""
-    if op.promoted(self, other) is DType.BOOL:
-        return _bool_binary(op, "logical_and", self, other)
-    return binary(op, "minimum", self, other)
+    return extremum(op, "minimum", self, other)
 
 
 @decomposes("aten.fmax.default")
 def fmax(op: Lowering, self: Tensor, other: Tensor) -> Tensor:
     """The larger; a number wins over NaN."""
-    return binary(op, _number_wins("fmax", "maximum", op.promoted(self, other)), self, other)
+    return extremum(op, "fmax", self, other)
 
 
 @decomposes("aten.fmin.default")
 def fmin(op: Lowering, self: Tensor, other: Tensor) -> Tensor:
     """The smaller; a number wins over NaN."""
-    return binary(op, _number_wins("fmin", "minimum", op.promoted(self, other)), self, other)
+    return extremum(op, "fmin", self, other)
 
 
 @decomposes("aten.atan2.default")
@@ -199,10 +208,6 @@ def _float_binary(op: Lowering, prim: str, left: Operand, right: Operand) -> Ten
 
 def _bool_binary(op: Lowering, prim: str, left: Operand, right: Operand) -> Tensor:
     return op.apply(prim, op.cast(left, DType.BOOL), op.cast(right, DType.BOOL))
-
-
-def _number_wins(on_floats: str, on_integers: str, dtype: DType) -> str:
-    return on_floats if dtype.is_float else on_integers
 
 
 def _refuse_bool(op: Lowering, left: Operand, right: Operand) -> None:

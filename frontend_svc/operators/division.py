@@ -99,4 +99,6 @@ def _truncated(op: Lowering, left: Tensor, right: Operand) -> Tensor:
     a, b = rounded(op, left, dtype), rounded(op, right, dtype)
     if not dtype.is_float:
         return op.apply("trunc_div", a, b)
-    return op.convert(op.prim("trunc", op.apply("div", a, b)), dtype)
+    # PyTorch rounds the quotient to the narrow type before it cuts the fraction off.
+    quotient = op.widened(op.convert(op.apply("div", a, b), dtype))
+    return op.convert(op.prim("trunc", quotient), dtype)

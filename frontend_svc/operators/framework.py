@@ -16,9 +16,8 @@ _BY_REASON = {
         " upsample_nearest1d.default upsample_nearest2d.default upsample_nearest3d.default"
         " upsample_trilinear3d.default"
     ),
-    "strides: the result depends on the memory of the operand": (
-        "as_strided.default as_strided_scatter.default diagonal.default view.dtype"
-        " view_as_complex.default view_as_real.default"
+    "view: there is no prim for this form yet": (
+        "diagonal.default view.dtype view_as_complex.default view_as_real.default"
     ),
     "reflection: there is no prim for mirrored padding yet": (
         "reflection_pad1d.default reflection_pad2d.default reflection_pad3d.default"
@@ -58,3 +57,11 @@ _BY_REASON = {
 
 for _reason, _names in _BY_REASON.items():
     send_to_framework(*(ExternOperator(f"aten.{_name}", _reason) for _name in _names.split()))
+send_to_framework(
+    *(
+        ExternOperator(
+            name, "memory: the result depends on how the operand lies there", reads_memory=True
+        )
+        for name in ("aten.as_strided.default", "aten.as_strided_scatter.default")
+    )
+)

@@ -115,12 +115,15 @@ class ExternOperator:
     """An operator that the client's framework runs.
 
     `reason` says why; `check`, where there is one, gives the result's type from the operands.
+    `reads_memory` marks results that depend on how the first operand lies in memory, not only on
+    its elements: such an operator may be applied to the graph's inputs alone.
     """
 
     name: str
     reason: str
     is_contraction: bool = False
     check: ExternCheck | None = None
+    reads_memory: bool = False
 
 
 DECOMPOSED: dict[str, Operator] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from frontend_svc.operators.arithmetic import rounded
+from frontend_svc.operators.arithmetic import extremum
 from frontend_svc.operators.lowering import Lowering
 from frontend_svc.operators.registry import decomposes
 from frontend_svc.operators.values import Number, Operand, Tensor
@@ -42,16 +42,15 @@ def clamp(
     op: Lowering, self: Tensor, min: Operand | None = None, max: Operand | None = None
 ) -> Tensor:
     """Between two bounds; the upper one wins, NaN stays."""
-    bounds = [bound for bound in (min, max) if bound is not None]
-    if not bounds:
+    if min is None and max is None:
         raise InvalidGraphError("no bound; expected a minimum or a maximum")
-    dtype = op.promoted(self, *bounds)
-    x = rounded(op, self, dtype)
+    dtype = op.promoted(self, *(bound for bound in (min, max) if bound is not None))
+    x = op.convert(self, dtype)
     if min is not None:
-        x = op.apply("maximum", x, rounded(op, min, dtype))
+        x = extremum(op, "maximum", x, op.cast(min, dtype))
     if max is not None:
-        x = op.apply("minimum", x, rounded(op, max, dtype))
-    return op.convert(x, dtype)
+        x = extremum(op, "minimum", x, op.cast(max, dtype))
+    return x
 
 
 @decomposes("aten.clamp_min.default", "aten.clamp_min.Tensor")

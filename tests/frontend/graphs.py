@@ -23,6 +23,7 @@ from kernelfarm.ir.graph_ir import (
     SizeSymbol,
     TensorType,
     contiguous_strides,
+    uses_of,
 )
 from kernelfarm.ir.interpret import ExternSite, run_graph
 from kernelfarm.ir.symbolic import Expr, as_expr
@@ -113,4 +114,14 @@ def _run_captured_node(captured: Captured, site: ExternSite, tensors: list[Any])
     args, kwargs = map_arg((node.args, node.kwargs), place)
     made = node.target(*args, **kwargs)
     results = [made] if isinstance(made, torch.Tensor) else list(made)
-    return [to_numpy(r) if isinstance(r, torch.Tensor) else None for r in results]
+    values = captured.graph.nodes[site.node].results
+    used = _used_values(captured.graph)
+    return [
+        to_numpy(result) if value in used else None
+        for value, result in zip(values, results, strict=True)
+    ]
+
+
+def _used_values(graph: Graph) -> set[int]:
+    used = {value for node in graph.nodes for value in uses_of(node)}
+    return used | {output.value for output in graph.outputs if isinstance(output, Ref)}

@@ -146,7 +146,7 @@ def _arithmetic() -> Iterator[Call]:
     for name in ["maximum", "minimum", "fmax", "fmin"]:
         yield Call(f"aten.{name}.default", [special(), special().flip(0)])
         yield Call(f"aten.{name}.default", [normal(3, dtype=INTS[2]), normal(3, 1, dtype=INTS[0])])
-    for name in ["maximum", "minimum"]:
+    for name in ["maximum", "minimum", "fmax", "fmin"]:
         yield Call(
             f"aten.{name}.default",
             [normal(9, dtype=torch.bool), normal(9, dtype=torch.bool, seed=3)],
@@ -539,6 +539,8 @@ def _selection() -> Iterator[Call]:
     yield Call("aten.clamp.default", [normal(5, dtype=INTS[0]), 0.5])
     yield Call("aten.clamp.Tensor", [normal(3, 4), normal(4), None])
     yield Call("aten.clamp.Tensor", [normal(3, 4), normal(4), normal(4) + 1])
+    truths = normal(9, dtype=torch.bool), normal(9, dtype=torch.bool, seed=1)
+    yield Call("aten.clamp.Tensor", [*truths])
     yield Call("aten.clamp_min.default", [special(), 0.0])
     yield Call("aten.clamp_min.Tensor", [normal(3, 4), normal(4)])
     yield Call("aten.clamp_max.default", [special(), 0.0])

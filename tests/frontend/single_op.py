@@ -24,6 +24,7 @@ from frontend_svc.pipeline import Lowered, lower_to_prims
 from kernelfarm.client.capture import capture
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.interpret import run_graph
+from kernelfarm.ir.verify import verify_graph
 
 _BITS = {
     torch.bfloat16: (torch.int16, ml_dtypes.bfloat16),
@@ -83,6 +84,7 @@ def lowered(call: Call, *, is_symbolic: bool = False) -> Lowered:
 def interpreted(call: Call, *, is_symbolic: bool = False) -> list[torch.Tensor]:
     """What the Prims of an operator give."""
     graph = lowered(call, is_symbolic=is_symbolic).graph
+    verify_graph(graph)
     results = run_graph(graph, [to_numpy(tensor) for tensor in call.tensors()])
     return [to_torch(np.asarray(result)) for result in results]
 

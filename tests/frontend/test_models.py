@@ -10,6 +10,7 @@ from examples import real_inputs
 from examples.real_inputs import g, h
 from frontend_svc.operators import EXTERN
 from frontend_svc.report import Outcome
+from kernelfarm.ir.verify import verify_graph
 from tests.frontend.graphs import Compiled, prim_names
 
 
@@ -79,6 +80,22 @@ def test_h_with_symbolic_sizes_gives_what_eager_gives() -> None:
 
 def test_llama_gives_what_eager_gives(llama: Compiled) -> None:
     assert_equals_eager(llama, 1e-4)
+
+
+def test_llama_with_a_symbolic_length_gives_what_eager_gives() -> None:
+    source = real_inputs.llama()
+    (ids,) = source.args
+    torch._dynamo.mark_dynamic(ids, 1)
+    program = Compiled(source.model, ids)
+    assert_equals_eager(program, 1e-4)
+    (lowered,) = program.lowered
+    assert lowered.graph.symbols
+    verify_graph(lowered.graph)
+
+
+def test_lowered_graphs_obey_the_rules_of_prims(llama: Compiled, bert: Compiled) -> None:
+    for program in (llama, bert):
+        verify_graph(program.lowered[0].graph)
 
 
 def test_llama_leaves_only_contractions_and_attention_to_the_framework(llama: Compiled) -> None:
