@@ -28,7 +28,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup ## Start a farm on loopback, compile real models for every vendor, check the numbers.
 	@$(BIN)/python -m examples.demo
 
-test: setup ## Run the default test suite.
+test: setup ## Run the default test suite; as root, install the tools that it checks binaries with.
+	@.ci/third_party_tools
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: setup ## Style, import contract, protos.

@@ -1,4 +1,4 @@
-"""What all tests share: one running farm.
+"""What all tests share: one running farm, and the list of checks that could not run.
 
 The farm runs workers for the CPU and for whatever vendors the collected tests name with
 `@pytest.mark.vendors("cuda", ...)`.
@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.farm_process import Farm, running_farm
+
+pytest_plugins = ["tests.not_run"]
 
 
 @pytest.fixture(scope="session")
