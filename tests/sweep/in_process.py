@@ -1,0 +1,65 @@
+"""The whole farm as one function: a captured graph becomes a callable, without servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from codegen_svc.backends.cpu.backend import BACKEND
+from frontend_svc.pipeline import lower_to_prims
+from kernelfarm.client.captured import Captured
+from kernelfarm.client.loaders.cpu import CpuKernel, CpuLoader, host_cpu_target
+from kernelfarm.client.plan_runtime import PlanRunner
+from kernelfarm.client.program import LoadedProgram
+from kernelfarm.client.variants import Variant
+from kernelfarm.digest import kernel_key
+from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.program_ir import ExternCall, Launch, Plan
+from kernelfarm.ir.verify import verify_program
+from kernelfarm.targets import target_facts
+from optimizer_svc.pipeline import optimize
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the plans of a sample consist of."""
+
+    graphs: int = 0
+    nodes: int = 0
+    launches: int = 0
+    externs: list[str] = field(default_factory=list)
+
+    def add(self, captured: Captured, plan: Plan) -> None:
+        """Counts one compiled graph."""
+        self.graphs += 1
+        self.nodes += len(captured.nodes)
+        self.launches += sum(isinstance(step, Launch) for step in plan.steps)
+        self.externs += [step.op for step in plan.steps if isinstance(step, ExternCall)]
+
+
+Compile = Callable[[Captured, Counts], Callable[[Sequence[Any]], list[Any]]]
+"""Makes a callable of a captured graph and counts what it consists of."""
+
+_loader = CpuLoader()
+_kernels: dict[bytes, CpuKernel] = {}
+
+
+def compile_here(captured: Captured, counts: Counts) -> PlanRunner:
+    """Every room in turn, in this process, for this machine's processor."""
+    target = target_facts(host_cpu_target())
+    program = optimize(lower_to_prims(captured.graph).graph, target).program
+    verify_program(program)
+    counts.add(captured, program.plan)
+    kernels = tuple((Variant((), _loaded(kernel, target.name)),) for kernel in program.kernels)
+    return PlanRunner(LoadedProgram(program.plan, kernels, captured, _loader))
+
+
+def _loaded(kernel: Kernel, target: str) -> CpuKernel:
+    # The symbol is part of the binary, and equal keys may bear different names.
+    key = kernel_key(kernel, target) + kernel.name.encode()
+    if key not in _kernels:
+        (built,) = BACKEND.build(kernel, target_facts(target))
+        binary = next(s.content for s in built.stages if s.name == built.binary_stage)
+        _kernels[key] = _loader.load(binary, built.launch)
+    return _kernels[key]

@@ -1,0 +1,132 @@
+"""Says whether a result is right: exact where eager is exact, else within rounding.
+
+A float is right if it is within a few units in the last place of eager's, or of what float64 gives,
+or no farther from that than twice eager itself. Sums in another order may err where eager does not
+by luck: then the largest errors of the whole tensors are compared, which is the judgement `loose`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+FEW_ULP = 8
+"""Own elementary functions and eager's differ by as much: each is off by up to 4."""
+
+MOST_ELEMENTS_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`problem` empty means right; `is_loose` that only whole tensors' errors compare."""
+
+    problem: str = ""
+    is_loose: bool = False
+
+
+def judge(result: Any, eager: Any, exact: Any | None, *, is_undefined: bool = False) -> Verdict:
+    """Compares structures of tensors and numbers; `exact` is float64's answer, if there is one.
+
+    `is_undefined` compares types, shapes and strides alone.
+    """
+    ours, our_spec = pytree.tree_flatten(result)
+    theirs, their_spec = pytree.tree_flatten(eager)
+    if len(ours) != len(theirs):
+        return Verdict(f"{our_spec}; expected {their_spec}")
+    references = _references(exact, theirs)
+    is_loose = False
+    for number, (mine, model) in enumerate(zip(ours, theirs, strict=True)):
+        verdict = _judge_one(mine, model, references[number], is_undefined=is_undefined)
+        if verdict.problem:
+            return Verdict(f"output {number}: {verdict.problem}")
+        is_loose |= verdict.is_loose
+    return Verdict("", is_loose)
+
+
+def _references(exact: Any | None, theirs: Sequence[Any]) -> list[Any]:
+    leaves = pytree.tree_leaves(exact) if exact is not None else []
+    if len(leaves) != len(theirs):
+        return [None] * len(theirs)
+    return [
+        leaf if _is_reference(leaf, model) else None
+        for leaf, model in zip(leaves, theirs, strict=True)
+    ]
+
+
+def _is_reference(leaf: Any, model: Any) -> bool:
+    both = isinstance(leaf, torch.Tensor) and isinstance(model, torch.Tensor)
+    return both and leaf.shape == model.shape and leaf.dtype is torch.float64
+
+
+def _judge_one(mine: Any, model: Any, exact: Any, *, is_undefined: bool) -> Verdict:
+    if not isinstance(model, torch.Tensor):
+        return Verdict("" if _same_number(mine, model) else f"{mine!r}; expected {model!r}")
+    problem = _form_problem(mine, model)
+    has_values = model.numel() and model.layout is torch.strided and not is_undefined
+    if problem or not has_values:
+        return Verdict(problem)
+    mine, model = mine.detach(), model.detach()
+    if not model.dtype.is_floating_point:
+        return _shown(mine != model, mine, model)
+    return _within_rounding(mine, model, exact)
+
+
+def _same_number(mine: Any, model: Any) -> bool:
+    if isinstance(mine, float) and isinstance(model, float) and math.isnan(model):
+        return math.isnan(mine)
+    return bool(mine == model)
+
+
+def _form_problem(mine: Any, model: torch.Tensor) -> str:
+    """What differs apart from values; empty if nothing does."""
+    if not isinstance(mine, torch.Tensor):
+        return f"{type(mine).__name__}; expected a tensor"
+    if (mine.dtype, mine.shape) != (model.dtype, model.shape):
+        return f"{mine.dtype} {tuple(mine.shape)}; expected {model.dtype} {tuple(model.shape)}"
+    if model.layout is torch.strided and not _same_strides(mine, model):
+        return f"strides {mine.stride()}; expected {model.stride()}"
+    return ""
+
+
+def _same_strides(mine: torch.Tensor, model: torch.Tensor) -> bool:
+    triples = zip(model.shape, mine.stride(), model.stride(), strict=True)
+    return not model.numel() or all(n == 1 or a == b for n, a, b in triples)
+
+
+def _within_rounding(mine: torch.Tensor, model: torch.Tensor, exact: Any) -> Verdict:
+    info = torch.finfo(model.dtype)
+    x, e = mine.double(), model.double()
+    r = exact.detach() if exact is not None else e
+    rounded = r.to(model.dtype).double()
+    fine = _close(x, e, info) | _close(x, rounded, info)
+    fine |= (x - r).abs() <= 2 * (e - r).abs()
+    if bool(fine.all()):
+        return Verdict()
+    finite = x.isfinite() & e.isfinite() & r.isfinite()
+    if bool((~fine & ~finite).any()):
+        return _shown(~fine & ~finite, mine, model)
+    error, their_error = ((t - r).abs()[finite].max() for t in (x, e))
+    size = r.abs()[finite].max()
+    if error <= 2 * their_error + FEW_ULP * info.eps * size:
+        return Verdict(is_loose=True)
+    return _shown(~fine, mine, model)
+
+
+def _close(x: torch.Tensor, y: torch.Tensor, info: torch.finfo) -> torch.Tensor:
+    ulp = info.eps * y.abs().clamp(min=info.tiny)
+    return (x == y) | ((x - y).abs() <= FEW_ULP * ulp) | (x.isnan() & y.isnan())
+
+
+def _shown(wrong: torch.Tensor, mine: torch.Tensor, model: torch.Tensor) -> Verdict:
+    if not bool(wrong.any()):
+        return Verdict()
+    places = wrong.nonzero()[:MOST_ELEMENTS_SHOWN].tolist()
+    shown = "; ".join(
+        f"at {p}: {mine[tuple(p)].item()}, expected {model[tuple(p)].item()}" for p in places
+    )
+    return Verdict(f"{int(wrong.sum())} of {model.numel()} elements wrong: {shown}")

@@ -1,0 +1,25 @@
+"""The same by a running farm: slower, and the whole path."""
+
+from __future__ import annotations
+
+from kernelfarm.client.captured import Captured
+from kernelfarm.client.farm_client import FarmClient
+from kernelfarm.client.loaders.of_device import device_support
+from kernelfarm.client.plan_runtime import PlanRunner
+from kernelfarm.client.program_store import ProgramStore
+from kernelfarm.client.settings import client_settings
+from tests.sweep.in_process import Compile, Counts
+
+
+def compile_by(endpoint: str) -> Compile:
+    """A compiler that asks the farm at an endpoint."""
+    client = FarmClient(client_settings(endpoint=endpoint))
+    store = ProgramStore()
+
+    def compile_there(captured: Captured, counts: Counts) -> PlanRunner:
+        support = device_support(captured.device)
+        shared = store.program(client, captured, support, False)
+        counts.add(captured, shared.plan)
+        return PlanRunner(shared.for_graph(captured, support.loader))
+
+    return compile_there
