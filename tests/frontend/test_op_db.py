@@ -33,7 +33,12 @@ TOLERANCE = {
     torch.bfloat16: 3e-2,
 }
 RANDOM = ("rand", "bernoulli", "dropout", "normal", "multinomial", "empty")
-WITHOUT_VALUE_SEMANTICS = {"as_strided", "as_strided_scatter", "nn.functional.embedding_bag"}
+WITHOUT_VALUE_SEMANTICS = {
+    "as_strided",
+    "resize_",
+    "as_strided_scatter",
+    "nn.functional.embedding_bag",
+}
 """What these give depends on memory, or on shapes that differ from those they were traced with."""
 
 
