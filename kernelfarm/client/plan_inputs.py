@@ -10,7 +10,7 @@ import torch
 from kernelfarm.client.plan_layout import Layout
 from kernelfarm.client.program import LoadedProgram
 from kernelfarm.client.torch_dtypes import dtype_to_torch
-from kernelfarm.errors import CallerError, InternalError
+from kernelfarm.errors import CallerError, InternalError, InvalidGraphError
 from kernelfarm.ir.graph_ir import Constant, TensorType
 from kernelfarm.ir.program_ir import BufferKind
 
@@ -60,6 +60,10 @@ class InputReader:
             tensors = [self._laid_out(i, tensor) for i, tensor in enumerate(tensors)]
         return tensors
 
+    def layouts(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Shape and strides of each tensor that `read` gives, in its order."""
+        return list(zip(self._shapes, self._strides, strict=True))
+
     def _picker(self) -> Callable[[Sequence[Any]], list[torch.Tensor]]:
         positions, held = self._positions, self._held
         if any(tensor is not None for tensor in held):
@@ -79,6 +83,24 @@ class InputReader:
             return tensor
         copy = torch.empty_strided(shape, strides, dtype=dtype, device=tensor.device)
         return copy.copy_(tensor)
+
+
+def input_layouts(
+    program: LoadedProgram, layout: Layout
+) -> dict[int, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Shape and strides, by slot, of what an `InputReader` gives.
+
+    Raises:
+        InvalidGraphError: the plan takes an input to be larger than it is.
+    """
+    found = InputReader(program, layout).layouts()
+    for slot, (shape, strides) in zip(layout.read, found, strict=True):
+        span = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+        if 0 not in shape and slot.size_elems > span:
+            raise InvalidGraphError(
+                f"plan: buffer {slot.name} of {slot.size_elems} elements; the input spans {span}"
+            )
+    return {slot.index: known for slot, known in zip(layout.read, found, strict=True)}
 
 
 def _same_places(shape: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...]) -> bool:

@@ -36,10 +36,26 @@ class Result:
     value: int | None = None
 
 
+_ADDRESS_ORDER = (
+    (BufferKind.INPUT, BufferKind.CONSTANT, BufferKind.OUTPUT),
+    (BufferKind.EXTERN,),
+    (BufferKind.TEMPORARY,),
+)
+
+
 class PointerTable:
-    """The pointers of all launches in one C array; each launch reads its own range."""
+    """The pointers of all launches in one C array; each launch reads its own range.
+
+    `known` are the tensors whose addresses a call looks up before it starts; in a call's list of
+    addresses they come first, then one 0 for each extern result (`kept_count`), then temporaries.
+    """
 
     def __init__(self, launches: list[tuple[Slot, ...]]) -> None:
+        used = {slot.index: slot for slots in launches for slot in slots}
+        groups = [sorted(i for i, s in used.items() if s.kind in kinds) for kinds in _ADDRESS_ORDER]
+        self.known, kept, self.temporaries = groups
+        self.kept_count = len(kept)
+        numbers = {index: number for number, index in enumerate(i for g in groups for i in g)}
         self.firsts: list[int] = []
         order: list[int] = []
         self.places: dict[int, list[int]] = {}
@@ -47,7 +63,7 @@ class PointerTable:
             self.firsts.append(len(order))
             for slot in slots:
                 self.places.setdefault(slot.index, []).append(len(order))
-                order.append(slot.index)
+                order.append(numbers[slot.index])
         self.length = len(order)
         self.pack_into = struct.Struct(f"={self.length}Q").pack_into
         self.pick = _picker(order)
@@ -80,6 +96,7 @@ class Layout:
         self.slots = {slot.name: slot for slot in slots}
         self.read = [s for s in slots if s.kind in (BufferKind.INPUT, BufferKind.CONSTANT)]
         self.kept = [s for s in slots if s.kind is BufferKind.EXTERN]
+        self.by_index = slots
         self.temporaries = [s for s in slots if s.kind is BufferKind.TEMPORARY]
         self.arena_bytes = plan.arena_bytes.evaluate(self.sizes)
         self._check_arena()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from kernelfarm.client import arena
+from kernelfarm.client.fast_torch import maker
 from kernelfarm.client.plan_check import check_plan, check_sizes
 from kernelfarm.client.plan_inputs import InputReader
 from kernelfarm.client.plan_layout import Layout, Result
@@ -74,6 +75,9 @@ class PlanRunner:
         return _SizedProgram(self._program, layout, is_checked=self._is_checked)
 
 
+_CPU = (torch.device("cpu"), 0)
+
+
 class _States(threading.local):
     """The calling thread's states that no call uses now."""
 
@@ -90,11 +94,15 @@ class _SizedProgram:
         self._steps = builder.build()
         self._results = [_giver(result, builder) for result in layout.results]
         self._arena_views = builder.arena_views
+        # Temporaries may all be empty: who looks at them still wants tensors.
+        self._arena_bytes = max(layout.arena_bytes, 1 if self._arena_views else 0)
         self._reader = InputReader(program, layout, is_checked=is_checked)
         self._device = program.captured.device
+        self._is_cpu = self._device.type == "cpu"
         self._context = program.loader.context
-        self._made = [(m.shape, m.strides, m.slot.dtype) for m in layout.made]
-        self._kept = [0] * len(layout.kept)
+        device = self._device
+        self._make = [maker(m.shape, m.strides, m.slot.dtype, device) for m in layout.made]
+        self._kept = [0] * layout.table.kept_count
         self._kept_tensors: list[Any] = [None] * len(layout.kept)
         self._states = _States()
 
@@ -102,11 +110,10 @@ class _SizedProgram:
         free = self._states.free
         state = free.pop() if free else CallState(self._layout)
         context = state.context = self._context()
-        device = self._device
-        place = (device, 0 if device.type == "cpu" else context)
+        place = _CPU if self._is_cpu else (self._device, context)
         block = None
-        if self._layout.arena_bytes:
-            block = arena.take(place, self._layout.arena_bytes)
+        if self._arena_bytes:
+            block = arena.take(place, self._arena_bytes)
             if block is not state.arena:
                 self._settle(state, block)
         try:
@@ -119,12 +126,10 @@ class _SizedProgram:
 
     def _run(self, state: CallState, args: Sequence[Any]) -> list[Any]:
         tensors = self._reader.read(args)
-        device = self._device
-        for shape, strides, dtype in self._made:
-            tensors.append(torch.empty_strided(shape, strides, dtype=dtype, device=device))
+        tensors += [make() for make in self._make]
         table = self._layout.table
         if table.length:
-            addresses = [tensor.data_ptr() for tensor in tensors]
+            addresses = [tensors[index].data_ptr() for index in table.known]
             addresses += self._kept
             addresses += state.fixed
             table.pack_into(state.table, 0, *table.pick(addresses))
@@ -138,7 +143,8 @@ class _SizedProgram:
         """Computes addresses and views of the temporaries for another block of memory."""
         base = block.data_ptr()
         state.arena = block
-        state.fixed = [base + slot.offset_bytes for slot in self._layout.temporaries]
+        slots = self._layout.by_index
+        state.fixed = [base + slots[i].offset_bytes for i in self._layout.table.temporaries]
         state.views = [view.of_arena(block) for view in self._arena_views]
 
 

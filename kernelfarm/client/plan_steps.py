@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 
 from kernelfarm.client.extern_node import ExternNode
+from kernelfarm.client.plan_inputs import input_layouts
 from kernelfarm.client.plan_layout import POINTER_BYTES, Layout
 from kernelfarm.client.plan_views import Slot, View
 from kernelfarm.client.program import LoadedProgram
@@ -47,6 +48,9 @@ class StepBuilder:
         self._layout = layout
         self._launches = 0
         self.arena_views: list[View] = []
+        # Layouts of tensors by slot: those of extern results are added as their steps are built.
+        self._known_layouts = {m.slot.index: (m.shape, m.strides) for m in layout.made}
+        self._known_layouts.update(input_layouts(program, layout))
 
     def build(self) -> list[Step]:
         """One function for each step of the plan, in order."""
@@ -62,6 +66,9 @@ class StepBuilder:
             place = len(self.arena_views)
             self.arena_views.append(view)
             return lambda state: state.views[place]
+        known = self._known_layouts.get(index)
+        if known is not None and view.is_whole(*known):
+            return lambda state: state.tensors[index]
         take = view.of
         return lambda state: take(state.tensors[index])
 
@@ -140,11 +147,15 @@ class StepBuilder:
         self, view: View, may_alias: bool
     ) -> Callable[[CallState, torch.Tensor], None]:
         slot, places = view.slot, self._layout.table.places.get(view.slot.index, [])
-        is_whole = view.offset == 0 and view.span_elems() == slot.size_elems
+        shape, strides = view.shape, view.strides
+        is_whole = view.span_elems() == slot.size_elems and view.is_whole(shape, strides)
+        if is_whole:
+            self._known_layouts[slot.index] = (shape, strides)
 
         def keep(state: CallState, tensor: torch.Tensor) -> None:
             # Kernels may write into the buffer later on, so it must not be somebody else's memory.
-            if may_alias or not (is_whole and view.has_layout_of(tensor)):
+            is_as_planned = is_whole and tensor.stride() == strides and tensor.shape == shape
+            if may_alias or not is_as_planned:
                 tensor = _own_copy(view, slot, tensor)
             state.tensors[slot.index] = tensor
             if places:
@@ -166,10 +177,11 @@ def _own_copy(view: View, slot: Slot, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _copy(into: torch.Tensor, tensor: torch.Tensor) -> None:
-    if into.shape != tensor.shape or into.dtype is not tensor.dtype:
+    # The framework's tracing states another type than its kernel gives for some operators (saved
+    # statistics in bf16, say); what was traced binds, as everything after it was made for that.
+    if into.shape != tensor.shape:
         raise InternalError(
-            f"an extern step gave {tensor.dtype} {tuple(tensor.shape)}; "
-            f"the plan expects {into.dtype} {tuple(into.shape)}"
+            f"an extern step gave shape {tuple(tensor.shape)}; the plan expects {tuple(into.shape)}"
         )
     into.copy_(tensor)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from kernelfarm.client.fast_torch import reinterpret_tensor
 from kernelfarm.client.torch_dtypes import dtype_to_torch
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.program_ir import Buffer, BufferKind, TensorView
@@ -43,23 +44,19 @@ class View:
             return 0
         return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
 
-    def has_layout_of(self, tensor: torch.Tensor) -> bool:
-        """True if the tensor itself is the view of its own memory."""
+    def is_whole(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+        """True if a tensor of this layout that is the buffer is the view itself."""
         return (
             self.offset == 0
-            and tensor.dtype is self.dtype
-            and tensor.shape == self.shape
-            and tensor.stride() == self.strides
+            and self.dtype is self.slot.dtype
+            and (self.shape, self.strides) == (shape, strides)
         )
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The view of a tensor's memory, counted from the tensor's first element."""
-        if self.has_layout_of(tensor):
-            return tensor
         if tensor.dtype is not self.dtype:
             tensor = tensor.view(self.dtype)
-        offset = tensor.storage_offset() + self.offset
-        return tensor.as_strided(self.shape, self.strides, offset)
+        return reinterpret_tensor(tensor, self.shape, self.strides, self.offset)
 
     def of_arena(self, arena: torch.Tensor) -> torch.Tensor:
         """The view of a temporary within the arena."""

@@ -133,6 +133,10 @@ def test_an_extern_step_with_a_missing_tensor_is_refused():
         PlanRunner(program(captured, forged, kernels)[0])
 
 
+def _larger_input(plan: Plan) -> tuple[Buffer, ...]:
+    return (dataclasses.replace(plan.buffers[0], size_elems=as_expr(13)), *plan.buffers[1:])
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -141,12 +145,14 @@ def test_an_extern_step_with_a_missing_tensor_is_refused():
         ({"steps": (Launch(0, ("in0", "nowhere")),)}, "nowhere"),
         ({"steps": (Launch(7, ("in0", "tmp0")),)}, "kernel 7 of 2"),
         ({"outputs": (view("out0", (4, 5), (6, 1)),)}, "ends at element 23"),
+        ({"buffers": _larger_input}, "the input spans 12"),
         ({"outputs": (view("out0", (4, 5), (5, 1), 1),)}, "ends at element 21"),
     ],
 )
 def test_a_plan_that_points_beyond_what_exists_is_refused(change, message):
     _, _, captured, plan, kernels = exp_mm_neg()
-    forged = dataclasses.replace(plan, **change)
+    made = {key: value(plan) if callable(value) else value for key, value in change.items()}
+    forged = dataclasses.replace(plan, **made)
     with pytest.raises(InvalidGraphError, match=message):
         PlanRunner(program(captured, forged, kernels)[0])
 
