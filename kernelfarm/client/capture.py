@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._higher_order_ops.effects import new_token_tensor, with_effects
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from kernelfarm.client.capture_constants import constant_of, travels_with_the_graph
@@ -29,6 +30,9 @@ DROPPED_KWARGS = frozenset({"device", "layout", "pin_memory", "non_blocking"})
 
 IGNORED_OPS = frozenset({"aten._assert_tensor_metadata.default"})
 """Checks of what the graph's types state anyway."""
+
+KNOWN_EFFECTS = frozenset({"aten._linalg_check_errors.default"})
+"""Operators without results that must run: the framework runs them, ordered by a token."""
 
 _UNUSED = TensorType(DType.F32, (), ())
 """Type of a result that is no tensor, or that nobody uses."""
@@ -129,6 +133,9 @@ class _Capture:
         return next(iter(self._devices), torch.device("cpu"))
 
     def _placeholder(self, node: fx.Node) -> None:
+        if any(user.target is with_effects and user.args[0] is node for user in node.users):
+            self._token(node)
+            return
         value = node.meta.get("val")
         kind: TensorType | str
         if isinstance(value, torch.Tensor):
@@ -147,6 +154,13 @@ class _Capture:
             del self._values[node]  # uses of sizes travel as expressions
         self._inputs.append(Input(number, kind, self._name_of(node)))
         self._sources.append(self._position)
+
+    def _token(self, node: fx.Node) -> None:
+        # AOT Autograd calls with None in a token's place: what stands for it comes with the graph.
+        with unset_fake_temporarily():
+            token = new_token_tensor()
+            source = Input(self._number(node), constant_of(token), node.name)
+        self._constants.append((source, token))
 
     def _name_of(self, node: fx.Node) -> str:
         return self._names[self._position] if self._position < len(self._names) else node.name
@@ -174,15 +188,18 @@ class _Capture:
         if node.target is operator.getitem:
             self._getitem(node)
             return
+        if node.target is with_effects and str(node.args[1]) in KNOWN_EFFECTS:
+            self._append(node, value)
+            return
         if not isinstance(node.target, torch._ops.OpOverload):
             raise UnsupportedGraphError("expected an operator's overload")
         if str(node.target) in IGNORED_OPS:
             return
         if node.target._schema.is_mutable:
             raise UnsupportedGraphError("writes to an argument; expected a functional operator")
-        self._append(node, node.target, value)
+        self._append(node, value)
 
-    def _append(self, node: fx.Node, target: torch._ops.OpOverload, value: Any) -> None:
+    def _append(self, node: fx.Node, value: Any) -> None:
         several = isinstance(value, list | tuple)
         if not several and not isinstance(value, torch.Tensor):
             raise UnsupportedGraphError(f"gives {type(value).__name__}; expected tensors")
@@ -198,7 +215,7 @@ class _Capture:
         self._values[node] = results
         location = self._locations.number_of(node)
         origin = (len(self._nodes),)
-        self._nodes.append(Node(str(target), args, attrs, results, types, origin, location))
+        self._nodes.append(Node(str(node.target), args, attrs, results, types, origin, location))
         self._traced.append(node)
 
     def _getitem(self, node: fx.Node) -> None:
@@ -269,6 +286,8 @@ class _Capture:
             return dtype_from_torch(value)
         if isinstance(value, torch.memory_format):
             return str(value).removeprefix("torch.")
+        if isinstance(value, torch._ops.OpOverload):
+            return str(value)
         if isinstance(value, torch.device):
             return None  # the device is no part of the graph
         raise UnsupportedGraphError(

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._higher_order_ops.effects import with_effects
 
 from kernelfarm.client.capture_sizes import SizeReader
 from kernelfarm.errors import InvalidGraphError
@@ -18,7 +19,10 @@ RELOCATED_OPS = frozenset({"aten.as_strided", "aten.as_strided_scatter", "aten.a
 """Operators whose offset counts from the start of the storage: they need tensors of their own."""
 
 
-DIRECT_CALLS: Mapping[torch._ops.OpOverload, Callable[..., Any]] = {
+Target = torch._ops.OpOverload | torch._ops.HigherOrderOperator
+"""An operator, or `with_effects`, which runs one and passes a token on."""
+
+DIRECT_CALLS: Mapping[Target, Callable[..., Any]] = {
     torch.ops.aten.mm.default: torch.mm,
     torch.ops.aten.bmm.default: torch.bmm,
     torch.ops.aten.addmm.default: torch.addmm,
@@ -41,9 +45,9 @@ class ExternNode:
     """One node's operator with its arguments; tensors are handed over at each run, in order."""
 
     def __init__(self, node: fx.Node, sizes: Mapping[str, int]) -> None:
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if not isinstance(node.target, torch._ops.OpOverload) and node.target is not with_effects:
             raise InvalidGraphError(f"node {node.name} is no operator")
-        self.target: torch._ops.OpOverload = node.target
+        self.target: Target = node.target
         self._count = 0
         self._sizes = sizes
         self._reader = SizeReader()
@@ -51,7 +55,7 @@ class ExternNode:
         # Sorted like the attributes of the graph that was sent: tensors are counted in that order.
         self._kwargs = {key: self._template(node.kwargs[key]) for key in sorted(node.kwargs)}
         self.may_alias = _may_alias(self.target)
-        self.needs_own_storage = str(self.target.overloadpacket) in RELOCATED_OPS
+        self.needs_own_storage = str(self.target).rpartition(".")[0] in RELOCATED_OPS
 
     @property
     def tensor_count(self) -> int:
@@ -61,7 +65,7 @@ class ExternNode:
     def runner(self) -> Callable[[Tensors], Results]:
         """The node as a function of its tensors that gives all results, flat."""
         target, kwargs = DIRECT_CALLS.get(self.target, self.target), self._kwargs
-        several = len(self.target._schema.returns) != 1 or _returns_list(self.target)
+        several = _gives_several(self.target)
         call = self._flat_call() if self._is_flat() else self._nested_call()
         if several:
             return lambda tensors: tuple(call(target, tensors, kwargs))
@@ -121,11 +125,16 @@ def _filled(arg: Any, tensors: Tensors) -> Any:
     return [_filled(item, tensors) for item in arg] if isinstance(arg, list) else arg
 
 
-def _returns_list(target: torch._ops.OpOverload) -> bool:
-    return isinstance(target._schema.returns[0].type, torch.ListType)
+def _gives_several(target: Target) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return True  # an effect: a token, and what the operator gives
+    returns = target._schema.returns
+    return len(returns) != 1 or isinstance(returns[0].type, torch.ListType)
 
 
-def _may_alias(target: torch._ops.OpOverload) -> bool:
+def _may_alias(target: Target) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
     # Composite operators (`reshape`, `contiguous`) return an argument without declaring it.
     schema = target._schema
     name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name

@@ -6,8 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import fx
+from torch._functorch.aot_autograd import aot_function, make_boxed_func
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
 from codegen_svc.backends.cpu.backend import BACKEND
 from frontend_svc.pipeline import lower_to_prims
+from kernelfarm.client.capture import capture
 from kernelfarm.client.captured import Captured
 from kernelfarm.client.loaders.cpu import CpuKernel, CpuLoader, host_cpu_target
 from kernelfarm.client.plan_runtime import PlanRunner
@@ -63,3 +68,15 @@ def _loaded(kernel: Kernel, target: str) -> CpuKernel:
         binary = next(s.content for s in built.stages if s.name == built.binary_stage)
         _kernels[key] = _loader.load(binary, built.launch)
     return _kernels[key]
+
+
+def compiled_here(function: Callable[..., Any]) -> tuple[Callable[..., Any], Counts]:
+    """The function through AOT Autograd and all rooms, and what its graphs consist of so far."""
+    counts = Counts()
+
+    def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        with unset_fake_temporarily():
+            runner = compile_here(capture(gm), counts)
+        return make_boxed_func(lambda *args: runner(args))
+
+    return aot_function(function, fw_compiler=compiler), counts

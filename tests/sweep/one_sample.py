@@ -128,7 +128,23 @@ class _FarmCompiler:
 
 
 def _run_as_traced(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    return make_boxed_func(gm.forward)
+    """The traced graph with its promises: what lies in memory is as the trace says."""
+    (returned,) = (node.args[0] for node in gm.graph.nodes if node.op == "output")
+    promised = [node.meta.get("val") if isinstance(node, fx.Node) else None for node in returned]
+
+    def run(*args: Any) -> list[Any]:
+        return [_laid_out(r, p) for r, p in zip(gm.forward(*args), promised, strict=True)]
+
+    return make_boxed_func(run)
+
+
+def _laid_out(result: Any, promised: Any) -> Any:
+    if not isinstance(result, torch.Tensor) or result.layout is not torch.strided:
+        return result
+    if (result.stride(), result.dtype) == (promised.stride(), promised.dtype):
+        return result
+    out = torch.empty_strided(result.shape, promised.stride(), dtype=promised.dtype)
+    return out.copy_(result)
 
 
 _Run = Callable[[Callable[..., Any], Sequence[torch.Tensor]], Any]

@@ -1,0 +1,38 @@
+"""Steps that the framework runs, in programs made by all rooms."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.sweep.in_process import compiled_here
+
+
+def test_a_singular_matrix_is_an_error_as_in_eager() -> None:
+    compiled, counts = compiled_here(torch.linalg.inv)
+    matrix = torch.tensor([[2.0, 1.0], [0.0, 4.0]])
+    torch.testing.assert_close(compiled(matrix), torch.linalg.inv(matrix))
+    assert counts.externs == ["aten.linalg_inv_ex.default", "with_effects"]
+    with pytest.raises(torch.linalg.LinAlgError, match="singular"):
+        compiled(torch.zeros(2, 2))
+
+
+def test_a_step_takes_temporaries_that_are_all_empty() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.mode(x.exp(), 1).values
+
+    x = torch.zeros(0, 3)
+    assert compiled_here(function)[0](x).shape == function(x).shape == (0,)
+
+
+def test_a_step_s_result_has_the_type_that_was_traced() -> None:
+    """The trace says that the saved statistics are f32; the kernel gives bf16."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.ops.aten._batch_norm_with_update_functional(
+            x, torch.ones(3), torch.zeros(3), torch.zeros(3), torch.ones(3), 0.1, 1e-5
+        )
+
+    x = torch.randn(4, 3, 5).to(torch.bfloat16)
+    for result, expected in zip(compiled_here(function)[0](x), function(x), strict=True):
+        torch.testing.assert_close(result, expected, check_dtype=False)
