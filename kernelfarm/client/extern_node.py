@@ -49,6 +49,7 @@ class ExternNode:
             raise InvalidGraphError(f"node {node.name} is no operator")
         self.target: Target = node.target
         self._count = 0
+        self._were_contiguous: list[bool] = []
         self._sizes = sizes
         self._reader = SizeReader()
         self._args = [self._template(arg) for arg in node.args]
@@ -61,6 +62,13 @@ class ExternNode:
     def tensor_count(self) -> int:
         """How many tensors a run takes."""
         return self._count
+
+    def was_contiguous(self, number: int) -> bool:
+        """True if the trace gave the operator a contiguous tensor as argument of this number.
+
+        A copy may have made it so, which values do not show, for an operator that relies on it.
+        """
+        return self._were_contiguous[number]
 
     def runner(self) -> Callable[[Tensors], Results]:
         """The node as a function of its tensors that gives all results, flat."""
@@ -103,13 +111,16 @@ class ExternNode:
     def _template(self, arg: Any) -> Any:
         if isinstance(arg, fx.Node):
             value = arg.meta.get("val")
-            return self._next_slot() if isinstance(value, torch.Tensor) else self._number(value)
+            return self._slot_for(value) if isinstance(value, torch.Tensor) else self._number(value)
         if isinstance(arg, list | tuple):
             items = [self._template(item) for item in arg]
             return items if any(isinstance(i, list | _Slot) for i in items) else tuple(items)
         return self._number(arg)
 
-    def _next_slot(self) -> _Slot:
+    def _slot_for(self, traced: torch.Tensor) -> _Slot:
+        shape = [self._reader.read(extent).evaluate(self._sizes) for extent in traced.shape]
+        strides = [self._reader.read(stride).evaluate(self._sizes) for stride in traced.stride()]
+        self._were_contiguous.append(is_contiguous(shape, strides))
         self._count += 1
         return _Slot(self._count - 1)
 
@@ -117,6 +128,16 @@ class ExternNode:
         if isinstance(value, torch.SymInt):
             return self._reader.read(value).evaluate(self._sizes)
         return value
+
+
+def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """True for row-major order without gaps."""
+    expected = 1
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent != 1 and stride != expected:
+            return 0 in shape
+        expected *= extent
+    return True
 
 
 def _filled(arg: Any, tensors: Tensors) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from kernelfarm.client.extern_node import ExternNode
+from kernelfarm.client.extern_node import ExternNode, is_contiguous
 from kernelfarm.client.plan_inputs import input_layouts
 from kernelfarm.client.plan_layout import POINTER_BYTES, Layout
 from kernelfarm.client.plan_views import Slot, View
@@ -93,8 +93,7 @@ class StepBuilder:
 
     def _extern(self, step: ExternCall) -> Step:
         node = self._node(step)
-        views = [self._layout.view(view) for view in step.args]
-        fetches = [self._argument(node, view) for view in views]
+        fetches = [self._argument(step, node, number) for number in range(len(step.args))]
         run_node = node.runner()
         results = [None if r is None else self._layout.view(r) for r in step.results]
         keeps = [
@@ -113,10 +112,14 @@ class StepBuilder:
 
         return run
 
-    def _argument(self, node: ExternNode, view: View) -> Fetch:
+    def _argument(self, step: ExternCall, node: ExternNode, number: int) -> Fetch:
+        view = self._layout.view(step.args[number])
         fetch = self.fetch(view)
         if node.needs_own_storage and view.slot.kind is not BufferKind.INPUT:
             return lambda state: fetch(state).clone()
+        is_promised = node.was_contiguous(number) and not step.is_contraction
+        if is_promised and not is_contiguous(view.shape, view.strides):
+            return lambda state: fetch(state).contiguous()
         return fetch
 
     def _node(self, step: ExternCall) -> ExternNode:

@@ -36,3 +36,15 @@ def test_a_step_s_result_has_the_type_that_was_traced() -> None:
     x = torch.randn(4, 3, 5).to(torch.bfloat16)
     for result, expected in zip(compiled_here(function)[0](x), function(x), strict=True):
         torch.testing.assert_close(result, expected, check_dtype=False)
+
+
+def test_a_step_gets_a_contiguous_tensor_where_the_trace_had_one() -> None:
+    """The framework's kernel reads wrong places otherwise, without a check."""
+
+    def function(x: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.embedding_bag(indices, x, offsets)
+
+    args = torch.randn(10, 5), torch.arange(10)[::2], torch.tensor([0, 2, 2])
+    compiled, counts = compiled_here(function)
+    torch.testing.assert_close(compiled(*args), function(*args))
+    assert counts.externs == ["aten._embedding_bag_forward_only.default"]
