@@ -2,7 +2,8 @@
 
 A float is right if it is within a few units in the last place of eager's, or of what float64 gives,
 or no farther from that than twice eager itself. Sums in another order may err where eager does not
-by luck: then the largest errors of the whole tensors are compared, which is the judgement `loose`.
+by luck: then the largest errors of the whole tensors are compared, for results smaller than what
+they are made of beside the rounding of a sum of that; this judgement is `loose`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from torch.utils import _pytree as pytree
 FEW_ULP = 8
 """Own elementary functions and eager's differ by as much: each is off by up to 4."""
 
+UNJUDGED_ULP = 64
+"""Where nothing is more precise than eager, its own error is unknown: this much is taken for it."""
+
 MOST_ELEMENTS_SHOWN = 3
 
 
@@ -29,7 +33,14 @@ class Verdict:
     is_loose: bool = False
 
 
-def judge(result: Any, eager: Any, exact: Any | None, *, is_undefined: bool = False) -> Verdict:
+def judge(
+    result: Any,
+    eager: Any,
+    exact: Any | None,
+    inputs: Sequence[torch.Tensor] = (),
+    *,
+    is_undefined: bool = False,
+) -> Verdict:
     """Compares structures of tensors and numbers; `exact` is float64's answer, if there is one.
 
     `is_undefined` compares types, shapes and strides alone.
@@ -40,12 +51,30 @@ def judge(result: Any, eager: Any, exact: Any | None, *, is_undefined: bool = Fa
         return Verdict(f"{our_spec}; expected {their_spec}")
     references = _references(exact, theirs)
     is_loose = False
+    total = max((_total(tensor) for tensor in inputs), default=(0.0, 0))
     for number, (mine, model) in enumerate(zip(ours, theirs, strict=True)):
-        verdict = _judge_one(mine, model, references[number], is_undefined=is_undefined)
+        reference = _Reference(references[number], *total)
+        verdict = _judge_one(mine, model, reference, is_undefined=is_undefined)
         if verdict.problem:
             return Verdict(f"output {number}: {verdict.problem}")
         is_loose |= verdict.is_loose
     return Verdict("", is_loose)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """float64's answer, and the input whose elements add up to most, with their number."""
+
+    exact: torch.Tensor | None
+    total: float
+    numel: int
+
+
+def _total(tensor: torch.Tensor) -> tuple[float, int]:
+    if tensor.layout is not torch.strided or not tensor.is_floating_point():
+        return 0.0, 0
+    finite = tensor.detach().double().nan_to_num(0.0, 0.0, 0.0)
+    return float(finite.abs().sum()), tensor.numel()
 
 
 def _references(exact: Any | None, theirs: Sequence[Any]) -> list[Any]:
@@ -63,7 +92,7 @@ def _is_reference(leaf: Any, model: Any) -> bool:
     return both and leaf.shape == model.shape and leaf.dtype is torch.float64
 
 
-def _judge_one(mine: Any, model: Any, exact: Any, *, is_undefined: bool) -> Verdict:
+def _judge_one(mine: Any, model: Any, reference: _Reference, *, is_undefined: bool) -> Verdict:
     if not isinstance(model, torch.Tensor):
         return Verdict("" if _same_number(mine, model) else f"{mine!r}; expected {model!r}")
     problem = _form_problem(mine, model)
@@ -73,7 +102,7 @@ def _judge_one(mine: Any, model: Any, exact: Any, *, is_undefined: bool) -> Verd
     mine, model = mine.detach(), model.detach()
     if not model.dtype.is_floating_point:
         return _shown(mine != model, mine, model)
-    return _within_rounding(mine, model, exact)
+    return _within_rounding(mine, model, reference)
 
 
 def _same_number(mine: Any, model: Any) -> bool:
@@ -98,10 +127,10 @@ def _same_strides(mine: torch.Tensor, model: torch.Tensor) -> bool:
     return not model.numel() or all(n == 1 or a == b for n, a, b in triples)
 
 
-def _within_rounding(mine: torch.Tensor, model: torch.Tensor, exact: Any) -> Verdict:
+def _within_rounding(mine: torch.Tensor, model: torch.Tensor, reference: _Reference) -> Verdict:
     info = torch.finfo(model.dtype)
     x, e = mine.double(), model.double()
-    r = exact.detach() if exact is not None else e
+    r = reference.exact.detach() if reference.exact is not None else e
     rounded = r.to(model.dtype).double()
     fine = _close(x, e, info) | _close(x, rounded, info)
     fine |= (x - r).abs() <= 2 * (e - r).abs()
@@ -111,8 +140,12 @@ def _within_rounding(mine: torch.Tensor, model: torch.Tensor, exact: Any) -> Ver
     if bool((~fine & ~finite).any()):
         return _shown(~fine & ~finite, mine, model)
     error, their_error = ((t - r).abs()[finite].max() for t in (x, e))
-    size = r.abs()[finite].max()
-    if error <= 2 * their_error + FEW_ULP * info.eps * size:
+    size = float(r.abs()[finite].max())
+    if model.numel() < reference.numel:
+        size = max(size, reference.total)
+    has_wider = reference.exact is not None and model.dtype is not torch.float64
+    ulp = FEW_ULP if has_wider else UNJUDGED_ULP
+    if error <= 2 * their_error + ulp * info.eps * size:
         return Verdict(is_loose=True)
     return _shown(~fine, mine, model)
 

@@ -82,13 +82,15 @@ def _judged(op: str, sample: Sample, run: _Run, results: tuple[Any, Any], counts
     ours, eager = results
     is_undefined = op.partition(".")[0] in UNDEFINED
     verdict = judge(ours, eager, None, is_undefined=is_undefined)
+    exact = None
     if verdict.problem or verdict.is_loose:
-        verdict = judge(ours, eager, _exact(sample, run), is_undefined=is_undefined)
+        exact = _exact(sample, run)
+        verdict = judge(ours, eager, exact, sample.tensors, is_undefined=is_undefined)
     if not verdict.problem:
         return Found(_kind(counts), "loose" if verdict.is_loose else "", counts)
     # The framework's own tracing may already differ: then that is what we must equal.
     traced = run(aot_function(sample.function, fw_compiler=_run_as_traced), sample.tensors)
-    if not judge(ours, traced, _exact(sample, run), is_undefined=is_undefined).problem:
+    if not judge(ours, traced, exact, sample.tensors, is_undefined=is_undefined).problem:
         return Found(_kind(counts), f"as traced, not as eager: {verdict.problem}", counts)
     return Found(Outcome.WRONG, verdict.problem, counts)
 
