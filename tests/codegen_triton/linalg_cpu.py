@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kernelfarm.ir.artifact import BuiltKernel
+from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts
 from tests.codegen_triton.third_party import output_of
 
 TOOLS = ("mlir-opt-19", "mlir-translate-19", "clang-19")
@@ -86,8 +86,18 @@ def run_linalg(
     folder: Path,
 ) -> None:
     """Runs every program of the grid; buffers are written in place."""
-    function = _load(built, folder)
-    programs = built.launch.grid[0].evaluate(sizes)
+    function = load_linalg(linalg_of(built), built.launch.symbol, folder)
+    call_linalg(function, built.launch, buffers, sizes)
+
+
+def call_linalg(
+    function: Any,
+    launch: LaunchFacts,
+    buffers: list[np.ndarray[Any, Any]],
+    sizes: dict[str, int],
+) -> None:
+    """Calls what `load_linalg` gave, once for each program of the grid."""
+    programs = launch.grid[0].evaluate(sizes)
     unused = np.zeros(8, dtype=np.int8)
     for program in range(programs):
         arguments: list[Any] = []
@@ -98,11 +108,14 @@ def run_linalg(
         function(*arguments)
 
 
-def _load(built: BuiltKernel, folder: Path) -> Any:
-    stages = {stage.name: stage.content for stage in built.stages}
-    kept = [
-        line for line in stages["linalg"].decode().splitlines() if "annotation.mark" not in line
-    ]
+def linalg_of(built: BuiltKernel) -> str:
+    """A kernel's Linalg text."""
+    return next(stage.content for stage in built.stages if stage.name == "linalg").decode()
+
+
+def load_linalg(linalg: str, symbol: str, folder: Path) -> Any:
+    """A kernel's function, compiled for this machine; the folder has to be its own."""
+    kept = [line for line in linalg.splitlines() if "annotation.mark" not in line]
     lowered = output_of("mlir-opt-19", *_PASSES, text="\n".join(kept))
     llvm = output_of("mlir-translate-19", "--mlir-to-llvmir", text=lowered)
     source, runtime, library = (folder / n for n in ("kernel.ll", "runtime.c", "kernel.so"))
@@ -110,7 +123,7 @@ def _load(built: BuiltKernel, folder: Path) -> Any:
     runtime.write_text(_RUNTIME)
     flags = ("-O1", "-shared", "-fPIC", "-Wno-override-module", "-o", str(library))
     output_of("clang-19", *flags, str(source), str(runtime), "-lm")
-    function = ctypes.CDLL(str(library))[built.launch.symbol]
+    function = ctypes.CDLL(str(library))[symbol]
     function.restype = None
     return function
 
