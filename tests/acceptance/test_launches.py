@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sysconfig
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from kernelfarm.client.compile_model import connect
 from kernelfarm.ir.program_ir import Launch
 from kernelfarm.targets import all_targets
 from tests.acceptance.everything import ACCELERATORS, Everything
+from tests.codegen_triton.third_party import need
 
 pytestmark = pytest.mark.vendors(*ACCELERATORS)
 
@@ -54,7 +57,11 @@ def test_torch_compile_gives_the_same_counts(endpoint: str) -> None:
     assert launches_of_plans(programs_of(function_h(), endpoint)).total <= 2
 
 
+@pytest.mark.third_party
 def test_llama_launches_no_more_than_with_inductor(endpoint: str) -> None:
+    need("g++")  # Inductor compiles its wrapper and kernels with it, against Python's headers
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        pytest.skip("NOT RUN: Python.h (Debian package python3-dev)")
     ours = launches_of_plans(programs_of(llama(), endpoint))
     theirs = inductor_launches("llama")
     # Both arms ran the whole model: 7 products in each layer, and the logits.
