@@ -16,7 +16,7 @@ from typing import cast
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import VerificationError
 from kernelfarm.ir.graph_ir import Arg, Node, TensorType
-from kernelfarm.ir.prims import PRIMS, PrimKind, scalar_result_dtype
+from kernelfarm.ir.prims import PRIMS, SCAN_OPS, SCATTER_MODES, PrimKind, scalar_result_dtype
 from kernelfarm.ir.scalar_types import check_scalar_operands
 from kernelfarm.ir.symbolic import ONE, Expr, as_expr, ceil_div, product_of
 
@@ -24,7 +24,12 @@ Types = tuple[TensorType, ...]
 Shape = tuple[Expr, ...]
 Rule = Callable[[Node, Types], Types]
 
-_SIZE_ATTRS = frozenset({"shape", "length", "starts", "limits", "steps", "low", "high"})
+_SIZE_ATTRS = frozenset(
+    {"shape", "length", "starts", "limits", "steps", "low", "high"}
+    | {"sizes", "strides", "dilations"}
+)
+    ["shape", "length", "starts", "limits", "steps", "low", "high", "sizes", "strides", "dilations"]
+)
 _INDEX_DTYPES = (DType.I32, DType.I64)
 
 
@@ -226,6 +231,23 @@ def _flip(node: Node, types: Types) -> Types:
     return (TensorType(types[0].dtype, types[0].shape),)
 
 
+def _window(node: Node, types: Types) -> Types:
+    source = types[0]
+    dims = _dims(node, source.rank)
+    sizes, strides, dilations = (_sizes(node, name) for name in ("sizes", "strides", "dilations"))
+    if not len(sizes) == len(strides) == len(dilations) == len(dims) or list(dims) != sorted(dims):
+        seen = f"dims={dims} with {len(sizes)} sizes, {len(strides)} strides"
+        raise _fail(node, seen, "rising axes with one size, stride and dilation each")
+    shape = list(source.shape)
+    for axis, size, stride, dilation in zip(dims, sizes, strides, dilations, strict=True):
+        room = source.shape[axis] - dilation * (size - 1) - 1
+        if not _may_be_nonnegative(size - 1, stride - 1, dilation - 1, room):
+            seen = f"a window of {size} by {dilation} on extent {source.shape[axis]}"
+            raise _fail(node, seen, "sizes, strides and dilations >= 1, and a window that fits")
+        shape[axis] = room // stride + 1
+    return (TensorType(source.dtype, (*shape, *sizes)),)
+
+
 def _cat(node: Node, types: Types) -> Types:
     if not types:
         raise _fail(node, "no operands", "one or more")
@@ -284,10 +306,40 @@ def reduce_result_dtype(op: str, operand: DType) -> DType:
     return DType.I64 if op in ("argmax", "argmin") else operand
 
 
-def _cumsum(node: Node, types: Types) -> Types:
+def check_scan_operand(op: str, dtype: DType) -> None:
+    """Passes the element type that a scan may have as operand.
+
+    Raises:
+        VerificationError: an unknown scan, or a type that it does not take.
+    """
+    if op not in SCAN_OPS:
+        raise VerificationError(f"scan {op!r}; expected one of {', '.join(SCAN_OPS)}")
+    if dtype is DType.BOOL or (op == "logcumsumexp" and not dtype.is_float):
+        expected = "a float" if op == "logcumsumexp" else "a number"
+        raise VerificationError(f"{op}: an operand of {dtype.value}; expected {expected}")
+
+
+def scan_result_dtype(op: str, operand: DType) -> DType:
+    """Element type of a scan's result."""
+    return DType.I64 if op in ("cummax_index", "cummin_index") else operand
+
+
+def check_combined_dtype(op: str, dtype: DType) -> None:
+    """Passes element types that updates can be combined in.
+
+    Raises:
+        VerificationError: a bool, or a float that arithmetic is not done in.
+    """
+    if dtype is DType.BOOL or dtype.compute_dtype is not dtype:
+        raise VerificationError(
+            f"{op}: elements of {dtype.value}; expected a type that arithmetic is done in"
+        )
+
+
+def _scan(node: Node, types: Types) -> Types:
     _dim(node, types[0].rank)
-    check_reduce_operand(node.op, types[0].dtype)
-    return (TensorType(types[0].dtype, types[0].shape),)
+    check_scan_operand(node.op, types[0].dtype)
+    return (TensorType(scan_result_dtype(node.op, types[0].dtype), types[0].shape),)
 
 
 def _check_index(node: Node, types: Types) -> None:
@@ -315,6 +367,30 @@ def _gather_nd(node: Node, types: Types) -> Types:
         raise _fail(node, f"dims={dims} for {len(indices)} indices", "one axis for each index")
     rest = tuple(extent for axis, extent in enumerate(source.shape) if axis not in dims)
     return (TensorType(source.dtype, indices[0].shape + rest),)
+
+
+def _scatter(node: Node, types: Types) -> Types:
+    if len(types) < 3:
+        raise _fail(node, f"{len(types)} operands", "a tensor, one or more indices, updates")
+    base, indices, updates = types[0], types[1:-1], types[-1]
+    _check_index(node, indices)
+    _check_same_shape(node, indices)
+    dims = _dims(node, base.rank)
+    if len(dims) != len(indices):
+        raise _fail(node, f"dims={dims} for {len(indices)} indices", "one axis for each index")
+    if node.attr("mode") not in SCATTER_MODES:
+        raise _fail(node, f"mode={node.attr('mode')!r}", f"one of {', '.join(SCATTER_MODES)}")
+    if node.attr("mode") != "set":
+        check_combined_dtype(f"scatter {node.attr('mode')}", base.dtype)
+    rest = tuple(extent for axis, extent in enumerate(base.shape) if axis not in dims)
+    wanted = indices[0].shape + rest
+    is_same = len(wanted) == updates.rank and all(
+        is_same_extent(a, b) for a, b in zip(wanted, updates.shape, strict=True)
+    )
+    if updates.dtype is not base.dtype or not is_same:
+        seen = f"updates {updates.dtype.value}{_text(updates.shape)}"
+        raise _fail(node, seen, f"{base.dtype.value}{_text(wanted)}")
+    return (TensorType(base.dtype, base.shape),)
 
 
 def _gather_along(node: Node, types: Types) -> Types:
@@ -354,9 +430,11 @@ _RULES: dict[str, Rule] = {
     "broadcast_in_dim": _broadcast_in_dim,
     "slice": _slice,
     "flip": _flip,
+    "window": _window,
     "cat": _cat,
     "pad": _pad,
-    "cumsum": _cumsum,
+    **dict.fromkeys(SCAN_OPS, _scan),
+    "scatter": _scatter,
     "take": _take,
     "gather_nd": _gather_nd,
     "gather_along": _gather_along,

@@ -23,6 +23,7 @@ class PrimKind(enum.Enum):
     REDUCE = "reduce"
     SCAN = "scan"
     INDEX = "index"
+    SCATTER = "scatter"
     EXTERN = "extern"
 
 
@@ -43,6 +44,20 @@ class Prim:
 def _prims(kind: PrimKind, arity: int, names: str) -> list[Prim]:
     return [Prim(name, kind, arity) for name in names.split()]
 
+
+SCAN_OPS = (
+    "cumsum",
+    "cumprod",
+    "cummax",
+    "cummin",
+    "cummax_index",
+    "cummin_index",
+    "logcumsumexp",
+)
+"""Running reductions, as prims and in loop kernels."""
+
+SCATTER_MODES = ("set", "add", "mul", "min", "max")
+"""What becomes of an element that an update names."""
 
 _E, _P = PrimKind.ELEMENTWISE, PrimKind.PREDICATE
 
@@ -81,6 +96,10 @@ _TABLE: tuple[Prim, ...] = (
     # 0 <= start <= limit <= extent, step >= 1
     Prim("slice", PrimKind.VIEW, 1, ("limits", "starts", "steps")),
     Prim("flip", PrimKind.VIEW, 1, ("dims",)),
+    # window(x), dims (rising), and for each of them sizes, strides, dilations (all >= 1): axis
+    # dims[k] becomes the places of a sliding window, and the window's own axes come last. Element
+    # (..., o, ..., t) is x at o*stride + t*dilation; windows that do not fit are left out.
+    Prim("window", PrimKind.VIEW, 1, ("dilations", "dims", "sizes", "strides")),
     # cat(x, y, ...), dim
     Prim("cat", PrimKind.STRUCTURAL, None, ("dim",)),
     # pad(x), low, high (one each for every axis, >= 0), value
@@ -91,7 +110,9 @@ _TABLE: tuple[Prim, ...] = (
         Prim(name, PrimKind.REDUCE, 1, ("dims",))
         for name in ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin")
     ),
-    Prim("cumsum", PrimKind.SCAN, 1, ("dim",)),
+    # Scans keep the shape, are inclusive, and take numbers: what a reduction over the elements up
+    # to this one would give. NaN stays. cummax_index and cummin_index: i64, the last hit so far.
+    *(Prim(name, PrimKind.SCAN, 1, ("dim",)) for name in SCAN_OPS),
     # take(x, index), dim: index (i32/i64, any shape) replaces axis dim: result shape is
     # x.shape[:dim] + index.shape + x.shape[dim+1:]; negative indices wrap, others are checked.
     Prim("take", PrimKind.INDEX, 2, ("dim",)),
@@ -100,6 +121,11 @@ _TABLE: tuple[Prim, ...] = (
     Prim("gather_nd", PrimKind.INDEX, None, ("dims",)),
     # gather_along(x, index), dim: torch.gather
     Prim("gather_along", PrimKind.INDEX, 2, ("dim",)),
+    # scatter(x, i0, i1, ..., updates), dims, mode: x with updates at indices, the inverse of
+    # gather_nd: indices of one shape S replace the axes `dims` of x (each checked as there), the
+    # updates have shape S + the remaining axes. mode: set (the last in row-major order wins), add,
+    # mul, min, max; modes but set want a type that arithmetic is done in.
+    Prim("scatter", PrimKind.SCATTER, None, ("dims", "mode")),
     # extern(x, y, ...), node, op: captured node number `node` run by the client's framework
     # on these tensors. Results as in the node's types, whose strides bind.
     Prim("extern", PrimKind.EXTERN, None, ("is_contraction", "node", "op")),

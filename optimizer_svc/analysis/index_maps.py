@@ -36,6 +36,8 @@ def operand_index(node: Node, index: Index, operand_shape: Index, bounds: Bounds
             return tuple(
                 operand_shape[axis] - 1 - i if axis in dims else i for axis, i in enumerate(index)
             )
+        case "window":
+            return _windowed(node, index, len(operand_shape))
         case _:
             raise InternalError(f"{node.op} is no view")
 
@@ -122,6 +124,15 @@ def _is_smaller(a: Expr, b: Expr) -> bool:
     if b.is_constant or a is ZERO:
         return False
     return (b % a) is ZERO
+
+
+def _windowed(node: Node, index: Index, rank: int) -> Index:
+    result = list(index[:rank])
+    strides, dilations = exprs_attr(node, "strides"), exprs_attr(node, "dilations")
+    inner = zip(ints_attr(node, "dims"), strides, dilations, index[rank:], strict=True)
+    for axis, stride, dilation, part in inner:
+        result[axis] = result[axis] * stride + part * dilation
+    return tuple(result)
 
 
 def _permuted(index: Index, dims: tuple[int, ...]) -> Index:

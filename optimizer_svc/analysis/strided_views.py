@@ -62,6 +62,8 @@ def viewed(node: Node, view: StridedView) -> StridedView | Refused:
             return _sliced(view, node)
         case "flip":
             return Refused("a flipped axis has a negative stride")
+        case "window":
+            return _windowed(view, node)
         case _:
             raise InternalError(f"{node.op} is no view")
 
@@ -95,6 +97,15 @@ def _broadcast(view: StridedView, node: Node) -> StridedView:
         if view.shape[axis] is not ONE:
             strides[dim] = view.strides[axis]
     return replace(view, shape=shape, strides=tuple(strides))
+
+
+def _windowed(view: StridedView, node: Node) -> StridedView:
+    strides, inner = list(view.strides), []
+    steps, dilations = exprs_attr(node, "strides"), exprs_attr(node, "dilations")
+    for axis, step, dilation in zip(ints_attr(node, "dims"), steps, dilations, strict=True):
+        inner.append(view.strides[axis] * dilation)
+        strides[axis] = view.strides[axis] * step
+    return replace(view, shape=node.types[0].shape, strides=(*strides, *inner))
 
 
 def _sliced(view: StridedView, node: Node) -> StridedView:

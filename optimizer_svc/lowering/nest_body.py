@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.loop_ir import Compute, IndexValue, Indirect, Literal
-from kernelfarm.ir.symbolic import Expr, as_expr
+from kernelfarm.ir.symbolic import Expr, as_expr, maximum, minimum
 from optimizer_svc.lowering.literals import converted
 from optimizer_svc.nest import NestStatement
 
@@ -14,7 +14,13 @@ _INDEX_ARITHMETIC: dict[str, Callable[[Expr, Expr], Expr]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
+    "maximum": maximum,
+    "minimum": minimum,
+    "floor_div": lambda a, b: a // b,
+    "mod_floor": lambda a, b: a % b,
 }
+
+_DIVISIONS = frozenset({"floor_div", "mod_floor"})
 
 
 class NestBody:
@@ -104,6 +110,8 @@ class NestBody:
             return None
         left, right = (self.expr_of(v) for v in operands)
         if left is None or right is None:
+            return None
+        if op in _DIVISIONS and not (right.is_constant and right.constant > 0):
             return None
         return self.index_value(_INDEX_ARITHMETIC[op](left, right))
 

@@ -57,7 +57,7 @@ _OPS_OF_ANY_STRIDES = frozenset(
 Others may rely on a contiguous last axis without checking it (attention kernels do); the captured
 graph had one where a copy stood that Prims do not show.
 """
-_EXPANDING = GATHER_OPS | {"broadcast_in_dim", "cumsum"}
+_EXPANDING = GATHER_OPS | {"broadcast_in_dim", "cumsum", "window"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,6 +262,8 @@ def _holds(wide: DType, narrow: DType) -> bool:
 def _view(rewriter: _Rewriter, node: Node) -> int | None:
     """Forwards views that change nothing."""
     (a,) = operands(node)
+    if node.op == "window":
+        return None  # it has more axes than its operand
     if node.op in ("reshape", "broadcast_in_dim", "slice"):
         return a if rewriter.shape(a) == node.types[0].shape else None
     dims = ints_attr(node, "dims")

@@ -70,6 +70,24 @@ CASES: list[Case] = [
         lambda x: x[1:1, 2:],
     ),
     ("flip", [X], {"dims": (0, 2)}, lambda x: x.flip(0, 2)),
+    (
+        "window",
+        [X],
+        {"dims": (2,), "sizes": (2,), "strides": (1,), "dilations": (1,)},
+        lambda x: x.unfold(2, 2, 1),
+    ),
+    (
+        "window",
+        [X],
+        {"dims": (1, 2), "sizes": (2, 2), "strides": (1, 1), "dilations": (1, 3)},
+        lambda x: x.unfold(1, 2, 1).unfold(2, 4, 1)[..., ::3],
+    ),
+    (
+        "window",
+        [X],
+        {"dims": (0, 2), "sizes": (1, 2), "strides": (1, 2), "dilations": (1, 1)},
+        lambda x: x.unfold(0, 1, 1).unfold(2, 2, 2),
+    ),
     ("cat", [X, X[:, :1]], {"dim": 1}, lambda x, y: torch.cat([x, y], 1)),
     (
         "pad",

@@ -56,6 +56,22 @@ BROKEN = [
     ("f32[2, 2] = slice(%0; limits=[{2}, {3}], starts=[{0}, {0}], steps=[{1}, {0}])", "0:3:0"),
     ("f32[2, 2] = slice(%0; limits=[{2}], starts=[{0}], steps=[{1}])", "one for each axis"),
     ("f32[2, 3] = flip(%0; dims=[2])", "distinct axes from 0 to 1"),
+    (
+        "f32[2, 1, 4] = window(%0; dilations=[{1}], dims=[1], sizes=[{4}], strides=[{1}])",
+        "a window that fits",
+    ),
+    (
+        "f32[2, 1, 2] = window(%0; dilations=[{1}], dims=[1], sizes=[{2}], strides=[{0}])",
+        "strides and dilations >= 1",
+    ),
+    (
+        "f32[2, 1, 2] = window(%0; dilations=[{1}], dims=[1], sizes=[], strides=[{1}])",
+        "one size, stride and dilation each",
+    ),
+    (
+        "f32[2, 2, 1] = window(%0; dilations=[{1}], dims=[1], sizes=[{2}], strides=[{1}])",
+        r"a result of f32\[2, 2, 1\]; expected f32\[2, 2, 2\]",
+    ),
     ("f32[2, 3] = cat(; dim=0)", "no operands; expected one or more"),
     ("f32[2, 6] = cat(%0, %2; dim=1)", "equal types but for the extent of axis 1"),
     ("f32[2, 5] = cat(%0, %1; dim=1)", "equal types but for the extent of axis 1"),

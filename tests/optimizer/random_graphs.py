@@ -293,6 +293,31 @@ def _flip(maker: _Maker) -> int | None:
     )
 
 
+def _window(maker: _Maker) -> int | None:
+    value = maker.pick(
+        lambda v: (
+            any(e.is_constant and e.constant > 1 for e in maker.shape(v))
+            and len(maker.shape(v)) < 4
+        )
+    )
+    if value is None:
+        return None
+    shape = maker.shape(value)
+    dim = maker.draw(
+        st.sampled_from([k for k, e in enumerate(shape) if e.is_constant and e.constant > 1])
+    )
+    dilation = maker.draw(st.integers(1, 2))
+    size = maker.draw(st.integers(1, 1 + (shape[dim].constant - 1) // dilation))
+    return maker.builder.add(
+        "window",
+        value,
+        dims=(dim,),
+        sizes=(as_expr(size),),
+        strides=(as_expr(maker.draw(st.integers(1, 3))),),
+        dilations=(as_expr(dilation),),
+    )
+
+
 def _cat(maker: _Maker) -> int | None:
     value = maker.pick(lambda v: len(maker.shape(v)) > 0)
     if value is None:
@@ -372,7 +397,7 @@ def _extern(maker: _Maker) -> int | None:
 
 _RULES = (
     *((_unary, _binary, _binary, _normalize, _reshape, _permute, _broadcast) * 2),
-    *(_where, _reduce, _slice, _flip, _cat, _pad, _gather, _convert, _scan, _extern),
+    *(_where, _reduce, _slice, _flip, _window, _cat, _pad, _gather, _convert, _scan, _extern),
 )
 
 

@@ -10,8 +10,10 @@ import numpy as np
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.graph_ir import Node
 from kernelfarm.ir.interpret.arrays import Array, numpy_dtype
-from kernelfarm.ir.interpret.reductions import cumulative_sum, reduce_axes
-from kernelfarm.ir.prims import PRIMS, PrimKind
+from kernelfarm.ir.interpret.reductions import reduce_axes, scan_axis
+from kernelfarm.ir.interpret.scatters import scatter_into
+from kernelfarm.ir.loop_ir import StoreMode
+from kernelfarm.ir.prims import PRIMS, SCAN_OPS, PrimKind
 from kernelfarm.ir.symbolic import Expr
 
 Sizes = Mapping[str, int]
@@ -67,6 +69,19 @@ def _flip(node: Node, operands: list[Array], sizes: Sizes) -> Array:
     return np.flip(operands[0], _dims(node))
 
 
+def _window(node: Node, operands: list[Array], sizes: Sizes) -> Array:
+    source, dims = operands[0], _dims(node)
+    extents, strides, dilations = (
+        _sizes(node, name, sizes) for name in ("sizes", "strides", "dilations")
+    )
+    spans = [dilation * (size - 1) + 1 for size, dilation in zip(extents, dilations, strict=True)]
+    found = np.lib.stride_tricks.sliding_window_view(source, spans, axis=dims)
+    steps = [slice(None)] * source.ndim
+    for axis, stride in zip(dims, strides, strict=True):
+        steps[axis] = slice(None, None, stride)
+    return found[(*steps, *(slice(None, None, dilation) for dilation in dilations))]
+
+
 def _cat(node: Node, operands: list[Array], sizes: Sizes) -> Array:
     return np.concatenate(operands, axis=_dim(node))
 
@@ -87,8 +102,8 @@ def _reduce(node: Node, operands: list[Array], sizes: Sizes) -> Array:
     return reduced.reshape([n for axis, n in enumerate(reduced.shape) if axis not in dims])
 
 
-def _cumsum(node: Node, operands: list[Array], sizes: Sizes) -> Array:
-    return cumulative_sum(operands[0], _dim(node), node.types[0].dtype)
+def _scan(node: Node, operands: list[Array], sizes: Sizes) -> Array:
+    return scan_axis(node.op, operands[0], _dim(node), node.types[0].dtype)
 
 
 def _checked_index(node: Node, index: Array, extent: int) -> Array:
@@ -117,6 +132,27 @@ def _gather_nd(node: Node, operands: list[Array], sizes: Sizes) -> Array:
     return np.asarray(moved[tuple(checked)])
 
 
+def _scatter(node: Node, operands: list[Array], sizes: Sizes) -> Array:
+    base, indices, updates = operands[0], operands[1:-1], operands[-1]
+    dims = _dims(node)
+    rest = [axis for axis in range(base.ndim) if axis not in dims]
+    rank = indices[0].ndim
+    parts: list[Array] = [np.zeros(())] * base.ndim
+    for index, dim in zip(indices, dims, strict=True):
+        checked = _checked_index(node, index, base.shape[dim])
+        parts[dim] = checked.reshape(checked.shape + (1,) * len(rest))
+    for place, axis in enumerate(rest):
+        shape = [1] * (rank + len(rest))
+        shape[rank + place] = base.shape[axis]
+        parts[axis] = np.arange(base.shape[axis]).reshape(shape)
+    whole = np.broadcast_arrays(*parts)
+    flat = np.ravel_multi_index([part.ravel() for part in whole], base.shape)
+    result = np.array(base)  # a row-major copy
+    mode = StoreMode(node.attr("mode"))
+    scatter_into(result.reshape(-1), flat, updates.reshape(-1), mode)
+    return result
+
+
 def _gather_along(node: Node, operands: list[Array], sizes: Sizes) -> Array:
     source, index = operands
     dim = _dim(node)
@@ -136,9 +172,11 @@ MEANINGS: dict[str, Meaning] = {
     "broadcast_in_dim": _broadcast_in_dim,
     "slice": _slice,
     "flip": _flip,
+    "window": _window,
     "cat": _cat,
     "pad": _pad,
-    "cumsum": _cumsum,
+    **dict.fromkeys(SCAN_OPS, _scan),
+    "scatter": _scatter,
     "take": _take,
     "gather_nd": _gather_nd,
     "gather_along": _gather_along,
