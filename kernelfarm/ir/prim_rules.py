@@ -28,8 +28,6 @@ _SIZE_ATTRS = frozenset(
     {"shape", "length", "starts", "limits", "steps", "low", "high"}
     | {"sizes", "strides", "dilations"}
 )
-    ["shape", "length", "starts", "limits", "steps", "low", "high", "sizes", "strides", "dilations"]
-)
 _INDEX_DTYPES = (DType.I32, DType.I64)
 
 
