@@ -243,8 +243,8 @@ class _KernelRenaming:
         match statement:
             case Load(param, index, mask, other):
                 return Load(self.params[param], self.expr(index), mask, other)
-            case Store(param, index, value):
-                return Store(self.params[param], self.expr(index), value)
+            case Store(param, index, value, mode):
+                return Store(self.params[param], self.expr(index), value, mode)
             case IndexValue(dtype, expr):
                 return IndexValue(dtype, self.expr(expr))
             case Indirect(name, value, extent):

@@ -20,8 +20,10 @@ from kernelfarm.ir.loop_ir import (
     Literal,
     Load,
     Reduce,
+    Scan,
     Statement,
     Store,
+    StoreMode,
 )
 from kernelfarm.ir.symbolic import Expr
 
@@ -131,12 +133,19 @@ def _compute(compute: Compute) -> str:
     return f"compute {_text(compute.op)} {compute.dtype.value} {operands}"
 
 
+def _store(store: Store) -> str:
+    # Plain stores are written as before modes existed: their kernels keep their keys.
+    mode = "" if store.mode is StoreMode.SET else f" {store.mode.value}"
+    return f"store {_text(store.param)} ({store.index}) %{store.value}{mode}"
+
+
 _STATEMENTS: dict[type[Statement], Callable[[Any], str]] = {
     Load: _load,
     Literal: _literal,
     IndexValue: lambda s: f"index {s.dtype.value} ({s.expr})",
     Compute: _compute,
     Reduce: lambda s: f"fold {_text(s.op)} {s.dtype.value} %{s.operand}",
+    Scan: lambda s: f"scan {_text(s.op)} {s.dtype.value} %{s.operand}",
     Indirect: lambda s: f"indirect {_text(s.symbol)} %{s.value} ({s.extent})",
-    Store: lambda s: f"store {_text(s.param)} ({s.index}) %{s.value}",
+    Store: _store,
 }

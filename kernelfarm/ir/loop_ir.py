@@ -9,14 +9,22 @@ Grammar:
                 | IndexValue(dtype, expr)             -> value   an index expression as a number
                 | Compute(op, operands, dtype)        -> value   a scalar Prims operation
                 | Reduce(op, operand, dtype)          -> value   over all reduction axes
+                | Scan(op, operand, dtype)            -> value   up to here along them, inclusive
                 | Indirect(symbol, value, extent)     -> no value; later indices may use `symbol`
-                | Store(param, index, value)          -> no value
+                | Store(param, index, value, mode)    -> no value
 
 Statement number N defines value N. A value *varies* over the reduction axes if its index does or an
-operand does; Reduce turns a varying value into one that does not. A Store of a value that does not
-vary, at an index that does not, happens once per outer point. Positions are in elements from the
-start of the buffer. All stores of a kernel go to buffers that it does not load from, unless the
-parameter is INOUT, and then load and store of one element happen at the same point.
+operand does; Reduce turns a varying value into one that does not; a Scan's value always varies.
+Scans and arg-reductions count the reduction axes row-major, so the order of these axes is part of
+what the kernel means. A Store of a value that does not vary, at an index that does not, happens
+once per outer point. Positions are in elements from the start of the buffer. All stores of a kernel
+go to buffers that it does not load from, unless the parameter is INOUT, and then load and store of
+one element happen at the same point.
+
+A Store scatters if its mode is not SET or its index uses an indirect symbol: several points may
+then name one element, and others stay untouched. Its parameter is INOUT, holds the old elements
+when the kernel starts, and no other statement names it. The updates happen in the row-major order
+of (outer, reduction) points: the last SET wins. Where a target gives no order, its backend says so.
 Arithmetic on f16/bf16 happens in f32: loads of narrow floats are followed by `convert` to f32 and
 stores are preceded by `convert` back, so that emitters never compute in a narrow type.
 """
@@ -103,6 +111,18 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True)
+class Scan:
+    """What a reduction over the points up to and with this one would give, in row-major order.
+
+    `cummax_index` and `cummin_index` give the flat index (i64) of the last hit so far.
+    """
+
+    op: str
+    operand: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
 class Indirect:
     """An index read from memory: wrapped if negative, checked against the extent.
 
@@ -115,16 +135,27 @@ class Indirect:
     extent: Expr
 
 
+class StoreMode(enum.Enum):
+    """What becomes of the element that a store names; floats keep NaN in MIN and MAX."""
+
+    SET = "set"
+    ADD = "add"
+    MUL = "mul"
+    MIN = "min"
+    MAX = "max"
+
+
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Writes a value to the element at `index`."""
+    """Writes a value to the element at `index`, or combines it with what lies there."""
 
     param: str
     index: Expr
     value: int
+    mode: StoreMode = StoreMode.SET
 
 
-Statement = Union[Load, Literal, IndexValue, Compute, Reduce, Indirect, Store]
+Statement = Union[Load, Literal, IndexValue, Compute, Reduce, Scan, Indirect, Store]
 
 REDUCE_OPS = ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin")
 
@@ -153,7 +184,7 @@ def operands_of(statement: Statement) -> tuple[int, ...]:
             return tuple(v for v in (mask, other) if v is not None)
         case Compute(operands=operands):
             return operands
-        case Reduce(operand=operand):
+        case Reduce(operand=operand) | Scan(operand=operand):
             return (operand,)
         case Indirect(value=value) | Store(value=value):
             return (value,)
@@ -182,8 +213,27 @@ def varying_values(kernel: Kernel) -> frozenset[int]:
             continue
         index = index_of(statement)
         by_index = index is not None and not symbols.isdisjoint(index.symbols)
-        if by_index or any(v in varying for v in operands_of(statement)):
+        varies = by_index or any(v in varying for v in operands_of(statement))
+        if varies or isinstance(statement, Scan):
             varying.add(number)
             if isinstance(statement, Indirect):
                 symbols.add(statement.symbol)
     return frozenset(varying)
+
+
+def is_ordered_reduction(statement: object) -> bool:
+    """True if the order of the reduction axes is part of what the statement means."""
+    if isinstance(statement, Scan):
+        return True
+    return isinstance(statement, Reduce) and statement.op in ("argmax", "argmin")
+
+
+def scattering_stores(kernel: Kernel) -> frozenset[int]:
+    """Statement numbers of the stores that scatter."""
+    indirect = {s.symbol for s in kernel.body if isinstance(s, Indirect)}
+    return frozenset(
+        number
+        for number, s in enumerate(kernel.body)
+        if isinstance(s, Store)
+        and (s.mode is not StoreMode.SET or not indirect.isdisjoint(s.index.symbols))
+    )

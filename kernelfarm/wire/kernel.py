@@ -20,8 +20,10 @@ from kernelfarm.ir.loop_ir import (
     Load,
     Param,
     Reduce,
+    Scan,
     Statement,
     Store,
+    StoreMode,
 )
 from kernelfarm.wire.dtype import dtype_from_proto, dtype_to_proto
 from kernelfarm.wire.expr import expr_from_proto, expr_to_proto
@@ -31,6 +33,17 @@ _ACCESS = {
     Access.READ: pb.ACCESS_READ,
     Access.WRITE: pb.ACCESS_WRITE,
     Access.READ_WRITE: pb.ACCESS_READ_WRITE,
+}
+_MODES = {
+    StoreMode.SET: pb.STORE_MODE_UNSPECIFIED,
+    StoreMode.ADD: pb.STORE_MODE_ADD,
+    StoreMode.MUL: pb.STORE_MODE_MUL,
+    StoreMode.MIN: pb.STORE_MODE_MIN,
+    StoreMode.MAX: pb.STORE_MODE_MAX,
+}
+_MODES_BACK: dict[int, StoreMode] = {
+    **{number: mode for mode, number in _MODES.items()},
+    pb.STORE_MODE_SET: StoreMode.SET,
 }
 _ACCESS_BACK: dict[int, Access] = {number: access for access, number in _ACCESS.items()}
 
@@ -135,9 +148,16 @@ def _reduce_to_proto(reduce: Reduce) -> pb.Statement:
     return pb.Statement(reduce=pb.Reduce(op=reduce.op, operand=reduce.operand, dtype=dtype))
 
 
+def _scan_to_proto(scan: Scan) -> pb.Statement:
+    dtype = dtype_to_proto(scan.dtype)
+    return pb.Statement(scan=pb.Scan(op=scan.op, operand=scan.operand, dtype=dtype))
+
+
 def _store_to_proto(store: Store) -> pb.Statement:
     index = expr_to_proto(store.index)
-    return pb.Statement(store=pb.Store(param=store.param, index=index, value=store.value))
+    return pb.Statement(
+        store=pb.Store(param=store.param, index=index, value=store.value, mode=_MODES[store.mode])
+    )
 
 
 def _indirect_to_proto(indirect: Indirect) -> pb.Statement:
@@ -153,6 +173,7 @@ _ENCODERS: dict[type, Callable[[Any], pb.Statement]] = {
     IndexValue: _index_value_to_proto,
     Compute: _compute_to_proto,
     Reduce: _reduce_to_proto,
+    Scan: _scan_to_proto,
     Store: _store_to_proto,
     Indirect: _indirect_to_proto,
 }
@@ -201,8 +222,17 @@ def _reduce(message: pb.Reduce, where: str) -> Reduce:
     return Reduce(message.op, message.operand, dtype_from_proto(message.dtype, where))
 
 
+def _scan(message: pb.Scan, where: str) -> Scan:
+    return Scan(message.op, message.operand, dtype_from_proto(message.dtype, where))
+
+
 def _store(message: pb.Store, where: str) -> Store:
-    return Store(message.param, expr_from_proto(message.index, where), message.value)
+    mode = _MODES_BACK.get(message.mode)
+    if mode is None:
+        raise MalformedMessageError(
+            f"{where}: store mode number {message.mode}; expected one of {sorted(_MODES_BACK)}"
+        )
+    return Store(message.param, expr_from_proto(message.index, where), message.value, mode)
 
 
 def _indirect(message: pb.IndirectIndex, where: str) -> Indirect:
@@ -215,6 +245,7 @@ _DECODERS: dict[str, Callable[[Any, str], Statement]] = {
     "index_value": _index_value,
     "compute": _compute,
     "reduce": _reduce,
+    "scan": _scan,
     "store": _store,
     "indirect": _indirect,
 }

@@ -48,6 +48,42 @@ ACCESS_READ_WRITE: Access.ValueType  # 3
 """It reads and writes it."""
 Global___Access: _TypeAlias = Access  # noqa: Y015
 
+class _StoreMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _StoreModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StoreMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    STORE_MODE_UNSPECIFIED: _StoreMode.ValueType  # 0
+    """Read as STORE_MODE_SET: plain stores leave the field out."""
+    STORE_MODE_SET: _StoreMode.ValueType  # 1
+    """It is replaced; of several updates of one element the last wins."""
+    STORE_MODE_ADD: _StoreMode.ValueType  # 2
+    """The value is added."""
+    STORE_MODE_MUL: _StoreMode.ValueType  # 3
+    """It is multiplied by the value."""
+    STORE_MODE_MIN: _StoreMode.ValueType  # 4
+    """The smaller one stays, NaN before all."""
+    STORE_MODE_MAX: _StoreMode.ValueType  # 5
+    """The larger one stays, NaN before all."""
+
+class StoreMode(_StoreMode, metaclass=_StoreModeEnumTypeWrapper):
+    """What becomes of the element that a store names."""
+
+STORE_MODE_UNSPECIFIED: StoreMode.ValueType  # 0
+"""Read as STORE_MODE_SET: plain stores leave the field out."""
+STORE_MODE_SET: StoreMode.ValueType  # 1
+"""It is replaced; of several updates of one element the last wins."""
+STORE_MODE_ADD: StoreMode.ValueType  # 2
+"""The value is added."""
+STORE_MODE_MUL: StoreMode.ValueType  # 3
+"""It is multiplied by the value."""
+STORE_MODE_MIN: StoreMode.ValueType  # 4
+"""The smaller one stays, NaN before all."""
+STORE_MODE_MAX: StoreMode.ValueType  # 5
+"""The larger one stays, NaN before all."""
+Global___StoreMode: _TypeAlias = StoreMode  # noqa: Y015
+
 @_typing.final
 class Axis(_message.Message):
     """One axis of a kernel's iteration space."""
@@ -155,6 +191,7 @@ class Statement(_message.Message):
     REDUCE_FIELD_NUMBER: _builtins.int
     STORE_FIELD_NUMBER: _builtins.int
     INDIRECT_FIELD_NUMBER: _builtins.int
+    SCAN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def load(self) -> Global___Load:
         """Read an element."""
@@ -183,6 +220,10 @@ class Statement(_message.Message):
     def indirect(self) -> Global___IndirectIndex:
         """An index read from memory, checked and made usable in index expressions."""
 
+    @_builtins.property
+    def scan(self) -> Global___Scan:
+        """A running reduction along the reduction axes."""
+
     def __init__(
         self,
         *,
@@ -193,12 +234,13 @@ class Statement(_message.Message):
         reduce: Global___Reduce | None = ...,
         store: Global___Store | None = ...,
         indirect: Global___IndirectIndex | None = ...,
+        scan: Global___Scan | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["compute", b"compute", "form", b"form", "index_value", b"index_value", "indirect", b"indirect", "literal", b"literal", "load", b"load", "reduce", b"reduce", "store", b"store"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compute", b"compute", "form", b"form", "index_value", b"index_value", "indirect", b"indirect", "literal", b"literal", "load", b"load", "reduce", b"reduce", "scan", b"scan", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute", b"compute", "form", b"form", "index_value", b"index_value", "indirect", b"indirect", "literal", b"literal", "load", b"load", "reduce", b"reduce", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute", b"compute", "form", b"form", "index_value", b"index_value", "indirect", b"indirect", "literal", b"literal", "load", b"load", "reduce", b"reduce", "scan", b"scan", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_form: _TypeAlias = _typing.Literal["load", "literal", "index_value", "compute", "reduce", "store", "indirect"]  # noqa: Y015
+    _WhichOneofReturnType_form: _TypeAlias = _typing.Literal["load", "literal", "index_value", "compute", "reduce", "store", "indirect", "scan"]  # noqa: Y015
     _WhichOneofArgType_form: _TypeAlias = _typing.Literal["form", b"form"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_form) -> _WhichOneofReturnType_form | None: ...
 
@@ -370,6 +412,36 @@ class Reduce(_message.Message):
 Global___Reduce: _TypeAlias = Reduce  # noqa: Y015
 
 @_typing.final
+class Scan(_message.Message):
+    """A running reduction along the reduction axes, row-major, inclusive; its value varies over them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OP_FIELD_NUMBER: _builtins.int
+    OPERAND_FIELD_NUMBER: _builtins.int
+    DTYPE_FIELD_NUMBER: _builtins.int
+    op: _builtins.str
+    """`cumsum`, `cumprod`, `cummax`, `cummin`, `cummax_index`, `cummin_index`, `logcumsumexp`."""
+    operand: _builtins.int
+    """The value that is accumulated."""
+    dtype: _graph_pb2.Dtype.ValueType
+    """Element type of the result; i64 for cummax_index and cummin_index."""
+    def __init__(
+        self,
+        *,
+        op: _builtins.str = ...,
+        operand: _builtins.int = ...,
+        dtype: _graph_pb2.Dtype.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "op", b"op", "operand", b"operand"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Scan: _TypeAlias = Scan  # noqa: Y015
+
+@_typing.final
 class Store(_message.Message):
     """Writes one element."""
 
@@ -378,10 +450,13 @@ class Store(_message.Message):
     PARAM_FIELD_NUMBER: _builtins.int
     INDEX_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
     param: _builtins.str
     """Parameter name."""
     value: _builtins.int
     """The value written."""
+    mode: Global___StoreMode.ValueType
+    """Replaces the element or combines with it."""
     @_builtins.property
     def index(self) -> _graph_pb2.Expr:
         """Element position."""
@@ -392,10 +467,11 @@ class Store(_message.Message):
         param: _builtins.str = ...,
         index: _graph_pb2.Expr | None = ...,
         value: _builtins.int = ...,
+        mode: Global___StoreMode.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["index", b"index"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "param", b"param", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "mode", b"mode", "param", b"param", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

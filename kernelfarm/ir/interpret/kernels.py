@@ -6,14 +6,16 @@ does not vary has extent 1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 
 from kernelfarm.errors import VerificationError
 from kernelfarm.ir.interpret.arrays import Array, IntArray, evaluate_over, numpy_dtype
-from kernelfarm.ir.interpret.reductions import reduce_axes
+from kernelfarm.ir.interpret.reductions import reduce_axes, scan_axis
 from kernelfarm.ir.interpret.scalar_ops import compute
+from kernelfarm.ir.interpret.scatters import scatter_into
 from kernelfarm.ir.loop_ir import (
     Compute,
     IndexValue,
@@ -22,8 +24,11 @@ from kernelfarm.ir.loop_ir import (
     Literal,
     Load,
     Reduce,
+    Scan,
     Statement,
     Store,
+    scattering_stores,
+    varying_values,
 )
 
 
@@ -57,6 +62,8 @@ class _Run:
             shape[position] = self.extents[position]
             self.names[axis.name] = np.arange(self.extents[position]).reshape(shape)
         self.values: list[Array | None] = []
+        self.scatters = scattering_stores(kernel)
+        self.varying = varying_values(kernel)
         for param in kernel.params:
             self._check_buffer(param.name)
 
@@ -79,7 +86,7 @@ class _Run:
             case _:
                 return self._compute(statement)
 
-    def _compute(self, statement: Literal | IndexValue | Compute | Reduce) -> Array:
+    def _compute(self, statement: Literal | IndexValue | Compute | Reduce | Scan) -> Array:
         match statement:
             case Literal(dtype, value):
                 return np.full((1,) * self.rank, value, numpy_dtype(dtype))
@@ -90,6 +97,8 @@ class _Run:
                 return compute(op, [self._value(operand) for operand in operands], dtype)
             case Reduce():
                 return self._reduce(statement)
+            case Scan():
+                return self._scan(statement)
 
     def _value(self, number: int) -> Array:
         value = self.values[number]
@@ -117,6 +126,13 @@ class _Run:
         whole = np.broadcast_to(value, value.shape[:outer] + self.extents[outer:])
         return reduce_axes(reduce.op, whole, tuple(range(outer, self.rank)), reduce.dtype)
 
+    def _scan(self, scan: Scan) -> Array:
+        value = self._value(scan.operand)
+        outer = len(self.kernel.outer)
+        whole = np.broadcast_to(value, value.shape[:outer] + self.extents[outer:])
+        rows = whole.reshape((*value.shape[:outer], math.prod(self.extents[outer:])))
+        return scan_axis(scan.op, rows, outer, scan.dtype).reshape(whole.shape)
+
     def _indirect(self, number: int, indirect: Indirect) -> None:
         index = self._value(indirect.value).astype(np.int64)
         extent = evaluate_over(indirect.extent, self.names)
@@ -133,7 +149,15 @@ class _Run:
         index = self._of_rank(np.asarray(evaluate_over(store.index, self.names)))
         index, value = np.broadcast_arrays(index, self._value(store.value))
         self._check_bounds(number, store.param, index)
-        self.buffers[store.param][index] = value
+        if number not in self.scatters:
+            self.buffers[store.param][index] = value
+            return
+        # Every point counts, also along axes over which neither index nor value varies.
+        outer = len(self.kernel.outer)
+        points = self.extents if number in self.varying else self.extents[:outer]
+        shape = (*points, *index.shape[len(points) :])
+        index, value = (np.broadcast_to(array, shape).reshape(-1) for array in (index, value))
+        scatter_into(self.buffers[store.param], index, value, store.mode)
 
     def _of_rank(self, array: Array) -> Array:
         return array.reshape((1,) * self.rank) if array.ndim != self.rank else array

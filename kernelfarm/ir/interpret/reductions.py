@@ -37,6 +37,32 @@ def cumulative_sum(array: Array, axis: int, dtype: DType) -> Array:
         return convert(np.cumsum(wide, axis=axis, dtype=wide.dtype), dtype)
 
 
+def scan_axis(op: str, array: Array, axis: int, dtype: DType) -> Array:
+    """A running reduction along an axis, inclusive; `dtype` is the result's element type.
+
+    Sums and products of floats accumulate in f64. NaN wins from where it stands. The indices of
+    extrema are those of the last hit, and every NaN is a hit.
+    """
+    if op == "cumsum":
+        return cumulative_sum(array, axis, dtype)
+    with np.errstate(all="ignore"):
+        if op == "cumprod":
+            wide = _accumulable(array, "prod")
+            return convert(np.cumprod(wide, axis=axis, dtype=wide.dtype), dtype)
+        if op == "logcumsumexp":
+            wide = _accumulable(array, "sum")
+            return convert(np.asarray(np.logaddexp.accumulate(wide, axis=axis)), dtype)
+        wide = widened(array)
+        extremum = np.maximum if op.startswith("cummax") else np.minimum
+        running = np.asarray(extremum.accumulate(wide, axis=axis))
+        if not op.endswith("_index"):
+            return convert(running, dtype)
+        is_hit = (wide == running) | (wide != wide)  # noqa: PLR0124 (NaN is what differs from itself)
+        shape = [n if k == axis else 1 for k, n in enumerate(array.shape)]
+        positions = np.arange(array.shape[axis]).reshape(shape)
+        return np.asarray(np.maximum.accumulate(np.where(is_hit, positions, 0), axis=axis))
+
+
 def _accumulable(array: Array, op: str) -> Array:
     if array.dtype.kind in "fV" and op in ("sum", "prod"):
         return array.astype(np.float64)

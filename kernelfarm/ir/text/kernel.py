@@ -14,7 +14,8 @@
       %4 = indirect %0 in 30522
       store out0[128*d0 + r0] = %1
 
-A masked load ends in `if %3 else %1`; an index as a value is `%5: i64 = index d0 + 1`.
+A masked load ends in `if %3 else %1`; an index as a value is `%5: i64 = index d0 + 1`; a scan is
+`%6: f32 = scan cumsum %1`; a store that combines names its mode: `store add inout0[%4] = %1`.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ from kernelfarm.ir.loop_ir import (
     Load,
     Param,
     Reduce,
+    Scan,
     Statement,
     Store,
+    StoreMode,
 )
 from kernelfarm.ir.symbolic import Expr
 from kernelfarm.ir.text.args import read_dtype, read_number
@@ -45,6 +48,7 @@ from kernelfarm.ir.text.graph import print_size, read_size
 from kernelfarm.ir.text.tokens import Cursor
 
 _ACCESS = {access.value: access for access in Access}
+_MODES = {mode.value: mode for mode in StoreMode}
 
 
 def print_kernel(kernel: Kernel) -> str:
@@ -65,8 +69,9 @@ def print_kernel(kernel: Kernel) -> str:
 
 def _print_statement(number: int, statement: Statement, dtypes: dict[str, str]) -> str:
     match statement:
-        case Store(param, index, value):
-            return f"store {param}[{index}] = %{value}"
+        case Store(param, index, value, mode):
+            how = "" if mode is StoreMode.SET else f"{mode.value} "
+            return f"store {how}{param}[{index}] = %{value}"
         case Indirect(symbol, value, extent):
             return f"{symbol} = indirect %{value} in {extent}"
         case Load(param, index, mask, other):
@@ -77,7 +82,7 @@ def _print_statement(number: int, statement: Statement, dtypes: dict[str, str]) 
             return f"%{number}: {statement.dtype.value} = {_print_value(statement)}"
 
 
-def _print_value(statement: Literal | IndexValue | Compute | Reduce) -> str:
+def _print_value(statement: Literal | IndexValue | Compute | Reduce | Scan) -> str:
     match statement:
         case Literal(dtype, value):
             return repr(float(value)) if dtype.is_float else str(int(value))
@@ -87,6 +92,8 @@ def _print_value(statement: Literal | IndexValue | Compute | Reduce) -> str:
             return f"{op} {', '.join(f'%{operand}' for operand in operands)}".rstrip()
         case Reduce(op, operand):
             return f"{op} %{operand}"
+        case Scan(op, operand):
+            return f"scan {op} %{operand}"
 
 
 def parse_kernel(text: str) -> Kernel:
@@ -156,10 +163,7 @@ class _Parser:
 
     def _statement(self, cursor: Cursor) -> Statement:
         if cursor.accept("store"):
-            name = cursor.word()
-            index = _read_index(cursor)
-            cursor.expect("=")
-            return Store(name, index, cursor.value())
+            return _read_store(cursor)
         name = f"%{cursor.take()[1]}" if cursor.accept("%") else cursor.word()
         if cursor.accept("="):
             cursor.expect("indirect")
@@ -178,6 +182,8 @@ class _Parser:
             return _read_load(cursor)
         if cursor.accept("index"):
             return IndexValue(dtype, read_expr(cursor))
+        if cursor.accept("scan"):
+            return Scan(cursor.word(), cursor.value(), dtype)
         kind, text = cursor.next
         if kind != "word" or text in ("inf", "nan"):
             return Literal(dtype, read_number(cursor))
@@ -217,6 +223,17 @@ def _read_load(cursor: Cursor) -> Load:
     mask = cursor.value()
     cursor.expect("else")
     return Load(name, index, mask, cursor.value())
+
+
+def _read_store(cursor: Cursor) -> Store:
+    name, mode = cursor.word(), StoreMode.SET
+    if cursor.next[1] != "[":
+        if name not in _MODES:
+            raise cursor.error(f"a store of mode {name}; expected one of {', '.join(_MODES)}")
+        name, mode = cursor.word(), _MODES[name]
+    index = _read_index(cursor)
+    cursor.expect("=")
+    return Store(name, index, cursor.value(), mode)
 
 
 def _read_operands(cursor: Cursor) -> tuple[int, ...]:

@@ -19,12 +19,21 @@ from kernelfarm.ir.loop_ir import (
     Load,
     Param,
     Reduce,
+    Scan,
     Store,
+    StoreMode,
     index_of,
     operands_of,
+    scattering_stores,
     varying_values,
 )
-from kernelfarm.ir.prim_rules import check_reduce_operand, reduce_result_dtype
+from kernelfarm.ir.prim_rules import (
+    check_combined_dtype,
+    check_reduce_operand,
+    check_scan_operand,
+    reduce_result_dtype,
+    scan_result_dtype,
+)
 from kernelfarm.ir.prims import scalar_result_dtype
 from kernelfarm.ir.scalar_types import check_scalar_operands
 from kernelfarm.ir.symbolic import Expr
@@ -53,6 +62,7 @@ def verify_kernel(kernel: Kernel) -> None:
         for rule in _KERNEL_RULES:
             rule(kernel)
         _Body(kernel).check()
+        _scatters_stand_alone(kernel)  # last: it relies on symbols that are defined once
     except VerificationError as error:
         raise VerificationError(f"kernel {kernel.name}: {error}") from error
 
@@ -104,6 +114,27 @@ def _updates_stay_in_place(kernel: Kernel) -> None:
                 )
 
 
+def _scatters_stand_alone(kernel: Kernel) -> None:
+    """Elements that a scatter leaves alone keep what was there; others change at any point."""
+    for number in sorted(scattering_stores(kernel)):
+        store = kernel.body[number]
+        if not isinstance(store, Store):
+            continue
+        access = {p.name: p.access for p in kernel.params}.get(store.param)
+        if access is Access.WRITE:
+            raise VerificationError(
+                f"statement {number}: scatters to {store.param}, which is only written;"
+                " expected a buffer that is updated in place"
+            )
+        for other, statement in enumerate(kernel.body):
+            is_same = isinstance(statement, Load | Store) and statement.param == store.param
+            if is_same and other != number:
+                raise VerificationError(
+                    f"statement {other}: accesses {store.param}, to which statement {number}"
+                    " scatters; expected no other access"
+                )
+
+
 _KERNEL_RULES: tuple[Callable[[Kernel], None], ...] = (
     _names_are_identifiers,
     _names_are_unique,
@@ -127,6 +158,7 @@ class _Body:
         self.kernel = kernel
         self.params = {param.name: param for param in kernel.params}
         self.varying = varying_values(kernel)
+        self.scatters = scattering_stores(kernel)
         self.sizes = {size.name for size in kernel.sizes}
         axes = {axis.name for axis in (*kernel.outer, *kernel.reduction)}
         self.symbols = self.sizes | axes
@@ -248,6 +280,20 @@ def _check_reduce(body: _Body, number: int, reduce: Reduce) -> DType:
     return reduce.dtype
 
 
+def _check_scan(body: _Body, number: int, scan: Scan) -> DType:
+    if not body.kernel.reduction:
+        raise VerificationError(f"scan {scan.op} in a kernel without reduction axes")
+    dtype = body.dtype_of(scan.operand)
+    check_scan_operand(scan.op, dtype)
+    _check_not_narrow(scan.op, dtype)
+    expected = scan_result_dtype(scan.op, dtype)
+    if scan.dtype is not expected:
+        raise VerificationError(
+            f"{scan.op} of {dtype.value} gives {scan.dtype.value}; expected {expected.value}"
+        )
+    return scan.dtype
+
+
 def _check_indirect(body: _Body, number: int, indirect: Indirect) -> None:
     dtype = body.dtype_of(indirect.value)
     if dtype not in (DType.I32, DType.I64):
@@ -268,7 +314,10 @@ def _check_store(body: _Body, number: int, store: Store) -> None:
         raise VerificationError(
             f"stores {dtype.value} to {store.param}; expected {param.dtype.value}"
         )
-    if store.value in body.varying and not _index_varies(body, store.index):
+    if store.mode is not StoreMode.SET:
+        check_combined_dtype(f"store {store.mode.value}", dtype)
+    is_scatter = number in body.scatters
+    if store.value in body.varying and not is_scatter and not _index_varies(body, store.index):
         raise VerificationError(
             f"stores %{store.value}, which varies over the reduction axes, at {store.index},"
             " which does not"
@@ -289,6 +338,7 @@ _STATEMENT_RULES: dict[type, Callable[[_Body, int, Any], DType | None]] = {
     IndexValue: _check_index_value,
     Compute: _check_compute,
     Reduce: _check_reduce,
+    Scan: _check_scan,
     Indirect: _check_indirect,
     Store: _check_store,
 }
