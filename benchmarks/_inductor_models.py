@@ -1,0 +1,33 @@
+"""Inductor's arm of the model table: a fresh process that counts models' launches.
+
+Only the wrapper's text is needed: kernels are generated but not compiled, and calls of them do
+nothing. Prints one JSON line for each argument `MODEL TYPE`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import torch
+from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.utils import run_and_get_code
+
+from benchmarks._inductor_launches import count_launches
+from examples.model_zoo import model_of
+
+
+def main(wanted: list[str]) -> None:
+    AsyncCompile.cpp_pybinding = lambda *_, **__: lambda *_: None
+    for key in wanted:
+        name, dtype = key.split()
+        torch._dynamo.reset()
+        source = model_of(name, getattr(torch, dtype))
+        with torch.no_grad():
+            compiled = torch.compile(source.model, backend="inductor")
+            _, wrappers = run_and_get_code(compiled, *source.args)
+        print(json.dumps({key: count_launches(wrappers)}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
