@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from frontend_svc.operators import (
     activation,
+    adaptive_pooling,
     arithmetic,
     bitwise,
     comparison,
     contractions,
     conversion,
     creation,
+    diagonals,
     division,
     framework,
     indexing,
     joining,
     losses,
     normalization,
+    padding,
     pointwise,
     power,
     reductions,
@@ -27,6 +30,7 @@ from frontend_svc.operators import (
     softmax,
     statistics,
     views,
+    windows,
 )
 from frontend_svc.operators.extents import Extents, text_of
 from frontend_svc.operators.lowering import Lowering
@@ -41,18 +45,21 @@ from frontend_svc.operators.values import Tensor
 
 FAMILIES = (
     activation,
+    adaptive_pooling,
     arithmetic,
     bitwise,
     comparison,
     contractions,
     conversion,
     creation,
+    diagonals,
     division,
     framework,
     indexing,
     joining,
     losses,
     normalization,
+    padding,
     pointwise,
     power,
     reductions,
@@ -61,6 +68,7 @@ FAMILIES = (
     softmax,
     statistics,
     views,
+    windows,
 )
 """The modules that fill the table."""
 

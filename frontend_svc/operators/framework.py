@@ -5,11 +5,6 @@ from __future__ import annotations
 from frontend_svc.operators.registry import ExternOperator, send_to_framework
 
 _BY_REASON = {
-    "window: there is no prim for sliding windows yet": (
-        "_adaptive_avg_pool3d.default adaptive_max_pool2d.default avg_pool1d.default"
-        " avg_pool2d.default avg_pool3d.default im2col.default max_pool2d_with_indices.default"
-        " max_pool3d_with_indices.default unfold.default"
-    ),
     "interpolation: there is no rule for it yet": (
         "_upsample_bicubic2d_aa.default _upsample_bilinear2d_aa.default grid_sampler_2d.default"
         " upsample_bicubic2d.default upsample_bilinear2d.default upsample_linear1d.default"
@@ -17,11 +12,7 @@ _BY_REASON = {
         " upsample_trilinear3d.default"
     ),
     "view: there is no prim for this form yet": (
-        "diagonal.default view.dtype view_as_complex.default view_as_real.default"
-    ),
-    "reflection: there is no prim for mirrored padding yet": (
-        "reflection_pad1d.default reflection_pad2d.default reflection_pad3d.default"
-        " replication_pad1d.default replication_pad2d.default replication_pad3d.default"
+        "view.dtype view_as_complex.default view_as_real.default"
     ),
     "scatter: there is no prim for writes at data-dependent places yet": (
         "_unsafe_index_put.default index_add.default index_copy.default index_fill.int_Scalar"

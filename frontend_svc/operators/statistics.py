@@ -5,7 +5,7 @@ from __future__ import annotations
 from frontend_svc.operators.extents import numel_of
 from frontend_svc.operators.lowering import Lowering
 from frontend_svc.operators.reductions import reduced_axes
-from frontend_svc.operators.registry import NotDecomposedError, decomposes
+from frontend_svc.operators.registry import decomposes
 from frontend_svc.operators.values import Number, Operand, Tensor
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
@@ -47,14 +47,6 @@ def mean_dim(
     axes = reduced_axes(self, dim)
     mean = mean_of(op, op.convert(self, result.compute_dtype), axes)
     return op.convert(_shaped(op, mean, axes, keepdim), result)
-
-
-@decomposes("aten._adaptive_avg_pool2d.default", note="extern unless to one pixel")
-def adaptive_avg_pool2d(op: Lowering, self: Tensor, output_size: tuple[Expr, ...]) -> Tensor:
-    """The mean over the last two axes, where one pixel is wanted."""
-    if any(size != 1 for size in output_size) or self.rank < 2:
-        raise NotDecomposedError("adaptive pooling to more than one pixel has no prim yet")
-    return mean_dim(op, self, (-2, -1), True)
 
 
 @decomposes("aten.var.correction")

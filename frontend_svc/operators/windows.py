@@ -1,0 +1,388 @@
+"""Pooling: each element of a window is one shifted view, so that a window is pointwise work.
+
+A window's elements are unrolled; larger ones than `MOST_TAPS` are left to the framework.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from frontend_svc.operators.extents import text_of
+from frontend_svc.operators.lowering import Lowering
+from frontend_svc.operators.registry import NotDecomposedError, decomposes
+from frontend_svc.operators.values import Tensor
+from kernelfarm.dtypes import DType
+from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.symbolic import ONE, ZERO, Expr, as_expr, ceil_div
+
+MOST_TAPS = 64
+"""Elements of a window that are unrolled; 8 x 8."""
+
+SMALLEST: dict[DType, int | float] = {
+    DType.I8: -(2**7),
+    DType.I16: -(2**15),
+    DType.I32: -(2**31),
+    DType.I64: -(2**63),
+    DType.U8: 0,
+}
+"""What no integer is below; floats have minus infinity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Windows along one axis: `count` of them, each of `taps` elements.
+
+    Window k begins at element k * stride - padding; its elements are `dilation` apart.
+    """
+
+    extent: Expr
+    count: Expr
+    taps: int
+    stride: int
+    padding: int
+    dilation: int
+
+    @property
+    def reach(self) -> Expr:
+        """Elements of the padded axis that are looked at."""
+        return (self.count - 1) * self.stride + (self.taps - 1) * self.dilation + 1
+
+
+def windows_of(  # noqa: PLR0913, PLR0917  # what pooling operators say of their windows
+    op: Lowering,
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool = False,
+) -> tuple[Window, ...]:
+    """One window for each of the last axes.
+
+    Raises:
+        InvalidGraphError: sizes that no pooling has.
+        NotDecomposedError: the number of windows is rounded up on a symbolic axis, or they are
+            large.
+    """
+    axes = len(kernel)
+    if x.rank not in (axes + 1, axes + 2):
+        raise InvalidGraphError(f"a tensor of shape {text_of(x.shape)}; expected {axes + 1} axes")
+    if math.prod(kernel) > MOST_TAPS:
+        raise NotDecomposedError(f"windows of {math.prod(kernel)} elements; up to {MOST_TAPS} are")
+    each = zip(x.shape[-axes:], kernel, stride or kernel, padding, dilation, strict=True)
+    return tuple(_window(op, *sizes, ceil_mode=ceil_mode) for sizes in each)
+
+
+def _window(  # noqa: PLR0913  # as above
+    op: Lowering,
+    extent: Expr,
+    taps: int,
+    stride: int,
+    padding: int,
+    dilation: int,
+    *,
+    ceil_mode: bool,
+) -> Window:
+    if min(taps, stride, dilation) < 1 or padding < 0:
+        raise InvalidGraphError(
+            f"windows of {taps}, {stride} and {dilation} apart, {padding} outside;"
+            " expected 1, 1, 1 and 0 or more"
+        )
+    room = extent + (2 * padding - dilation * (taps - 1) - 1)
+    if not ceil_mode:
+        count = op.extents.simplified(room // stride + 1)
+    elif not room.is_constant:
+        raise NotDecomposedError("windows rounded up on an axis of symbolic extent")
+    else:
+        count = ceil_div(room, stride) + 1
+        # The last window must begin inside the axis or its lower padding.
+        if ((count - 1) * stride - padding - extent).constant >= 0:
+            count = count - 1
+    if op.extents.is_negative(count - 1):
+        raise InvalidGraphError(f"no window of {taps} fits into {extent} and {padding} around it")
+    return Window(extent, count, taps, stride, padding, dilation)
+
+
+def padded(op: Lowering, x: Tensor, windows: Sequence[Window], value: int | float) -> Tensor:
+    """The tensor with as much around its last axes as the windows look at."""
+    lead = x.rank - len(windows)
+    low = [as_expr(w.padding) for w in windows]
+    high = []
+    for window in windows:
+        missing = window.reach - window.padding - window.extent
+        amount = as_expr(window.padding)
+        if missing.is_constant:
+            amount = missing if missing.constant > 0 else ZERO
+        high.append(amount)
+    if all(amount is ZERO for amount in (*low, *high)):
+        return x
+    zeros = (ZERO,) * lead
+    return op.prim("pad", x, high=(*zeros, *high), low=(*zeros, *low), value=value)
+
+
+def taps_of(
+    op: Lowering, around: Tensor, windows: Sequence[Window]
+) -> Iterator[tuple[tuple[int, ...], Tensor]]:
+    """(place in the window, that element of every window), row by row."""
+    lead = around.rank - len(windows)
+    for places in itertools.product(*(range(w.taps) for w in windows)):
+        starts, limits, steps = [ZERO] * lead, list(around.shape[:lead]), [ONE] * lead
+        for window, place in zip(windows, places, strict=True):
+            start = as_expr(place * window.dilation)
+            starts.append(start)
+            limits.append(start + (window.count - 1) * window.stride + 1)
+            steps.append(as_expr(window.stride))
+        yield (
+            places,
+            op.prim(
+                "slice", around, limits=tuple(limits), starts=tuple(starts), steps=tuple(steps)
+            ),
+        )
+
+
+def along(op: Lowering, vector: Tensor, axis: int, axes: int) -> Tensor:
+    """A vector placed on one of the last axes, to broadcast over the others."""
+    return op.reshape(vector, (*vector.shape, *([ONE] * (axes - 1 - axis))))
+
+
+def _per_axis(sizes: tuple[int, ...], axes: int, name: str) -> tuple[int, ...]:
+    if len(sizes) not in (1, axes):
+        raise InvalidGraphError(f"{len(sizes)} sizes as {name}; expected 1 or {axes}")
+    return sizes * axes if len(sizes) == 1 else sizes
+
+
+def _average(  # noqa: PLR0913, PLR0917  # the operators' own parameters
+    op: Lowering,
+    x: Tensor,
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor: int | None,
+    axes: int,
+) -> Tensor:
+    kernel = _per_axis(kernel, axes, "kernel")
+    stride = _per_axis(stride, axes, "stride") if stride else kernel
+    padding = _per_axis(padding, axes, "padding")
+    windows = windows_of(op, x, kernel, stride, padding, (1,) * axes, ceil_mode)
+    divide = "div" if x.dtype.is_float else "trunc_div"
+    around = padded(op, op.widened(x), windows, 0.0 if x.dtype.is_float else 0)
+    total: Tensor | None = None
+    for _, tap in taps_of(op, around, windows):
+        total = tap if total is None else op.prim("add", total, tap)
+    if total is None:
+        raise InvalidGraphError("a window of no elements; expected one or more")
+    if divisor is not None:
+        if divisor == 0:
+            raise InvalidGraphError("a divisor of 0; expected another")
+        return op.convert(op.apply(divide, total, divisor), x.dtype)
+    is_plain = not ceil_mode and (count_include_pad or not any(padding))
+    if is_plain:
+        return op.convert(op.apply(divide, total, math.prod(kernel)), x.dtype)
+    for axis, window in enumerate(windows):
+        counts = op.convert(_counts(op, window, count_include_pad), total.dtype)
+        total = op.apply(divide, total, along(op, counts, axis, axes))
+    return op.convert(total, x.dtype)
+
+
+def _counts(op: Lowering, window: Window, count_include_pad: bool) -> Tensor:
+    """How many elements each window of an axis has, i64; padding is counted if wanted."""
+    begin = op.apply("sub", op.apply("mul", op.iota(window.count), window.stride), window.padding)
+    end = op.apply("add", begin, window.taps)
+    if count_include_pad:
+        top = op.apply("minimum", end, window.extent + window.padding)
+        return op.prim("sub", top, begin)
+    top = op.apply("minimum", end, window.extent)
+    return op.prim("sub", top, op.apply("maximum", begin, 0))
+
+
+@decomposes("aten.avg_pool1d.default", note="extern for large windows")
+def avg_pool1d(  # noqa: PLR0913, PLR0917  # the operator's own parameters
+    op: Lowering,
+    self: Tensor,
+    kernel_size: tuple[int, ...],
+    stride: tuple[int, ...] = (),
+    padding: tuple[int, ...] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Tensor:
+    """The means of windows of the last axis."""
+    return _average(op, self, kernel_size, stride, padding, ceil_mode, count_include_pad, None, 1)
+
+
+@decomposes("aten.avg_pool2d.default", note="extern for large windows")
+def avg_pool2d(  # noqa: PLR0913, PLR0917  # the operator's own parameters
+    op: Lowering,
+    self: Tensor,
+    kernel_size: tuple[int, ...],
+    stride: tuple[int, ...] = (),
+    padding: tuple[int, ...] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """The means of windows of the last two axes."""
+    sizes = kernel_size, stride, padding
+    return _average(op, self, *sizes, ceil_mode, count_include_pad, divisor_override, 2)
+
+
+@decomposes("aten.avg_pool3d.default", note="extern for large windows")
+def avg_pool3d(  # noqa: PLR0913, PLR0917  # the operator's own parameters
+    op: Lowering,
+    self: Tensor,
+    kernel_size: tuple[int, ...],
+    stride: tuple[int, ...] = (),
+    padding: tuple[int, ...] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """The means of windows of the last three axes."""
+    sizes = kernel_size, stride, padding
+    return _average(op, self, *sizes, ceil_mode, count_include_pad, divisor_override, 3)
+
+
+@decomposes("aten.max_pool2d_with_indices.default", note="extern for large windows")
+def max_pool2d_with_indices(  # noqa: PLR0913, PLR0917  # the operator's own parameters
+    op: Lowering,
+    self: Tensor,
+    kernel_size: tuple[int, ...],
+    stride: tuple[int, ...] = (),
+    padding: tuple[int, ...] = (0,),
+    dilation: tuple[int, ...] = (1,),
+    ceil_mode: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The largest elements of windows of the last two axes, and where they lie."""
+    return _largest(op, self, (kernel_size, stride, padding, dilation), ceil_mode, 2)
+
+
+@decomposes("aten.max_pool3d_with_indices.default", note="extern for large windows")
+def max_pool3d_with_indices(  # noqa: PLR0913, PLR0917  # the operator's own parameters
+    op: Lowering,
+    self: Tensor,
+    kernel_size: tuple[int, ...],
+    stride: tuple[int, ...] = (),
+    padding: tuple[int, ...] = (0,),
+    dilation: tuple[int, ...] = (1,),
+    ceil_mode: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The largest elements of windows of the last three axes, and where they lie."""
+    return _largest(op, self, (kernel_size, stride, padding, dilation), ceil_mode, 3)
+
+
+def _largest(
+    op: Lowering, x: Tensor, sizes: tuple[tuple[int, ...], ...], ceil_mode: bool, axes: int
+) -> tuple[Tensor, Tensor]:
+    names = ("kernel", "stride", "padding", "dilation")
+    kernel, stride, padding, dilation = (
+        _per_axis(size or sizes[0], axes, name) for size, name in zip(sizes, names, strict=True)
+    )
+    windows = windows_of(op, x, kernel, stride, padding, dilation, ceil_mode)
+    wide = op.widened(x)
+    lowest = float("-inf") if x.dtype.is_float else SMALLEST.get(x.dtype)
+    if lowest is None:
+        raise NotDecomposedError(f"windows of type {x.dtype!r}")
+    around = padded(op, wide, windows, lowest)
+    best: Tensor | None = None
+    place: Tensor | None = None
+    for places, tap in taps_of(op, around, windows):
+        here = op.expand(_flat_position(op, windows, places), tap.shape)
+        if best is None or place is None:
+            first = op.expand(_flat_position(op, windows, None), tap.shape)
+            best, place = op.full(lowest, tap.dtype, tap.shape), first
+        is_better = op.prim("gt", tap, best)
+        if x.dtype.is_float:
+            is_better = op.prim("logical_or", is_better, op.prim("isnan", tap))
+        best, place = (
+            op.prim("where", is_better, tap, best),
+            op.prim("where", is_better, here, place),
+        )
+    if best is None or place is None:
+        raise InvalidGraphError("a window of no elements; expected one or more")
+    return op.convert(best, x.dtype), place
+
+
+def _flat_position(
+    op: Lowering, windows: Sequence[Window], places: tuple[int, ...] | None
+) -> Tensor:
+    """Position of a place of each window in the flattened last axes; None is the first inside."""
+    total: Tensor | None = None
+    for axis, window in enumerate(windows):
+        begin = op.apply(
+            "sub", op.apply("mul", op.iota(window.count), window.stride), window.padding
+        )
+        if places is not None:
+            position = op.apply("add", begin, places[axis] * window.dilation)
+        else:
+            position = _first_inside(op, begin, window.dilation)
+        position = along(op, position, axis, len(windows))
+        if total is None:
+            total = position
+        else:
+            total = op.apply("add", op.apply("mul", total, window.extent), position)
+    if total is None:
+        raise InvalidGraphError("a window of no axes; expected one or more")
+    return total
+
+
+def _first_inside(op: Lowering, begin: Tensor, dilation: int) -> Tensor:
+    """The first of begin, begin + dilation, ... that is not negative."""
+    if dilation == 1:
+        return op.apply("maximum", begin, 0)
+    return op.where(op.apply("lt", begin, 0), op.apply("mod_floor", begin, dilation), begin)
+
+
+@decomposes("aten.im2col.default", note="extern for large windows")
+def im2col(
+    op: Lowering,
+    self: Tensor,
+    kernel_size: tuple[int, ...],
+    dilation: tuple[int, ...],
+    padding: tuple[int, ...],
+    stride: tuple[int, ...],
+) -> Tensor:
+    """Each window of the last two axes as a column."""
+    kernel, spread, around, step = (
+        _per_axis(sizes, 2, name)
+        for sizes, name in (
+            (kernel_size, "kernel"),
+            (dilation, "dilation"),
+            (padding, "padding"),
+            (stride, "stride"),
+        )
+    )
+    windows = windows_of(op, self, kernel, step, around, spread)
+    source = padded(op, self, windows, 0.0 if self.dtype.is_float else 0)
+    lead, channels = self.shape[:-3], self.shape[-3]
+    area = windows[0].count * windows[1].count
+    columns = [
+        op.reshape(tap, (*lead, channels, ONE, area)) for _, tap in taps_of(op, source, windows)
+    ]
+    joined = columns[0] if len(columns) == 1 else op.prim("cat", *columns, dim=len(lead) + 1)
+    return op.reshape(joined, (*lead, channels * len(columns), area))
+
+
+@decomposes("aten.unfold.default", "aten.unfold_copy.default")
+def unfold(op: Lowering, self: Tensor, dimension: int, size: Expr, step: Expr) -> Tensor:
+    """Windows of an axis, their elements on a new last axis."""
+    x = self if self.rank else op.reshape(self, (ONE,))
+    axis = dimension % x.rank if -x.rank <= dimension < x.rank else -1
+    if axis < 0 or op.extents.is_negative(step - 1) or op.extents.is_negative(size):
+        raise InvalidGraphError(f"windows of {size} every {step} on dim {dimension}")
+    count = op.extents.simplified((x.shape[axis] - size) // step + 1)
+    if op.extents.is_negative(count - 1):
+        raise InvalidGraphError(f"windows of {size} in {x.shape[axis]} elements")
+    begins = op.reshape(op.apply("mul", op.iota(count), _number(step)), (count, ONE))
+    places = op.apply("add", begins, op.iota(size))
+    found = op.prim("take", x, places, dim=axis)
+    order = [k for k in range(found.rank) if k != axis + 1]
+    result = op.permute(found, [*order, axis + 1])
+    return result if self.rank else op.reshape(result, (size,))
+
+
+def _number(size: Expr) -> int | Expr:
+    return size.constant if size.is_constant else size
