@@ -3,14 +3,15 @@
 Grammar:
 
     Nest      ::= value, dtype, axes: [Axis], index: [Expr], reduction: [Axis],
-                  body: [Statement], result
+                  body: [Statement], result, scatter?
     Statement ::= Read(value, index, mask?, other?) | Literal | IndexValue | Compute | Reduce
-                | Indirect
+                | Scan | Indirect
 
 The nest computes element `index` of `value` (an index in the value's own shape, over the nest's
-axes) as its statement number `result`. Reads name graph values, not buffers: whether one becomes a
-load or an SSA value is the scheduler's decision. Literal, IndexValue, Compute, Reduce and Indirect
-are those of `kernelfarm.ir.loop_ir`.
+axes) as its statement number `result`. With `scatter` the axes count updates, `index` may use
+indirect symbols, and the result is combined with what lies in the value's memory. Reads name
+graph values, not buffers: whether one becomes a load or an SSA value is the scheduler's decision.
+Literal, IndexValue, Compute, Reduce, Scan and Indirect are those of `kernelfarm.ir.loop_ir`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,17 @@ from dataclasses import dataclass, replace
 from typing import Union
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.loop_ir import Axis, Compute, IndexValue, Indirect, Literal, Reduce
+from kernelfarm.ir.loop_ir import (
+    Axis,
+    Compute,
+    IndexValue,
+    Indirect,
+    Literal,
+    Reduce,
+    Scan,
+    StoreMode,
+    is_ordered_reduction,
+)
 from kernelfarm.ir.simplify import Bounds, simplify
 from kernelfarm.ir.symbolic import Expr
 
@@ -35,7 +46,7 @@ class Read:
     other: int | None = None
 
 
-NestStatement = Union[Read, Literal, IndexValue, Compute, Reduce, Indirect]
+NestStatement = Union[Read, Literal, IndexValue, Compute, Reduce, Scan, Indirect]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,12 @@ class Nest:
     body: tuple[NestStatement, ...]
     result: int
     origins: tuple[tuple[str, int], ...] = ()
+    scatter: StoreMode | None = None
+
+    @property
+    def is_ordered(self) -> bool:
+        """True if the order of the reduction axes is part of the meaning."""
+        return any(is_ordered_reduction(s) for s in self.body)
 
     @property
     def reads(self) -> tuple[Read, ...]:
@@ -66,7 +83,7 @@ def with_operands(
             return replace(statement, mask=numbers[mask], other=numbers[other])
         case Compute(operands=operands):
             return replace(statement, operands=tuple(numbers[v] for v in operands))
-        case Reduce(operand=operand):
+        case Reduce(operand=operand) | Scan(operand=operand):
             return replace(statement, operand=numbers[operand])
         case Indirect(value=value):
             return replace(statement, value=numbers[value])
@@ -104,7 +121,7 @@ def operands_of(statement: NestStatement) -> tuple[int, ...]:
             return tuple(v for v in (mask, other) if v is not None)
         case Compute(operands=operands):
             return operands
-        case Reduce(operand=operand):
+        case Reduce(operand=operand) | Scan(operand=operand):
             return (operand,)
         case Indirect(value=value):
             return (value,)
@@ -121,7 +138,8 @@ def varying_numbers(body: Sequence[NestStatement], axes: Iterable[str]) -> set[i
             continue
         indices = _indices_of(statement)
         by_index = any(not names.isdisjoint(index.symbols) for index in indices)
-        if by_index or not varying.isdisjoint(operands_of(statement)):
+        is_varying = by_index or not varying.isdisjoint(operands_of(statement))
+        if is_varying or isinstance(statement, Scan):
             varying.add(number)
             if isinstance(statement, Indirect):
                 names.add(statement.symbol)

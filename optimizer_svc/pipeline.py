@@ -14,6 +14,7 @@ from kernelfarm.ir.program_ir import Program
 from kernelfarm.targets import TargetFacts
 from optimizer_svc.passes.build_kernels import build_kernels
 from optimizer_svc.passes.choose_materialized import choose_materialized
+from optimizer_svc.passes.copy_scatter_bases import copy_scatter_bases
 from optimizer_svc.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from optimizer_svc.passes.eliminate_dead_nodes import eliminate_dead_nodes
 from optimizer_svc.passes.fuse_nests import fuse_nests
@@ -40,6 +41,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("eliminate-common-subexpressions", eliminate_common_subexpressions, ("graph",), "graph"),
     Pass("eliminate-dead-nodes", eliminate_dead_nodes, ("graph",), "graph"),
     Pass("separate-outputs", separate_outputs, ("graph",), "graph"),
+    Pass("copy-scatter-bases", copy_scatter_bases, ("graph",), "graph"),
     Pass("choose-materialized", choose_materialized, ("graph",), "chosen"),
     Pass("lower-nests", lower_nests, ("chosen",), "nests"),
     Pass("fuse-nests", fuse_nests, ("chosen", "nests"), "fusion"),

@@ -13,6 +13,7 @@ from kernelfarm.ir.symbolic import Expr, as_expr, product_of
 
 VIEW_OPS = frozenset(name for name, prim in PRIMS.items() if prim.kind is PrimKind.VIEW)
 REDUCE_OPS = frozenset(name for name, prim in PRIMS.items() if prim.kind is PrimKind.REDUCE)
+SCAN_OPS = frozenset(name for name, prim in PRIMS.items() if prim.kind is PrimKind.SCAN)
 GATHER_OPS = frozenset(name for name, prim in PRIMS.items() if prim.kind is PrimKind.INDEX)
 
 
@@ -118,6 +119,12 @@ def ints_attr(node: Node, name: str) -> tuple[int, ...]:
 def int_attr(node: Node, name: str) -> int:
     """A plain integer attribute."""
     return _expr_of(node, name, node.attr(name)).as_int()
+
+
+def scatter_bases(facts: GraphFacts) -> frozenset[int]:
+    """Values whose memory a scatter updates in place."""
+    nodes = (node for node in facts.graph.nodes if node.op == "scatter")
+    return frozenset(operands(node)[0] for node in nodes)
 
 
 def constant_inputs(graph: Graph) -> tuple[int, ...]:

@@ -54,6 +54,11 @@ class Group:
         """The axes that are reduced."""
         return tuple(axis for axis in self.axes if axis.is_reduction)
 
+    @property
+    def is_scatter(self) -> bool:
+        """True if a member updates memory at indices that are read."""
+        return any(member.nest.scatter is not None for member in self.members)
+
     def size(self) -> Expr:
         """Points of the domain."""
         return product_of([axis.extent for axis in self.axes])

@@ -18,6 +18,7 @@ from optimizer_svc.fusion.alignment import (
     matched_by_order,
 )
 from optimizer_svc.fusion.group import DomainAxis, Group, domain_bounds, joined, moved
+from optimizer_svc.fusion.scan_order import in_scan_order
 
 MAX_STATEMENTS = 400
 """Body length: LLVM's time grows faster than linearly, and registers run out earlier."""
@@ -78,7 +79,8 @@ def _merged(
         place = left.placements.get(value)
         if place is not None and place != index:
             return Refused(f"value {value} is read at other points than the one that makes it")
-    return joined(left, right, alignment.axes)
+    axes = in_scan_order((*left.members, *right.members), alignment.axes, bounds)
+    return axes if isinstance(axes, Refused) else joined(left, right, axes)
 
 
 def _unmatched(producer: Group, consumer: Group, matches: Matches) -> Refused | None:

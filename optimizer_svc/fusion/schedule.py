@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from kernelfarm.ir.graph_ir import Node
 from kernelfarm.ir.program_ir import BufferKind
 from optimizer_svc.analysis.extents import likely_elems
-from optimizer_svc.analysis.graph_facts import operands
+from optimizer_svc.analysis.graph_facts import operands, scatter_bases
 from optimizer_svc.fusion.dependences import Dependences
 from optimizer_svc.fusion.group import Group, seed_group
 from optimizer_svc.nest import Nest
@@ -28,6 +28,7 @@ class Schedule:
         self.hints = {s.name: s.hint for s in chosen.facts.graph.symbols if s.hint is not None}
         self._readers: dict[int, set[int]] = {}
         self._operand_sources = {view.source for view in chosen.operand_views.values()}
+        self._bases = scatter_bases(chosen.facts)
         self._fill(nests)
 
     def reading(self, value: int) -> frozenset[int]:
@@ -37,7 +38,7 @@ class Schedule:
     def is_stored(self, value: int) -> bool:
         """True if somebody outside the group that makes a value needs it in memory."""
         kind = self.chosen.storages[value].kind
-        if kind is BufferKind.OUTPUT or value in self._operand_sources:
+        if kind is BufferKind.OUTPUT or value in self._operand_sources or value in self._bases:
             return True
         return any(reader != self.maker[value] for reader in self._readers.get(value, ()))
 
@@ -77,7 +78,10 @@ class Schedule:
     def _add_group(self, position: int, nest: Nest) -> None:
         group = self.groups[position] = seed_group(nest, position)
         reads = [value for value, _ in group.reads]
-        self.dependences.add(position, (self.maker[v] for v in reads if v in self.maker))
+        needed = list(reads)
+        if nest.scatter is not None:
+            needed.append(operands(self.chosen.facts.producers[nest.value])[0])
+        self.dependences.add(position, (self.maker[v] for v in needed if v in self.maker))
         for value in reads:
             self._readers.setdefault(value, set()).add(position)
         self.maker[nest.value] = position

@@ -18,6 +18,7 @@ from kernelfarm.ir.loop_ir import (
     Reduce,
     Statement,
     Store,
+    StoreMode,
 )
 from kernelfarm.ir.simplify import Bounds, Range
 from kernelfarm.ir.symbolic import ONE, ZERO, Expr, symbol
@@ -28,6 +29,7 @@ from optimizer_svc.lowering.nest_body import NestBody
 from optimizer_svc.nest import (
     NestStatement,
     Read,
+    substituted,
     varying_numbers,
     with_indices,
     with_operands,
@@ -42,6 +44,9 @@ class Draft:
     values: tuple[int, ...]
 
 
+_ORDER = (Access.READ, Access.READ_WRITE, Access.WRITE)
+
+
 def assemble_kernel(
     group: Group, storages: Mapping[int, Storage], stored: Collection[int], sizes: Bounds
 ) -> Draft:
@@ -54,9 +59,12 @@ def assemble_kernel(
     for number, statement in enumerate(body.statements):
         numbers[number] = writer.add(statement, numbers)
         for value in body.made_by(number):
-            if value in stored:
+            if value in body.scattered:
+                index, mode = body.scattered[value]
+                writer.scatter(value, index, numbers[number], mode)
+            elif value in stored:
                 writer.store(value, group.placements[value], numbers[number])
-    ordered = sorted(writer.params.items(), key=lambda item: item[1].access is Access.WRITE)
+    ordered = sorted(writer.params.items(), key=lambda item: _ORDER.index(item[1].access))
     kernel = Kernel(
         name="fused",
         params=tuple(param for _, param in ordered),
@@ -87,6 +95,7 @@ class _GroupBody:
         self._storages = storages
         self._bounds = domain_bounds(sizes, group.axes)
         self._values: dict[int, int] = {}
+        self.scattered: dict[int, tuple[tuple[Expr, ...], StoreMode]] = {}
         self._reduced = [axis.name for axis in group.reduction]
 
     @property
@@ -104,7 +113,13 @@ class _GroupBody:
         for statement in member.nest.body:
             moved = with_operands(with_indices(statement, places, self._bounds), numbers)
             numbers.append(self._add(moved, places))
-        self._values[member.nest.value] = numbers[member.nest.result]
+        nest = member.nest
+        self._values[nest.value] = numbers[nest.result]
+        if nest.scatter is not None:
+            self.scattered[nest.value] = (
+                substituted(nest.index, places, self._bounds),
+                nest.scatter,
+            )
 
     def _add(self, statement: NestStatement, places: dict[str, Expr]) -> int:
         body = self._body
@@ -124,12 +139,18 @@ class _GroupBody:
             case IndexValue(dtype=dtype, expr=expr):
                 return body.index_value(expr, dtype)
             case Read(value=value):
-                return body.add(statement, self._storages[value].dtype)
+                return body.add(self._at_place(statement), self._storages[value].dtype)
             case Reduce(operand=operand):
                 varying = replace(statement, operand=self._varying(operand))
                 return body.add(varying, statement.dtype)
             case _:
                 return body.add(statement, statement.dtype)
+
+    def _at_place(self, read: Read) -> Read:
+        """The read without the axes that it does not move along: those of stride 0."""
+        strides = self._storages[read.value].strides
+        index = zip(read.index, strides, strict=True)
+        return replace(read, index=tuple(ZERO if step is ZERO else part for part, step in index))
 
     def _varying(self, operand: int) -> int:
         """The operand of a reduction as a value that varies over its axes, which it must be."""
@@ -164,6 +185,11 @@ class _Writer:
         """Appends the store of a value."""
         param = self._param(value, "out", Access.WRITE)
         self.body.append(Store(param.name, self._position(value, index), number))
+
+    def scatter(self, value: int, index: tuple[Expr, ...], number: int, mode: StoreMode) -> None:
+        """Appends an update of a value's memory."""
+        param = self._param(value, "inout", Access.READ_WRITE)
+        self.body.append(Store(param.name, self._position(value, index), number, mode))
 
     def _param(self, value: int, kind: str, access: Access) -> Param:
         found = self.params.get(value)

@@ -6,7 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from kernelfarm.ir.graph_ir import SizeSymbol
-from kernelfarm.ir.loop_ir import Compute, Indirect, Kernel, Load, Reduce, Statement
+from kernelfarm.ir.loop_ir import (
+    Compute,
+    Indirect,
+    Kernel,
+    Load,
+    Reduce,
+    Scan,
+    Store,
+    scattering_stores,
+)
 from kernelfarm.ir.symbolic import Expr, symbol
 from optimizer_svc.kernels.rewrite_indices import all_exprs, rewrite_indices
 
@@ -36,16 +45,16 @@ def named_kernel(kernel: Kernel, digest: str) -> Kernel:
     """The kernel under a name made of its main operations and (a part of) its digest."""
     room = MAX_NAME_CHARS - len(digest) - 1
     stem = "fused"
-    for op in _main_ops(kernel.body):
+    for op in _main_ops(kernel):
         if len(stem) + len(op) + 1 <= room:
             stem = f"{stem}_{op}"
     return replace(kernel, name=f"{stem}_{digest}")
 
 
-def _main_ops(body: tuple[Statement, ...]) -> list[str]:
+def _main_ops(kernel: Kernel) -> list[str]:
     """What says most about the kernel, each once, in the body's order."""
-    ops = list(dict.fromkeys(_ops(body))) or ["copy"]
-    reductions = {s.op for s in body if isinstance(s, Reduce)}
+    ops = list(dict.fromkeys(_ops(kernel))) or ["copy"]
+    reductions = {s.op for s in kernel.body if isinstance(s, Reduce | Scan)} | {"scatter"}
 
     def interest(op: str) -> int:
         return 0 if op in reductions else 2 if op in _ARITHMETIC else 3 if op in _GLUE else 1
@@ -55,12 +64,18 @@ def _main_ops(body: tuple[Statement, ...]) -> list[str]:
     return [op for op in ops if op in telling]
 
 
-def _ops(body: tuple[Statement, ...]) -> Iterator[str]:
-    for statement in body:
+def _ops(kernel: Kernel) -> Iterator[str]:
+    scatters = scattering_stores(kernel)
+    scattered = {
+        name for n in scatters if isinstance(s := kernel.body[n], Store) for name in s.index.symbols
+    }
+    for number, statement in enumerate(kernel.body):
         match statement:
-            case Compute(op=op) | Reduce(op=op):
+            case Compute(op=op) | Reduce(op=op) | Scan(op=op):
                 yield op
-            case Indirect():
+            case Indirect(symbol=symbol) if symbol not in scattered:
                 yield "gather"
+            case Store() if number in scatters:
+                yield "scatter"
             case Load() | _:
                 continue

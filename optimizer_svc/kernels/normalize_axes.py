@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kernelfarm.ir.loop_ir import Axis, Kernel, Reduce, Store
+from kernelfarm.ir.loop_ir import (
+    Axis,
+    Kernel,
+    Store,
+    StoreMode,
+    is_ordered_reduction,
+    scattering_stores,
+)
 from kernelfarm.ir.simplify import Bounds, Range, simplify
 from kernelfarm.ir.symbolic import ONE, ZERO, Expr, symbol
 from optimizer_svc.kernels.rewrite_indices import accesses, body_indices, rewrite_indices
@@ -22,7 +29,7 @@ def normalize_axes(kernel: Kernel, sizes: Bounds) -> Kernel:
     """The same kernel over its canonical axes."""
     ordered = replace(
         kernel,
-        outer=_ordered(kernel, kernel.outer),
+        outer=_ordered_outer(kernel),
         reduction=_ordered_reduction(kernel),
     )
     merged, outer = _merge_neighbours(ordered, ordered.outer)
@@ -31,9 +38,17 @@ def normalize_axes(kernel: Kernel, sizes: Bounds) -> Kernel:
     return _simplified(_renamed(merged), sizes)
 
 
+def _ordered_outer(kernel: Kernel) -> tuple[Axis, ...]:
+    # Of several updates of one element the last in the graph's own order wins.
+    stores = (kernel.body[number] for number in scattering_stores(kernel))
+    if any(isinstance(s, Store) and s.mode is StoreMode.SET for s in stores):
+        return kernel.outer
+    return _ordered(kernel, kernel.outer)
+
+
 def _ordered_reduction(kernel: Kernel) -> tuple[Axis, ...]:
-    # Arg-reductions count their axes in order, so these may not change places.
-    if any(isinstance(s, Reduce) and s.op.startswith("arg") for s in kernel.body):
+    # Arg-reductions and scans count their axes in order, so these may not change places.
+    if any(is_ordered_reduction(s) for s in kernel.body):
         return kernel.reduction
     return _ordered(kernel, kernel.reduction)
 

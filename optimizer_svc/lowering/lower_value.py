@@ -72,6 +72,12 @@ class ValueLowering:
             return self.value(*self._step_through_view(value, index, scope), scope)
         return self._by_rule(value, index, scope)
 
+    def scattered_index(self, node: Node, index: Index) -> Index:
+        """Which element of a scatter's result the update at an index goes to."""
+        base, *picks, _ = operands(node)
+        shape = self.facts.types[base].shape
+        return self._picked(shape, node, tuple(picks), index, self.everywhere())
+
     def note(self, node: Node) -> None:
         """Remembers which captured operators the nest stands for."""
         for origin in node.origins:
@@ -194,15 +200,21 @@ class ValueLowering:
 
     def _gather_nd(self, node: Node, index: Index, scope: Scope) -> int:
         table, *picks = operands(node)
-        dims, rank = ints_attr(node, "dims"), self.facts.types[picks[0]].rank
         shape = self.facts.types[table].shape
+        at = self._picked(shape, node, tuple(picks), index, scope)
+        return self.value(table, at, scope)
+
+    def _picked(
+        self, shape: Index, node: Node, picks: tuple[int, ...], index: Index, scope: Scope
+    ) -> Index:
+        """The index in a tensor whose axes `dims` are picked by values, which come first."""
+        dims, rank = ints_attr(node, "dims"), self.facts.types[picks[0]].rank
         parts: dict[int, Expr] = {}
         for dim, pick in zip(dims, picks, strict=True):
             number = self.value(pick, index[:rank], scope)
             parts[dim] = self._indirect(number, shape[dim], scope)
         rest = iter(index[rank:])
-        at = tuple(parts[axis] if axis in parts else next(rest) for axis in range(len(shape)))
-        return self.value(table, at, scope)
+        return tuple(parts[axis] if axis in parts else next(rest) for axis in range(len(shape)))
 
     def _gather_along(self, node: Node, index: Index, scope: Scope) -> int:
         table, picks = operands(node)

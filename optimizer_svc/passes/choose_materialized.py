@@ -1,9 +1,9 @@
 """Decides which values lie in memory, where outputs go, and what extern operands look like.
 
-Forced: outputs, reductions, scans, and operands of extern nodes that are no strided view of
-something that lies in memory. By cost: values whose recomputation by several readers would read or
-compute too much. A value chosen by cost is a place where loops may be cut, not a store: if all its
-readers end in the kernel that makes it, it stays in a register.
+Forced: outputs, reductions, scans, scatters with their bases, and operands of extern nodes that are
+no strided view of something that lies in memory. By cost: values whose recomputation by several
+readers would read or compute too much. A value chosen by cost is a place where loops may be cut,
+not a store: if all its readers end in the kernel that makes it, it stays in a register.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from optimizer_svc.analysis.extents import is_single, likely_elems
 from optimizer_svc.analysis.graph_facts import (
     GATHER_OPS,
     REDUCE_OPS,
+    SCAN_OPS,
     VIEW_OPS,
     GraphFacts,
     graph_facts,
@@ -57,7 +58,7 @@ _OPS_OF_ANY_STRIDES = frozenset(
 Others may rely on a contiguous last axis without checking it (attention kernels do); the captured
 graph had one where a copy stood that Prims do not show.
 """
-_EXPANDING = GATHER_OPS | {"broadcast_in_dim", "cumsum", "window"}
+_EXPANDING = GATHER_OPS | {"broadcast_in_dim", "window"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ def choose_materialized(graph: Graph) -> Materialization:
     storages = given_storages(facts)
     aliases = output_aliases(facts, storages)
     _place_outputs(facts, storages, aliases)
+    _place_scatters(facts, storages)
     views = _operand_views(facts, storages)
     _place_costly(facts, storages)
     members = [v for v, s in storages.items() if not facts.is_storage(v)]
@@ -114,6 +116,19 @@ def _place_outputs(
         if isinstance(arg, Ref) and arg.value in facts.types and position not in aliases:
             kind = tensor or facts.types[arg.value]
             storages[arg.value] = storage_of(arg.value, BufferKind.OUTPUT, kind, position)
+
+
+def _place_scatters(facts: GraphFacts, storages: dict[int, Storage]) -> None:
+    """Gives each scatter and its base one piece of memory: the updates change it in place.
+
+    Backwards, so that a chain of scatters ends up where the last one belongs.
+    """
+    for node in reversed(facts.graph.nodes):
+        if node.op != "scatter":
+            continue
+        value, base = node.results[0], operands(node)[0]
+        storages.setdefault(value, _temporary(facts, value))
+        storages[base] = storages[value]
 
 
 def _output_view(
@@ -188,7 +203,7 @@ def _place_costly(facts: GraphFacts, storages: dict[int, Storage]) -> None:
             _place_expanded(facts, storages, node, costs, hints)
         if value in storages or node.op in VIEW_OPS:
             continue
-        is_forced = node.op in REDUCE_OPS or node.op == "cumsum"
+        is_forced = node.op in REDUCE_OPS or node.op in SCAN_OPS
         if is_forced or cost.ops > MAX_OPS_INLINE or (uses[value] > 1 and _is_costly(cost)):
             storages[value] = _temporary(facts, value)
 
@@ -228,8 +243,6 @@ def _place_expanded(
     cost = costs[base]
     after = likely_elems(node.types[0].shape, hints)
     before = likely_elems(facts.types[base].shape, hints)
-    if node.op == "cumsum":
-        after *= likely_elems(node.types[0].shape, hints)
     is_dear = cost.heavy > 0 or cost.ops > MAX_OPS_EXPANDED
     if is_dear and after >= MIN_ELEMS_EXPANDED and after >= 2 * before:
         storages[base] = _temporary(facts, base)

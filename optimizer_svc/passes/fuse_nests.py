@@ -122,6 +122,8 @@ class _Fuser:
         if _is_path_around(schedule.dependences, first, second):
             return Refused("another kernel or extern step lies between them")
         a, b = schedule.groups[first], schedule.groups[second]
+        if a.is_scatter or b.is_scatter:
+            return Refused("a scatter is done only when its kernel is")
         if len(schedule.memory_values(a) | schedule.memory_values(b)) > MAX_PARAMS:
             return Refused(f"more than {MAX_PARAMS} buffers")
         return merge_groups(self._context, a, b)

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from kernelfarm.dtypes import DType
 from kernelfarm.errors import InternalError
 from kernelfarm.ir.graph_ir import Node
-from kernelfarm.ir.loop_ir import Axis, Reduce
+from kernelfarm.ir.loop_ir import Axis, Reduce, Scan, StoreMode
+from kernelfarm.ir.prim_rules import scan_result_dtype
 from kernelfarm.ir.simplify import Bounds, Range
 from kernelfarm.ir.symbolic import ONE, ZERO, Expr, symbol
 from optimizer_svc.analysis.extents import is_empty
-from optimizer_svc.analysis.graph_facts import REDUCE_OPS, int_attr, ints_attr, operands
+from optimizer_svc.analysis.graph_facts import (
+    REDUCE_OPS,
+    SCAN_OPS,
+    int_attr,
+    ints_attr,
+    operands,
+)
 from optimizer_svc.analysis.index_maps import Index
 from optimizer_svc.lowering.lower_value import ValueLowering
 from optimizer_svc.lowering.nest_body import NestBody
 from optimizer_svc.nest import Nest
 from optimizer_svc.passes.choose_materialized import Materialization
 
+SCANNED = "r0"
+"""The axis of a nest along which a scan runs."""
 _IDENTITIES: dict[str, float] = {"sum": 0, "prod": 1, "any": 0, "all": 1}
 
 
@@ -28,10 +36,17 @@ def lower_nests(chosen: Materialization) -> tuple[Nest, ...]:
 
 def _lowered(chosen: Materialization, value: int) -> Nest:
     node = chosen.facts.producers[value]
+    if node.op == "scatter":
+        return _scattered(chosen, node)
     storage = chosen.storages[value]
+    scanned = int_attr(node, "dim") if node.op in SCAN_OPS else None
     axes: list[Axis] = []
     index: list[Expr] = []
-    for extent, stride in zip(storage.shape, storage.strides, strict=True):
+    for number, extent in enumerate(storage.shape):
+        stride = storage.strides[number]
+        if number == scanned and extent is not ONE:
+            index.append(symbol(SCANNED))
+            continue
         if extent is ONE or stride is ZERO:  # elements that share their place are stored once
             index.append(ZERO)
             continue
@@ -63,9 +78,9 @@ def _bounds(sizes: Bounds, axes: tuple[Axis, ...]) -> Bounds:
 
 
 def _reduction_axes(chosen: Materialization, node: Node) -> tuple[Axis, ...]:
-    if node.op == "cumsum":
+    if node.op in SCAN_OPS:
         extent = node.types[0].shape[int_attr(node, "dim")]
-        return () if extent is ONE else (Axis("r0", extent),)
+        return () if extent is ONE else (Axis(SCANNED, extent),)
     if node.op not in REDUCE_OPS:
         return ()
     shape = chosen.facts.types[operands(node)[0]].shape
@@ -77,7 +92,7 @@ def _reduction_axes(chosen: Materialization, node: Node) -> tuple[Axis, ...]:
 
 
 def _result(lowering: ValueLowering, node: Node, index: Index, reduction: tuple[Axis, ...]) -> int:
-    if node.op == "cumsum":
+    if node.op in SCAN_OPS:
         lowering.note(node)
         return _scan(lowering, node, index, reduction)
     if node.op in REDUCE_OPS:
@@ -117,17 +132,41 @@ def _empty_reduction(body: NestBody, node: Node) -> int:
 
 
 def _scan(lowering: ValueLowering, node: Node, index: Index, reduction: tuple[Axis, ...]) -> int:
-    """A running sum as, for each element, the sum of what lies before it."""
-    body, dim = lowering.body, int_attr(node, "dim")
+    body, dtype = lowering.body, node.types[0].dtype
+    element = lowering.value(operands(node)[0], index, lowering.everywhere())
     if not reduction:
-        return lowering.value(operands(node)[0], index, lowering.everywhere())
-    (axis,) = reduction
-    at = (*index[:dim], symbol(axis.name), *index[dim + 1 :])
-    element = lowering.value(operands(node)[0], at, lowering.everywhere())
-    element = body.convert(element, body.dtypes[element].compute_dtype)
-    wide = body.dtypes[element]
-    here, last = body.index_value(symbol(axis.name)), body.index_value(index[dim])
-    is_before = body.compute("le", (here, last), DType.BOOL)
-    zero = body.literal(wide, 0)
-    part = body.compute("where", (is_before, element, zero), wide)
-    return body.convert(body.add(Reduce("sum", part, wide), wide), node.types[0].dtype)
+        return body.literal(dtype, 0) if node.op.endswith("_index") else element
+    wide = body.dtypes[element].compute_dtype
+    result = scan_result_dtype(node.op, wide)
+    scanned = body.add(Scan(node.op, body.convert(element, wide), result), result)
+    return body.convert(scanned, dtype)
+
+
+def _scattered(chosen: Materialization, node: Node) -> Nest:
+    """The updates of a scatter; the base has been written to the value's memory before."""
+    updates = operands(node)[-1]
+    facts, value = chosen.facts, node.results[0]
+    axes: list[Axis] = []
+    at: list[Expr] = []
+    for extent in facts.types[updates].shape:
+        if extent is ONE:
+            at.append(ZERO)
+            continue
+        axis = Axis(f"x{len(axes)}", extent)
+        axes.append(axis)
+        at.append(symbol(axis.name))
+    lowering = ValueLowering(facts, chosen.storages, _bounds(facts.bounds, tuple(axes)))
+    lowering.note(node)
+    index = lowering.scattered_index(node, tuple(at))
+    result = lowering.value(updates, tuple(at), lowering.everywhere())
+    return Nest(
+        value=value,
+        dtype=node.types[0].dtype,
+        axes=tuple(axes),
+        index=index,
+        reduction=(),
+        body=tuple(lowering.body.statements),
+        result=result,
+        origins=tuple(lowering.origins),
+        scatter=StoreMode(node.attr("mode")),
+    )

@@ -145,6 +145,7 @@ class _PlanWriter:
 
     def _used(self, value: int, number: int | None) -> str:
         """The name of a value's buffer, which is in use at a step (None: by an output)."""
+        value = self._chosen.storages[value].value  # a scatter shares its base's memory
         if value not in self._buffers:
             self._buffers[value] = self._new_buffer(value)
         if number is not None:

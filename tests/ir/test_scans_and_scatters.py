@@ -162,7 +162,8 @@ def test_scatters_of_a_kernel_update_point_by_point() -> None:
 def test_a_scatter_counts_points_over_which_nothing_varies(pairs: list[tuple[int, int]]) -> None:
     kernel = parse_kernel(
         "kernel k\nsize n from 0\nparam in at: i64[n]\nparam in by: i64[n]\n"
-        "param inout sums: i64[5]\nfor i in n\nfor twice in 2\n  %0: i64 = load at[i]\n  k = indirect %0 in 5\n"
+        "param inout sums: i64[5]\nfor i in n\nfor twice in 2\n  %0: i64 = load at[i]\n"
+        "  k = indirect %0 in 5\n"
         "  %2: i64 = load by[i]\n  store add sums[k] = %2\n"
     )
     verify_kernel(kernel)
@@ -186,7 +187,12 @@ RUNNING = (GOLDEN / "running.kernel").read_text()
     ("text", "old", "new", "message"),
     [
         (HISTOGRAM, "inout total", "out total", "scatters to total, which is only written"),
-        (HISTOGRAM + "  store total[0] = %2\n", "x", "x", "accesses total, to which statement 3"),
+        (
+            HISTOGRAM + "  store total[4*bin + k] = %2\n",
+            "x",
+            "x",
+            "accesses total, to which statement 3",
+        ),
         (HISTOGRAM, "= %2\n", "= %0\n", "stores i64 to total; expected f32"),
         (
             HISTOGRAM.replace("f32", "f16"),

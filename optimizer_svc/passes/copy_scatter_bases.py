@@ -1,0 +1,44 @@
+"""Gives every scatter a base that nobody else reads, so that its memory can be updated in place.
+
+A base that a kernel makes for the scatter alone is taken as it is; any other is copied (`convert`
+to the same type).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelfarm.ir.graph_ir import Graph, Node, Ref, TensorType
+from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands, outputs_read
+
+
+def copy_scatter_bases(graph: Graph) -> Graph:
+    """The graph in which the first operand of every scatter has no other use."""
+    if not any(node.op == "scatter" for node in graph.nodes):
+        return graph
+    facts = graph_facts(graph)
+    returned = frozenset(outputs_read(graph))
+    fresh = 1 + max([*facts.types, *(i.value for i in graph.inputs)], default=0)
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if node.op == "scatter" and not _is_own(facts, node, returned):
+            base = operands(node)[0]
+            nodes.append(_copy(node, base, facts.types[base], fresh))
+            nodes.append(replace(node, args=(Ref(fresh), *node.args[1:])))
+            fresh += 1
+        else:
+            nodes.append(node)
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _is_own(facts: GraphFacts, node: Node, returned: frozenset[int]) -> bool:
+    base, *others = operands(node)
+    is_ours = not facts.is_storage(base) and not facts.is_view(base)
+    is_alone = len(facts.consumers[base]) == 1 and base not in others and base not in returned
+    return is_ours and is_alone
+
+
+def _copy(node: Node, base: int, tensor: TensorType, value: int) -> Node:
+    kind = TensorType(tensor.dtype, tensor.shape)
+    attrs = (("dtype", tensor.dtype),)
+    return Node("convert", (Ref(base),), attrs, (value,), (kind,), node.origins, node.location)
