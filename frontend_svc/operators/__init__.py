@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from frontend_svc.operators import (
     activation,
+    activation_gradients,
     adaptive_pooling,
     arithmetic,
     bitwise,
+    class_losses,
     comparison,
     contractions,
     conversion,
@@ -20,6 +22,7 @@ from frontend_svc.operators import (
     indexing,
     joining,
     losses,
+    norm_training,
     normalization,
     padding,
     pointwise,
@@ -45,9 +48,11 @@ from frontend_svc.operators.values import Tensor
 
 FAMILIES = (
     activation,
+    activation_gradients,
     adaptive_pooling,
     arithmetic,
     bitwise,
+    class_losses,
     comparison,
     contractions,
     conversion,
@@ -58,6 +63,7 @@ FAMILIES = (
     indexing,
     joining,
     losses,
+    norm_training,
     normalization,
     padding,
     pointwise,

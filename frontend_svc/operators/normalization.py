@@ -29,7 +29,7 @@ def native_layer_norm(
     centered, mean, variance = moments_of(op, op.widened(input), axes)
     rstd = op.prim("rsqrt", op.apply("add", variance, eps))
     result = _scaled(op, op.apply("mul", centered, rstd), weight, bias)
-    dtype = _statistics_dtype(op, input)
+    dtype = statistics_dtype(op, input)
     return op.convert(result, input.dtype), op.convert(mean, dtype), op.convert(rstd, dtype)
 
 
@@ -43,7 +43,7 @@ def fused_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """x / sqrt(mean(x * x) + eps) over the last axes, and the 1/sqrt used."""
     result, rstd = _rms_norm(op, input, normalized_shape, weight, eps)
-    return result, op.convert(rstd, _statistics_dtype(op, input))
+    return result, op.convert(rstd, statistics_dtype(op, input))
 
 
 @decomposes("aten.rms_norm.default")
@@ -78,7 +78,7 @@ def native_group_norm(  # noqa: PLR0913, PLR0917  # the operator's own parameter
     rstd = op.prim("rsqrt", op.apply("add", variance, eps))
     result = op.reshape(op.apply("mul", centered, rstd), input.shape)
     result = _scaled(op, result, _per_channel(op, input, weight), _per_channel(op, input, bias))
-    dtype = _statistics_dtype(op, input)
+    dtype = statistics_dtype(op, input)
     shape = (N, as_extent(group))
     return (
         op.convert(result, input.dtype),
@@ -100,12 +100,12 @@ def batch_norm_no_training(  # noqa: PLR0913, PLR0917  # the operator's own para
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Normalization by the running statistics; the saved statistics are empty."""
     x = op.widened(input)
-    mean = op.widened(_channel_operand(op, input, running_mean))
-    variance = op.widened(_channel_operand(op, input, running_var))
+    mean = op.widened(channel_operand(op, input, running_mean))
+    variance = op.widened(channel_operand(op, input, running_var))
     rstd = op.prim("rsqrt", op.apply("add", variance, eps))
     result = op.apply("mul", op.apply("sub", x, mean), op.convert(rstd, x.dtype))
     result = _scaled(op, result, _per_channel(op, input, weight), _per_channel(op, input, bias))
-    empty = op.full(0.0, _statistics_dtype(op, input), (ZERO,))
+    empty = op.full(0.0, statistics_dtype(op, input), (ZERO,))
     return op.convert(result, input.dtype), empty, empty
 
 
@@ -194,10 +194,10 @@ def _numel(x: Tensor) -> Expr:
 
 
 def _per_channel(op: Lowering, x: Tensor, parameter: Tensor | None) -> Tensor | None:
-    return None if parameter is None else _channel_operand(op, x, parameter)
+    return None if parameter is None else channel_operand(op, x, parameter)
 
 
-def _channel_operand(op: Lowering, x: Tensor, parameter: Tensor) -> Tensor:
+def channel_operand(op: Lowering, x: Tensor, parameter: Tensor) -> Tensor:
     """A vector with one element per channel (axis 1), placed to broadcast over the rest."""
     channels = x.shape[1] if x.rank >= 2 else ZERO
     if parameter.rank != 1 or not op.extents.is_same(parameter.shape[0], channels):
@@ -207,7 +207,7 @@ def _channel_operand(op: Lowering, x: Tensor, parameter: Tensor) -> Tensor:
     return op.reshape(parameter, (channels, *([ONE] * (x.rank - 2))))
 
 
-def _statistics_dtype(op: Lowering, x: Tensor) -> DType:
+def statistics_dtype(op: Lowering, x: Tensor) -> DType:
     """The type of saved statistics: PyTorch's kernels keep the operand's, or its computing type."""
     stated = op.stated[1].dtype if len(op.stated) > 1 else x.dtype
     return stated if stated in (x.dtype, x.dtype.compute_dtype) else x.dtype
