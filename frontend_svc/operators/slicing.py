@@ -44,7 +44,7 @@ def select(op: Lowering, self: Tensor, dim: int, index: Expr) -> Tensor:
     return op.reshape(part, (*self.shape[:axis], *self.shape[axis + 1 :]))
 
 
-@decomposes("aten.split.Tensor")
+@decomposes("aten.split.Tensor", "aten.unsafe_split.Tensor")
 def split(op: Lowering, self: Tensor, split_size: Expr, dim: int = 0) -> tuple[Tensor, ...]:
     """Consecutive parts of one size; the last may be shorter."""
     axis = _axis(self, dim)
@@ -56,7 +56,11 @@ def split(op: Lowering, self: Tensor, split_size: Expr, dim: int = 0) -> tuple[T
     raise InvalidGraphError(f"parts of {split_size}; expected 1 or more")
 
 
-@decomposes("aten.split_with_sizes.default", "aten.split_with_sizes_copy.default")
+@decomposes(
+    "aten.split_with_sizes.default",
+    "aten.split_with_sizes_copy.default",
+    "aten.unsafe_split_with_sizes.default",
+)
 def split_with_sizes(
     op: Lowering, self: Tensor, split_sizes: tuple[Expr, ...], dim: int = 0
 ) -> tuple[Tensor, ...]:
