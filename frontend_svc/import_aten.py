@@ -20,6 +20,7 @@ from frontend_svc.operators import (
     Tensor,
     text_of,
 )
+from frontend_svc.operators.memory import read_memory
 from frontend_svc.report import Note, Outcome
 from kernelfarm.errors import InvalidGraphError, VerificationError
 from kernelfarm.ir.builder import GraphBuilder
@@ -76,6 +77,11 @@ class _Importer:
         self._notes: list[Note] = []
         self._externs: dict[int, str] = {}
         self._inputs = frozenset(source.value for source in graph.inputs)
+        self._layouts = {
+            value: tensor
+            for node in graph.nodes
+            for value, tensor in zip(node.results, node.types, strict=True)
+        }
         for source in graph.inputs:
             value = self._builder.add_input(source.kind, source.name)
             tensor = tensor_type_of(source)
@@ -137,8 +143,8 @@ class _Importer:
         return self._lowering.reshape(result, stated.shape)
 
     def _send(self, index: int, node: Node, operator: ExternOperator | None, reason: str) -> None:
-        if operator is not None and operator.reads_memory:
-            self._check_reads_input(node)
+        if operator is not None and operator.reads_memory and self._is_view(node):
+            return
         operands = [self._operand(value) for value in uses_of(node)]
         if operator is not None and operator.check is not None:
             self._check_extern(node, operator, [operand.type for operand in operands])
@@ -166,10 +172,19 @@ class _Importer:
         if not is_same or len(node.types) != 1:
             raise _contradiction(0, stated, expected)
 
-    def _check_reads_input(self, node: Node) -> None:
-        # Inputs come as they lie in the framework's memory; values between have no layout.
-        if next(uses_of(node), None) not in self._inputs:
-            raise InvalidGraphError("reads the memory of a computed value; expected an input's")
+    def _is_view(self, node: Node) -> bool:
+        """Lowers what addresses memory to views if the operand's layout allows it.
+
+        Inputs are left to the framework: they come as they lie in its memory.
+        """
+        source = next(uses_of(node), None)
+        if source is None or source in self._inputs:
+            return False
+        self._lowering.stated = node.types
+        found = read_memory(self._lowering, node, self._operand(source), self._layouts[source])
+        if found is not None:
+            self._define(node, 0, found)
+        return found is not None
 
     def _operand(self, value: int) -> Tensor:
         found = self._values.get(value)

@@ -116,7 +116,7 @@ class ExternOperator:
 
     `reason` says why; `check`, where there is one, gives the result's type from the operands.
     `reads_memory` marks results that depend on how the first operand lies in memory, not only on
-    its elements: such an operator may be applied to the graph's inputs alone.
+    its elements: views of computed values are found where the stated layout allows it.
     """
 
     name: str

@@ -16,10 +16,12 @@ from torch import fx
 from torch._higher_order_ops.effects import new_token_tensor, with_effects
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from kernelfarm.client.capture_aliases import share_outputs
 from kernelfarm.client.capture_constants import constant_of, travels_with_the_graph
 from kernelfarm.client.capture_locations import LocationTable
 from kernelfarm.client.capture_sizes import SizeReader
-from kernelfarm.client.captured import Captured, UnsupportedGraphError
+from kernelfarm.client.capture_storages import StorageMakers, read_from_makers
+from kernelfarm.client.captured import Captured, HandedOut, UnsupportedGraphError
 from kernelfarm.client.torch_dtypes import dtype_from_torch
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelfarmError
@@ -66,8 +68,11 @@ class _Capture:
         self._traced: list[fx.Node] = []
         self._devices: set[torch.device] = set()
         self._position = 0
+        self._makers = StorageMakers(module.graph)
+        self._handed_out: tuple[HandedOut, ...] = ()
 
     def run(self) -> Captured:
+        read_from_makers(self._module.graph, self._makers)
         outputs: tuple[Arg, ...] = ()
         types: tuple[TensorType | None, ...] = ()
         visit: dict[str, Callable[[fx.Node], None]] = {
@@ -112,7 +117,9 @@ class _Capture:
             types,
             self._locations.texts(),
         )
-        return Captured(graph, tuple(self._sources), tuple(self._traced), self._device())
+        return Captured(
+            graph, tuple(self._sources), tuple(self._traced), self._device(), self._handed_out
+        )
 
     def _check_symbols_are_told(self, needed: set[str]) -> None:
         for source in self._inputs:
@@ -228,6 +235,7 @@ class _Capture:
     def _outputs(self, node: fx.Node) -> tuple[tuple[Arg, ...], tuple[TensorType | None, ...]]:
         returned = node.args[0]
         items = returned if isinstance(returned, tuple | list) else (returned,)
+        items, self._handed_out = share_outputs(items, self._makers, self._sizes)
         return (
             tuple(self._arg(item) for item in items),
             tuple(self._output_type(item) for item in items),

@@ -9,6 +9,7 @@ from torch import fx
 
 from kernelfarm.errors import KernelfarmError
 from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.ir.symbolic import Expr
 
 
 class UnsupportedGraphError(KernelfarmError):
@@ -26,17 +27,36 @@ class NotRunnableHereError(KernelfarmError):
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """A view of an output of the graph; strides and offset in elements, from its first one."""
+
+    shape: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+    offset: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOut:
+    """What the module returns at one place: output `number` of the graph, or a window on it."""
+
+    number: int
+    window: Window | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Captured:
     """A graph as it is sent, and the way back from it to the traced module.
 
     `sources` has one entry for each of the graph's inputs: the position of the traced module's
     argument, or a tensor that the module holds. `nodes` has the traced node of each graph node.
+    `handed_out` has what the module returns, in its order.
     """
 
     graph: Graph
     sources: tuple[int | torch.Tensor, ...]
     nodes: tuple[fx.Node, ...]
     device: torch.device
+    handed_out: tuple[HandedOut, ...]
 
     @property
     def is_trivial(self) -> bool:

@@ -10,15 +10,13 @@ from torch import fx
 from torch._higher_order_ops.effects import with_effects
 
 from kernelfarm.client.capture_sizes import SizeReader
+from kernelfarm.client.capture_storages import MEMORY_READERS
 from kernelfarm.errors import InvalidGraphError
 
 Tensors = Sequence[torch.Tensor]
 Results = tuple[torch.Tensor | None, ...]
 
-RELOCATED_OPS = frozenset({"aten.as_strided", "aten.as_strided_scatter", "aten.as_strided_copy"})
-"""Operators whose offset counts from the start of the storage: they need tensors of their own."""
-
-
+Sizes = tuple[int, ...]
 Target = torch._ops.OpOverload | torch._ops.HigherOrderOperator
 """An operator, or `with_effects`, which runs one and passes a token on."""
 
@@ -49,14 +47,14 @@ class ExternNode:
             raise InvalidGraphError(f"node {node.name} is no operator")
         self.target: Target = node.target
         self._count = 0
-        self._were_contiguous: list[bool] = []
+        self._layouts: list[tuple[Sizes, Sizes]] = []
         self._sizes = sizes
         self._reader = SizeReader()
         self._args = [self._template(arg) for arg in node.args]
         # Sorted like the attributes of the graph that was sent: tensors are counted in that order.
         self._kwargs = {key: self._template(node.kwargs[key]) for key in sorted(node.kwargs)}
         self.may_alias = _may_alias(self.target)
-        self.needs_own_storage = str(self.target).rpartition(".")[0] in RELOCATED_OPS
+        self.needs_own_storage = str(self.target).rpartition(".")[0] in MEMORY_READERS
 
     @property
     def tensor_count(self) -> int:
@@ -68,7 +66,11 @@ class ExternNode:
 
         A copy may have made it so, which values do not show, for an operator that relies on it.
         """
-        return self._were_contiguous[number]
+        return is_contiguous(*self._layouts[number])
+
+    def traced_layout(self, number: int) -> tuple[Sizes, Sizes]:
+        """Shape and strides that the trace gave the argument of this number."""
+        return self._layouts[number]
 
     def runner(self) -> Callable[[Tensors], Results]:
         """The node as a function of its tensors that gives all results, flat."""
@@ -120,7 +122,7 @@ class ExternNode:
     def _slot_for(self, traced: torch.Tensor) -> _Slot:
         shape = [self._reader.read(extent).evaluate(self._sizes) for extent in traced.shape]
         strides = [self._reader.read(stride).evaluate(self._sizes) for stride in traced.stride()]
-        self._were_contiguous.append(is_contiguous(shape, strides))
+        self._layouts.append((tuple(shape), tuple(strides)))
         self._count += 1
         return _Slot(self._count - 1)
 
@@ -156,8 +158,10 @@ def _gives_several(target: Target) -> bool:
 def _may_alias(target: Target) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
         return False
-    # Composite operators (`reshape`, `contiguous`) return an argument without declaring it.
+    # Composite operators (`reshape`, `contiguous`) return an argument without declaring it;
+    # `unsafe_split` and its like return views of one, and their name is the only warning.
     schema = target._schema
     name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
-    return composite or any(result.alias_info is not None for result in schema.returns)
+    is_unsafe = "unsafe_" in schema.name
+    return composite or is_unsafe or any(result.alias_info is not None for result in schema.returns)

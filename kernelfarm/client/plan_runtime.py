@@ -19,6 +19,7 @@ from kernelfarm.client.fast_torch import maker
 from kernelfarm.client.plan_check import check_plan, check_sizes
 from kernelfarm.client.plan_inputs import InputReader
 from kernelfarm.client.plan_layout import Layout, Result
+from kernelfarm.client.plan_results import hand_out
 from kernelfarm.client.plan_steps import CallState, StepBuilder
 from kernelfarm.client.plan_symbols import SymbolReader
 from kernelfarm.client.program import LoadedProgram
@@ -93,6 +94,7 @@ class _SizedProgram:
         builder = StepBuilder(program, layout)
         self._steps = builder.build()
         self._results = [_giver(result, builder) for result in layout.results]
+        self._hand_out = hand_out(program.captured, layout.traced_sizes)
         self._arena_views = builder.arena_views
         # Temporaries may all be empty: who looks at them still wants tensors.
         self._arena_bytes = max(layout.arena_bytes, 1 if self._arena_views else 0)
@@ -137,7 +139,8 @@ class _SizedProgram:
         state.tensors = tensors
         for step in self._steps:
             step(state)
-        return [give(state) for give in self._results]
+        outputs = [give(state) for give in self._results]
+        return outputs if self._hand_out is None else self._hand_out(outputs)
 
     def _settle(self, state: CallState, block: torch.Tensor) -> None:
         """Computes addresses and views of the temporaries for another block of memory."""

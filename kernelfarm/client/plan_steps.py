@@ -116,11 +116,22 @@ class StepBuilder:
         view = self._layout.view(step.args[number])
         fetch = self.fetch(view)
         if node.needs_own_storage and view.slot.kind is not BufferKind.INPUT:
-            return lambda state: fetch(state).clone()
+            return self._own_storage(fetch, node, number)
         is_promised = node.was_contiguous(number) and not step.is_contraction
         if is_promised and not is_contiguous(view.shape, view.strides):
             return lambda state: fetch(state).contiguous()
         return fetch
+
+    def _own_storage(self, fetch: Fetch, node: ExternNode, number: int) -> Fetch:
+        # The offset counts in the layout that was traced, whichever one the plan chose.
+        shape, strides = node.traced_layout(number)
+
+        def take(state: CallState) -> torch.Tensor:
+            tensor = fetch(state)
+            own = torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device)
+            return own.copy_(tensor)
+
+        return take
 
     def _node(self, step: ExternCall) -> ExternNode:
         traced = self._program.captured.nodes

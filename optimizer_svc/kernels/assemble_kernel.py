@@ -152,6 +152,12 @@ class _GroupBody:
         index = zip(read.index, strides, strict=True)
         return replace(read, index=tuple(ZERO if step is ZERO else part for part, step in index))
 
+    def _at_place(self, read: Read) -> Read:
+        """The read without the axes that it does not move along: those of stride 0."""
+        strides = self._storages[read.value].strides
+        index = zip(read.index, strides, strict=True)
+        return replace(read, index=tuple(ZERO if step is ZERO else part for part, step in index))
+
     def _varying(self, operand: int) -> int:
         """The operand of a reduction as a value that varies over its axes, which it must be."""
         body = self._body

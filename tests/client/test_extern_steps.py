@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kernelfarm.client.extern_node import ExternNode
 from tests.sweep.in_process import compiled_here
 
 
@@ -48,3 +49,14 @@ def test_a_step_gets_a_contiguous_tensor_where_the_trace_had_one() -> None:
     compiled, counts = compiled_here(function)
     torch.testing.assert_close(compiled(*args), function(*args))
     assert counts.externs == ["aten._embedding_bag_forward_only.default"]
+
+
+def test_what_a_step_returns_is_never_kept_where_another_value_will_lie() -> None:
+    """`unsafe_split` returns views of its operand, and says nowhere that it does."""
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = torch.empty(4, 6)
+    split = graph.call_function(torch.ops.aten.unsafe_split.Tensor, (x, 3, 1))
+    assert ExternNode(split, {}).may_alias
+    product = graph.call_function(torch.ops.aten.mm.default, (x, x))
+    assert not ExternNode(product, {}).may_alias

@@ -136,18 +136,6 @@ def test_an_operator_that_takes_tensors_but_gives_none_is_refused() -> None:
     assert "no result is a tensor" in refusal(graph)
 
 
-def test_memory_of_computed_values_cannot_be_read() -> None:
-    one, kind = Node("aten.neg.default", (X,), (), (1,), (tensor(4),)), tensor(2, 2)
-    args: tuple[Arg, ...] = (Y, (2, 2), (1, 2))
-    two = Node("aten.as_strided.default", args, (), (2,), (kind,))
-    inputs = (Input(0, tensor(4)),)
-    graph = Graph("aten", (), inputs, (one, two), (Ref(2),), (kind,))
-    assert "node 1 (aten.as_strided.default): reads the memory" in refusal(graph)
-    on_input = dataclasses.replace(two, args=(X, *args[1:]))
-    lowered = lower_to_prims(dataclasses.replace(graph, nodes=(one, on_input)))
-    assert [node.op for node in lowered.graph.nodes] == ["extern"]
-
-
 def test_a_prims_graph_is_not_imported() -> None:
     graph = one_node_graph("aten.neg.default", [tensor(2)], [X], tensor(2))
     assert "expected 'aten'" in refusal(dataclasses.replace(graph, dialect="prims"))
