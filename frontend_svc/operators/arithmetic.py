@@ -36,6 +36,8 @@ def binary(op: Lowering, prim: str, left: Operand, right: Operand) -> Tensor:
 def add(op: Lowering, self: Tensor, other: Operand, alpha: Number = 1) -> Tensor:
     """self + alpha * other; of bools the union."""
     if op.promoted(self, other) is DType.BOOL:
+        if alpha == 0:
+            other = op.full(False, DType.BOOL, other.shape) if isinstance(other, Tensor) else False
         return _bool_binary(op, "logical_or", self, other)
     return _scaled(op, "add", self, other, alpha)
 

@@ -196,7 +196,9 @@ def _iota(builder: GraphBuilder, tensor: TensorType, axis: int, start: int, step
     value = builder.add("iota", dtype=tensor.dtype, length=as_expr(length))
     for op, number, neutral in (("mul", step, 1), ("add", start, 0)):
         if number != neutral:
-            other = builder.add("full", dtype=tensor.dtype, shape=shape, value=number)
+            # Elements wrap around in their type, so a falling series of u8 has a rising step.
+            wrapped = np.array(number).astype(numpy_dtype(tensor.dtype))
+            other = _full(builder, TensorType(tensor.dtype, shape), wrapped)
             value = builder.add(op, value, other)
     if tensor.shape == shape:
         return value

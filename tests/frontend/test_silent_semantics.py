@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.frontend.single_op import Call, interpreted
+from tests.frontend.single_op import Call, interpreted, lowered
 
 NAN, INF = math.nan, math.inf
 
@@ -219,3 +219,23 @@ def test_gelu_keeps_its_two_forms_apart() -> None:
     torch.testing.assert_close(
         erf.double(), torch.nn.functional.gelu(x.double()), rtol=2e-6, atol=1e-6
     )
+
+
+def test_a_sum_of_bools_scaled_by_nothing_is_the_first() -> None:
+    left, right = torch.tensor([True, False]), torch.tensor([[True], [True]])
+    expected = torch.add(left, right, alpha=0)
+    assert torch.equal(result_of("aten.add.Tensor", left, right, alpha=0), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
+def test_a_constant_series_that_wraps_around_counts_in_its_type(dtype: torch.dtype) -> None:
+    start, end, step = (-1, 2, 2) if dtype is torch.uint8 else (-128, 250, 255)
+    expected = torch.arange(start, end, step).to(dtype)
+    series = result_of("aten.arange.start_step", start, end, step, dtype=dtype)
+    assert torch.equal(series, expected)
+
+
+def test_a_constant_series_has_literals_of_its_type() -> None:
+    call = Call("aten.arange.start_step", [-1, 2, 2], {"dtype": torch.uint8})
+    values = [n.attr("value") for n in lowered(call).graph.nodes if n.op == "full"]
+    assert values and all(0 <= int(str(v)) < 256 for v in values)
