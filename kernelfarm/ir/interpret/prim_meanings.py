@@ -147,7 +147,7 @@ def _scatter(node: Node, operands: list[Array], sizes: Sizes) -> Array:
         parts[axis] = np.arange(base.shape[axis]).reshape(shape)
     whole = np.broadcast_arrays(*parts)
     flat = np.ravel_multi_index([part.ravel() for part in whole], base.shape)
-    result = np.array(base)  # a row-major copy
+    result = np.array(base, order="C")
     mode = StoreMode(node.attr("mode"))
     scatter_into(result.reshape(-1), flat, updates.reshape(-1), mode)
     return result
