@@ -4,6 +4,8 @@
     void @<name>.worker(ptr task)                       one thread's part
     i32 @<name>.range(buffers..., sizes..., first, last)  units first..last-1; 1 if an index was bad
 
+A kernel that scatters has no worker: its updates of one element keep their order on one thread.
+
 Symbols from outside: GOMP_parallel, omp_get_thread_num, omp_get_num_threads (weak: a process
 without an OpenMP runtime runs one thread), fmod and fmodf.
 """
@@ -23,7 +25,7 @@ from codegen_svc.emitters.llvm_schedule import Schedule, schedule
 from codegen_svc.emitters.llvm_text import I32, I64, PTR, FunctionText, ModuleText, Value, integer
 from codegen_svc.emitters.llvm_unit import UnitContext, write_loop
 from kernelfarm.errors import KernelRejectedError
-from kernelfarm.ir.loop_ir import Access, Axis, Kernel
+from kernelfarm.ir.loop_ir import Access, Axis, Kernel, scattering_stores
 from kernelfarm.ir.symbolic import Expr, product_of
 
 # Elements that must be visited before threads pay: PyTorch's grain size is half of it.
@@ -54,8 +56,11 @@ def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
     module = ModuleText(_header(kernel, target))
     plan = schedule(kernel)
     _write_range(module, kernel, plan)
-    _write_worker(module, kernel)
-    _write_entry(module, kernel, plan)
+    if scattering_stores(kernel):
+        _write_serial_entry(module, kernel, plan)
+    else:
+        _write_worker(module, kernel)
+        _write_entry(module, kernel, plan)
     module.functions = [_with_attributes(text) for text in module.functions]
     features = f'"target-cpu"="{target.cpu}" "target-features"="{target.features}"'
     bits = target.vector_bits
@@ -234,6 +239,18 @@ def _write_worker(module: ModuleText, kernel: Kernel) -> None:
     fn.branch("done")
     fn.start_block("done")
     fn.emit("ret void")
+    fn.finish()
+
+
+def _write_serial_entry(module: ModuleText, kernel: Kernel, plan: Schedule) -> None:
+    fn = FunctionText(module, f"define i32 @{kernel.name}(ptr %buffers, ptr %sizes, i32 %threads)")
+    for name in ("buffers", "sizes", "threads"):
+        fn.name(name)
+    buffers, table = Value("%buffers", PTR), Value("%sizes", PTR)
+    sizes = {s.name: _load_size(fn, table, k, s.name) for k, s in enumerate(kernel.sizes)}
+    units = IndexWriter(fn, bounds_of(kernel)).write(plan.unit_count, sizes)
+    failed = _call_range(fn, kernel, (buffers, table), (integer(0, I64), units))
+    fn.emit(f"ret {failed}")
     fn.finish()
 
 

@@ -15,6 +15,7 @@ from codegen_svc.emitters.llvm_accumulate import (
     identity,
     start_value,
 )
+from codegen_svc.emitters.llvm_scan import ScanState, scan_step, scan_value
 from codegen_svc.emitters.llvm_schedule import WIDE_SUM_EXTENT, Accumulator, Phase
 from codegen_svc.emitters.llvm_text import I64, Value, integer
 from codegen_svc.emitters.llvm_types import convert, memory_type
@@ -38,7 +39,10 @@ class LaneWriter:
         self._by_key = {a.key: a for p in context.schedule.phases for a in p.accumulators}
         self._arrays: dict[str, Value] = {}
         self._first = self._width = ZERO_I64
-        self._writer = context.value_writer(self._read_reduction, lambda n, value, scope: None)
+        self._scans: dict[int, tuple[ScanState, tuple[Value, ...]]] = {}
+        self._writer = context.value_writer(
+            self._read_reduction, self._step_scan, lambda n, value, scope: None
+        )
 
     def write(self, symbols: dict[str, Value]) -> None:
         """One unit; `symbols` holds the other outer axes, the block's number and the sizes."""
@@ -78,8 +82,13 @@ class LaneWriter:
         for a in phase.accumulators:
             kind = memory_type(self._running(a))
             self._arrays[a.key] = self._fn.alloca(a.key, kind, max(size, 2))
-        if phase.accumulators:
-            self._over_lanes(scope, lambda inner: self._start(phase, inner))
+        scans = self._context.scans(phase, frozenset())
+        for state in scans:
+            wish = f"{state.scan.op}{state.number}.kept"
+            kept = (self._fn.alloca(wish, memory_type(k), max(size, 2)) for k in state.kept)
+            self._scans[state.number] = (state, tuple(kept))
+        if phase.accumulators or scans:
+            self._over_lanes(scope, lambda inner: self._start(phase, scans, inner))
         self._nest(phase, 0, scope)
 
     def _nest(self, phase: Phase, level: int, scope: Scope) -> None:
@@ -95,7 +104,9 @@ class LaneWriter:
 
         write_loop(self._fn, axis.name, (ZERO_I64, extent), turn, is_inner=False)
 
-    def _start(self, phase: Phase, scope: Scope) -> None:
+    def _start(self, phase: Phase, scans: tuple[ScanState, ...], scope: Scope) -> None:
+        for state in scans:
+            self._keep_scan(state.number, state.starts(), scope)
         for a in phase.accumulators:
             start = start_value(a)
             running = self._running(a)
@@ -113,6 +124,32 @@ class LaneWriter:
             known = self._read_lane(a, scope)
             self._write_lane(a, combine(self._fn, a.op, running, known, value), scope)
         self._writer.store_all(phase.stores, scope)
+
+    def _step_scan(self, number: int, scope: Scope) -> Value:
+        fn = self._fn
+        state, _ = self._scans[number]
+        known = tuple(
+            fn.load(memory_type(dtype), place, dtype.itemsize_bytes)
+            for dtype, place in self._kept_at(number, scope)
+        )
+        flat = self._context.index.write(self._context.flat_index, scope.symbols)
+        point = (known, scope.values[state.scan.operand], flat)
+        after = scan_step(fn, self._context.library, state, point)
+        self._keep_scan(number, after, scope)
+        return scan_value(fn, state, after)
+
+    def _keep_scan(self, number: int, values: tuple[Value, ...], scope: Scope) -> None:
+        for (dtype, place), value in zip(self._kept_at(number, scope), values, strict=True):
+            self._fn.store(value, place, dtype.itemsize_bytes)
+
+    def _kept_at(self, number: int, scope: Scope) -> list[tuple[DType, Value]]:
+        """Type and address of what a scan keeps for one lane."""
+        state, arrays = self._scans[number]
+        lane = scope.symbols[LANE]
+        return [
+            (dtype, self._fn.element(memory_type(dtype), array, lane))
+            for dtype, array in zip(state.kept, arrays, strict=True)
+        ]
 
     def _running(self, a: Accumulator) -> DType:
         """Sums of lanes are sequential: long ones need more bits."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from codegen_svc.emitters.llvm_accumulate import accumulator_dtype, combine, finished, start_value
+from codegen_svc.emitters.llvm_scan import ScanState, scan_step, scan_value
 from codegen_svc.emitters.llvm_schedule import (
     SUM_BLOCK,
     Accumulator,
@@ -37,7 +38,8 @@ class RowWriter:
         self._accumulators = context.accumulators()
         self._kept: set[int] = set()
         self._rows = {n: self._allocate_row(n) for n in context.schedule.scratch}
-        self._writer = context.value_writer(self._read_reduction, self._keep)
+        self._scans: dict[int, tuple[ScanState, tuple[Value, ...]]] = {}
+        self._writer = context.value_writer(self._read_reduction, self._step_scan, self._keep)
 
     def write(self, symbols: dict[str, Value]) -> None:
         """One unit; `symbols` holds the outer axes and the sizes."""
@@ -53,6 +55,8 @@ class RowWriter:
                 self._writer.value(number, scope)
         for a in phase.accumulators:
             self._slots[a.key] = self._fresh_slot(a, a.key)
+        for state in self._context.scans(phase, frozenset(self._kept)):
+            self._start_scan(state)
         self._nest(_Nest(self, phase), 0, scope, dict(self._slots))
         self._kept |= {n for n in self._rows if n in needed}
 
@@ -147,6 +151,27 @@ class RowWriter:
         self._fn.topic = a.key
         value = self._fn.load(register_type(running), self._slots[a.key], 8)
         return finished(self._fn, value, a, running)
+
+    # Scans run through all loop levels of a phase.
+
+    def _start_scan(self, state: ScanState) -> None:
+        wish = f"{state.scan.op}{state.number}.kept"
+        slots = tuple(self._fn.alloca(wish, register_type(dtype)) for dtype in state.kept)
+        for slot, start in zip(slots, state.starts(), strict=True):
+            self._fn.store(start, slot, 8)
+        self._scans[state.number] = (state, slots)
+
+    def _step_scan(self, number: int, scope: Scope) -> Value:
+        fn = self._fn
+        state, slots = self._scans[number]
+        pairs = zip(state.kept, slots, strict=True)
+        known = tuple(fn.load(register_type(dtype), slot, 8) for dtype, slot in pairs)
+        flat = self._context.index.write(self._context.flat_index, scope.symbols)
+        point = (known, scope.values[state.scan.operand], flat)
+        after = scan_step(fn, self._context.library, state, point)
+        for slot, value in zip(slots, after, strict=True):
+            fn.store(value, slot, 8)
+        return scan_value(fn, state, after)
 
     # Rows of values that later phases need again.
 

@@ -23,9 +23,12 @@ from kernelfarm.ir.loop_ir import (
     Kernel,
     Load,
     Reduce,
+    Scan,
     Store,
+    StoreMode,
     index_of,
     operands_of,
+    scattering_stores,
     varying_values,
 )
 from kernelfarm.ir.symbolic import Expr, as_expr, ceil_div, product_of
@@ -112,9 +115,13 @@ def schedule(kernel: Kernel) -> Schedule:
     varying = varying_values(kernel)
     depths = _depths(kernel, indirect_of)
     phases, final_stores = _phases(kernel, varying, depths)
-    reduction = _ordered(kernel, kernel.reduction)
-    lane = _lane_axis(kernel, reduction)
-    across = _axis_across(kernel, lane) if lane and not phases else None
+    is_running = any(isinstance(s, Scan) for s in kernel.body)
+    keeps_order = _keeps_order(kernel)
+    reduction = kernel.reduction
+    if not is_running and not keeps_order:
+        reduction = _ordered(kernel, reduction)
+    lane = _last_axis(kernel) if keeps_order else _lane_axis(kernel, reduction)
+    across = _axis_across(kernel, lane) if lane and not phases and not keeps_order else None
     rows = tuple(axis for axis in kernel.outer if axis is not lane and axis is not across)
     if across:
         rows = (*rows, across)
@@ -254,6 +261,17 @@ def _lane_axis(kernel: Kernel, reduction: tuple[Axis, ...]) -> Axis | None:
     ]
     is_contiguous = any(s.index.coefficient_of(candidate.name) == as_expr(1) for s in varying_loads)
     return candidate if is_better and is_contiguous else None
+
+
+def _keeps_order(kernel: Kernel) -> bool:
+    """True if the last of several updates of one element must win."""
+    stores = (kernel.body[number] for number in scattering_stores(kernel))
+    return any(isinstance(s, Store) and s.mode is StoreMode.SET for s in stores)
+
+
+def _last_axis(kernel: Kernel) -> Axis | None:
+    """The outer axis whose blocks of lanes come in the points' own order."""
+    return kernel.outer[-1] if kernel.outer and not kernel.reduction else None
 
 
 def _axis_across(kernel: Kernel, lane: Axis) -> Axis | None:

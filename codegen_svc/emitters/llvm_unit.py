@@ -13,12 +13,26 @@ from codegen_svc.emitters.llvm_accumulate import (
 )
 from codegen_svc.emitters.llvm_index import IndexWriter
 from codegen_svc.emitters.llvm_math import MathLibrary
-from codegen_svc.emitters.llvm_schedule import Accumulator, Schedule, value_dtype
+from codegen_svc.emitters.llvm_scan import ScanState
+from codegen_svc.emitters.llvm_schedule import (
+    Accumulator,
+    Phase,
+    Schedule,
+    closure,
+    phase_roots,
+    value_dtype,
+)
 from codegen_svc.emitters.llvm_text import I64, FunctionText, Value, integer
 from codegen_svc.emitters.llvm_types import convert
-from codegen_svc.emitters.llvm_values import KeepRow, ReadReduction, Scope, ValueWriter
+from codegen_svc.emitters.llvm_values import (
+    KeepRow,
+    ReadReduction,
+    Scope,
+    StepScan,
+    ValueWriter,
+)
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.loop_ir import Kernel, Scan
 from kernelfarm.ir.symbolic import ZERO, Expr, product_of, symbol
 
 LoopBody = Callable[[Value], None]
@@ -39,8 +53,8 @@ class UnitContext:
     buffers: dict[str, Value]
     failed: Value
 
-    def value_writer(self, read: ReadReduction, keep: KeepRow) -> ValueWriter:
-        """A writer of values whose finished reductions come from `read`."""
+    def value_writer(self, read: ReadReduction, scan: StepScan, keep: KeepRow) -> ValueWriter:
+        """A writer of values; finished reductions come from `read`, scans' values from `scan`."""
         return ValueWriter(
             self.kernel,
             self.schedule,
@@ -50,6 +64,7 @@ class UnitContext:
             self.buffers,
             self.failed,
             read,
+            scan,
             keep,
         )
 
@@ -57,6 +72,13 @@ class UnitContext:
         """The accumulator that holds each Reduce statement's value."""
         phases = self.schedule.phases
         return {a.statement: a for p in phases for a in p.accumulators if a.statement >= 0}
+
+    def scans(self, phase: Phase, kept: frozenset[int]) -> tuple[ScanState, ...]:
+        """The scans that run in a phase; values in `kept` are there already."""
+        roots = phase_roots(self.kernel, phase)
+        needed = closure(self.kernel, roots, self.schedule.indirect_of, kept)
+        found = [(n, s) for n in sorted(needed) if isinstance(s := self.kernel.body[n], Scan)]
+        return tuple(ScanState(n, s, value_dtype(self.kernel, s.operand)) for n, s in found)
 
     @property
     def reduction_extent(self) -> Expr:

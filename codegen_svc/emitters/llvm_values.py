@@ -25,9 +25,21 @@ from kernelfarm.ir.loop_ir import (
     Literal,
     Load,
     Reduce,
+    Scan,
     Statement,
     Store,
+    StoreMode,
+    scattering_stores,
 )
+
+# No symbol ends so: its value tells whether the symbol's index was within its extent.
+_IS_INSIDE = "?"
+_COMBINING = {
+    StoreMode.ADD: "add",
+    StoreMode.MUL: "mul",
+    StoreMode.MIN: "minimum",
+    StoreMode.MAX: "maximum",
+}
 
 
 @dataclass
@@ -43,12 +55,17 @@ class Scope:
 
 
 ReadReduction = Callable[[int, Scope], Value]
+StepScan = Callable[[int, Scope], Value]
 KeepRow = Callable[[int, Value, Scope], None]
 
 
 @dataclass
 class ValueWriter:
-    """Computes statements in scopes; `read_reduction` gives a finished reduction's value."""
+    """Computes statements in scopes.
+
+    `read_reduction` gives a finished reduction's value; `step_scan` takes a scan one point further
+    (its operand is known in the scope) and gives its value there.
+    """
 
     kernel: Kernel
     schedule: Schedule
@@ -58,6 +75,7 @@ class ValueWriter:
     buffers: dict[str, Value]
     failed: Value
     read_reduction: ReadReduction
+    step_scan: StepScan
     on_computed: KeepRow = lambda number, value, scope: None
 
     def value(self, number: int, scope: Scope) -> Value:
@@ -83,16 +101,45 @@ class ValueWriter:
 
         An element of an in-place buffer must be read before it is overwritten.
         """
-        stores = [s for n in numbers if isinstance(s := self.kernel.body[n], Store)]
+        stores = [(n, s) for n in numbers if isinstance(s := self.kernel.body[n], Store)]
+        scatters = scattering_stores(self.kernel)
         for number in numbers:
             for used in used_by(self.kernel, number, self.schedule.indirect_of):
                 self.value(used, scope)
-        for statement in stores:
+        for number, statement in stores:
             self.fn.topic = f"{statement.param}_at"
-            dtype = self.kernel.param(statement.param).dtype
-            value = scope.values[statement.value]
-            pointer = self._address(statement, dtype, scope)
-            self.fn.store(to_memory(self.fn, value, dtype), pointer, dtype.itemsize_bytes)
+            if number in scatters:
+                self._scatter(statement, scope)
+            else:
+                self._store(statement, scope)
+
+    def _store(self, statement: Store, scope: Scope) -> None:
+        fn, dtype = self.fn, self.kernel.param(statement.param).dtype
+        value = scope.values[statement.value]
+        pointer = self._address(statement, dtype, scope)
+        if statement.mode is not StoreMode.SET:
+            raw = fn.load(memory_type(dtype), pointer, dtype.itemsize_bytes, wish="old")
+            both = [Typed(from_memory(fn, raw, dtype), dtype), Typed(value, dtype)]
+            value = emit_scalar(fn, self.library, _COMBINING[statement.mode], both, dtype)
+        fn.store(to_memory(fn, value, dtype), pointer, dtype.itemsize_bytes)
+
+    def _scatter(self, statement: Store, scope: Scope) -> None:
+        """An update; a bad index, which `failed` has noted, changes nothing."""
+        fn = self.fn
+        guard: Value | None = None
+        for name in sorted(statement.index.symbols):
+            inside = scope.symbols.get(f"{name}{_IS_INSIDE}")
+            if inside is not None:
+                guard = inside if guard is None else fn.op("and", guard, inside)
+        if guard is None:
+            self._store(statement, scope)
+            return
+        update, after = fn.name("update"), fn.name("update.end")
+        fn.branch_if(guard, update, after)
+        fn.start_block(update)
+        self._store(statement, scope)
+        fn.branch(after)
+        fn.start_block(after)
 
     def _missing(self, number: int, scope: Scope) -> list[int]:
         used = used_by(self.kernel, number, self.schedule.indirect_of)
@@ -113,8 +160,10 @@ class ValueWriter:
                 fn.topic = f"{op}{number}"
                 typed = [Typed(scope.values[v], value_dtype(self.kernel, v)) for v in operands]
                 return emit_scalar(fn, self.library, op, typed, dtype)
-            case Reduce():
-                return self.read_reduction(number, scope)
+            case Reduce(op=op) | Scan(op=op):
+                fn.topic = f"{op}{number}"
+                is_scan = isinstance(statement, Scan)
+                return (self.step_scan if is_scan else self.read_reduction)(number, scope)
             case Indirect():
                 fn.topic = f"indirect{number}"
                 return self._indirect(statement, scope)
@@ -132,6 +181,7 @@ class ValueWriter:
         outside = fn.cast("zext", fn.op("xor", is_inside, integer(1, I1)), I32)
         known = fn.load(I32, self.failed, 8, wish="failed.old")
         fn.store(fn.op("or", known, outside, wish="failed.new"), self.failed, 8)
+        scope.symbols[f"{statement.symbol}{_IS_INSIDE}"] = is_inside
         safe = fn.select(is_inside, wrapped, integer(0, I64))
         scope.symbols[statement.symbol] = safe
         return safe
