@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from benchmarks.launches import Launches
     from benchmarks.models import Measured
 
+_COLUMNS = (
+    *("model", "type", "graphs", "nodes", "launches", "distinct", "Inductor", "ratio"),
+    *("farm s", "error", "eager's", "externs"),
+)
 _HEAD = """# Whole models
 
 Written by `python -m benchmarks.models --inductor --markdown docs/models.md`. Random weights, CPU,
@@ -19,16 +23,14 @@ Launches: own kernels, plus every extern step that is no product, attention or c
 same rule for Inductor. Errors: largest absolute difference from the model in float64.
 Farm: seconds from request to program with an empty cache, codegen included, on a busy machine of
 two cores; kernels that an earlier row built are found.
-
-| model | type | graphs | nodes | launches | distinct | Inductor | ratio | farm s | error | eager's | externs |
-|---|---|---|---|---|---|---|---|---|---|---|---|
 """
 
 
 def markdown_of(rows: Iterable[Measured], geomean: float) -> str:
     """The page."""
     lines = "".join(f"{_row(row)}\n" for row in rows)
-    return f"{_HEAD}{lines}\nGeomean of the ratios: {geomean:.3f}. The bar is 1.1.\n"
+    head = f"\n| {' | '.join(_COLUMNS)} |\n{'|---' * len(_COLUMNS)}|\n"
+    return f"{_HEAD}{head}{lines}\nGeomean of the ratios: {geomean:.3f}. The bar is 1.1.\n"
 
 
 def _row(row: Measured) -> str:

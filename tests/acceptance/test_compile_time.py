@@ -1,0 +1,44 @@
+"""How the farm's own time grows with the graph: import, decomposition, optimization, keys."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.compile_time import BAR_S, captured_layer, repeated, timed
+from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.service.collector import collect_rarely
+
+ALLOWED_GROWTH = 1.8
+"""Of the time a node, from 10 to 50 layers; a quadratic pass of a tenth of the time gives 1.5."""
+
+
+@pytest.fixture(scope="module")
+def layer() -> Iterator[Graph]:
+    """One layer of a Llama; garbage is collected as rarely as in the services."""
+    before = gc.get_threshold()
+    collect_rarely()
+    yield captured_layer()
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
+def test_compile_time_is_near_linear_in_the_number_of_nodes(layer: Graph) -> None:
+    timed(repeated(layer, 2), 2)  # fills tables and caches
+    few = min(_us_a_node(layer, 10) for _ in range(2))
+    many = min(_us_a_node(layer, 50) for _ in range(2))
+    assert many <= ALLOWED_GROWTH * few, (few, many)
+
+
+@pytest.mark.slow
+def test_thirteen_thousand_nodes_take_less_than_five_seconds(layer: Graph) -> None:
+    row = timed(repeated(layer, 180), 180)
+    assert row["nodes"] > 12_900
+    assert row["total_s"] < BAR_S, row["steps_s"]
+
+
+def _us_a_node(layer: Graph, count: int) -> float:
+    row = timed(repeated(layer, count), count)
+    return 1e6 * row["total_s"] / row["nodes"]
