@@ -92,6 +92,19 @@ def soft_margin_loss(op: Lowering, self: Tensor, target: Tensor, reduction: int 
     return op.convert(reduced_loss(op, op.prim("log1p", decayed), reduction), dtype)
 
 
+@decomposes("aten.soft_margin_loss_backward.default")
+def soft_margin_loss_backward(
+    op: Lowering, grad_output: Tensor, self: Tensor, target: Tensor, reduction: int
+) -> Tensor:
+    """-g * t * e / (e + 1) for e = exp(-t * x)."""
+    dtype = op.promoted(self, target)
+    x, t = (op.convert(side, dtype.compute_dtype) for side in (self, target))
+    decayed = op.prim("exp", op.apply("mul", op.prim("neg", t), x))
+    share = op.prim("div", decayed, op.apply("add", decayed, 1.0))
+    slope = op.apply("mul", op.prim("neg", t), share)
+    return _graded(op, grad_output, _shared(op, slope, reduction), dtype)
+
+
 def reduced_loss(op: Lowering, x: Tensor, reduction: int) -> Tensor:
     """Each element's loss, their mean, or their sum.
 

@@ -48,8 +48,8 @@ def batch_norm_functional(  # noqa: PLR0913, PLR0917  # the operator's own param
         result,
         op.convert(mean, saved),
         op.convert(rstd, saved),
-        _moved(op, running_mean, mean, momentum),
-        _moved(op, running_var, unbiased, momentum),
+        _moved(op, running_mean, mean, momentum, 3),
+        _moved(op, running_var, unbiased, momentum, 4),
     )
 
 
@@ -215,10 +215,13 @@ def _by_batch(
     return op.convert(result, x.dtype), *vectors  # type: ignore[return-value]  # three by construction
 
 
-def _moved(op: Lowering, running: Tensor, found: Tensor, momentum: float) -> Tensor:
+def _moved(op: Lowering, running: Tensor, found: Tensor, momentum: float, result: int) -> Tensor:
     kept = op.apply("mul", op.widened(running), 1.0 - momentum)
     added = op.apply("mul", op.convert(found, kept.dtype), momentum)
-    return op.convert(op.apply("add", added, kept), running.dtype)
+    moved = op.convert(op.apply("add", added, kept), running.dtype)
+    # The framework's trace may state the computing type for what its kernel keeps narrow.
+    stated = op.stated[result].dtype if len(op.stated) > result else running.dtype
+    return op.convert(moved, stated) if stated is running.dtype.compute_dtype else moved
 
 
 def _channels(op: Lowering, x: Tensor, parameter: Tensor | None) -> Tensor:

@@ -148,7 +148,12 @@ def along(op: Lowering, vector: Tensor, axis: int, axes: int) -> Tensor:
     return op.reshape(vector, (*vector.shape, *([ONE] * (axes - 1 - axis))))
 
 
-def _per_axis(sizes: tuple[int, ...], axes: int, name: str) -> tuple[int, ...]:
+def per_axis(sizes: tuple[int, ...], axes: int, name: str) -> tuple[int, ...]:
+    """One size for each axis; one stands for all.
+
+    Raises:
+        InvalidGraphError: as many sizes as neither.
+    """
     if len(sizes) not in (1, axes):
         raise InvalidGraphError(f"{len(sizes)} sizes as {name}; expected 1 or {axes}")
     return sizes * axes if len(sizes) == 1 else sizes
@@ -165,9 +170,9 @@ def _average(  # noqa: PLR0913, PLR0917  # the operators' own parameters
     divisor: int | None,
     axes: int,
 ) -> Tensor:
-    kernel = _per_axis(kernel, axes, "kernel")
-    stride = _per_axis(stride, axes, "stride") if stride else kernel
-    padding = _per_axis(padding, axes, "padding")
+    kernel = per_axis(kernel, axes, "kernel")
+    stride = per_axis(stride, axes, "stride") if stride else kernel
+    padding = per_axis(padding, axes, "padding")
     windows = windows_of(op, x, kernel, stride, padding, (1,) * axes, ceil_mode)
     divide = "div" if x.dtype.is_float else "trunc_div"
     around = padded(op, op.widened(x), windows, 0.0 if x.dtype.is_float else 0)
@@ -176,17 +181,34 @@ def _average(  # noqa: PLR0913, PLR0917  # the operators' own parameters
         total = tap if total is None else op.prim("add", total, tap)
     if total is None:
         raise InvalidGraphError("a window of no elements; expected one or more")
+    for number in average_divisors(op, windows, ceil_mode, count_include_pad, divisor):
+        placed = number if isinstance(number, int) else op.convert(number, total.dtype)
+        total = op.apply(divide, total, placed)
+    return op.convert(total, x.dtype)
+
+
+def average_divisors(
+    op: Lowering,
+    windows: Sequence[Window],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor: int | None,
+) -> list[Tensor | int]:
+    """What the sums of windows are divided by: a number, or the counts along each axis.
+
+    Raises:
+        InvalidGraphError: a divisor of 0.
+    """
     if divisor is not None:
         if divisor == 0:
             raise InvalidGraphError("a divisor of 0; expected another")
-        return op.convert(op.apply(divide, total, divisor), x.dtype)
-    is_plain = not ceil_mode and (count_include_pad or not any(padding))
-    if is_plain:
-        return op.convert(op.apply(divide, total, math.prod(kernel)), x.dtype)
-    for axis, window in enumerate(windows):
-        counts = op.convert(_counts(op, window, count_include_pad), total.dtype)
-        total = op.apply(divide, total, along(op, counts, axis, axes))
-    return op.convert(total, x.dtype)
+        return [divisor]
+    if not ceil_mode and (count_include_pad or not any(w.padding for w in windows)):
+        return [math.prod(window.taps for window in windows)]
+    return [
+        along(op, _counts(op, window, count_include_pad), axis, len(windows))
+        for axis, window in enumerate(windows)
+    ]
 
 
 def _counts(op: Lowering, window: Window, count_include_pad: bool) -> Tensor:
@@ -279,7 +301,7 @@ def _largest(
 ) -> tuple[Tensor, Tensor]:
     names = ("kernel", "stride", "padding", "dilation")
     kernel, stride, padding, dilation = (
-        _per_axis(size or sizes[0], axes, name) for size, name in zip(sizes, names, strict=True)
+        per_axis(size or sizes[0], axes, name) for size, name in zip(sizes, names, strict=True)
     )
     windows = windows_of(op, x, kernel, stride, padding, dilation, ceil_mode)
     wide = op.widened(x)
@@ -347,7 +369,7 @@ def im2col(
 ) -> Tensor:
     """Each window of the last two axes as a column."""
     kernel, spread, around, step = (
-        _per_axis(sizes, 2, name)
+        per_axis(sizes, 2, name)
         for sizes, name in (
             (kernel_size, "kernel"),
             (dilation, "dilation"),

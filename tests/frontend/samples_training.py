@@ -20,6 +20,7 @@ def training_calls() -> Iterator[Call]:
         _losses,
         _class_losses,
         _bit_losses,
+        _pool_gradients,
     ):
         yield from group()
 
@@ -131,6 +132,7 @@ def _losses() -> Iterator[Call]:
             yield Call("aten.mse_loss_backward.default", [grad, *pair, reduction])
             yield Call("aten.smooth_l1_loss_backward.default", [grad, *pair, reduction, 0.5])
             yield Call("aten.huber_loss_backward.default", [grad, *pair, reduction, 0.5])
+            yield Call("aten.soft_margin_loss_backward.default", [grad, *pair, reduction])
             yield Call("aten.huber_loss.default", [*pair, reduction, 0.5])
             yield Call("aten.soft_margin_loss.default", [*pair, reduction])
     at_bound = [torch.tensor([0.5, -0.5, 0.0, 1.0]), torch.zeros(4)]
@@ -175,3 +177,33 @@ def _bit_losses() -> Iterator[Call]:
     yield Call("aten.binary_cross_entropy_backward.default", [normal(4), *ends, None, 0])
     extreme = [torch.tensor([INF, -INF, 0.0]), torch.tensor([1.0, 0.0, 0.5])]
     yield Call("aten.binary_cross_entropy_with_logits.default", [*extreme, None, None, 0])
+
+
+def _pool_gradients() -> Iterator[Call]:
+    image, volume = normal(2, 3, 7, 9), normal(2, 4, 5, 6)
+    for x, axes in ((image, 2), (volume, 3), (image.double(), 2), (image.bfloat16(), 2)):
+        for kernel, stride, padding, dilation, ceil in (
+            (3, 2, 1, 1, False),
+            (2, 2, 0, 1, True),
+            (2, 1, 0, 2, False),
+            (2, 3, 1, 1, True),
+        ):
+            sizes = [[size] * axes for size in (kernel, stride, padding, dilation)]
+            pool = getattr(torch.nn.functional, f"max_pool{axes}d")
+            made, indices = pool(x, *sizes, ceil_mode=ceil, return_indices=True)
+            grad = normal(*made.shape, seed=1).to(x.dtype)
+            op = f"aten.max_pool{axes}d_with_indices_backward.default"
+            yield Call(op, [grad, x, *sizes, ceil, indices])
+            if dilation > 1:
+                continue
+            for includes, divisor in ((True, None), (False, None), (True, 5)):
+                pool = getattr(torch.nn.functional, f"avg_pool{axes}d")
+                made = pool(x, *sizes[:3], ceil, includes, divisor)
+                args = [normal(*made.shape).to(x.dtype), x, *sizes[:3], ceil, includes, divisor]
+                yield Call(f"aten.avg_pool{axes}d_backward.default", args)
+        for size in (1, 3, 4):
+            pool = getattr(torch.nn.functional, f"adaptive_max_pool{axes}d")
+            made, indices = pool(x, size, return_indices=True)
+            grad = normal(*made.shape, seed=1).to(x.dtype)
+            yield Call(f"aten.adaptive_max_pool{axes}d_backward.default", [grad, x, indices])
+            yield Call(f"aten._adaptive_avg_pool{axes}d_backward.default", [grad, x])
