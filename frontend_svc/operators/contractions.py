@@ -46,14 +46,6 @@ def check_vector(extents: Extents, types: Types) -> TensorType:
     return TensorType(left.dtype, (left.shape[0],))
 
 
-def check_dot(extents: Extents, types: Types) -> TensorType:
-    """(k) by (k)."""
-    left, right = _operands(types, 2)
-    _expect_ranks((left, right), (1, 1))
-    _expect_inner(extents, left, right)
-    return TensorType(left.dtype, ())
-
-
 def check_linear(extents: Extents, types: Types) -> TensorType:
     """(..., k) by (n, k), plus (n)."""
     if len(types) not in (2, 3):
@@ -110,7 +102,6 @@ _CHECKED: dict[str, Check] = {
     "aten.mm.default": check_matrices,
     "aten.bmm.default": check_batches,
     "aten.mv.default": check_vector,
-    "aten.dot.default": check_dot,
     "aten.linear.default": check_linear,
     "aten.addmm.default": _added(check_matrices),
     "aten.baddbmm.default": _added(check_batches),
@@ -120,7 +111,7 @@ for _name, _check in _CHECKED.items():
     _register(_name, _LIBRARY, _check)
 _LIBRARY_NAMES = (
     "_convolution.default _grouped_mm.default _int_mm.default _scaled_mm.default"
-    " _trilinear.default addbmm.default convolution.default matmul.default vdot.default"
+    " _trilinear.default addbmm.default convolution.default matmul.default"
 )
 _ATTENTION_NAMES = (
     "_efficient_attention_forward _flash_attention_forward _scaled_dot_product_attention_math"

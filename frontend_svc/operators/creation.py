@@ -104,6 +104,18 @@ def empty_strided(
     return _filled(op, size, 0, dtype or DEFAULT_FLOAT)
 
 
+@decomposes("aten.empty_permuted.default")
+def empty_permuted(
+    op: Lowering,
+    size: tuple[Expr, ...],
+    physical_layout: tuple[int, ...],
+    *,
+    dtype: DType | None = None,
+) -> Tensor:
+    """A tensor of zeros; strides bind only at the graph's outputs."""
+    return _filled(op, size, 0, dtype or DEFAULT_FLOAT)
+
+
 @decomposes("aten.new_empty_strided.default")
 def new_empty_strided(
     op: Lowering,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from frontend_svc.operators.extents import axes_of, axis_of
+from frontend_svc.operators.extents import axes_of, axis_of, numel_of
 from frontend_svc.operators.lowering import Lowering
 from frontend_svc.operators.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.values import Tensor
@@ -29,7 +29,7 @@ def slice_(
     return _part(op, self, axis, first, limit, as_expr(step))
 
 
-@decomposes("aten.narrow.default")
+@decomposes("aten.narrow.default", "aten.narrow_copy.default")
 def narrow(op: Lowering, self: Tensor, dim: int, start: Expr, length: Expr) -> Tensor:
     """`length` elements of an axis from start."""
     return slice_(op, self, dim, start, start + length)
@@ -100,20 +100,23 @@ def flip(op: Lowering, self: Tensor, dims: tuple[int, ...]) -> Tensor:
     return op.prim("flip", self, dims=tuple(sorted(axes))) if self.rank and axes else self
 
 
-@decomposes("aten.roll.default", note="extern without dims")
+@decomposes("aten.roll.default")
 def roll(
     op: Lowering, self: Tensor, shifts: tuple[Expr, ...], dims: tuple[int, ...] = ()
 ) -> Tensor:
     """Elements moved along axes, around the end."""
+    if not dims and len(shifts) == 1:
+        flat = op.reshape(self, (numel_of(self.shape),))
+        return op.reshape(_rolled(op, flat, 0, shifts[0]), self.shape)
     if len(shifts) != len(dims):
-        raise NotDecomposedError("a roll of the flattened tensor")
+        raise InvalidGraphError(f"{len(shifts)} shifts of {len(dims)} axes; expected one each")
     result = self
     for shift, dim in zip(shifts, dims, strict=True):
         result = _rolled(op, result, _axis(self, dim), shift)
     return result
 
 
-@decomposes("aten.slice_scatter.default", note="extern for steps")
+@decomposes("aten.slice_scatter.default")
 def slice_scatter(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     op: Lowering,
     self: Tensor,
@@ -124,9 +127,11 @@ def slice_scatter(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     step: int = 1,
 ) -> Tensor:
     """The tensor with a slice replaced."""
-    if step != 1:
-        raise NotDecomposedError("writing to a slice with a step")
     axis, first, limit = _bounds(op, self, dim, start, end)
+    if step < 1:
+        raise InvalidGraphError(f"step {step}; expected 1 or more")
+    if step != 1:
+        return _replaced_every(op, self, src, axis, (first, op.extents.larger(first, limit), step))
     return _replaced(op, self, src, axis, first, op.extents.larger(first, limit))
 
 
@@ -223,3 +228,26 @@ def _replaced(
     if limit is not x.shape[axis]:
         parts.append(op.slice_axis(x, axis, limit, x.shape[axis]))
     return parts[0] if len(parts) == 1 else op.prim("cat", *parts, dim=axis)
+
+
+def _replaced_every(
+    op: Lowering, x: Tensor, source: Tensor, axis: int, part: tuple[Expr, Expr, int]
+) -> Tensor:
+    """The tensor with elements start, start+step, ... below limit of an axis replaced."""
+    start, limit, step = part
+    count = op.extents.simplified(ceil_div(limit - start, step))
+    wanted = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+    if count == 0:
+        return x
+    source = op.convert(op.expand(source, wanted), x.dtype)
+    first = start.constant if start.is_constant else start
+    distance = op.apply("sub", op.iota(x.shape[axis]), first)
+    place = op.apply("floor_div", distance, step)
+    inside = op.prim("logical_and", op.apply("ge", distance, 0), op.apply("lt", place, count))
+    is_there = op.prim(
+        "logical_and", inside, op.apply("eq", op.apply("mul", place, step), distance)
+    )
+    place = op.apply("minimum", op.apply("maximum", place, 0), count - 1)
+    spread = op.prim("take", source, place, dim=axis)
+    shape = (x.shape[axis], *([ONE] * (x.rank - 1 - axis)))
+    return op.where(op.reshape(is_there, shape), spread, x)

@@ -12,9 +12,11 @@ from kernelfarm.ir.symbolic import ONE, Expr
 
 @decomposes(
     "aten.alias.default",
+    "aten.alias_copy.default",
     "aten.clone.default",
     "aten.contiguous.default",
     "aten.detach.default",
+    "aten.detach_copy.default",
     "aten.lift_fresh.default",
     "aten.lift_fresh_copy.default",
     "aten.positive.default",
@@ -120,13 +122,15 @@ def unsqueeze(op: Lowering, self: Tensor, dim: int) -> Tensor:
     return op.reshape(self, (*self.shape[:axis], ONE, *self.shape[axis:]))
 
 
-@decomposes("aten.squeeze.default")
+@decomposes("aten.squeeze.default", "aten.squeeze_copy.default")
 def squeeze(op: Lowering, self: Tensor) -> Tensor:
     """All axes of extent 1 dropped."""
     return squeeze_dims(op, self, tuple(range(self.rank)))
 
 
-@decomposes("aten.squeeze.dim", "aten.squeeze.dims", "aten.squeeze_copy.dim")
+@decomposes(
+    "aten.squeeze.dim", "aten.squeeze.dims", "aten.squeeze_copy.dim", "aten.squeeze_copy.dims"
+)
 def squeeze_dims(op: Lowering, self: Tensor, dim: tuple[int, ...]) -> Tensor:
     """The named axes dropped where their extent is 1."""
     axes = axes_of(dim, self.rank)

@@ -87,9 +87,9 @@ def view_of(view: TensorView, slots: Mapping[str, Slot], sizes: Sizes) -> View:
     slot = slots[view.buffer]
     shape = tuple(extent.evaluate(sizes) for extent in view.sizes)
     strides = tuple(stride.evaluate(sizes) for stride in view.strides)
-    found = View(
-        slot, dtype_to_torch(view.dtype), shape, strides, view.offset_elems.evaluate(sizes)
-    )
+    # An empty view may begin beyond its buffer, as the last slice of nothing does.
+    offset = 0 if 0 in shape else view.offset_elems.evaluate(sizes)
+    found = View(slot, dtype_to_torch(view.dtype), shape, strides, offset)
     if found.dtype.itemsize != slot.dtype.itemsize:
         raise InvalidGraphError(
             f"plan: buffer {slot.name} of {slot.dtype} viewed as {found.dtype}; "

@@ -60,3 +60,11 @@ def test_what_a_step_returns_is_never_kept_where_another_value_will_lie() -> Non
     assert ExternNode(split, {}).may_alias
     product = graph.call_function(torch.ops.aten.mm.default, (x, x))
     assert not ExternNode(product, {}).may_alias
+
+
+def test_a_part_of_nothing_may_begin_beyond_its_buffer() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.mode(x[:, 4:6], 1).values
+
+    x = torch.zeros(0, 6)
+    assert compiled_here(function)[0](x).shape == function(x).shape == (0,)

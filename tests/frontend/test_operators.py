@@ -9,6 +9,7 @@ import torch
 
 from frontend_svc.operators import DECOMPOSED, EXTERN
 from tests.frontend.samples import calls
+from tests.frontend.samples_special import special_calls
 from tests.frontend.samples_windows import window_calls
 from tests.frontend.single_op import Call, interpreted
 
@@ -23,6 +24,7 @@ TOLERANCE = {
 WITHOUT_DEFINED_VALUES = {
     "aten.empty.memory_format",
     "aten.empty_like.default",
+    "aten.empty_permuted.default",
     "aten.empty_strided.default",
     "aten.new_empty.default",
     "aten.new_empty_strided.default",
@@ -38,7 +40,7 @@ OF_STATIC_SIZES_ONLY = {
 }
 
 SAMPLES: dict[str, list[Call]] = defaultdict(list)
-for _call in (*calls(), *window_calls()):
+for _call in (*calls(), *window_calls(), *special_calls()):
     SAMPLES[_call.op].append(_call)
 
 

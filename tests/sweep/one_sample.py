@@ -34,6 +34,8 @@ UNDEFINED = frozenset(
 )
 """Operators whose results hold whatever the memory held."""
 
+NEIGHBOURS = 4
+
 RANDOM_SEED = 1234
 """Set before each run, so that random operators answer alike."""
 
@@ -86,11 +88,15 @@ def _judged(op: str, sample: Sample, run: _Run, results: tuple[Any, Any], counts
     if verdict.problem or verdict.is_loose:
         exact = _exact(sample, run)
         verdict = judge(ours, eager, exact, sample.tensors, is_undefined=is_undefined)
+    near: list[tuple[Any, Any]] = []
+    if verdict.problem and exact is not None:
+        near = _neighbours(sample, run)
+        verdict = judge(ours, eager, exact, sample.tensors, near, is_undefined=is_undefined)
     if not verdict.problem:
         return Found(_kind(counts), "loose" if verdict.is_loose else "", counts)
     # The framework's own tracing may already differ: then that is what we must equal.
     traced = run(aot_function(sample.function, fw_compiler=_run_as_traced), sample.tensors)
-    if not judge(ours, traced, exact, sample.tensors, is_undefined=is_undefined).problem:
+    if not judge(ours, traced, exact, sample.tensors, near, is_undefined=is_undefined).problem:
         return Found(_kind(counts), f"as traced, not as eager: {verdict.problem}", counts)
     return Found(Outcome.WRONG, verdict.problem, counts)
 
@@ -200,6 +206,26 @@ def _exact(sample: Sample, run: _Run) -> Any | None:
         return run(sample.function, wide)
     except Exception:  # no answer in float64: eager's own is what there is
         return None
+
+
+def _neighbours(sample: Sample, run: _Run) -> list[tuple[Any, Any]]:
+    """Eager's and float64's answers for inputs that differ by roundings."""
+    found = []
+    for _ in range(NEIGHBOURS):
+        tensors = [_nudged(tensor) for tensor in sample.tensors]
+        near = Sample(sample.function, tuple(tensors))
+        exact = _exact(near, run)
+        if exact is not None:
+            found.append((run(sample.function, tensors), exact))
+    return found
+
+
+def _nudged(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.is_floating_point() or tensor.layout is not torch.strided:
+        return tensor
+    factor = 1 + torch.finfo(tensor.dtype).eps * torch.randint(-2, 3, tensor.shape)
+    near = (tensor.detach().double() * factor).to(tensor.dtype)
+    return near.requires_grad_(tensor.requires_grad)
 
 
 def _cause(error: BaseException | None, kind: type[KernelfarmError]) -> KernelfarmError | None:
