@@ -36,8 +36,7 @@ def diag_embed(
         raise InvalidGraphError("a tensor without axes; expected a diagonal")
     size = self.shape[-1] + abs(offset)
     zeros = op.full(0, self.dtype, (*self.shape[:-1], size, size))
-    written = _written(op, zeros, self, offset)
-    return _to_places(op, written, dim1, dim2)
+    return to_places(op, written(op, zeros, self, offset), dim1, dim2)
 
 
 @decomposes("aten.diagonal_scatter.default")
@@ -51,7 +50,7 @@ def diagonal_scatter(
         raise InvalidGraphError(f"a diagonal of {src.shape}; expected {length} elements")
     if length is ZERO:
         return self
-    return _to_places(op, _written(op, x, op.convert(src, x.dtype), offset), dim1, dim2)
+    return to_places(op, written(op, x, op.convert(src, x.dtype), offset), dim1, dim2)
 
 
 @decomposes("aten.trace.default")
@@ -102,7 +101,7 @@ def _matrices(op: Lowering, x: Tensor, dim1: int, dim2: int) -> tuple[Tensor, Ex
     return moved, moved.shape[-2], moved.shape[-1]
 
 
-def _to_places(op: Lowering, x: Tensor, dim1: int, dim2: int) -> Tensor:
+def to_places(op: Lowering, x: Tensor, dim1: int, dim2: int) -> Tensor:
     """The last two axes moved to where they belong."""
     first, second = axis_of(dim1, x.rank), axis_of(dim2, x.rank)
     if first == second:
@@ -117,7 +116,7 @@ def _length(op: Lowering, rows: Expr, columns: Expr, offset: int) -> Expr:
     return op.extents.larger(op.extents.smaller(height, width), ZERO)
 
 
-def _written(op: Lowering, x: Tensor, values: Tensor, offset: int) -> Tensor:
+def written(op: Lowering, x: Tensor, values: Tensor, offset: int) -> Tensor:
     """Matrices with a diagonal replaced by the last axis of `values`."""
     rows, columns = x.shape[-2:]
     row = op.reshape(op.iota(rows), (rows, ONE))

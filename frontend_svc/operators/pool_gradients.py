@@ -7,32 +7,28 @@ gradients of those that do cover it are picked, and the shares are added up.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from frontend_svc.operators.covers import (
+    Cover,
+    cover_of,
+    elements_of,
+    gathered,
+    number_of,
+    placed,
+    spread,
+    window_cover,
+)
 from frontend_svc.operators.extents import Shape, text_of
 from frontend_svc.operators.lowering import Lowering
 from frontend_svc.operators.registry import NotDecomposedError, decomposes
-from frontend_svc.operators.values import Number, Tensor
-from frontend_svc.operators.windows import Window, along, average_divisors, per_axis, windows_of
+from frontend_svc.operators.values import Tensor
+from frontend_svc.operators.windows import along, average_divisors, per_axis, windows_of
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
-from kernelfarm.ir.symbolic import ONE, Expr, as_expr
+from kernelfarm.ir.symbolic import Expr, as_expr
 
 _MOST_EXTENT = 1 << 16
 """Elements of an axis whose windows are counted here, one by one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cover:
-    """The windows that may cover each element of an axis.
-
-    Shapes: windows and is_covered: (extent, most windows of an element), i64 (always inside the
-        axis of windows) and bool.
-    """
-
-    extent: Expr
-    windows: Tensor
-    is_covered: Tensor
 
 
 def _register(axes: int) -> None:
@@ -52,9 +48,9 @@ def _register(axes: int) -> None:
         kernel, step, around, apart = (
             per_axis(sizes, axes, name) for sizes, name in zip(given, names, strict=True)
         )
-        windows = windows_of(op, self, kernel, step, around, apart, ceil_mode)
+        windows = windows_of(op, self.shape, kernel, step, around, apart, ceil_mode)
         _check_windows(op, grad_output, self, tuple(window.count for window in windows))
-        covers = [_cover(op, window) for window in windows]
+        covers = [window_cover(op, window) for window in windows]
         return _of_largest(op, self, grad_output, indices, covers)
 
     def of_average(  # noqa: PLR0913, PLR0917  # the operator's own parameters
@@ -71,10 +67,10 @@ def _register(axes: int) -> None:
         kernel = per_axis(kernel_size, axes, "kernel")
         step = per_axis(stride, axes, "stride") if stride else kernel
         around = per_axis(padding, axes, "padding")
-        windows = windows_of(op, self, kernel, step, around, (1,) * axes, ceil_mode)
+        windows = windows_of(op, self.shape, kernel, step, around, (1,) * axes, ceil_mode)
         _check_windows(op, grad_output, self, tuple(window.count for window in windows))
         divisors = average_divisors(op, windows, ceil_mode, count_include_pad, divisor_override)
-        covers = [_cover(op, window) for window in windows]
+        covers = [window_cover(op, window) for window in windows]
         return _of_average(op, self, grad_output, divisors, covers)
 
     def of_adaptive_max(op: Lowering, grad_output: Tensor, self: Tensor, indices: Tensor) -> Tensor:
@@ -90,7 +86,7 @@ def _register(axes: int) -> None:
         ]
         return _of_average(op, self, grad_output, divisors, covers)
 
-    note = "extern for large windows"
+    note = "extern to round up symbolic sizes"
     decomposes(f"aten.max_pool{axes}d_with_indices_backward.default", note=note)(of_max)
     decomposes(f"aten.avg_pool{axes}d_backward.default", note=note)(of_average)
     note = "extern for a symbolic number of windows"
@@ -110,18 +106,18 @@ def _of_largest(
             f"positions of {indices.dtype!r} {text_of(indices.shape)}; expected i64 of the"
             f" gradient's shape {text_of(grad.shape)}"
         )
-    picked, positions = (_spread(op, t, covers) for t in (op.widened(grad), indices))
+    picked, positions = (spread(op, t, covers) for t in (op.widened(grad), indices))
     mine: Tensor | None = None
     for number, cover in enumerate(covers):
-        own = _placed(op, op.reshape(op.iota(cover.extent), (cover.extent, ONE)), number, covers)
+        own = placed(op, elements_of(op, cover.extent), number, covers)
         if mine is None:
             mine = own
         else:
-            mine = op.apply("add", op.apply("mul", mine, _number(cover.extent)), own)
+            mine = op.apply("add", op.apply("mul", mine, number_of(cover.extent)), own)
     if mine is None:
         raise InvalidGraphError("windows of no axes; expected one or more")
     is_mine = op.apply("eq", positions, mine)
-    return _gathered(op, x, picked, is_mine, covers)
+    return op.convert(gathered(op, picked, is_mine, covers), x.dtype)
 
 
 def _of_average(
@@ -135,53 +131,7 @@ def _of_average(
     for divisor in divisors:
         number = divisor if isinstance(divisor, int) else op.convert(divisor, share.dtype)
         share = op.apply("div", share, number)
-    return _gathered(op, x, _spread(op, share, covers), None, covers)
-
-
-def _gathered(
-    op: Lowering, x: Tensor, picked: Tensor, condition: Tensor | None, covers: Sequence[Cover]
-) -> Tensor:
-    """The sum of what was picked from windows that cover the element."""
-    for number, cover in enumerate(covers):
-        is_covered = _placed(op, cover.is_covered, number, covers)
-        condition = (
-            is_covered if condition is None else op.apply("logical_and", condition, is_covered)
-        )
-    if condition is not None:
-        picked = op.where(condition, picked, 0.0)
-    lead = x.rank - len(covers)
-    inner = tuple(lead + 1 + 2 * number for number in range(len(covers)))
-    return op.convert(op.reduce("sum", picked, inner), x.dtype)
-
-
-def _spread(op: Lowering, x: Tensor, covers: Sequence[Cover]) -> Tensor:
-    """Each of the last axes as two: the elements, and the windows that may cover each."""
-    lead = x.rank - len(covers)
-    for number in reversed(range(len(covers))):
-        x = op.prim("take", x, covers[number].windows, dim=lead + number)
-    return x
-
-
-def _placed(op: Lowering, table: Tensor, number: int, covers: Sequence[Cover]) -> Tensor:
-    """A table of an axis's elements and windows, to broadcast over the axes behind it."""
-    return op.reshape(table, (*table.shape, *([ONE] * (2 * (len(covers) - 1 - number)))))
-
-
-def _cover(op: Lowering, window: Window) -> Cover:
-    element = op.reshape(op.iota(window.extent), (window.extent, ONE))
-    reached = op.apply("add", element, window.padding)
-    if window.dilation == 1:
-        most = -(-window.taps // window.stride)
-        last = op.apply("floor_div", reached, window.stride)
-        found = op.apply("sub", last, op.iota(as_expr(most)))
-        end = op.apply("add", op.apply("mul", found, window.stride), window.taps)
-        reaches = op.apply("gt", end, reached)
-    else:
-        step = op.apply("mul", op.iota(as_expr(window.taps)), window.dilation)
-        begin = op.apply("sub", reached, step)
-        found = op.apply("floor_div", begin, window.stride)
-        reaches = op.apply("eq", op.apply("mul", found, window.stride), begin)
-    return _inside(op, window.extent, window.count, found, reaches)
+    return op.convert(gathered(op, spread(op, share, covers), None, covers), x.dtype)
 
 
 def _adaptive_covers(op: Lowering, grad: Tensor, x: Tensor, axes: int) -> list[Cover]:
@@ -199,13 +149,13 @@ def _adaptive_covers(op: Lowering, grad: Tensor, x: Tensor, axes: int) -> list[C
 
 def _adaptive_cover(op: Lowering, count: Expr, extent: Expr) -> Cover:
     """Windows from floor(i * count / extent) to below ceil((i + 1) * count / extent) cover i."""
-    k, n = count.as_int(), _number(extent)
-    element = op.reshape(op.iota(extent), (extent, ONE))
+    k, n = count.as_int(), number_of(extent)
+    element = elements_of(op, extent)
     first = op.apply("floor_div", op.apply("mul", element, k), n)
     scaled = op.apply("mul", op.apply("add", element, 1), k)
-    end = op.apply("floor_div", op.apply("add", scaled, _number(extent - 1)), n)
+    end = op.apply("floor_div", op.apply("add", scaled, number_of(extent - 1)), n)
     found = op.apply("add", first, op.iota(as_expr(_most_windows(op, k, extent))))
-    return _inside(op, extent, count, found, op.apply("lt", found, end))
+    return cover_of(op, extent, count, found, op.apply("lt", found, end))
 
 
 def _most_windows(op: Lowering, count: int, extent: Expr) -> int:
@@ -218,18 +168,11 @@ def _most_windows(op: Lowering, count: int, extent: Expr) -> int:
 
 
 def _adaptive_sizes(op: Lowering, count: Expr, extent: Expr) -> Tensor:
-    n, k = _number(extent), count.as_int()
+    n, k = number_of(extent), count.as_int()
     number = op.iota(count)
     begin = op.apply("floor_div", op.apply("mul", number, n), k)
     scaled = op.apply("mul", op.apply("add", number, 1), n)
     return op.prim("sub", op.apply("floor_div", op.apply("add", scaled, k - 1), k), begin)
-
-
-def _inside(op: Lowering, extent: Expr, count: Expr, found: Tensor, reaches: Tensor) -> Cover:
-    last = _number(count - 1)
-    exists = op.prim("logical_and", op.apply("ge", found, 0), op.apply("le", found, last))
-    clamped = op.apply("minimum", op.apply("maximum", found, 0), last)
-    return Cover(extent, clamped, op.prim("logical_and", exists, reaches))
 
 
 def _check_windows(op: Lowering, grad: Tensor, x: Tensor, counts: Shape) -> None:
@@ -238,7 +181,3 @@ def _check_windows(op: Lowering, grad: Tensor, x: Tensor, counts: Shape) -> None
         raise InvalidGraphError(f"a gradient {text_of(grad.shape)}; expected {text_of(wanted)}")
     if not x.dtype.is_float or any(count == 0 for count in counts):
         raise NotDecomposedError("a gradient of integers or of no windows")
-
-
-def _number(size: Expr) -> Number:
-    return size.constant if size.is_constant else size

@@ -1,6 +1,6 @@
 """Pooling: each element of a window is one shifted view, so that a window is pointwise work.
 
-A window's elements are unrolled; larger ones than `MOST_TAPS` are left to the framework.
+A window's elements are unrolled; windows larger than `MOST_TAPS` are reductions over slid views.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from frontend_svc.operators.extents import text_of
+from frontend_svc.operators.extents import Shape, text_of
 from frontend_svc.operators.lowering import Lowering
 from frontend_svc.operators.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.values import Tensor
@@ -53,7 +53,7 @@ class Window:
 
 def windows_of(  # noqa: PLR0913, PLR0917  # what pooling operators say of their windows
     op: Lowering,
-    x: Tensor,
+    shape: Shape,
     kernel: Sequence[int],
     stride: Sequence[int],
     padding: Sequence[int],
@@ -64,15 +64,12 @@ def windows_of(  # noqa: PLR0913, PLR0917  # what pooling operators say of their
 
     Raises:
         InvalidGraphError: sizes that no pooling has.
-        NotDecomposedError: the number of windows is rounded up on a symbolic axis, or they are
-            large.
+        NotDecomposedError: the number of windows is rounded up on a symbolic axis.
     """
     axes = len(kernel)
-    if x.rank not in (axes + 1, axes + 2):
-        raise InvalidGraphError(f"a tensor of shape {text_of(x.shape)}; expected {axes + 1} axes")
-    if math.prod(kernel) > MOST_TAPS:
-        raise NotDecomposedError(f"windows of {math.prod(kernel)} elements; up to {MOST_TAPS} are")
-    each = zip(x.shape[-axes:], kernel, stride or kernel, padding, dilation, strict=True)
+    if len(shape) not in (axes + 1, axes + 2):
+        raise InvalidGraphError(f"a tensor of shape {text_of(shape)}; expected {axes + 1} axes")
+    each = zip(shape[-axes:], kernel, stride or kernel, padding, dilation, strict=True)
     return tuple(_window(op, *sizes, ceil_mode=ceil_mode) for sizes in each)
 
 
@@ -121,6 +118,31 @@ def padded(op: Lowering, x: Tensor, windows: Sequence[Window], value: int | floa
         return x
     zeros = (ZERO,) * lead
     return op.prim("pad", x, high=(*zeros, *high), low=(*zeros, *low), value=value)
+
+
+def slid(op: Lowering, around: Tensor, windows: Sequence[Window]) -> Tensor:
+    """Every window of a padded tensor: the places of windows, then the windows' own axes."""
+    lead = around.rank - len(windows)
+    # A window that is left out begins where the padding does not reach.
+    sizes, limits = (ONE,) * around.rank, list(around.shape)
+    for axis, window in enumerate(windows):
+        limits[lead + axis] = window.reach
+    if tuple(limits) != around.shape:
+        starts = (ZERO,) * around.rank
+        around = op.prim("slice", around, limits=tuple(limits), starts=starts, steps=sizes)
+    return op.prim(
+        "window",
+        around,
+        dims=tuple(range(lead, around.rank)),
+        sizes=tuple(as_expr(w.taps) for w in windows),
+        strides=tuple(as_expr(w.stride) for w in windows),
+        dilations=tuple(as_expr(w.dilation) for w in windows),
+    )
+
+
+def window_axes(around: Tensor, windows: Sequence[Window]) -> tuple[int, ...]:
+    """The windows' own axes in `slid`."""
+    return tuple(range(around.rank, around.rank + len(windows)))
 
 
 def taps_of(
@@ -173,18 +195,25 @@ def _average(  # noqa: PLR0913, PLR0917  # the operators' own parameters
     kernel = per_axis(kernel, axes, "kernel")
     stride = per_axis(stride, axes, "stride") if stride else kernel
     padding = per_axis(padding, axes, "padding")
-    windows = windows_of(op, x, kernel, stride, padding, (1,) * axes, ceil_mode)
+    windows = windows_of(op, x.shape, kernel, stride, padding, (1,) * axes, ceil_mode)
     divide = "div" if x.dtype.is_float else "trunc_div"
     around = padded(op, op.widened(x), windows, 0.0 if x.dtype.is_float else 0)
+    total = _total(op, around, windows)
+    for number in average_divisors(op, windows, ceil_mode, count_include_pad, divisor):
+        placed = number if isinstance(number, int) else op.convert(number, total.dtype)
+        total = op.apply(divide, total, placed)
+    return op.convert(total, x.dtype)
+
+
+def _total(op: Lowering, around: Tensor, windows: Sequence[Window]) -> Tensor:
+    if math.prod(window.taps for window in windows) > MOST_TAPS:
+        return op.reduce("sum", slid(op, around, windows), window_axes(around, windows))
     total: Tensor | None = None
     for _, tap in taps_of(op, around, windows):
         total = tap if total is None else op.prim("add", total, tap)
     if total is None:
         raise InvalidGraphError("a window of no elements; expected one or more")
-    for number in average_divisors(op, windows, ceil_mode, count_include_pad, divisor):
-        placed = number if isinstance(number, int) else op.convert(number, total.dtype)
-        total = op.apply(divide, total, placed)
-    return op.convert(total, x.dtype)
+    return total
 
 
 def average_divisors(
@@ -222,7 +251,7 @@ def _counts(op: Lowering, window: Window, count_include_pad: bool) -> Tensor:
     return op.prim("sub", top, op.apply("maximum", begin, 0))
 
 
-@decomposes("aten.avg_pool1d.default", note="extern for large windows")
+@decomposes("aten.avg_pool1d.default", note="extern to round up symbolic sizes")
 def avg_pool1d(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     op: Lowering,
     self: Tensor,
@@ -236,7 +265,7 @@ def avg_pool1d(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     return _average(op, self, kernel_size, stride, padding, ceil_mode, count_include_pad, None, 1)
 
 
-@decomposes("aten.avg_pool2d.default", note="extern for large windows")
+@decomposes("aten.avg_pool2d.default", note="extern to round up symbolic sizes")
 def avg_pool2d(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     op: Lowering,
     self: Tensor,
@@ -252,7 +281,7 @@ def avg_pool2d(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     return _average(op, self, *sizes, ceil_mode, count_include_pad, divisor_override, 2)
 
 
-@decomposes("aten.avg_pool3d.default", note="extern for large windows")
+@decomposes("aten.avg_pool3d.default", note="extern to round up symbolic sizes")
 def avg_pool3d(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     op: Lowering,
     self: Tensor,
@@ -266,145 +295,3 @@ def avg_pool3d(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     """The means of windows of the last three axes."""
     sizes = kernel_size, stride, padding
     return _average(op, self, *sizes, ceil_mode, count_include_pad, divisor_override, 3)
-
-
-@decomposes("aten.max_pool2d_with_indices.default", note="extern for large windows")
-def max_pool2d_with_indices(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-    op: Lowering,
-    self: Tensor,
-    kernel_size: tuple[int, ...],
-    stride: tuple[int, ...] = (),
-    padding: tuple[int, ...] = (0,),
-    dilation: tuple[int, ...] = (1,),
-    ceil_mode: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """The largest elements of windows of the last two axes, and where they lie."""
-    return _largest(op, self, (kernel_size, stride, padding, dilation), ceil_mode, 2)
-
-
-@decomposes("aten.max_pool3d_with_indices.default", note="extern for large windows")
-def max_pool3d_with_indices(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-    op: Lowering,
-    self: Tensor,
-    kernel_size: tuple[int, ...],
-    stride: tuple[int, ...] = (),
-    padding: tuple[int, ...] = (0,),
-    dilation: tuple[int, ...] = (1,),
-    ceil_mode: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """The largest elements of windows of the last three axes, and where they lie."""
-    return _largest(op, self, (kernel_size, stride, padding, dilation), ceil_mode, 3)
-
-
-def _largest(
-    op: Lowering, x: Tensor, sizes: tuple[tuple[int, ...], ...], ceil_mode: bool, axes: int
-) -> tuple[Tensor, Tensor]:
-    names = ("kernel", "stride", "padding", "dilation")
-    kernel, stride, padding, dilation = (
-        per_axis(size or sizes[0], axes, name) for size, name in zip(sizes, names, strict=True)
-    )
-    windows = windows_of(op, x, kernel, stride, padding, dilation, ceil_mode)
-    wide = op.widened(x)
-    lowest = float("-inf") if x.dtype.is_float else SMALLEST.get(x.dtype)
-    if lowest is None:
-        raise NotDecomposedError(f"windows of type {x.dtype!r}")
-    around = padded(op, wide, windows, lowest)
-    best: Tensor | None = None
-    place: Tensor | None = None
-    for places, tap in taps_of(op, around, windows):
-        here = op.expand(_flat_position(op, windows, places), tap.shape)
-        if best is None or place is None:
-            first = op.expand(_flat_position(op, windows, None), tap.shape)
-            best, place = op.full(lowest, tap.dtype, tap.shape), first
-        is_better = op.prim("gt", tap, best)
-        if x.dtype.is_float:
-            is_better = op.prim("logical_or", is_better, op.prim("isnan", tap))
-        best, place = (
-            op.prim("where", is_better, tap, best),
-            op.prim("where", is_better, here, place),
-        )
-    if best is None or place is None:
-        raise InvalidGraphError("a window of no elements; expected one or more")
-    return op.convert(best, x.dtype), place
-
-
-def _flat_position(
-    op: Lowering, windows: Sequence[Window], places: tuple[int, ...] | None
-) -> Tensor:
-    """Position of a place of each window in the flattened last axes; None is the first inside."""
-    total: Tensor | None = None
-    for axis, window in enumerate(windows):
-        begin = op.apply(
-            "sub", op.apply("mul", op.iota(window.count), window.stride), window.padding
-        )
-        if places is not None:
-            position = op.apply("add", begin, places[axis] * window.dilation)
-        else:
-            position = _first_inside(op, begin, window.dilation)
-        position = along(op, position, axis, len(windows))
-        if total is None:
-            total = position
-        else:
-            total = op.apply("add", op.apply("mul", total, window.extent), position)
-    if total is None:
-        raise InvalidGraphError("a window of no axes; expected one or more")
-    return total
-
-
-def _first_inside(op: Lowering, begin: Tensor, dilation: int) -> Tensor:
-    """The first of begin, begin + dilation, ... that is not negative."""
-    if dilation == 1:
-        return op.apply("maximum", begin, 0)
-    return op.where(op.apply("lt", begin, 0), op.apply("mod_floor", begin, dilation), begin)
-
-
-@decomposes("aten.im2col.default", note="extern for large windows")
-def im2col(
-    op: Lowering,
-    self: Tensor,
-    kernel_size: tuple[int, ...],
-    dilation: tuple[int, ...],
-    padding: tuple[int, ...],
-    stride: tuple[int, ...],
-) -> Tensor:
-    """Each window of the last two axes as a column."""
-    kernel, spread, around, step = (
-        per_axis(sizes, 2, name)
-        for sizes, name in (
-            (kernel_size, "kernel"),
-            (dilation, "dilation"),
-            (padding, "padding"),
-            (stride, "stride"),
-        )
-    )
-    windows = windows_of(op, self, kernel, step, around, spread)
-    source = padded(op, self, windows, 0.0 if self.dtype.is_float else 0)
-    lead, channels = self.shape[:-3], self.shape[-3]
-    area = windows[0].count * windows[1].count
-    columns = [
-        op.reshape(tap, (*lead, channels, ONE, area)) for _, tap in taps_of(op, source, windows)
-    ]
-    joined = columns[0] if len(columns) == 1 else op.prim("cat", *columns, dim=len(lead) + 1)
-    return op.reshape(joined, (*lead, channels * len(columns), area))
-
-
-@decomposes("aten.unfold.default", "aten.unfold_copy.default")
-def unfold(op: Lowering, self: Tensor, dimension: int, size: Expr, step: Expr) -> Tensor:
-    """Windows of an axis, their elements on a new last axis."""
-    x = self if self.rank else op.reshape(self, (ONE,))
-    axis = dimension % x.rank if -x.rank <= dimension < x.rank else -1
-    if axis < 0 or op.extents.is_negative(step - 1) or op.extents.is_negative(size):
-        raise InvalidGraphError(f"windows of {size} every {step} on dim {dimension}")
-    count = op.extents.simplified((x.shape[axis] - size) // step + 1)
-    if op.extents.is_negative(count - 1):
-        raise InvalidGraphError(f"windows of {size} in {x.shape[axis]} elements")
-    begins = op.reshape(op.apply("mul", op.iota(count), _number(step)), (count, ONE))
-    places = op.apply("add", begins, op.iota(size))
-    found = op.prim("take", x, places, dim=axis)
-    order = [k for k in range(found.rank) if k != axis + 1]
-    result = op.permute(found, [*order, axis + 1])
-    return result if self.rank else op.reshape(result, (size,))
-
-
-def _number(size: Expr) -> int | Expr:
-    return size.constant if size.is_constant else size

@@ -19,7 +19,9 @@ from tests.frontend.sample_tensors import (
     positive,
     special,
 )
+from tests.frontend.samples_special import special_calls
 from tests.frontend.samples_training import training_calls
+from tests.frontend.samples_windows import window_calls
 from tests.frontend.single_op import Call
 
 
@@ -45,7 +47,9 @@ def calls() -> Iterator[Call]:
         _selection,
         _conversion,
         _losses,
+        special_calls,
         training_calls,
+        window_calls,
     ):
         yield from group()
 

@@ -21,6 +21,9 @@ def training_calls() -> Iterator[Call]:
         _class_losses,
         _bit_losses,
         _pool_gradients,
+        _large_windows,
+        _unfolding_gradients,
+        _part_gradients,
     ):
         yield from group()
 
@@ -207,3 +210,60 @@ def _pool_gradients() -> Iterator[Call]:
             grad = normal(*made.shape, seed=1).to(x.dtype)
             yield Call(f"aten.adaptive_max_pool{axes}d_backward.default", [grad, x, indices])
             yield Call(f"aten._adaptive_avg_pool{axes}d_backward.default", [grad, x])
+
+
+def _large_windows() -> Iterator[Call]:
+    """Windows that are too large to be unrolled."""
+    x = normal(2, 3, 14, 13)
+    x[0, 0, 2:12, 1:11] = -INF
+    x[0, 1, 4, 4] = x[0, 1, 9, 8] = NAN
+    for tensor in (x, x.double(), x.half(), normal(2, 14, 13, dtype=INTS[0])):
+        sizes = [[9, 9], [3, 2], [4, 3]]
+        yield Call("aten.max_pool2d_with_indices.default", [tensor, *sizes])
+        yield Call("aten.max_pool2d_with_indices.default", [tensor, *sizes, [1, 1], True])
+    yield Call("aten.max_pool2d_with_indices.default", [x, [5, 13], [1, 1], [2, 0], [2, 1]])
+    volume = normal(1, 6, 6, 7)
+    yield Call("aten.max_pool3d_with_indices.default", [volume, [5, 5, 5], [1, 1, 1], [2, 2, 2]])
+    for tensor in (x.nan_to_num(neginf=0.0), normal(3, 11, 12).bfloat16()):
+        for includes in (True, False):
+            for ceil in (False, True):
+                args = [tensor, [9, 8], [2, 3], [4, 2], ceil, includes]
+                yield Call("aten.avg_pool2d.default", args)
+
+
+def _unfolding_gradients() -> Iterator[Call]:
+    for dtype in (torch.float32, torch.float16):
+        columns = normal(2, 12, 20).to(dtype)
+        yield Call("aten.col2im.default", [columns, [5, 6], [2, 2], [1, 1], [0, 0], [1, 1]])
+        yield Call("aten.col2im.default", [columns[0], [3, 2], [2, 2], [1, 1], [1, 2], [1, 1]])
+    columns = normal(2, 12, 12)
+    yield Call("aten.col2im.default", [columns, [5, 6], [2, 2], [2, 1], [1, 1], [2, 2]])
+    backward = "aten.unfold_backward.default"
+    yield Call(backward, [normal(2, 4, 5, 3), [2, 9, 5], 1, 3, 2])
+    yield Call(backward, [normal(7, 3), [9], 0, 3, 1])
+    yield Call(backward, [normal(3, 2), [9], 0, 2, 3])
+
+
+def _part_gradients() -> Iterator[Call]:
+    shapes = ((2, 3, 5), (2, 3, 5, 4), (2, 3, 4, 5, 4))
+    amounts = ([1, 2], [4, 0], [0, 0]), ([1, 2, 3, 0], [3, 3, 0, 1]), ([1, 2, 0, 1, 1, 1],)
+    for axes, (shape, paddings) in enumerate(zip(shapes, amounts, strict=True), start=1):
+        for mode in ("reflection_pad", "replication_pad"):
+            for padding in paddings:
+                for dtype in (torch.float32, torch.bfloat16):
+                    x = normal(*shape).to(dtype)
+                    made = getattr(torch.ops.aten, f"{mode}{axes}d")(x, padding)
+                    args = [normal(*made.shape, seed=1).to(dtype), x, padding]
+                    yield Call(f"aten.{mode}{axes}d_backward.default", args)
+    for x, padding in ((normal(2, 3, 5), [7, 9]), (normal(2, 3, 1), [2, 1])):
+        grad = normal(2, 3, x.shape[-1] + sum(padding))
+        yield Call("aten.replication_pad1d_backward.default", [grad, x, padding])
+    select, slice_ = "aten.select_backward.default", "aten.slice_backward.default"
+    for index in (0, 2, -1):
+        yield Call(select, [normal(4, 3), [4, 5, 3], 1, index])
+    yield Call(select, [normal(4, dtype=INTS[0]), [4, 5], -1, 3])
+    for start, end, step, length in ((1, 4, 1, 3), (-3, 5, 2, 2), (0, 99, 3, 2), (4, 2, 1, 0)):
+        yield Call(slice_, [normal(2, length, 3), [2, 5, 3], 1, start, end, step])
+    diagonal = "aten.diagonal_backward.default"
+    yield Call(diagonal, [normal(2, 3), [2, 3, 4], 1, 1, 2])
+    yield Call(diagonal, [normal(2, 2), [3, 2, 4], -1, 0, 2])

@@ -9,8 +9,6 @@ import torch
 
 from frontend_svc.operators import DECOMPOSED, EXTERN
 from tests.frontend.samples import calls
-from tests.frontend.samples_special import special_calls
-from tests.frontend.samples_windows import window_calls
 from tests.frontend.single_op import Call, interpreted
 
 TOLERANCE = {
@@ -40,7 +38,7 @@ OF_STATIC_SIZES_ONLY = {
 }
 
 SAMPLES: dict[str, list[Call]] = defaultdict(list)
-for _call in (*calls(), *window_calls(), *special_calls()):
+for _call in calls():
     SAMPLES[_call.op].append(_call)
 
 
