@@ -72,6 +72,7 @@ def scalar_rules(target: TargetFacts, kernel: Kernel) -> ScalarRules:
         has_f64=facts.get("has_f64") == "True",
         is_division_exact=facts.get("has_exact_division") == "True"
         and not hides_division_errors(kernel),
+        takes_lone_pointers=target.vendor != "ascend",
     )
 
 

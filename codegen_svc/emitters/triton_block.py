@@ -8,6 +8,8 @@ from codegen_svc.emitters.triton_index import IndexWriter, index_writer
 from codegen_svc.emitters.triton_names import triton_type, value_dtype, value_names
 from codegen_svc.emitters.triton_reduce import Reduction
 from codegen_svc.emitters.triton_scalar import Operand, ScalarRules, compute_text, literal_text
+from codegen_svc.emitters.triton_scan import RunningScan, like_reduction, scan_lines
+from codegen_svc.emitters.triton_scatter import Update, update_line
 from codegen_svc.emitters.triton_tiling import Tiling, static_numel
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
@@ -19,9 +21,11 @@ from kernelfarm.ir.loop_ir import (
     Literal,
     Load,
     Reduce,
+    Scan,
     Store,
     index_of,
     operands_of,
+    scattering_stores,
     varying_values,
 )
 from kernelfarm.ir.symbolic import Expr
@@ -94,12 +98,8 @@ def statement_lines(block: Block, number: int) -> list[str]:
     match statement:
         case Load():
             return _load_lines(block, number, statement)
-        case Literal(dtype=dtype, value=value):
-            kind = triton_type(dtype, block.rules.target)
-            return [f"{name} = tl.full({block.unit_shape}, {literal_text(value, dtype)}, {kind})"]
-        case IndexValue(dtype=dtype, expr=expr):
-            kind = triton_type(dtype, block.rules.target)
-            return [f"{name} = ({position_text(block, number, expr)}).to({kind})"]
+        case Literal() | IndexValue():
+            return [f"{name} = {_number_text(block, number, statement)}"]
         case Compute(op=op, operands=operands, dtype=dtype):
             texts = tuple(_operand(block, operand) for operand in operands)
             return [f"{name} = {compute_text(op, texts, dtype, block.rules)}"]
@@ -107,8 +107,22 @@ def statement_lines(block: Block, number: int) -> list[str]:
             return _indirect_lines(block, number, statement)
         case Store():
             return [_store_line(block, number, statement)]
-        case Reduce():
-            raise ValueError("reductions have lines of their own")
+        case Scan() | Reduce():
+            return _running_lines(block, number)
+
+
+def _number_text(block: Block, number: int, statement: Literal | IndexValue) -> str:
+    kind = triton_type(statement.dtype, block.rules.target)
+    if isinstance(statement, IndexValue):
+        return f"({position_text(block, number, statement.expr)}).to({kind})"
+    literal = literal_text(statement.value, statement.dtype)
+    return f"tl.full({block.unit_shape}, {literal}, {kind})"
+
+
+def _running_lines(block: Block, number: int) -> list[str]:
+    if isinstance(block.kernel.body[number], Reduce):
+        raise ValueError("reductions have lines of their own")
+    return scan_lines(scan_of(block, number), is_looped=not block.tiling.is_persistent)
 
 
 def reduction_of(block: Block, number: int) -> Reduction:
@@ -116,6 +130,19 @@ def reduction_of(block: Block, number: int) -> Reduction:
     statement = block.kernel.body[number]
     if not isinstance(statement, Reduce):
         raise ValueError(f"statement {number} is no reduction")
+    return _reduction(block, number, statement, statement.op)
+
+
+def scan_of(block: Block, number: int) -> RunningScan:
+    """The facts of a scan statement that its text needs."""
+    statement = block.kernel.body[number]
+    if not isinstance(statement, Scan):
+        raise ValueError(f"statement {number} is no scan")
+    like = _reduction(block, number, statement, like_reduction(statement.op))
+    return RunningScan(statement.op, like, block.x_size)
+
+
+def _reduction(block: Block, number: int, statement: Reduce | Scan, op: str) -> Reduction:
     operand_dtype = block.dtypes[statement.operand]
     if operand_dtype is None:
         raise KernelRejectedError(
@@ -124,7 +151,7 @@ def reduction_of(block: Block, number: int) -> Reduction:
     spans_x = statement.operand in block.across_x or block.tiling.xsub == 1
     spans_r = statement.operand in block.varying or block.tiling.rblock == 1 or bool(block.r_mask)
     return Reduction(
-        op=statement.op,
+        op=op,
         name=block.names[number],
         operand=block.names[statement.operand],
         operand_dtype=operand_dtype,
@@ -146,10 +173,27 @@ def position_text(block: Block, number: int, index: Expr) -> str:
     return f"tl.full({block.unit_shape}, 0, {kind}) + {text}"
 
 
+def pointer_text(block: Block, number: int, index: Expr) -> str:
+    """The positions of a load or store, one for each point that its mask or value varies over."""
+    spans = _index_across_x(block, index), _index_varies(block, index)
+    needs = number in block.across_x, number in block.varying
+    if spans == needs:
+        return position_text(block, number, index)
+    text = block.writer.text(index)
+    if not any(spans):
+        kind = "tl.int64" if block.tiling.index_bits == 64 else "tl.int32"
+        text = f"tl.full({block.unit_shape}, 0, {kind}) + {text}"
+    sizes = [
+        size if is_needed else "1"
+        for size, is_needed in zip((block.x_size, "RBLOCK"), needs, strict=True)
+    ]
+    return f"tl.broadcast_to({text}, [{', '.join(sizes[: block.rank])}])"
+
+
 def _load_lines(block: Block, number: int, load: Load) -> list[str]:
     name, param = block.names[number], block.kernel.param(load.param)
     masks = _masks(block, number, load)
-    arguments = f"{load.param}_ptr + ({position_text(block, number, load.index)})"
+    arguments = f"{load.param}_ptr + ({pointer_text(block, number, load.index)})"
     other = _other_text(block, load, param.dtype)
     if masks:
         arguments += f", mask={masks}, other={other or _zero(param.dtype)}"
@@ -174,25 +218,52 @@ def _other_text(block: Block, load: Load, dtype: DType) -> str | None:
 def _masks(block: Block, number: int, load: Load) -> str:
     """Lanes that may be read: points of the kernel, and the load's own mask."""
     parts = []
-    if block.x_mask and _index_across_x(block, load.index):
+    if block.x_mask and number in block.across_x:
         parts.append(block.x_mask)
-    if block.r_mask and _index_varies(block, load.index):
+    if block.r_mask and number in block.varying:
         parts.append(block.r_mask)
     if load.mask is not None:
         parts.append(block.names[load.mask])
     return " & ".join(parts)
 
 
+def _scatter_line(block: Block, number: int, store: Store) -> str:
+    """An update, one for each point, whichever points its index and value vary over."""
+    shape = f"[{block.x_size}]"
+    if block.rank == 2:
+        shape = block.full_shape if number in block.varying else f"[{block.x_size}, 1]"
+    position = position_text(block, number, store.index)
+    return update_line(
+        Update(
+            mode=store.mode,
+            dtype=block.kernel.param(store.param).dtype,
+            pointers=f"{store.param}_ptr + tl.broadcast_to({position}, {shape})",
+            value=block.names[store.value],
+            shape=shape,
+            mask=_point_mask(block, number),
+            target=block.rules.target,
+        )
+    )
+
+
+def _point_mask(block: Block, number: int) -> str:
+    parts = [block.x_mask] if block.x_mask else []
+    if block.r_mask and number in block.varying:
+        parts.append(block.r_mask)
+    return " & ".join(parts)
+
+
 def _store_line(block: Block, number: int, store: Store) -> str:
+    if number in scattering_stores(block.kernel):
+        return _scatter_line(block, number, store)
     param = block.kernel.param(store.param)
     value = block.names[store.value]
     if param.dtype is DType.BOOL:
         value = f"{value}.to(tl.uint8)"
-    parts = [block.x_mask] if block.x_mask else []
-    if block.r_mask and number in block.varying:
-        parts.append(block.r_mask)
-    mask = f", mask={' & '.join(parts)}" if parts else ""
-    position = position_text(block, number, store.index)
+    # What varies over no outer point is one element, and then the kernel has but one point.
+    mask = _point_mask(block, number) if number in block.across_x else ""
+    mask = f", mask={mask}" if mask else ""
+    position = pointer_text(block, number, store.index)
     return f"tl.store({store.param}_ptr + ({position}), {value}{mask})"
 
 
@@ -207,7 +278,16 @@ def _indirect_lines(block: Block, number: int, statement: Indirect) -> list[str]
         lines.append(f"{name} = {name}.to(tl.int32)")
     if block.tiling.index_bits == 64 and block.dtypes[statement.value] is not DType.I64:
         lines.append(f"{name} = {name}.to(tl.int64)")
+    if not block.rules.takes_lone_pointers and _is_one_lane(block, number):
+        # Triton-Ascend's adapter takes no pointers of a block of one index; of a number it does.
+        axes = "tl.sum(tl.sum({}, 1), 0)" if block.rank == 2 else "tl.sum({}, 0)"
+        unit = f"tl.full({block.unit_shape}, 0, {name}.dtype)"
+        lines.append(f"{name} = {unit} + {axes.format(name)}")
     return lines
+
+
+def _is_one_lane(block: Block, number: int) -> bool:
+    return number not in block.varying and (block.tiling.xsub == 1 or number not in block.across_x)
 
 
 def _operand(block: Block, number: int) -> Operand:

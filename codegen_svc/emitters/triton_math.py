@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+from codegen_svc.emitters.triton_scatter import atomic_helpers
+
 _HELPER_NAME = re.compile(r"\bkf_\w+")
 
 HELPERS: dict[str, str] = {
@@ -38,6 +40,29 @@ def kf_floor_div_float(a, b):
     "kf_product": """
 def kf_product(a, b):
     return a * b
+""",
+    "kf_sum": """
+def kf_sum(a, b):
+    return a + b
+""",
+    "kf_log_add_exp": """
+def kf_log_add_exp(a, b):
+    # an infinity stands for itself; NaN stays
+    larger = kf_nan_max(a, b)
+    apart = tl.exp(kf_nan_min(a, b) - larger)
+    return tl.where(tl.abs(larger) == float("inf"), larger, larger + kf_log1p(apart))
+""",
+    "kf_last_max": """
+def kf_last_max(a, i, b, j):
+    # of equal ones the later; a NaN is above every number
+    is_later = (b >= a) | (b != b)
+    return tl.where(is_later, b, a), tl.where(is_later, j, i)
+""",
+    "kf_last_min": """
+def kf_last_min(a, i, b, j):
+    # of equal ones the later; a NaN is below every number
+    is_later = (b <= a) | (b != b)
+    return tl.where(is_later, b, a), tl.where(is_later, j, i)
 """,
     "kf_nan_max": """
 def kf_nan_max(a, b):
@@ -281,6 +306,7 @@ def kf_pow(x, y):
     result = tl.where((base == 1.0) & (tl.abs(y) == float("inf")), 1.0, result)
     return tl.where((y == 0.0) | (x == 1.0), 1.0, result)
 """,
+    **atomic_helpers(),
 }
 """Helper functions by name; each text is one function without its decorator."""
 

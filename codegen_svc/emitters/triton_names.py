@@ -19,6 +19,7 @@ from kernelfarm.ir.loop_ir import (
     Literal,
     Load,
     Reduce,
+    Scan,
     Statement,
     Store,
 )
@@ -130,7 +131,7 @@ def _value_name(number: int, statement: Statement) -> str:
             pass
         case Compute(op="convert", dtype=dtype):
             word = dtype.value
-        case Compute(op=word) | Reduce(op=word):
+        case Compute(op=word) | Reduce(op=word) | Scan(op=word):
             pass
         case Literal():
             word = "literal"
@@ -150,7 +151,7 @@ def value_dtype(kernel: Kernel, statement: Statement) -> DType | None:
             return next((p.dtype for p in kernel.params if p.name == name), None)
         case Literal(dtype=dtype) | IndexValue(dtype=dtype):
             return dtype
-        case Compute(dtype=dtype) | Reduce(dtype=dtype):
+        case Compute(dtype=dtype) | Reduce(dtype=dtype) | Scan(dtype=dtype):
             return dtype
         case _:
             return None

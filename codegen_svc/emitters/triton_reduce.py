@@ -44,7 +44,7 @@ class Reduction:
 
 def persistent_lines(r: Reduction) -> list[str]:
     """The reduction of a block that holds a whole row."""
-    value = _masked(r)
+    value = block_value(r)
     if not r.is_arg:
         return [f"{r.name} = {_final(r, value)}"]
     return [
@@ -56,7 +56,7 @@ def persistent_lines(r: Reduction) -> list[str]:
 
 def initial_lines(r: Reduction) -> list[str]:
     """Accumulators before the loop."""
-    lines = [f"{r.name}_acc = tl.full({r.shape}, {_neutral(r)}, {_work_type(r)})"]
+    lines = [f"{r.name}_acc = tl.full({r.shape}, {neutral(r)}, {work_type(r)})"]
     if r.is_arg:
         # The first positions, so that a row of nothing but the neutral element has a hit, too.
         position = f"tl.zeros({r.shape}, tl.int{r.index_bits}) + tl.arange(0, RBLOCK)[None, :]"
@@ -66,7 +66,7 @@ def initial_lines(r: Reduction) -> list[str]:
 
 def step_lines(r: Reduction) -> list[str]:
     """One block's contribution within the loop."""
-    acc, value = f"{r.name}_acc", _masked(r)
+    acc, value = f"{r.name}_acc", block_value(r)
     match r.op:
         case "sum":
             return [f"{acc} += {value}"]
@@ -114,11 +114,13 @@ def _widened(dtype: DType) -> DType:
     return dtype.compute_dtype
 
 
-def _work_type(r: Reduction) -> str:
+def work_type(r: Reduction) -> str:
+    """The Triton type in which a reduction runs."""
     return triton_type(_work_dtype(r), r.target)
 
 
-def _neutral(r: Reduction) -> str:
+def neutral(r: Reduction) -> str:
+    """The literal that changes no result."""
     work = _work_dtype(r)
     match r.op:
         case "sum":
@@ -137,15 +139,15 @@ def _neutral(r: Reduction) -> str:
             raise KernelRejectedError(f"reduction {r.op} is not supported on {r.target}")
 
 
-def _masked(r: Reduction) -> str:
+def block_value(r: Reduction) -> str:
     """The operand in the work type, whole block, neutral where masked off."""
     value = r.operand
     if r.op in ("any", "all") and r.operand_dtype is not DType.BOOL:
         value = f"({value} != 0)"
     is_converted = _work_dtype(r) is not r.operand_dtype
-    value = f"{value}.to({_work_type(r)})" if is_converted else value
+    value = f"{value}.to({work_type(r)})" if is_converted else value
     if r.mask:
-        value = f"tl.where({r.mask}, {value}, {_neutral(r)})"
+        value = f"tl.where({r.mask}, {value}, {neutral(r)})"
     return value if r.is_whole else f"tl.broadcast_to({value}, {r.shape})"
 
 

@@ -170,11 +170,15 @@ _INLINE_LITERALS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ScalarRules:
-    """What a target asks of scalar code; `target` names it in refusals."""
+    """What a target asks of scalar code; `target` names it in refusals.
+
+    `takes_lone_pointers`: its compiler takes pointers that a block of one index makes.
+    """
 
     target: str
     has_f64: bool
     is_division_exact: bool
+    takes_lone_pointers: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from codegen_svc.emitters.triton_block import Block, make_block, reduction_of, statement_lines
+from codegen_svc.emitters.triton_block import (
+    Block,
+    make_block,
+    reduction_of,
+    scan_of,
+    statement_lines,
+)
 from codegen_svc.emitters.triton_index import R_FLAT, X_FLAT, numel
 from codegen_svc.emitters.triton_math import HELPERS, used_helpers
 from codegen_svc.emitters.triton_names import checked_identifier, comment_text, pointer_type
@@ -22,9 +28,21 @@ from codegen_svc.emitters.triton_reduce import (
     step_lines,
 )
 from codegen_svc.emitters.triton_scalar import ScalarRules
+from codegen_svc.emitters.triton_scan import carry_lines
 from codegen_svc.emitters.triton_tiling import Tiling
 from kernelfarm.errors import KernelRejectedError
-from kernelfarm.ir.loop_ir import Access, Indirect, Kernel, Literal, Load, Reduce, Store
+from kernelfarm.ir.loop_ir import (
+    Access,
+    Indirect,
+    Kernel,
+    Literal,
+    Load,
+    Reduce,
+    Scan,
+    Store,
+    StoreMode,
+    scattering_stores,
+)
 
 _STEP = "    "
 
@@ -196,6 +214,9 @@ def _looped_body(block: Block) -> list[str]:
 def _loop_lines(block: Block, phase: Phase) -> list[str]:
     reductions = {number: reduction_of(block, number) for number in phase.reduces}
     lines = [line for r in reductions.values() for line in initial_lines(r)]
+    for number in phase.within:
+        if isinstance(block.kernel.body[number], Scan):
+            lines += carry_lines(scan_of(block, number))
     lines.append("for roffset in range(0, rnumel, RBLOCK):")
     inner = ["rindex = roffset + tl.arange(0, RBLOCK)[None, :]", *_reduction_point_lines(block)]
     for number in phase.within:
@@ -245,6 +266,11 @@ def _words(text: str) -> set[str]:
 
 def _notes(kernel: Kernel) -> tuple[str, ...]:
     notes = []
+    stores = [s for n in scattering_stores(kernel) if isinstance(s := kernel.body[n], Store)]
+    if any(s.mode is StoreMode.SET for s in stores):
+        notes.append("of several updates of one element any may be the last")
+    if any(s.mode is StoreMode.ADD and kernel.param(s.param).dtype.is_float for s in stores):
+        notes.append("sums of updates differ in their last bits from run to run")
     if any(isinstance(s, Indirect) for s in kernel.body):
         notes.append("out-of-range indices are clamped: accelerators do not report them")
     return tuple(notes)

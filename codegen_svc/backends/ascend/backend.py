@@ -29,7 +29,7 @@ from codegen_svc.emitters.triton_source import TritonSource, emit_triton
 from codegen_svc.emitters.triton_tiling import Tiling, local_bytes, local_tiling
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
-from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.loop_ir import Kernel, Scan
 from kernelfarm.ir.symbolic import ceil_div
 from kernelfarm.ir.text import print_kernel
 from kernelfarm.targets import TargetFacts
@@ -109,7 +109,14 @@ def _build(kernel: Kernel, target: TargetFacts, variant: Variant) -> BuiltKernel
         guard=variant.guard,
         is_stub=compiler is None,
         stub_reason=STUB_REASON if compiler is None else "",
-        notes=source.notes,
+        notes=(*source.notes, *_library_notes(kernel)),
+    )
+
+
+def _library_notes(kernel: Kernel) -> tuple[str, ...]:
+    ops = {s.op for s in kernel.body if isinstance(s, Scan)} & {"cumsum", "cumprod"}
+    return tuple(
+        f"calls triton_{op} of CANN's library, which was not run here" for op in sorted(ops)
     )
 
 
