@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from frontend_svc.import_aten import import_aten
 from frontend_svc.passes.fold_constants import FOLD_CONSTANTS
 from frontend_svc.passes.remove_dead_code import REMOVE_DEAD_CODE
 from frontend_svc.passes.rewriting import Pass
-from frontend_svc.passes.send_scans_to_framework import SEND_SCANS_TO_FRAMEWORK
 from frontend_svc.passes.simplify_prims import SIMPLIFY_PRIMS
 from frontend_svc.report import NodeReport, Note, summarize
 from kernelfarm.errors import InvalidGraphError
@@ -19,7 +18,6 @@ PASSES: tuple[Pass, ...] = (
     # Folding first: what is constant needs no simplification.
     FOLD_CONSTANTS,
     SIMPLIFY_PRIMS,
-    SEND_SCANS_TO_FRAMEWORK,
     # Last: every pass before it leaves nodes that nothing uses any more.
     REMOVE_DEAD_CODE,
 )
@@ -52,4 +50,5 @@ def lower_to_prims(graph: Graph) -> Lowered:
         rewritten = step.rewrite(lowered, graph)
         lowered = rewritten.graph
         notes.extend(rewritten.notes)
+    lowered = replace(lowered, origin_ops=tuple(node.op for node in graph.nodes))
     return Lowered(lowered, summarize(graph, lowered, notes, imported.externs))

@@ -52,6 +52,11 @@ class ProgramStore:
             lambda: self._compile(client, captured, support, is_deterministic),
         )
 
+    def forget_unfinished(self) -> None:
+        """For a child after a fork: the threads that would finish are not there."""
+        self._lock = threading.Lock()
+        self._programs = {key: made for key, made in self._programs.items() if made.done()}
+
     def _once(self, key: tuple[str, bytes], make: Callable[[], SharedProgram]) -> SharedProgram:
         with self._lock:
             known = self._programs.get(key)

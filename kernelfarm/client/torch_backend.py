@@ -156,3 +156,16 @@ def _client_for(settings: ClientSettings) -> FarmClient:
     if client is None:
         client = _clients[key] = FarmClient(settings)
     return client
+
+
+def _forget_what_the_parent_waits_for() -> None:
+    _store.forget_unfinished()
+    _lock.release()
+
+
+# A fork waits for the lock, so that the child's copy is not one that nobody will ever release.
+os.register_at_fork(
+    before=_lock.acquire,
+    after_in_parent=_lock.release,
+    after_in_child=_forget_what_the_parent_waits_for,
+)

@@ -100,7 +100,8 @@ class Graph:
     """A functional tensor graph.
 
     `output_types` has one entry for each output, with binding strides; None where the output is
-    not a tensor.
+    not a tensor. `origin_ops` names the captured operators that `Node.origins` counts: debug text,
+    no part of any key and not printed.
     """
 
     dialect: str
@@ -111,6 +112,7 @@ class Graph:
     output_types: tuple[TensorType | None, ...]
     locations: tuple[str, ...] = ()
     abi_version: int = ABI_VERSION
+    origin_ops: tuple[str, ...] = ()
 
     def types(self) -> dict[int, TensorType]:
         """Type of every tensor value by id."""

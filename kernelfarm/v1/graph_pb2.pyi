@@ -532,6 +532,7 @@ class Graph(_message.Message):
     OUTPUTS_FIELD_NUMBER: _builtins.int
     OUTPUT_TYPES_FIELD_NUMBER: _builtins.int
     LOCATIONS_FIELD_NUMBER: _builtins.int
+    ORIGIN_OPS_FIELD_NUMBER: _builtins.int
     abi_version: _builtins.int
     """Version of the contract between client and farm; see docs/versions.md."""
     dialect: _builtins.str
@@ -562,6 +563,12 @@ class Graph(_message.Message):
     def locations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Source locations; debug text, no part of any key."""
 
+    @_builtins.property
+    def origin_ops(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Operators of the captured nodes that `Node.origins` counts, where the graph is not itself the
+        captured one; may be empty; debug text, no part of any key.
+        """
+
     def __init__(
         self,
         *,
@@ -573,10 +580,11 @@ class Graph(_message.Message):
         outputs: _abc.Iterable[Global___Argument] | None = ...,
         output_types: _abc.Iterable[Global___TensorType] | None = ...,
         locations: _abc.Iterable[_builtins.str] | None = ...,
+        origin_ops: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abi_version", b"abi_version", "dialect", b"dialect", "inputs", b"inputs", "locations", b"locations", "nodes", b"nodes", "output_types", b"output_types", "outputs", b"outputs", "symbols", b"symbols"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abi_version", b"abi_version", "dialect", b"dialect", "inputs", b"inputs", "locations", b"locations", "nodes", b"nodes", "origin_ops", b"origin_ops", "output_types", b"output_types", "outputs", b"outputs", "symbols", b"symbols"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

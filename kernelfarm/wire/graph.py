@@ -43,6 +43,7 @@ def graph_to_proto(graph: Graph) -> pb.Graph:
             for tensor in graph.output_types
         ],
         locations=graph.locations,
+        origin_ops=graph.origin_ops,
     )
 
 
@@ -70,6 +71,7 @@ def graph_from_proto(message: pb.Graph) -> Graph:
         output_types=_output_types(message),
         locations=tuple(message.locations),
         abi_version=message.abi_version,
+        origin_ops=tuple(message.origin_ops),
     )
     check_client_graph(graph)
     return graph

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernelfarm.dtypes import DType
@@ -48,9 +48,16 @@ _ORDER = (Access.READ, Access.READ_WRITE, Access.WRITE)
 
 
 def assemble_kernel(
-    group: Group, storages: Mapping[int, Storage], stored: Collection[int], sizes: Bounds
+    group: Group,
+    storages: Mapping[int, Storage],
+    stored: Collection[int],
+    sizes: Bounds,
+    origin_ops: Sequence[str] = (),
 ) -> Draft:
-    """The kernel that computes a group and stores those of its values that are wanted in memory."""
+    """The kernel that computes a group and stores those of its values that are wanted in memory.
+
+    `origin_ops` names the captured operators, for comments.
+    """
     body = _GroupBody(group, storages, sizes)
     for member in group.members:
         body.append(member)
@@ -59,11 +66,10 @@ def assemble_kernel(
     for number, statement in enumerate(body.statements):
         numbers[number] = writer.add(statement, numbers)
         for value in body.made_by(number):
-            if value in body.scattered:
-                index, mode = body.scattered[value]
-                writer.scatter(value, index, numbers[number], mode)
-            elif value in stored:
+            if value in stored and value not in body.scattered:
                 writer.store(value, group.placements[value], numbers[number])
+    for value, (index, mode, made) in body.scattered.items():  # last: they use indirect symbols
+        writer.scatter(value, index, numbers[made], mode)
     ordered = sorted(writer.params.items(), key=lambda item: _ORDER.index(item[1].access))
     kernel = Kernel(
         name="fused",
@@ -72,7 +78,7 @@ def assemble_kernel(
         outer=tuple(Axis(a.name, a.extent) for a in group.outer),
         reduction=tuple(Axis(a.name, a.extent) for a in group.reduction),
         body=tuple(writer.body),
-        comments=_comments(group),
+        comments=_comments(group, origin_ops),
     )
     return Draft(kernel, tuple(value for value, _ in ordered))
 
@@ -95,7 +101,7 @@ class _GroupBody:
         self._storages = storages
         self._bounds = domain_bounds(sizes, group.axes)
         self._values: dict[int, int] = {}
-        self.scattered: dict[int, tuple[tuple[Expr, ...], StoreMode]] = {}
+        self.scattered: dict[int, tuple[tuple[Expr, ...], StoreMode, int]] = {}
         self._reduced = [axis.name for axis in group.reduction]
 
     @property
@@ -119,6 +125,7 @@ class _GroupBody:
             self.scattered[nest.value] = (
                 substituted(nest.index, places, self._bounds),
                 nest.scatter,
+                numbers[nest.result],
             )
 
     def _add(self, statement: NestStatement, places: dict[str, Expr]) -> int:
@@ -145,12 +152,6 @@ class _GroupBody:
                 return body.add(varying, statement.dtype)
             case _:
                 return body.add(statement, statement.dtype)
-
-    def _at_place(self, read: Read) -> Read:
-        """The read without the axes that it does not move along: those of stride 0."""
-        strides = self._storages[read.value].strides
-        index = zip(read.index, strides, strict=True)
-        return replace(read, index=tuple(ZERO if step is ZERO else part for part, step in index))
 
     def _at_place(self, read: Read) -> Read:
         """The read without the axes that it does not move along: those of stride 0."""
@@ -213,7 +214,7 @@ class _Writer:
         return total
 
 
-def _comments(group: Group) -> tuple[str, ...]:
+def _comments(group: Group, origin_ops: Sequence[str]) -> tuple[str, ...]:
     """One line for each captured operator: the prims that it became here."""
     prims: dict[int, dict[str, None]] = {}
     for member in group.members:
@@ -221,5 +222,11 @@ def _comments(group: Group) -> tuple[str, ...]:
             if op != "full":
                 prims.setdefault(number, {})[op] = None
     return tuple(
-        f"{', '.join(ops)} <- captured node {number}" for number, ops in sorted(prims.items())
+        f"{_origin(number, origin_ops)}: {', '.join(ops)}" for number, ops in sorted(prims.items())
     )
+
+
+def _origin(number: int, origin_ops: Sequence[str]) -> str:
+    if number >= len(origin_ops):
+        return f"captured node {number}"
+    return f"{origin_ops[number].removesuffix('.default')} <- captured node {number}"

@@ -39,14 +39,14 @@ class BuiltSteps:
 def build_kernels(chosen: Materialization, fusion: Fusion) -> BuiltSteps:
     """The kernels of a fused schedule."""
     symbols = {s.name: s for s in chosen.facts.graph.symbols}
-    sizes = chosen.facts.bounds
+    sizes, origin_ops = chosen.facts.bounds, chosen.facts.graph.origin_ops
     distinct = _Distinct()
     steps: list[KernelUse | Node] = []
     for step in fusion.steps:
         if not isinstance(step, Group):
             steps.append(step)
             continue
-        draft = assemble_kernel(step, chosen.storages, fusion.stored, sizes)
+        draft = assemble_kernel(step, chosen.storages, fusion.stored, sizes, origin_ops)
         kernel, values = with_own_sizes(normalize_axes(draft.kernel, sizes), symbols)
         steps.append(KernelUse(distinct.number(kernel), draft.values, values))
     return BuiltSteps(tuple(distinct.kernels), tuple(steps))

@@ -39,9 +39,11 @@ def test_the_printed_source_of_that_kernel_names_the_norm_and_the_activation(
     for part in ("tl.sum(", "tl.rsqrt(", "tl.exp(", "XBLOCK: tl.constexpr"):
         assert part in source, source
     nodes = everything.captured("reference", "cuda:sm_90a").nodes
-    commented = [int(number) for number in re.findall(r"# .* captured node (\d+)$", source, re.M)]
-    ops = [nodes[number].op for number in commented]
-    assert ops == ["aten.native_layer_norm.default", "aten.silu.default"], source
+    commented = re.findall(r"# (\S+) <- captured node (\d+): \w+", source)
+    assert [op for op, _ in commented] == ["aten.native_layer_norm", "aten.silu"], source
+    assert [nodes[int(n)].op.removesuffix(".default") for _, n in commented] == [
+        op for op, _ in commented
+    ]
 
 
 @pytest.mark.parametrize("target", all_targets())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.graph_ir import SizeSymbol, TensorType
 from kernelfarm.ir.loop_ir import Compute, Indirect, Load
@@ -103,7 +105,20 @@ def test_comments_name_the_captured_operators() -> None:
     x = make.add_input(tensor(4))
     with make.origin(17):
         y = make.add("rsqrt", x)
-    kernel = only_kernel(make.returning(y))
-    assert kernel.comments == ("rsqrt <- captured node 17",)
+    graph = make.returning(y)
+    assert only_kernel(graph).comments == ("captured node 17: rsqrt",)
+    names = tuple(f"aten.op{number}.default" for number in range(18))
+    kernel = only_kernel(replace(graph, origin_ops=names))
+    assert kernel.comments == ("aten.op17 <- captured node 17: rsqrt",)
     assert kernel.name.startswith("fused_rsqrt_")
     assert len(kernel.name) <= 49
+
+
+def test_an_input_that_repeats_one_element_is_read_once_and_still_summed() -> None:
+    make = Maker()
+    repeated = TensorType(DType.F32, sizes(3, 4), sizes(0, 1))
+    x = make.add_input(repeated)
+    kernel = only_kernel(make.returning(make.add("sum", x, dims=(0,))))
+    (load,) = (s for s in kernel.body if isinstance(s, Load))
+    assert load.index == symbol("d0")
+    assert [axis.extent for axis in kernel.reduction] == [3]

@@ -4,7 +4,9 @@ A library is let in only if it is for this processor, would pull in nothing and 
 time, and imports nothing but a closed list of symbols. It is loaded from anonymous memory.
 
 Threads come from the OpenMP runtime that the process already has (PyTorch brings libgomp). Without
-one, libgomp.so.1 is looked for; without that kernels run on the calling thread.
+one, libgomp.so.1 is looked for; without that kernels run on the calling thread. So they do in a
+child that was forked from a process with kernels: the runtime's threads are not there, and it would
+wait for them for ever.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import os
 import platform
 import tempfile
 import threading
+import warnings
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -49,6 +52,43 @@ _HOST_MACHINES: Final = {
     "aarch64": elf.EM_AARCH64,
 }
 _load_numbers = itertools.count()
+
+
+class ForkWarning(UserWarning):
+    """Kernels run on one thread, in a forked child."""
+
+
+class _Forked:
+    """Whether this process was forked from one that had loaded kernels."""
+
+    def __init__(self) -> None:
+        self.is_child = False
+        self._is_watched = False
+        self._is_said = False
+
+    def watch(self) -> None:
+        """From now on, forked children are such."""
+        if not self._is_watched:
+            self._is_watched = True
+            os.register_at_fork(after_in_child=self._in_child)
+
+    def one_thread(self) -> int:
+        """1, with a warning that says why, once."""
+        if not self._is_said:
+            self._is_said = True
+            warnings.warn(_FORK_ADVICE, ForkWarning, stacklevel=2)
+        return 1
+
+    def _in_child(self) -> None:
+        self.is_child = True
+
+
+_FORK_ADVICE: Final = (
+    "kernelfarm: this process was forked from one that had loaded kernels, so they run on one "
+    "thread here. torch's own operators may hang after such a fork: start workers by spawn, or "
+    "call torch.set_num_threads(1) first"
+)
+_forked = _Forked()
 
 
 class CpuKernel:
@@ -115,6 +155,7 @@ class CpuLoader:
             library = self._libraries.get(digest)
             if library is None:
                 facts = check_library(binary)
+                _forked.watch()
                 library = self._libraries[digest] = _open_library(binary, facts.undefined)
         try:
             return CpuKernel(library, launch.symbol, launch.arguments.count("size"))
@@ -123,6 +164,8 @@ class CpuLoader:
 
     def context(self) -> int:
         """The number of threads of the OpenMP runtime, which `torch.set_num_threads` sets."""
+        if _forked.is_child:
+            return _forked.one_thread()
         runtime = openmp_runtime()
         return 1 if runtime is None else int(runtime.omp_get_max_threads())
 
