@@ -14,6 +14,7 @@ INF, NAN = float("inf"), float("nan")
 def special_calls() -> Iterator[Call]:
     """At least one call for each operator of these families."""
     yield from _functions()
+    yield from _bessel()
     yield from _products()
     yield from _rearranged()
 
@@ -42,6 +43,22 @@ def _functions() -> Iterator[Call]:
     yield Call("aten.special_xlog1py.default", [_normal(3, 4), _normal(4).abs()])
     yield Call("aten.special_xlog1py.default", [edge, other])
     yield Call("aten.special_xlog1py.other_scalar", [_normal(3), 0.5])
+
+
+def _bessel() -> Iterator[Call]:
+    x = torch.cat(
+        [_normal(40) * 3, torch.linspace(-40, 40, 41), torch.tensor([0.0, 2.0, 8.0, NAN])]
+    )
+    above = torch.cat([x.abs(), torch.tensor([-1.0, 1e-20, INF])])
+    names = "i0 special_i0e special_i1 special_i1e special_modified_bessel_i0"
+    for name in [*names.split(), "special_modified_bessel_i1"]:
+        for dtype in (torch.float32, torch.float64):
+            yield Call(f"aten.{name}.default", [x.to(dtype)])
+        yield Call(f"aten.{name}.default", [_normal(5, dtype=torch.int64)])
+    for name in ("modified_bessel_k", "scaled_modified_bessel_k"):
+        for order in (0, 1):
+            for dtype in (torch.float32, torch.float64):
+                yield Call(f"aten.special_{name}{order}.default", [above.to(dtype)])
 
 
 def _products() -> Iterator[Call]:
