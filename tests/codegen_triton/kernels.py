@@ -320,6 +320,41 @@ def transposed_with_gap() -> Kernel:
     return kernel("fused_permute_cc66", params, {"d0": 7, "d1": 6}, {}, b, comments=("permute",))
 
 
+def lone_point() -> Kernel:
+    """No axes at all, and two stores: as a cache's length counts up."""
+    b = Body()
+    value = b.load("in0", 0)
+    b.store("out0", 0, value)
+    b.store("out1", 0, b.compute("add", value, b.literal(I64, 1), dtype=I64))
+    params = [param(name, I64, 1) for name in ("in0", "out0", "out1")]
+    return kernel("fused_add_1d1d", params, {}, {}, b, comments=("add",))
+
+
+def one_element_behind_a_mask(width: int = 20) -> Kernel:
+    """out[i] = in[0] where i >= 8, else in[i]: a mask over more points than the position."""
+    b = Body()
+    is_late = b.compute("ge", b.position(I64, D0), b.literal(I64, 8), dtype=BOOL)
+    late = b.load("in0", 0, is_late, b.literal(F32, 0.0))
+    b.store("out0", D0, b.compute("where", is_late, late, b.load("in1", D0)))
+    params = [param("in0", F32, 1), param("in1", F32, width), param("out0", F32, width)]
+    return kernel("fused_where_2e2e", params, {"d0": width}, {}, b, comments=("where",))
+
+
+def looked_up_norm(rows: int = 1, words: int = 11, width: int = 64) -> Kernel:
+    """Rows of a table by index, each divided by its sum of squares: one row at a time."""
+    b = Body()
+    word = b.indirect("t0", b.load("in0", D0), words)
+    x = b.load("in1", word * width + R0)
+    total = b.reduce("sum", b.compute("mul", x, x))
+    b.store("out0", D0 * width + R0, b.compute("div", x, total))
+    params = [
+        param("in0", I64, rows),
+        param("in1", F32, words * width),
+        param("out0", F32, rows * width),
+    ]
+    return kernel("fused_gather_sum_3f3f", params, {"d0": rows}, {"r0": width}, b)
+
+
 def scalar_op(op: str, operand_types: tuple[DType, ...], result: DType, count: int) -> Kernel:
     b = Body()
     values = [b.load(f"in{i}", D0) for i in range(len(operand_types))]
@@ -344,4 +379,8 @@ ALL: dict[str, Kernel] = {
     "argmax": reduce_rows("argmax", 5, 77, F32, I64),
     "dynamic_softmax": dynamic_softmax(),
     "dynamic_add": dynamic_add(),
+    "lone_point": lone_point(),
+    "one_element_behind_a_mask": one_element_behind_a_mask(),
+    "looked_up_norm": looked_up_norm(),
+    "looked_up_norms": looked_up_norm(9),
 }

@@ -196,6 +196,10 @@ LINALG_KERNELS = [
     "argmax",
     "dynamic_softmax",
     "dynamic_add",
+    "lone_point",
+    "one_element_behind_a_mask",
+    "looked_up_norm",
+    "looked_up_norms",
 ]
 
 

@@ -56,6 +56,10 @@ SMALL_KERNELS: dict[str, tuple[Kernel, Tiling | None]] = {
     "dynamic_add_64_bit": (kernels.dynamic_add(), Tiling(64, 64, 0, False, 64)),
     "padded_shift": (kernels.padded_shift(), None),
     "transposed_gap": (kernels.transposed_with_gap(), None),
+    "lone_point": (kernels.lone_point(), None),
+    "one_element_behind_a_mask": (kernels.one_element_behind_a_mask(), None),
+    "looked_up_norm": (kernels.looked_up_norm(), None),
+    "looked_up_norms": (kernels.looked_up_norm(5), None),
 }
 
 REDUCTIONS: list[tuple[str, DType, DType]] = [
