@@ -14,17 +14,9 @@ _BY_REASON = {
     "view: there is no prim for this form yet": (
         "view.dtype view_as_complex.default view_as_real.default"
     ),
-    "scatter: there is no prim for writes at data-dependent places yet": (
-        "_unsafe_index_put.default index_add.default index_copy.default index_fill.int_Scalar"
-        " index_put.default masked_scatter.default scatter.src scatter.value scatter_add.default"
-        " scatter_reduce.two"
-    ),
     "order: there is no prim for sorting and searching yet": (
         "bucketize.Tensor isin.Tensor_Tensor kthvalue.default median.default median.dim"
         " mode.default searchsorted.Tensor sort.default sort.stable topk.default"
-    ),
-    "scan: there is no prim for this running form yet": (
-        "cummax.default cummin.default cumprod.default logcumsumexp.default"
     ),
     "random: only the framework's generator gives its numbers": (
         "bernoulli.default bernoulli.p multinomial.default normal_functional.default rand.default"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from frontend_svc.operators.extents import axes_of, axis_of
+from frontend_svc.operators.extents import axes_of
 from frontend_svc.operators.lowering import Lowering
 from frontend_svc.operators.promotion import sum_dtype
 from frontend_svc.operators.registry import NotDecomposedError, decomposes
@@ -128,18 +128,6 @@ def argmin(op: Lowering, self: Tensor, dim: int | None = None, keepdim: bool = F
 def count_nonzero(op: Lowering, self: Tensor, dim: tuple[int, ...] | None = None) -> Tensor:
     """How many elements are not zero."""
     return sum_dims(op, op.convert(self, DType.BOOL), dim)
-
-
-@decomposes("aten.cumsum.default", note="extern unless constant: no kernel for scans yet")
-def cumsum(op: Lowering, self: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
-    """The running sum along an axis; integers and bools add up in i64.
-
-    The scan stays a prim only for constant folding; the pipeline sends what is left to the
-    framework.
-    """
-    axis = axis_of(dim, self.rank)
-    x = op.convert(self, dtype or sum_dtype(self.dtype))
-    return op.prim("cumsum", x, dim=axis) if self.rank else x
 
 
 @decomposes("aten.linalg_vector_norm.default")

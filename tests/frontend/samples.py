@@ -19,6 +19,7 @@ from tests.frontend.sample_tensors import (
     positive,
     special,
 )
+from tests.frontend.samples_scatter import scan_and_scatter_calls
 from tests.frontend.samples_special import special_calls
 from tests.frontend.samples_training import training_calls
 from tests.frontend.samples_windows import window_calls
@@ -47,6 +48,7 @@ def calls() -> Iterator[Call]:
         _selection,
         _conversion,
         _losses,
+        scan_and_scatter_calls,
         special_calls,
         training_calls,
         window_calls,

@@ -27,7 +27,6 @@ WITHOUT_DEFINED_VALUES = {
     "aten.new_empty.default",
     "aten.new_empty_strided.default",
 }
-SENT_TO_THE_FRAMEWORK_UNLESS_CONSTANT = {"aten.cumsum.default"}
 
 OF_STATIC_SIZES_ONLY = {
     "aten.adaptive_max_pool2d.default",
@@ -72,7 +71,7 @@ def test_all_samples_with_symbolic_sizes_give_what_eager_gives(op: str) -> None:
 
 def test_every_operator_that_decomposes_has_a_sample() -> None:
     without = DECOMPOSED.keys() - SAMPLES.keys()
-    assert without == WITHOUT_DEFINED_VALUES | SENT_TO_THE_FRAMEWORK_UNLESS_CONSTANT
+    assert without == WITHOUT_DEFINED_VALUES
 
 
 def test_every_name_in_the_table_is_an_operator_of_this_torch() -> None:

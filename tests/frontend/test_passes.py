@@ -11,7 +11,6 @@ import pytest
 from frontend_svc.passes.fold_constants import FOLD_CONSTANTS
 from frontend_svc.passes.remove_dead_code import REMOVE_DEAD_CODE
 from frontend_svc.passes.rewriting import Pass, Rewritten
-from frontend_svc.passes.send_scans_to_framework import SEND_SCANS_TO_FRAMEWORK
 from frontend_svc.passes.simplify_prims import SIMPLIFY_PRIMS
 from frontend_svc.pipeline import lower_to_prims
 from frontend_svc.report import Outcome
@@ -277,19 +276,14 @@ def test_a_graph_without_constants_is_the_same_object_after_folding() -> None:
     graph = graph_of(lambda b, x: b.add("neg", x), tensor(3))
     assert FOLD_CONSTANTS.rewrite(graph, graph).graph is graph
     assert REMOVE_DEAD_CODE.rewrite(graph, graph).graph is graph
-    assert SEND_SCANS_TO_FRAMEWORK.rewrite(graph, graph).graph is graph
 
 
-def test_a_running_sum_of_an_input_is_sent_to_the_framework() -> None:
+def test_a_running_sum_of_an_input_is_a_scan() -> None:
     boolean, result = tensor(4, dtype=DType.BOOL), tensor(4, dtype=I64)
     graph = one_node_graph("aten.cumsum.default", [boolean], [Ref(0), 0], result)
     lowered = lower_to_prims(graph)
-    assert prim_names(lowered) == ["convert", "extern"]
-    node = lowered.graph.nodes[1]
-    assert (node.attr("node"), node.attr("op")) == (0, "aten.cumsum.default")
-    assert node.types == (result,)
-    assert lowered.report[0].outcome is Outcome.EXTERN
-    assert "scan" in lowered.report[0].detail
+    assert prim_names(lowered) == ["convert", "cumsum"]
+    assert lowered.report[0].outcome is Outcome.DECOMPOSED
 
 
 def test_unused_random_numbers_are_still_drawn_and_unused_products_are_not() -> None:

@@ -1,0 +1,320 @@
+"""Writes at places that other tensors tell.
+
+Every form becomes the prim `scatter`. Updates that combine (add, multiply, extrema) run in the type
+that arithmetic uses, and the result is rounded once.
+"""
+
+from __future__ import annotations
+
+from frontend_svc.operators.extents import Shape, axis_of, numel_of, text_of
+from frontend_svc.operators.lowering import Lowering
+from frontend_svc.operators.registry import NotDecomposedError, decomposes
+from frontend_svc.operators.values import Number, Tensor
+from kernelfarm.dtypes import DType
+from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.symbolic import ONE, ZERO, Expr
+
+_MODES = {"sum": "add", "mean": "add", "amax": "max", "amin": "min", "add": "add"}
+_PRODUCTS = ("prod", "multiply")
+_SMALL = frozenset({DType.BOOL, DType.U8, DType.I8, DType.I16})
+_INDEX_DTYPES = frozenset({DType.I32, DType.I64})
+
+
+@decomposes("aten.scatter.src")
+def scatter_src(op: Lowering, self: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """Elements along an axis replaced, at an index of the updates' shape."""
+    return _along(op, "set", self, dim, index, src)
+
+
+@decomposes("aten.scatter.value")
+def scatter_value(op: Lowering, self: Tensor, dim: int, index: Tensor, value: Number) -> Tensor:
+    """Elements along an axis replaced by a number."""
+    return _along(op, "set", self, dim, index, op.full(value, self.dtype, index.shape))
+
+
+@decomposes("aten.scatter_add.default")
+def scatter_add(op: Lowering, self: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """Updates added along an axis."""
+    return _along(op, "add", self, dim, index, src)
+
+
+@decomposes("aten.scatter.reduce", note="extern for products")
+def scatter_with(
+    op: Lowering, self: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str
+) -> Tensor:
+    """Updates combined along an axis."""
+    return _along(op, _mode(reduce), self, dim, index, src)
+
+
+@decomposes("aten.scatter.value_reduce", note="extern for products")
+def scatter_value_with(
+    op: Lowering, self: Tensor, dim: int, index: Tensor, value: Number, *, reduce: str
+) -> Tensor:
+    """A number combined with elements along an axis."""
+    updates = op.full(value, self.dtype, index.shape)
+    return _along(op, _mode(reduce), self, dim, index, updates)
+
+
+@decomposes("aten.scatter_reduce.two", note="extern for products")
+def scatter_reduce(  # noqa: PLR0913  # the operator's own parameters
+    op: Lowering,
+    self: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> Tensor:
+    """Updates combined along an axis, with the elements that were there or without."""
+    mode = _mode(reduce)
+    base = self
+    if not include_self:
+        neutral = 0 if mode == "add" else _extreme(self.dtype, is_top=mode == "min")
+        base = scatter_value(op, self, dim, index, neutral)
+    result = _along(op, mode, base, dim, index, src)
+    if reduce != "mean":
+        return result
+    ones = op.full(1, DType.I64, index.shape)
+    counts = _along(op, "add", op.full(int(include_self), DType.I64, self.shape), dim, index, ones)
+    counts = op.apply("maximum", counts, 1)
+    if not self.dtype.is_float:
+        quotient = op.apply("floor_div", op.convert(result, DType.I64), counts)
+        return op.convert(quotient, self.dtype)
+    wide = op.widened(result)
+    return op.convert(op.apply("div", wide, op.convert(counts, wide.dtype)), self.dtype)
+
+
+@decomposes(
+    "aten.index_put.default", "aten._unsafe_index_put.default", note="extern for most masks"
+)
+def index_put(
+    op: Lowering,
+    self: Tensor,
+    indices: tuple[Tensor | None, ...],
+    values: Tensor,
+    accumulate: bool = False,
+) -> Tensor:
+    """Elements at broadcast index tensors replaced, or added to."""
+    picked = [(axis, i) for axis, i in enumerate(indices) if i is not None]
+    if not picked:
+        raise InvalidGraphError("no index; expected one tensor at least")
+    if len(indices) > self.rank:
+        raise InvalidGraphError(f"{len(indices)} indices for {self.rank} axes; expected no more")
+    if any(i.dtype in (DType.BOOL, DType.U8) for _, i in picked):
+        return _put_at_mask(op, self, picked, values, accumulate=accumulate)
+    dims = tuple(axis for axis, _ in picked)
+    shape = op.extents.broadcast([i.shape for _, i in picked])
+    placed = [op.expand(_integers(op, i), shape) for _, i in picked]
+    rest = tuple(e for axis, e in enumerate(self.shape) if axis not in dims)
+    first = dims[0]
+    if dims != tuple(range(first, first + len(dims))):
+        first = 0  # index axes that are no neighbours stand in front
+    wanted = (*rest[:first], *shape, *rest[first:])
+    updates = op.expand(op.convert(values, self.dtype), wanted)
+    middle = range(first, first + len(shape))
+    order = [*middle, *(axis for axis in range(len(wanted)) if axis not in middle)]
+    mode = "add" if accumulate else "set"
+    return _scattered(op, mode, self, (dims, placed), op.permute(updates, order))
+
+
+@decomposes("aten.index_add.default")
+def index_add(
+    op: Lowering, self: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Number = 1
+) -> Tensor:
+    """Slices added at the positions of a vector."""
+    scaled = source if alpha == 1 else op.apply("mul", source, alpha)
+    return _slices(op, "add", self, dim, (_inside(op, self, dim, index), scaled))
+
+
+@decomposes("aten.index_copy.default")
+def index_copy(op: Lowering, self: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    """Slices replaced at the positions of a vector."""
+    return _slices(op, "set", self, dim, (_inside(op, self, dim, index), source))
+
+
+@decomposes("aten.index_fill.int_Scalar")
+def index_fill(op: Lowering, self: Tensor, dim: int, index: Tensor, value: Number) -> Tensor:
+    """Slices at the positions of a vector filled with a number."""
+    return index_fill_tensor(op, self, dim, index, op.full(value, self.dtype))
+
+
+@decomposes("aten.index_fill.int_Tensor")
+def index_fill_tensor(op: Lowering, self: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
+    """Slices at the positions of a vector filled with the one element of a tensor."""
+    axis, vector = axis_of(dim, self.rank), op.reshape(index, (numel_of(index.shape),))
+    x = self if self.rank else op.reshape(self, (ONE,))
+    shape = (*x.shape[:axis], vector.shape[0], *x.shape[axis + 1 :])
+    updates = op.expand(op.convert(op.reshape(value, ()), self.dtype), shape)
+    return _slices(op, "set", self, dim, (vector, updates))
+
+
+@decomposes("aten.embedding_dense_backward.default", note="extern for scale_grad_by_freq")
+def embedding_dense_backward(  # the operator's own parameters
+    op: Lowering,
+    grad_output: Tensor,
+    indices: Tensor,
+    num_weights: Expr,
+    padding_idx: int,
+    scale_grad_by_freq: bool,
+) -> Tensor:
+    """The gradient of a table: each row the sum of what its uses received."""
+    if scale_grad_by_freq:
+        raise NotDecomposedError("a gradient that is scaled by how often a row is used")
+    rows, width = numel_of(indices.shape), grad_output.shape[-1]
+    updates = op.reshape(grad_output, (rows, width))
+    places = op.reshape(_integers(op, indices), (rows,))
+    if padding_idx >= 0:
+        is_used = op.reshape(op.apply("ne", places, padding_idx), (rows, ONE))
+        updates = op.where(is_used, updates, 0)
+    zeros = op.full(0, grad_output.dtype, (num_weights, width))
+    return _scattered(op, "add", zeros, ((0,), [places]), updates)
+
+
+@decomposes("aten.masked_scatter.default")
+def masked_scatter(op: Lowering, self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """Where a mask holds, the elements of `source` one after the other."""
+    shape = op.extents.broadcast([self.shape, mask.shape])
+    held = op.expand(op.convert(mask, DType.BOOL), shape)
+    flat = op.convert(op.reshape(held, (numel_of(shape),)), DType.I64)
+    place = op.apply("maximum", op.apply("sub", op.prim("cumsum", flat, dim=0), 1), 0)
+    # Places where the mask does not hold read the first element, which there may not be.
+    if any(extent == 0 for extent in source.shape):
+        raise NotDecomposedError("a source without elements")
+    line = op.reshape(source, (numel_of(source.shape),))
+    found = op.reshape(op.prim("take", line, place, dim=0), shape)
+    return op.where(held, found, op.expand(self, shape))
+
+
+def _mode(reduce: str) -> str:
+    if reduce in _PRODUCTS:
+        raise NotDecomposedError("a scatter that multiplies: accelerators have no such update")
+    if reduce not in _MODES:
+        raise InvalidGraphError(f"reduce={reduce!r}; expected sum, prod, mean, amax or amin")
+    return _MODES[reduce]
+
+
+def _extreme(dtype: DType, *, is_top: bool) -> Number:
+    if dtype.is_float:
+        return float("inf") if is_top else float("-inf")
+    if dtype is DType.BOOL:
+        return is_top
+    bits = 8 * dtype.itemsize_bytes
+    if dtype is DType.U8:
+        return 255 if is_top else 0
+    return (1 << (bits - 1)) - 1 if is_top else -(1 << (bits - 1))
+
+
+def _along(
+    op: Lowering, mode: str, base: Tensor, dim: int, index: Tensor, updates: Tensor
+) -> Tensor:
+    """A scatter along one axis; the other axes of the index count from 0."""
+    axis = axis_of(dim, base.rank)
+    if not base.rank:
+        flat = op.reshape(base, (ONE,))
+        parts = (op.reshape(x, (numel_of(x.shape),)) for x in (index, updates))
+        return op.reshape(_along(op, mode, flat, 0, *parts), ())
+    if any(extent == 0 for extent in index.shape):
+        return base
+    if not index.rank:
+        index, updates = (op.reshape(x, (ONE,)) for x in (index, updates))
+    _check_along(op, base, axis, index, updates)
+    if updates.shape != index.shape:  # updates may be larger than the index
+        part = tuple(zip(updates.shape, index.shape, strict=True))
+        for k, (whole, used) in enumerate(part):
+            if whole is not used:
+                updates = op.slice_axis(updates, k, ZERO, used)
+    places = _inside(op, base, dim, index)
+    picks = [places if k == axis else _counted(op, index.shape, k) for k in range(base.rank)]
+    updates = op.convert(updates, base.dtype)
+    return _scattered(op, mode, base, (tuple(range(base.rank)), picks), updates)
+
+
+def _check_along(op: Lowering, base: Tensor, axis: int, index: Tensor, updates: Tensor) -> None:
+    if index.rank != base.rank or updates.rank != base.rank:
+        raise InvalidGraphError(
+            f"an index with {index.rank} and updates with {updates.rank} axes; expected {base.rank}"
+        )
+    for k, extent in enumerate(index.shape):
+        is_beyond = k != axis and op.extents.is_negative(base.shape[k] - extent)
+        if is_beyond or op.extents.is_negative(updates.shape[k] - extent):
+            seen = f"{text_of(index.shape)} into {text_of(base.shape)} of {text_of(updates.shape)}"
+            raise InvalidGraphError(f"an index {seen}; expected it no larger on axis {k}")
+
+
+def _counted(op: Lowering, shape: Shape, axis: int) -> Tensor:
+    line = op.iota(shape[axis])
+    return op.prim("broadcast_in_dim", line, dims=(axis,), shape=shape)
+
+
+def _slices(
+    op: Lowering, mode: str, base: Tensor, dim: int, parts: tuple[Tensor, Tensor]
+) -> Tensor:
+    """A scatter of slices at the positions of a vector."""
+    axis, (index, updates) = axis_of(dim, base.rank), parts
+    x = base if base.rank else op.reshape(base, (ONE,))
+    places = op.reshape(_integers(op, index), (numel_of(index.shape),))
+    wanted = (*x.shape[:axis], places.shape[0], *x.shape[axis + 1 :])
+    if updates.rank and not op.extents.is_same_shape(updates.shape, wanted):
+        raise InvalidGraphError(
+            f"slices of shape {text_of(updates.shape)}; expected {text_of(wanted)}"
+        )
+    updates = op.convert(op.reshape(updates, wanted), base.dtype)
+    order = [axis, *(k for k in range(x.rank) if k != axis)]
+    found = _scattered(op, mode, x, ((axis,), [places]), op.permute(updates, order))
+    return op.reshape(found, base.shape)
+
+
+def _scattered(
+    op: Lowering,
+    mode: str,
+    base: Tensor,
+    places: tuple[tuple[int, ...], list[Tensor]],
+    updates: Tensor,
+) -> Tensor:
+    """The prim, in a type that updates combine in."""
+    dims, indices = places
+    wide = base.dtype if mode == "set" else _combined_dtype(base.dtype)
+    x, new = op.convert(base, wide), op.convert(updates, wide)
+    found = op.prim("scatter", x, *indices, new, dims=dims, mode=mode)
+    if mode in ("min", "max") and wide.is_float:
+        # A NaN that was there stays, of whichever sign: atomic extrema compare bits.
+        found = op.where(op.apply("isnan", x), x, found)
+    return op.convert(found, base.dtype)
+
+
+def _combined_dtype(dtype: DType) -> DType:
+    return DType.I32 if dtype in _SMALL else dtype.compute_dtype
+
+
+def _integers(op: Lowering, index: Tensor) -> Tensor:
+    if index.dtype.is_float or index.dtype is DType.BOOL:
+        raise InvalidGraphError(f"an index of type {index.dtype!r}; expected integers")
+    return index if index.dtype in _INDEX_DTYPES else op.convert(index, DType.I64)
+
+
+def _inside(op: Lowering, base: Tensor, dim: int, index: Tensor) -> Tensor:
+    """The index with what is negative moved outside: these operators do not count from the end."""
+    x = op.convert(_integers(op, index), DType.I64)
+    extent: Number = base.shape[axis_of(dim, base.rank)] if base.rank else 1
+    if isinstance(extent, Expr) and extent.is_constant:
+        extent = extent.constant
+    return op.where(op.apply("lt", x, 0), op.full(extent, DType.I64, x.shape), x)
+
+
+def _put_at_mask(
+    op: Lowering,
+    base: Tensor,
+    picked: list[tuple[int, Tensor]],
+    values: Tensor,
+    *,
+    accumulate: bool,
+) -> Tensor:
+    """One value wherever one mask holds, which needs no places."""
+    (axis, mask), *others = picked
+    is_plain = not others and axis == 0 and numel_of(values.shape) is ONE and not accumulate
+    if not is_plain or not op.extents.is_same_shape(mask.shape, base.shape[: mask.rank]):
+        raise NotDecomposedError("writing at a mask: the number of places depends on data")
+    shape = (*mask.shape, *(ONE for _ in range(base.rank - mask.rank)))
+    condition = op.reshape(op.convert(mask, DType.BOOL), shape)
+    return op.where(condition, op.reshape(op.convert(values, base.dtype), ()), base)
