@@ -25,6 +25,7 @@ from optimizer_svc.analysis.graph_facts import (
     graph_facts,
     operands,
 )
+from optimizer_svc.analysis.sole_readers import has_sole_reader
 from optimizer_svc.analysis.storages import (
     Storage,
     given_storages,
@@ -203,8 +204,9 @@ def _place_costly(facts: GraphFacts, storages: dict[int, Storage]) -> None:
             _place_expanded(facts, storages, node, costs, hints)
         if value in storages or node.op in VIEW_OPS:
             continue
-        is_forced = node.op in REDUCE_OPS or node.op in SCAN_OPS
-        if is_forced or cost.ops > MAX_OPS_INLINE or (uses[value] > 1 and _is_costly(cost)):
+        is_forced = node.op in REDUCE_OPS or node.op in SCAN_OPS or cost.ops > MAX_OPS_INLINE
+        is_repeated = uses[value] > 1 and _is_costly(cost)
+        if is_forced or (is_repeated and not has_sole_reader(facts, value, storages)):
             storages[value] = _temporary(facts, value)
 
 

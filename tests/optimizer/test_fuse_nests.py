@@ -223,3 +223,31 @@ def test_members_run_in_graph_order_though_a_pass_renumbered_them() -> None:
     loads = [s.param for s in kernel.body if isinstance(s, Load)]
     stores = [s.param for s in kernel.body if isinstance(s, Store)]
     assert not set(loads) & set(stores)
+
+
+def _costly_then_gated(make: Maker) -> tuple[int, int]:
+    """A value of four tensors, and the value times its sigmoid."""
+    a, b, c, d = (make.add_input(tensor(32, 32)) for _ in range(4))
+    costly = make.add("div", make.add("add", make.add("mul", a, b), c), d)
+    return costly, make.add("mul", costly, make.add("sigmoid", costly))
+
+
+def _padded(make: Maker, value: int) -> int:
+    return make.add("pad", value, low=sizes(1, 1), high=sizes(1, 1), value=0.0)
+
+
+def test_a_value_whose_readers_come_together_is_computed_within_a_padding() -> None:
+    make = Maker()
+    _, gated = _costly_then_gated(make)
+    kernel = only_kernel(make.returning(_padded(make, gated)))
+    assert sum(isinstance(s, Load) for s in kernel.body) == 4
+
+
+def test_a_costly_value_with_another_reader_is_not_computed_twice() -> None:
+    make = Maker()
+    costly, gated = _costly_then_gated(make)
+    total = make.add("sum", costly, dims=(1,))
+    program = program_of(make.returning(_padded(make, gated), total))
+    assert len(launches(program)) == 2
+    loads = [sum(isinstance(s, Load) for s in kernel.body) for kernel in program.kernels]
+    assert sorted(loads) == [1, 4]
