@@ -31,7 +31,6 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-import kernelfarm
 from benchmarks.farm import running_farm
 from benchmarks.launches import Launches, launches_of_plans
 from benchmarks.model_table import markdown_of
@@ -43,6 +42,7 @@ from kernelfarm.client.farm_client import FarmClient
 from kernelfarm.client.found_program import FoundProgram
 from kernelfarm.client.loaders.cpu import host_cpu_target
 from kernelfarm.errors import KernelfarmError
+from kernelfarm.ir.graph_ir import Graph
 
 DTYPES = ("float32", "bfloat16", "float16")
 CACHE = Path(__file__).parent / "inductor_launches.json"
@@ -133,20 +133,28 @@ def measure(
 
 def _measure_on_cpu(row: Measured, client: FarmClient) -> None:
     source = model_of(row.model, getattr(torch, row.dtype))
-    began = _Asked(client)
-    began.ask(source)
-    row.graphs, row.nodes = len(began.programs), began.nodes
-    row.launches, row.farm_s = launches_of_plans(began.programs), began.farm_s
+    asked = _Asked(client, [host_cpu_target()])
+    asked.ask(source)
+    row.graphs, row.nodes = len(asked.captured), sum(len(g.nodes) for g in asked.captured)
+    row.launches, row.farm_s = launches_of_plans(asked.programs), asked.farm_s
     row.error, row.eager_error = errors(source)
 
 
-class _Asked:
-    """Asks the farm for what `torch.compile` captures; keeps programs, nodes and times."""
+def launches_of(name: str, dtype: str, client: FarmClient) -> tuple[Launches, int]:
+    """Launches of one forward pass on the CPU, and the number of graphs that it was cut into."""
+    asked = _Asked(client, [host_cpu_target()])
+    asked.ask(model_of(name, getattr(torch, dtype)))
+    return launches_of_plans(asked.programs), len(asked.captured)
 
-    def __init__(self, client: FarmClient) -> None:
+
+class _Asked:
+    """Asks the farm for what `torch.compile` captures; keeps graphs, programs and times."""
+
+    def __init__(self, client: FarmClient, targets: list[str]) -> None:
         self._client = client
+        self._targets = targets
+        self.captured: list[Graph] = []
         self.programs: list[FoundProgram] = []
-        self.nodes = 0
         self.farm_s = 0.0
 
     def ask(self, source: RealInput) -> None:
@@ -159,10 +167,11 @@ class _Asked:
         with unset_fake_temporarily():
             captured = capture(gm)
             if not captured.is_trivial:
+                self.captured.append(captured.graph)
                 began = time.perf_counter()
-                self.programs += self._client.compile(captured.graph, [host_cpu_target()])
+                if self._targets:
+                    self.programs += self._client.compile(captured.graph, self._targets)
                 self.farm_s += time.perf_counter() - began
-                self.nodes += len(captured.graph.nodes)
         return make_boxed_func(gm.forward)
 
 
@@ -186,19 +195,12 @@ def failures_by_target(
 ) -> dict[str, str]:
     """For each target how many kernels compiled, or the first line of the failure."""
     found = {}
-    source = model_of(name, getattr(torch, dtype))
+    graphs = _Asked(client, [])
+    graphs.ask(model_of(name, getattr(torch, dtype)))
     for target in targets:
         try:
-            with torch.no_grad():
-                compiled = kernelfarm.compile(
-                    source.model,
-                    source.args,
-                    targets=[target],
-                    endpoint=client.settings.endpoint,
-                    timeout_s=TIMEOUT_S,
-                )
-            kernels = compiled.programs[target].kernels
-            found[target] = f"{len(kernels)} kernels"
+            programs = [client.compile(graph, [target])[0] for graph in graphs.captured]
+            found[target] = f"{sum(len(program.kernels) for program in programs)} kernels"
         except KernelfarmError as error:
             found[target] = f"FAILED {type(error).__name__}: {error}"
     return found

@@ -50,9 +50,10 @@ class WithStaticCache(nn.Module):
         self.cache = StaticCache(config=model.config, max_cache_len=CACHED_TOKENS)
         heads, width = model.config.num_key_value_heads, HIDDEN // HEADS
         self.cache.early_initialization(1, heads, width, torch.float32, torch.device("cpu"))
-        for layer in self.cache.layers:
-            layer.keys.normal_()
-            layer.values.normal_()
+        for number, layer in enumerate(self.cache.layers):
+            self.register_buffer(f"keys_{number}", layer.keys.normal_())
+            self.register_buffer(f"values_{number}", layer.values.normal_())
+            self.register_buffer(f"length_{number}", layer.cumulative_length)
 
     def forward(self, ids: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         """Shapes: ids: (1, tokens), position: () -> (1, tokens, vocabulary)."""
@@ -62,9 +63,12 @@ class WithStaticCache(nn.Module):
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
         """Types and devices change for the cache as well."""
-        for layer in self.cache.layers:
-            layer.keys, layer.values = fn(layer.keys), fn(layer.values)
-        return super()._apply(fn, recurse)
+        super()._apply(fn, recurse)
+        for number, layer in enumerate(self.cache.layers):
+            layer.keys = self.get_buffer(f"keys_{number}")
+            layer.values = self.get_buffer(f"values_{number}")
+            layer.cumulative_length = self.get_buffer(f"length_{number}")
+        return self
 
 
 class UNet(nn.Module):
