@@ -47,7 +47,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("fuse-nests", fuse_nests, ("chosen", "nests"), "fusion"),
     Pass("build-kernels", build_kernels, ("chosen", "fusion"), "built"),
     Pass("plan-program", plan_program, ("chosen", "built", "target"), "program"),
-    Pass("report-fusion", report_fusion, ("fusion", "program"), "report"),
+    Pass("report-fusion", report_fusion, ("graph", "fusion", "program"), "report"),
 )
 
 

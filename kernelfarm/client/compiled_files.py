@@ -9,6 +9,7 @@ from typing import Any
 
 from kernelfarm.client.farm_client import FarmClient
 from kernelfarm.client.found_program import Content, FoundArtifact, FoundProgram
+from kernelfarm.client.variants import guard_text
 from kernelfarm.errors import CallerError, MalformedMessageError
 
 MANIFEST = "manifest.json"
@@ -81,6 +82,7 @@ def _save_artifact(
         "binary": artifact.binary.name,
         "stages": {s.name: files.write(folder, f"{stem}.{s.name}", s) for s in artifact.stages},
         "symbol": artifact.launch.symbol,
+        "guard": guard_text(artifact.guard),
         "is_stub": artifact.is_stub,
         "stub_reason": artifact.stub_reason,
         "toolchain": artifact.toolchain,

@@ -11,6 +11,7 @@ from kernelfarm.client.compiled_files import read_manifest
 from kernelfarm.client.export_reader import read_pt2
 from kernelfarm.client.farm_client import FarmClient
 from kernelfarm.client.found_program import Content, FoundProgram
+from kernelfarm.client.variants import guard_text
 from kernelfarm.errors import CallerError
 
 
@@ -61,6 +62,8 @@ def of_directory(directory: Path) -> Iterator[ExplainedStage]:
         for stage, name in program["stages"].items():
             yield _of_file(target, "", "", stage, directory / name)
         for kernel in program["kernels"]:
+            guards = [variant["guard"] for variant in kernel["variants"]]
+            yield _of_guards(target, kernel["name"], guards)
             for number, variant in enumerate(kernel["variants"]):
                 mark = _variant_mark(number, len(kernel["variants"]))
                 for stage, name in variant["stages"].items():
@@ -71,10 +74,17 @@ def _of_program(program: FoundProgram, client: FarmClient) -> Iterator[Explained
     for content in program.stages:
         yield _of_content(program.target, "", "", content, client)
     for name, variants in zip(program.plan.kernel_names, program.kernels, strict=True):
+        yield _of_guards(program.target, name, [guard_text(a.guard) for a in variants])
         for number, artifact in enumerate(variants):
             mark = _variant_mark(number, len(variants))
             for content in artifact.stages:
                 yield _of_content(program.target, name, mark, content, client)
+
+
+def _of_guards(target: str, kernel: str, guards: Sequence[str]) -> ExplainedStage:
+    marks = [_variant_mark(n, len(guards)) or " (general)" for n in range(len(guards))]
+    lines = [f"{mark[2:-1]}: {guard}" for mark, guard in zip(marks, guards, strict=True)]
+    return ExplainedStage(target, kernel, "", "guards", lambda: "\n".join(lines))
 
 
 def _variant_mark(number: int, count: int) -> str:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
+from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.program_ir import ExternCall, Launch, Program
+from optimizer_svc.fusion.group import Group
 from optimizer_svc.passes.fuse_nests import Fusion
 
 
-def report_fusion(fusion: Fusion, program: Program) -> str:
-    """The report, one fact a line."""
-    return "\n".join((*_counts(fusion, program), *_launches(program), *_refusals(fusion)))
+def report_fusion(graph: Graph, fusion: Fusion, program: Program) -> str:
+    """The report, one fact a line: counts, steps with their captured nodes, what is not fused."""
+    return "\n".join(
+        (
+            *_counts(fusion, program),
+            *_launches(program),
+            *_steps(graph, fusion, program),
+            *_refusals(fusion, program),
+        )
+    )
 
 
 def _counts(fusion: Fusion, program: Program) -> Iterator[str]:
@@ -31,6 +41,45 @@ def _launches(program: Program) -> Iterator[str]:
         yield f"kernel {kernel.name}: {counts[number]} launches, {len(kernel.body)} statements"
 
 
-def _refusals(fusion: Fusion) -> Iterator[str]:
+def _steps(graph: Graph, fusion: Fusion, program: Program) -> Iterator[str]:
+    for number, (made_of, step) in enumerate(zip(fusion.steps, program.plan.steps, strict=True)):
+        if isinstance(step, ExternCall):
+            yield f"step {number}: extern {step.op} (node {step.node})"
+        elif isinstance(made_of, Group):
+            origins = (origin for member in made_of.members for origin in member.nest.origins)
+            # Numbers that several operators share would name them all.
+            nodes = sorted({node for op, node in origins if op != "full"})
+            texts = ", ".join(_captured(graph, node) for node in nodes)
+            yield f"step {number}: kernel {program.plan.kernel_names[step.kernel]}: {texts}"
+
+
+def _captured(graph: Graph, node: int) -> str:
+    known = node < len(graph.origin_ops)
+    return f"{graph.origin_ops[node].removesuffix('.default')} ({node})" if known else f"({node})"
+
+
+def _refusals(fusion: Fusion, program: Program) -> Iterator[str]:
+    """Why two kernels are two: pairs that were tried, and all that follow each other."""
+    numbers = {
+        min(step.placements): number
+        for number, step in enumerate(fusion.steps)
+        if isinstance(step, Group)
+    }
+    reasons: dict[tuple[int, int], str] = {}
     for refusal in fusion.refusals:
-        yield f"not fused: kernels of values {refusal.first} and {refusal.second}: {refusal.reason}"
+        first, second = sorted((numbers[refusal.first], numbers[refusal.second]))
+        reasons[first, second] = refusal.reason
+    for pair in pairwise(sorted(numbers.values())):
+        if pair not in reasons:
+            reasons[pair] = _apart(program, *pair)
+    for (first, second), reason in sorted(reasons.items()):
+        yield f"not fused: steps {first} and {second}: {reason}"
+
+
+def _apart(program: Program, first: int, second: int) -> str:
+    a, b = program.plan.steps[first], program.plan.steps[second]
+    if second - first > 1:
+        return "extern steps lie between them"
+    if isinstance(a, Launch) and isinstance(b, Launch) and set(a.buffers) & set(b.buffers):
+        return "others that save more traffic came first"
+    return "they share no buffer, so that fusing saves no traffic"
