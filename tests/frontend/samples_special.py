@@ -17,6 +17,7 @@ def special_calls() -> Iterator[Call]:
     yield from _bessel()
     yield from _products()
     yield from _rearranged()
+    yield from _distances()
 
 
 def _normal(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
@@ -97,3 +98,11 @@ def _rearranged() -> Iterator[Call]:
     rows, columns = torch.tensor([[0], [9]]), torch.tensor([0, -7, 2])
     mask = torch.tensor([[True, False, True], [False, False, False]])
     yield Call("aten._unsafe_masked_index.default", [x[0], mask, [rows, columns], 2.5])
+
+
+def _distances() -> Iterator[Call]:
+    for p in (2.0, 1.0, 0.0, INF, 1.5):
+        yield Call("aten._cdist_forward.default", [_normal(2, 3, 4), _normal(2, 5, 4), p, None])
+    yield Call("aten._euclidean_dist.default", [_normal(3, 4), _normal(5, 4)])
+    yield Call("aten.renorm.default", [_normal(3, 4, 2) * 3, 2, 0, 4.0])
+    yield Call("aten.renorm.default", [_normal(3, 4, 2), 1, -1, 4.0])
