@@ -13,8 +13,9 @@ from frontend_svc.operators.normalization import (
 from frontend_svc.operators.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.statistics import moments_of
 from frontend_svc.operators.values import Tensor
+from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
-from kernelfarm.ir.symbolic import ONE, Expr
+from kernelfarm.ir.symbolic import ONE, ZERO, Expr
 
 _Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
@@ -50,6 +51,69 @@ def batch_norm_functional(  # noqa: PLR0913, PLR0917  # the operator's own param
         op.convert(rstd, saved),
         _moved(op, running_mean, mean, momentum, 3),
         _moved(op, running_var, unbiased, momentum, 4),
+    )
+
+
+@decomposes("aten._batch_norm_with_update_functional.default")
+def batch_norm_with_update(  # noqa: PLR0913, PLR0917  # the operator's own parameters
+    op: Lowering,
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, ...]:
+    """The same in training, with what a library reserves for the gradient: nothing here."""
+    if op.stated[3:] and op.stated[3].shape != (ZERO,):
+        raise NotDecomposedError("a library that keeps more than the batch's statistics")
+    shared = (input, weight, bias, running_mean, running_var)
+    stated, op.stated = op.stated, (*op.stated[:3], *op.stated[4:])
+    result, mean, rstd, new_mean, new_var = batch_norm_functional(op, *shared, True, momentum, eps)
+    op.stated = stated
+    return result, mean, rstd, op.full(0, DType.U8, (ZERO,)), new_mean, new_var
+
+
+@decomposes("aten._batch_norm_no_update.default")
+def batch_norm_no_update(  # noqa: PLR0913, PLR0917  # the operator's own parameters
+    op: Lowering,
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Normalization by the running statistics."""
+    if running_mean is None or running_var is None:
+        raise NotDecomposedError("batch normalization without running statistics")
+    shared = (input, weight, bias, running_mean, running_var, momentum, eps)
+    return *batch_norm_no_training(op, *shared), op.full(0, DType.U8, (ZERO,))
+
+
+@decomposes("aten.batch_norm_backward.default")
+def batch_norm_backward_of_library(  # noqa: PLR0913, PLR0917  # the operator's own parameters
+    op: Lowering,
+    grad_out: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    save_mean: Tensor | None,
+    save_var: Tensor | None,
+    update: bool,
+    eps: float,
+    output_mask: tuple[bool, ...],
+    reserve: Tensor,
+) -> _Gradients:
+    """Gradients of the operand, the weight and the bias; `save_var` is 1/sqrt(variance + eps)."""
+    if reserve.shape != (ZERO,):
+        raise NotDecomposedError("a library that keeps more than the batch's statistics")
+    running, saved = (running_mean, running_var), (save_mean, save_var)
+    return batch_norm_backward(
+        op, grad_out, input, weight, *running, *saved, update, eps, output_mask
     )
 
 

@@ -20,6 +20,7 @@ from tests.frontend.sample_tensors import (
     special,
 )
 from tests.frontend.samples_scatter import scan_and_scatter_calls
+from tests.frontend.samples_search import search_calls
 from tests.frontend.samples_special import special_calls
 from tests.frontend.samples_training import training_calls
 from tests.frontend.samples_windows import window_calls
@@ -49,6 +50,7 @@ def calls() -> Iterator[Call]:
         _conversion,
         _losses,
         scan_and_scatter_calls,
+        search_calls,
         special_calls,
         training_calls,
         window_calls,

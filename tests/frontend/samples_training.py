@@ -96,6 +96,9 @@ def _batch_norm() -> Iterator[Call]:
         yield Call(functional, [*(t.to(dtype) for t in args), True, 0.1, 1e-5])
     yield Call(functional, [normal(5, 6), None, None, *running, True, 0.3, 1e-3])
     yield Call(functional, [normal(5, 6), *scales, *running, False, 0.3, 1e-3])
+    library = [normal(5, 6, 2), *scales, *running, 0.3, 1e-3]
+    yield Call("aten._batch_norm_with_update_functional.default", library)
+    yield Call("aten._batch_norm_no_update.default", library)
     no_stats = "aten._native_batch_norm_legit.no_stats"
     yield Call(no_stats, [normal(2, 6, 7), *scales, True, 0.1, 1e-5])
     yield Call(no_stats, [normal(2, 6, 7), None, None, True, 0.1, 1e-5])
@@ -112,6 +115,9 @@ def _norm_gradients() -> Iterator[Call]:
         yield Call(batch, [grad, x, weight, *running, mean, rstd, True, 1e-5, mask])
         yield Call(batch, [grad, x, None, *running, mean, rstd, True, 1e-5, mask])
         yield Call(batch, [grad, x, weight, *running, mean, rstd, False, 1e-5, mask])
+    for update in (True, False):
+        args = [grad, x, weight, *running, mean, rstd, update, 1e-5, masks[0]]
+        yield Call("aten.batch_norm_backward.default", [*args, torch.empty(0, dtype=torch.uint8)])
     for dtype in FLOATS:
         x = normal(4, 3, 8).to(dtype)
         wide = x if dtype is torch.float64 else x.float()

@@ -1,0 +1,54 @@
+"""Sample calls of searches, and of images read between their pixels."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import torch
+
+from tests.frontend.sample_tensors import FLOATS, INF, INTS, NAN, normal
+from tests.frontend.single_op import Call
+
+
+def search_calls() -> Iterator[Call]:
+    """At least one call for each operator of these families."""
+    yield from _searches()
+    yield from _members()
+    yield from _grids()
+
+
+def _searches() -> Iterator[Call]:
+    bounds = torch.tensor([-1.0, 0.0, 0.5, 0.5, 2.0])
+    values = torch.cat([normal(3, 4).reshape(-1), torch.tensor([0.5, NAN, INF, -INF, 2.0])])
+    for right in (False, True):
+        yield Call("aten.bucketize.Tensor", [values, bounds], {"right": right})
+        yield Call("aten.searchsorted.Tensor", [bounds, values], {"right": right})
+        yield Call("aten.searchsorted.Scalar", [bounds, 0.5], {"right": right})
+    whole = torch.arange(0, 20, 3)
+    yield Call("aten.bucketize.Tensor", [normal(4, 5, dtype=INTS[0]), whole], {"out_int32": True})
+    rows = normal(2, 3, 6).sort(-1).values
+    for dtype in FLOATS:
+        yield Call("aten.searchsorted.Tensor", [rows.to(dtype), normal(2, 3, 4).to(dtype)])
+    yield Call("aten.searchsorted.Tensor", [rows, normal(2, 3, 4)], {"side": "right"})
+
+
+def _members() -> Iterator[Call]:
+    x = normal(4, 5, dtype=INTS[0])
+    yield Call("aten.isin.Tensor_Tensor", [x, torch.tensor([1, 3, 8])])
+    yield Call("aten.isin.Tensor_Tensor", [x, torch.tensor([1, 3, 8])], {"invert": True})
+    spoilt = torch.tensor([1.0, NAN, 2.0])
+    yield Call("aten.isin.Tensor_Tensor", [spoilt, torch.tensor([NAN, 2.0])])
+
+
+def _grids() -> Iterator[Call]:
+    grid = normal(2, 5, 4, 2) * 1.2
+    for mode, padding, align in itertools.product((0, 1, 2), (0, 1, 2), (False, True)):
+        args = [normal(2, 3, 6, 7), grid, mode, padding, align]
+        yield Call("aten.grid_sampler_2d.default", args)
+    yield Call(
+        "aten.grid_sampler_2d.default", [normal(2, 3, 6, 7).double(), grid.double(), 0, 0, 1]
+    )
+    volume, places = normal(2, 3, 4, 6, 5), normal(2, 3, 4, 2, 3) * 1.2
+    for mode, padding, align in itertools.product((0, 1), (0, 1, 2), (False, True)):
+        yield Call("aten.grid_sampler_3d.default", [volume, places, mode, padding, align])
