@@ -23,7 +23,7 @@ def main() -> None:
     options = _options()
     results = ResultFile(options.out)
     if options.command == "report":
-        write_report(results.records(), options.report)
+        write_report(results.records(), options.report, options.note)
         return
     mode = "backward" if options.backward else "forward"
     dtypes = [DType(d) for d in options.dtype.split(",")] if options.dtype else DTYPES
@@ -61,6 +61,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--farm", default="", help="endpoint of a farm; else all in one process")
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
+    parser.add_argument("--note", default="", help="a sentence for the report's head")
     parser.add_argument("--report", type=Path, default=DEFAULT_REPORT)
     return parser.parse_args()
 

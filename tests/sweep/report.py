@@ -11,14 +11,14 @@ from tests.sweep.records import BROKEN, RIGHT, Outcome, Record
 COLUMNS = tuple(Outcome)
 
 
-def write_report(records: Sequence[Record], path: Path) -> None:
-    """Writes the page."""
-    path.write_text(report(records), encoding="utf-8")
+def write_report(records: Sequence[Record], path: Path, note: str = "") -> None:
+    """Writes the page; `note` says what readers must know of the runs."""
+    path.write_text(report(records, note), encoding="utf-8")
 
 
-def report(records: Sequence[Record]) -> str:
+def report(records: Sequence[Record], note: str = "") -> str:
     """The page: totals, shares, what is not right by name, and every operator."""
-    parts = [_HEAD]
+    parts = [_HEAD, note] if note else [_HEAD]
     for mode in ("forward", "backward"):
         chosen = [r for r in records if r.mode == mode]
         if chosen:
@@ -70,11 +70,14 @@ def _totals(records: Sequence[Record]) -> str:
     fully = sum(all(r.outcome is Outcome.NATIVE for r in group) for group in by_op.values())
     mostly = sum(_native_share(group) > 0.5 for group in by_op.values())
     broken = sum(r.outcome in BROKEN for r in records)
+    as_traced = sum(r.reason.startswith("as traced") for r in records)
     return (
         f"{len({r.op for r in records})} operators, {len(records)} samples, of which "
         f"{len(traceable)} of {len(by_op)} operators are traceable.\n\n"
         f"- Compile and are right: {right} ({_share(right, len(traceable))} of the traceable).\n"
         f"- Wrong, crash or hang: {broken}.\n"
+        f"- Right as AOT Autograd traced them, where tracing itself departs from eager (random"
+        f" numbers drawn in another way, strides that its shape rules state): {as_traced}.\n"
         f"- Operators whose samples are all native: {fully} ({_share(fully, len(by_op))}); "
         f"most of whose samples are: {mostly} ({_share(mostly, len(by_op))})."
     )
