@@ -89,10 +89,12 @@ class _Fuser:
                 return
 
     def standing_refusals(self) -> Iterator[Refusal]:
-        """Refusals between groups that are still there."""
+        """Refusals between groups that are still there, by what these hold in the end."""
+        groups = self.schedule.groups
         for (first, second), refusal in self.refusals.items():
-            if first in self.schedule.groups and second in self.schedule.groups:
-                yield refusal
+            if first in groups and second in groups:
+                names = min(groups[first].placements), min(groups[second].placements)
+                yield Refusal(*names, refusal.reason)
 
     def _rank(self, pair: Pair) -> tuple[int, int, int]:
         first, second = pair

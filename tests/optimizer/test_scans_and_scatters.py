@@ -141,6 +141,19 @@ def test_a_reader_of_a_scatter_is_a_kernel_of_its_own_and_says_why() -> None:
     assert "a scatter is done only when its kernel is" in report
 
 
+def test_a_refusal_is_reported_of_kernels_that_grew_after_it() -> None:
+    def build(b: GraphBuilder, x: int, index: int, rows: int) -> list[int]:
+        shifted = b.add("neg", x)
+        sums = b.add("scatter", x, index, rows, dims=(0,), mode="add")
+        more = b.add("scatter", b.add("exp", x), index, rows, dims=(0,), mode="max")
+        first = b.add("cumsum", b.add("add", sums, shifted), dim=1)
+        return [first, b.add("mul", more, b.add("cumprod", first, dim=1)), sums, more, shifted]
+
+    graph = graph_of(build, *OPERANDS)
+    program_of(graph, X, INDEX, ROWS)
+    assert "not fused: steps" in dict(optimize(graph, TARGET).stages)["report"]
+
+
 def test_updates_of_a_set_keep_the_order_of_their_index() -> None:
     def build(b: GraphBuilder, x: int, index: int, rows: int) -> list[int]:
         turned = b.add("permute", b.add("permute", rows, dims=(1, 0)), dims=(1, 0))
