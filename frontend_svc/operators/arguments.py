@@ -128,6 +128,7 @@ _BASE: dict[Any, Reader] = {
     str: _read_str,
     tuple[Tensor, ...]: _each(read_tensor, "a list of tensors"),
     tuple[Tensor | None, ...]: _each(_optional(read_tensor), "a list of tensors"),
+    tuple[float, ...]: _each(_read_float, "a list of numbers"),
     tuple[bool, ...]: _each(_read_bool, "a list of flags"),
     tuple[int, ...]: _one_or_each(_read_int, "a list of integers"),
     tuple[Expr, ...]: _one_or_each(_read_extent, "a list of sizes"),

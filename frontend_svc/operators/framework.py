@@ -5,11 +5,8 @@ from __future__ import annotations
 from frontend_svc.operators.registry import ExternOperator, send_to_framework
 
 _BY_REASON = {
-    "interpolation: there is no rule for it yet": (
+    "interpolation: its windows depend on the sizes": (
         "_upsample_bicubic2d_aa.default _upsample_bilinear2d_aa.default"
-        " upsample_bicubic2d.default upsample_bilinear2d.default upsample_linear1d.default"
-        " upsample_nearest1d.default upsample_nearest2d.default upsample_nearest3d.default"
-        " upsample_trilinear3d.default"
     ),
     "view: there is no prim for this form yet": (
         "view.dtype view_as_complex.default view_as_real.default"

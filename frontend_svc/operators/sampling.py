@@ -88,20 +88,23 @@ def _taps(op: Lowering, position: Tensor, extent: Expr, mode: int, how: _Grid) -
         return [(low, op.prim("sub", high, inside)), (high, op.prim("sub", inside, low))]
     low = op.prim("floor", position)
     fraction = op.prim("sub", position, low)
-    distances = [op.apply("add", fraction, 1.0), fraction]
-    rest = op.apply("sub", 1.0, fraction)
-    distances += [rest, op.apply("add", rest, 1.0)]
-    weights = [
-        _cubic_outer(op, distances[0]),
-        _cubic_inner(op, distances[1]),
-        _cubic_inner(op, distances[2]),
-        _cubic_outer(op, distances[3]),
-    ]
+    weights = cubic_weights(op, fraction)
     # A cubic kernel's pixels are bounded one by one.
     places = [op.apply("add", low, float(shift)) for shift in (-1, 0, 1, 2)]
     return [
         (_bounded(op, place, extent, how), weight)
         for place, weight in zip(places, weights, strict=True)
+    ]
+
+
+def cubic_weights(op: Lowering, fraction: Tensor) -> list[Tensor]:
+    """Weights of the pixels -1, 0, 1 and 2 from the pixel below a place."""
+    rest = op.apply("sub", 1.0, fraction)
+    return [
+        _cubic_outer(op, op.apply("add", fraction, 1.0)),
+        _cubic_inner(op, fraction),
+        _cubic_inner(op, rest),
+        _cubic_outer(op, op.apply("add", rest, 1.0)),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Sample calls of searches, and of images read between their pixels."""
+"""Sample calls of searches, and of images read between their pixels or resized."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ def search_calls() -> Iterator[Call]:
     yield from _searches()
     yield from _members()
     yield from _grids()
+    yield from _resized()
 
 
 def _searches() -> Iterator[Call]:
@@ -52,3 +53,31 @@ def _grids() -> Iterator[Call]:
     volume, places = normal(2, 3, 4, 6, 5), normal(2, 3, 4, 2, 3) * 1.2
     for mode, padding, align in itertools.product((0, 1), (0, 1, 2), (False, True)):
         yield Call("aten.grid_sampler_3d.default", [volume, places, mode, padding, align])
+
+
+def _resized() -> Iterator[Call]:
+    shapes = {1: (2, 3, 7), 2: (2, 3, 7, 6), 3: (1, 2, 4, 5, 3)}
+    asked = (([14, 12, 9], None), ([5, 13, 8], None), ([10, 9, 4], [1.5, 1.5, 1.6]))
+    linear = {1: "upsample_linear1d", 2: "upsample_bilinear2d", 3: "upsample_trilinear3d"}
+    for axes, shape in shapes.items():
+        for dtype in FLOATS:
+            x = normal(*shape).to(dtype)
+            for sizes, factors in asked:
+                scales = [None] * axes if factors is None else factors[:axes]
+                for name in ("upsample_nearest", "_upsample_nearest_exact"):
+                    yield Call(f"aten.{name}{axes}d.default", [x, sizes[:axes], *scales])
+                for align in (False, True):
+                    args = [x, sizes[:axes], align, *scales]
+                    yield Call(f"aten.{linear[axes]}.default", args)
+                    if axes == 2:
+                        yield Call("aten.upsample_bicubic2d.default", args)
+        x = normal(*shape)
+        for factors in ([2.0] * axes, [1.7] * axes):
+            for name in ("upsample_nearest", "_upsample_nearest_exact"):
+                yield Call(f"aten.{name}{axes}d.vec", [x, None, factors])
+            yield Call(f"aten.{linear[axes]}.vec", [x, None, False, factors])
+        yield Call(f"aten.{linear[axes]}.vec", [x, list(shape[2:]), False, None])
+    yield Call("aten.upsample_bicubic2d.vec", [normal(2, 3, 7, 6), [9, 8], True, None])
+    yield Call("aten.upsample_bicubic2d.vec", [normal(2, 3, 7, 6), None, False, [2.0, 1.5]])
+    pixels = normal(2, 3, 7, 6, dtype=torch.uint8)
+    yield Call("aten.upsample_nearest2d.default", [pixels, [14, 9]])
