@@ -67,22 +67,65 @@ def scatter_reduce(  # noqa: PLR0913  # the operator's own parameters
     include_self: bool = True,
 ) -> Tensor:
     """Updates combined along an axis, with the elements that were there or without."""
-    mode = _mode(reduce)
-    base = self
+    mode, base = _mode(reduce), self
     if not include_self:
-        neutral = 0 if mode == "add" else _extreme(self.dtype, is_top=mode == "min")
-        base = scatter_value(op, self, dim, index, neutral)
+        base = scatter_value(op, self, dim, index, _neutral(mode, self.dtype))
     result = _along(op, mode, base, dim, index, src)
     if reduce != "mean":
         return result
     ones = op.full(1, DType.I64, index.shape)
-    counts = _along(op, "add", op.full(int(include_self), DType.I64, self.shape), dim, index, ones)
-    counts = op.apply("maximum", counts, 1)
-    if not self.dtype.is_float:
-        quotient = op.apply("floor_div", op.convert(result, DType.I64), counts)
-        return op.convert(quotient, self.dtype)
-    wide = op.widened(result)
-    return op.convert(op.apply("div", wide, op.convert(counts, wide.dtype)), self.dtype)
+    counts = op.full(int(include_self), DType.I64, self.shape)
+    return _mean(op, result, _along(op, "add", counts, dim, index, ones))
+
+
+@decomposes("aten.index_reduce.default", note="extern for products")
+def index_reduce(  # noqa: PLR0913  # the operator's own parameters
+    op: Lowering,
+    self: Tensor,
+    dim: int,
+    index: Tensor,
+    source: Tensor,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> Tensor:
+    """Slices combined at the positions of a vector, with those that were there or without."""
+    mode, base, places = _mode(reduce), self, _inside(op, self, dim, index)
+    if not include_self:
+        neutral = op.full(_neutral(mode, self.dtype), self.dtype, source.shape)
+        base = _slices(op, "set", self, dim, (places, neutral))
+    result = _slices(op, mode, base, dim, (places, source))
+    if reduce != "mean":
+        return result
+    ones = op.full(1, DType.I64, source.shape)
+    counts = op.full(int(include_self), DType.I64, self.shape)
+    return _mean(op, result, _slices(op, "add", counts, dim, (places, ones)))
+
+
+@decomposes("aten.put.default")
+def put(
+    op: Lowering, self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False
+) -> Tensor:
+    """Elements of the flattened tensor replaced, or added to."""
+    flat = op.reshape(self, (numel_of(self.shape),))
+    places = op.reshape(_integers(op, index), (numel_of(index.shape),))
+    updates = op.convert(op.reshape(source, places.shape), self.dtype)
+    mode = "add" if accumulate else "set"
+    return op.reshape(_scattered(op, mode, flat, ((0,), [places]), updates), self.shape)
+
+
+def _neutral(mode: str, dtype: DType) -> Number:
+    return 0 if mode == "add" else _extreme(dtype, is_top=mode == "min")
+
+
+def _mean(op: Lowering, sums: Tensor, counted: Tensor) -> Tensor:
+    """Sums by their numbers of updates; integers round down."""
+    counts = op.apply("maximum", counted, 1)
+    if not sums.dtype.is_float:
+        quotient = op.apply("floor_div", op.convert(sums, DType.I64), counts)
+        return op.convert(quotient, sums.dtype)
+    wide = op.widened(sums)
+    return op.convert(op.apply("div", wide, op.convert(counts, wide.dtype)), sums.dtype)
 
 
 @decomposes(

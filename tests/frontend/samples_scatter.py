@@ -118,6 +118,12 @@ def _slices() -> Iterator[Call]:
     yield Call("aten.index_fill.int_Scalar", [x, 1, where - 6, 1.5])
     yield Call("aten.index_fill.int_Scalar", [x.long(), 0, again, 7])
     yield Call("aten.index_fill.int_Tensor", [x, 1, where, torch.tensor(2.0)])
+    for reduce in ("mean", "amax", "amin"):
+        for include_self in (True, False):
+            args = [x, 1, again, normal(5, 4), reduce]
+            yield Call("aten.index_reduce.default", args, {"include_self": include_self})
+    yield Call("aten.put.default", [x, torch.tensor([[3, -1], [7, 9]]), normal(2, 2)])
+    yield Call("aten.put.default", [x, torch.tensor([3, -1, 3]), normal(3), True])
     mask = normal(5, 6) > 0
     yield Call("aten.masked_scatter.default", [x, mask, normal(40)])
     yield Call("aten.masked_scatter.default", [x, mask[:, :1], normal(6, 6).float()])
