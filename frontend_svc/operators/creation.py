@@ -166,27 +166,6 @@ def iota(
     return _ramp(op, _checked_length(length), start, step, dtype)
 
 
-@decomposes("aten.linspace.default")
-def linspace(
-    op: Lowering, start: Number, end: Number, steps: int, *, dtype: DType | None = None
-) -> Tensor:
-    """Evenly spaced numbers from start to end, both included, counted from the nearer end."""
-    if isinstance(start, Expr) or isinstance(end, Expr):
-        raise NotDecomposedError("the range has symbolic ends")
-    result = dtype or DEFAULT_FLOAT
-    if not result.is_float or steps < 0:
-        raise NotDecomposedError("evenly spaced numbers of an integer type")
-    wide = result.compute_dtype
-    first, last = float(start), float(end)
-    step = (last - first) / (steps - 1) if steps > 1 else 0.0
-    position = op.iota(as_expr(steps))
-    up = op.apply("add", op.apply("mul", op.convert(position, wide), step), first)
-    back = op.convert(op.apply("sub", steps - 1, position), wide)
-    down = op.apply("sub", last, op.apply("mul", back, step))
-    is_first_half = op.apply("lt", position, steps // 2 if steps > 1 else 1)
-    return op.convert(op.where(is_first_half, up, down), result)
-
-
 @decomposes("aten.eye.default")
 def eye(op: Lowering, n: Expr, *, dtype: DType | None = None) -> Tensor:
     """The square matrix with ones on its diagonal."""

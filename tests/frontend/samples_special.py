@@ -18,6 +18,7 @@ def special_calls() -> Iterator[Call]:
     yield from _products()
     yield from _rearranged()
     yield from _distances()
+    yield from _spaced()
 
 
 def _normal(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
@@ -106,3 +107,19 @@ def _distances() -> Iterator[Call]:
     yield Call("aten._euclidean_dist.default", [_normal(3, 4), _normal(5, 4)])
     yield Call("aten.renorm.default", [_normal(3, 4, 2) * 3, 2, 0, 4.0])
     yield Call("aten.renorm.default", [_normal(3, 4, 2), 1, -1, 4.0])
+
+
+def _spaced() -> Iterator[Call]:
+    first, last = torch.tensor(-1.5), torch.tensor(3)
+    ends = {
+        "default": (-1.5, 3),
+        "Tensor_Tensor": (first, last),
+        "Tensor_Scalar": (first, 3),
+        "Scalar_Tensor": (-1.5, last),
+    }
+    for name in ("linspace", "logspace"):
+        for overload, (low, high) in ends.items():
+            for steps in (7, 1, 0, 2):
+                yield Call(f"aten.{name}.{overload}", [low, high, steps])
+            options = {"dtype": torch.bfloat16}
+            yield Call(f"aten.{name}.{overload}", [low, high, 12], options)
