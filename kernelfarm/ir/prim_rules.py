@@ -17,7 +17,14 @@ from kernelfarm.dtypes import DType
 from kernelfarm.errors import VerificationError
 from kernelfarm.ir.graph_ir import Arg, Node, TensorType
 from kernelfarm.ir.prims import PRIMS, SCAN_OPS, SCATTER_MODES, PrimKind, scalar_result_dtype
-from kernelfarm.ir.scalar_types import check_scalar_operands
+from kernelfarm.ir.scalar_types import (
+    check_combined_dtype,
+    check_reduce_operand,
+    check_scalar_operands,
+    check_scan_operand,
+    reduce_result_dtype,
+    scan_result_dtype,
+)
 from kernelfarm.ir.symbolic import ONE, Expr, as_expr, ceil_div, product_of
 
 Types = tuple[TensorType, ...]
@@ -284,54 +291,6 @@ def _reduce(node: Node, types: Types) -> Types:
     check_reduce_operand(node.op, source.dtype)
     kept = tuple(extent for axis, extent in enumerate(source.shape) if axis not in dims)
     return (TensorType(reduce_result_dtype(node.op, source.dtype), kept),)
-
-
-def check_reduce_operand(op: str, dtype: DType) -> None:
-    """Passes the element type that a reduction may have as operand.
-
-    Raises:
-        VerificationError: any and all take bool, the others take numbers.
-    """
-    wants_bool = op in ("any", "all")
-    if wants_bool != (dtype is DType.BOOL):
-        raise VerificationError(
-            f"{op}: an operand of {dtype.value}; expected {'bool' if wants_bool else 'a number'}"
-        )
-
-
-def reduce_result_dtype(op: str, operand: DType) -> DType:
-    """Element type of a reduction's result."""
-    return DType.I64 if op in ("argmax", "argmin") else operand
-
-
-def check_scan_operand(op: str, dtype: DType) -> None:
-    """Passes the element type that a scan may have as operand.
-
-    Raises:
-        VerificationError: an unknown scan, or a type that it does not take.
-    """
-    if op not in SCAN_OPS:
-        raise VerificationError(f"scan {op!r}; expected one of {', '.join(SCAN_OPS)}")
-    if dtype is DType.BOOL or (op == "logcumsumexp" and not dtype.is_float):
-        expected = "a float" if op == "logcumsumexp" else "a number"
-        raise VerificationError(f"{op}: an operand of {dtype.value}; expected {expected}")
-
-
-def scan_result_dtype(op: str, operand: DType) -> DType:
-    """Element type of a scan's result."""
-    return DType.I64 if op in ("cummax_index", "cummin_index") else operand
-
-
-def check_combined_dtype(op: str, dtype: DType) -> None:
-    """Passes element types that updates can be combined in.
-
-    Raises:
-        VerificationError: a bool, or a float that arithmetic is not done in.
-    """
-    if dtype is DType.BOOL or dtype.compute_dtype is not dtype:
-        raise VerificationError(
-            f"{op}: elements of {dtype.value}; expected a type that arithmetic is done in"
-        )
 
 
 def _scan(node: Node, types: Types) -> Types:

@@ -1,4 +1,4 @@
-"""Which element types each scalar operation takes, in graphs and in loop kernels alike."""
+"""Which element types scalar operations, reductions and scans take, in graphs and kernels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import VerificationError
-from kernelfarm.ir.prims import PRIMS, SCALAR_OPS
+from kernelfarm.ir.prims import PRIMS, SCALAR_OPS, SCAN_OPS
 
 
 class Takes(enum.Enum):
@@ -74,3 +74,51 @@ def check_scalar_operands(op: str, dtypes: tuple[DType, ...]) -> None:
         raise VerificationError(f"{op}: operands of {seen}; expected one element type")
     if not takes.has(values[0]):
         raise VerificationError(f"{op}: operands of {values[0].value}; expected {takes.value}")
+
+
+def check_reduce_operand(op: str, dtype: DType) -> None:
+    """Passes the element type that a reduction may have as operand.
+
+    Raises:
+        VerificationError: any and all take bool, the others take numbers.
+    """
+    wants_bool = op in ("any", "all")
+    if wants_bool != (dtype is DType.BOOL):
+        raise VerificationError(
+            f"{op}: an operand of {dtype.value}; expected {'bool' if wants_bool else 'a number'}"
+        )
+
+
+def reduce_result_dtype(op: str, operand: DType) -> DType:
+    """Element type of a reduction's result."""
+    return DType.I64 if op in ("argmax", "argmin") else operand
+
+
+def check_scan_operand(op: str, dtype: DType) -> None:
+    """Passes the element type that a scan may have as operand.
+
+    Raises:
+        VerificationError: an unknown scan, or a type that it does not take.
+    """
+    if op not in SCAN_OPS:
+        raise VerificationError(f"scan {op!r}; expected one of {', '.join(SCAN_OPS)}")
+    if dtype is DType.BOOL or (op == "logcumsumexp" and not dtype.is_float):
+        expected = "a float" if op == "logcumsumexp" else "a number"
+        raise VerificationError(f"{op}: an operand of {dtype.value}; expected {expected}")
+
+
+def scan_result_dtype(op: str, operand: DType) -> DType:
+    """Element type of a scan's result."""
+    return DType.I64 if op in ("cummax_index", "cummin_index") else operand
+
+
+def check_combined_dtype(op: str, dtype: DType) -> None:
+    """Passes element types that updates can be combined in.
+
+    Raises:
+        VerificationError: a bool, or a float that arithmetic is not done in.
+    """
+    if dtype is DType.BOOL or dtype.compute_dtype is not dtype:
+        raise VerificationError(
+            f"{op}: elements of {dtype.value}; expected a type that arithmetic is done in"
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernelfarm.errors import InternalError
 from kernelfarm.ir.graph_ir import Node
 from kernelfarm.ir.loop_ir import Axis, Reduce, Scan, StoreMode
-from kernelfarm.ir.prim_rules import scan_result_dtype
+from kernelfarm.ir.scalar_types import scan_result_dtype
 from kernelfarm.ir.simplify import Bounds, Range
 from kernelfarm.ir.symbolic import ONE, ZERO, Expr, symbol
 from optimizer_svc.analysis.extents import is_empty

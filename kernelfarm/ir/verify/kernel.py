@@ -27,15 +27,15 @@ from kernelfarm.ir.loop_ir import (
     scattering_stores,
     varying_values,
 )
-from kernelfarm.ir.prim_rules import (
+from kernelfarm.ir.prims import scalar_result_dtype
+from kernelfarm.ir.scalar_types import (
     check_combined_dtype,
     check_reduce_operand,
+    check_scalar_operands,
     check_scan_operand,
     reduce_result_dtype,
     scan_result_dtype,
 )
-from kernelfarm.ir.prims import scalar_result_dtype
-from kernelfarm.ir.scalar_types import check_scalar_operands
 from kernelfarm.ir.symbolic import Expr
 
 # Names become symbols in generated code, so nothing but identifiers may pass.
