@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from kernelfarm.client import arena
 from kernelfarm.client.capture import capture
-from kernelfarm.client.captured import Captured
+from kernelfarm.client.captured import Captured, HandedOut
 from kernelfarm.client.plan_runtime import PlanRunner
 from kernelfarm.client.program import LoadedProgram
 from kernelfarm.client.variants import Variant
@@ -183,7 +183,8 @@ def test_results_are_not_overwritten_by_the_next_call():
     graph = dataclasses.replace(
         graph, outputs=graph.outputs * 3, output_types=(graph.output_types[0], None, None)
     )
-    captured = dataclasses.replace(captured, graph=graph)
+    handed_out = tuple(HandedOut(number) for number in range(3))
+    captured = dataclasses.replace(captured, graph=graph, handed_out=handed_out)
     runner = PlanRunner(program(captured, dataclasses.replace(plan, outputs=outputs), kernels)[0])
     first = runner((x, w))
     runner((x + 1, w))
