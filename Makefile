@@ -50,9 +50,11 @@ protos: setup ## Generate the protobuf and gRPC code.
 docs: setup ## Generate the tables under docs/ from the code.
 	$(BIN)/python -m frontend_svc.operators > docs/operators.md
 
-bench: setup ## Cold start and launch counts beside Inductor.
+bench: setup ## Cold start, launches and whole models beside Inductor; compile time.
 	$(BIN)/python -m benchmarks.cold_start
 	$(BIN)/python -m benchmarks.launches
+	$(BIN)/python -m benchmarks.compile_time
+	$(BIN)/python -m benchmarks.models --inductor
 
 clean: ## Remove what setup made.
 	rm -rf $(VENV) *.egg-info build dist
