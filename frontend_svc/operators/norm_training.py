@@ -38,7 +38,8 @@ def batch_norm_functional(  # noqa: PLR0913, PLR0917  # the operator's own param
     """
     if not training:
         shared = (input, weight, bias, running_mean, running_var, momentum, eps)
-        return *batch_norm_no_training(op, *shared), running_mean, running_var
+        kept = _as_traced(op, running_mean, 3), _as_traced(op, running_var, 4)
+        return *batch_norm_no_training(op, *shared), *kept
     result, mean, rstd, variance = _by_batch(op, input, weight, bias, eps)
     count = numel_of((input.shape[0], *input.shape[2:]))
     total = op.apply("mul", variance, count.constant if count.is_constant else count)
@@ -282,10 +283,13 @@ def _by_batch(
 def _moved(op: Lowering, running: Tensor, found: Tensor, momentum: float, result: int) -> Tensor:
     kept = op.apply("mul", op.widened(running), 1.0 - momentum)
     added = op.apply("mul", op.convert(found, kept.dtype), momentum)
-    moved = op.convert(op.apply("add", added, kept), running.dtype)
+    return _as_traced(op, op.convert(op.apply("add", added, kept), running.dtype), result)
+
+
+def _as_traced(op: Lowering, running: Tensor, result: int) -> Tensor:
     # The framework's trace may state the computing type for what its kernel keeps narrow.
     stated = op.stated[result].dtype if len(op.stated) > result else running.dtype
-    return op.convert(moved, stated) if stated is running.dtype.compute_dtype else moved
+    return op.convert(running, stated) if stated is running.dtype.compute_dtype else running
 
 
 def _channels(op: Lowering, x: Tensor, parameter: Tensor | None) -> Tensor:

@@ -116,3 +116,18 @@ def test_the_report_names_what_is_wrong() -> None:
     text = report(records)
     assert "`sub` f32, sample 3 of seed 1: wrong: output 0: strides" in text
     assert "Compile and are right: 1 (50.0% of the traceable)" in text
+
+
+@pytest.mark.parametrize("is_training", [False, True])
+def test_running_statistics_have_the_type_that_was_traced(is_training: bool) -> None:
+    """The trace says f32 for what eager keeps in bf16."""
+
+    def function(x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> Any:
+        args = (x, None, None, mean, variance, is_training, 0.1, 1e-5)
+        return torch.ops.aten._native_batch_norm_legit_functional(*args)
+
+    tensors = tuple(
+        t.to(torch.bfloat16) for t in (torch.randn(4, 3, 5), torch.zeros(3), torch.ones(3))
+    )
+    found = run_sample("batch_norm", Sample(function, tensors), "forward", compile_here)
+    assert found.outcome is Outcome.NATIVE, found.reason
