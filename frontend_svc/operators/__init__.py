@@ -46,6 +46,7 @@ from frontend_svc.operators import (
     special_functions,
     statistics,
     unfolding,
+    unpooling,
     vector_products,
     views,
     windows,
@@ -103,6 +104,7 @@ FAMILIES = (
     statistics,
     vector_products,
     unfolding,
+    unpooling,
     views,
     windows,
 )

@@ -15,6 +15,7 @@ def window_calls() -> Iterator[Call]:
     """At least one call for each operator of these families."""
     yield from _averages()
     yield from _maxima()
+    yield from _unpooled()
     yield from _columns()
     yield from _pads()
     yield from _diagonals()
@@ -63,6 +64,16 @@ def _maxima() -> Iterator[Call]:
     for dtype in (torch.float32, torch.float64):
         yield Call("aten.adaptive_max_pool2d.default", [x.to(dtype), [4, 5]])
     yield Call("aten.adaptive_max_pool3d.default", [_normal(2, 3, 5, 7), [2, 5, 3]])
+
+
+def _unpooled() -> Iterator[Call]:
+    for axes, shape in ((2, (2, 3, 7, 6)), (3, (2, 4, 5, 6))):
+        for dtype in (torch.float32, torch.float64):
+            pool = getattr(torch.nn.functional, f"max_pool{axes}d")
+            made, indices = pool(_normal(*shape, dtype=dtype), 2, return_indices=True)
+            rest = [] if axes == 2 else [[2] * axes, [0] * axes]
+            args = [made, indices, list(shape[-axes:]), *rest]
+            yield Call(f"aten.max_unpool{axes}d.default", args)
 
 
 def _columns() -> Iterator[Call]:
