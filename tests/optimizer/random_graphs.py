@@ -12,9 +12,9 @@ from kernelfarm.dtypes import DType
 from kernelfarm.ir.builder import GraphBuilder
 from kernelfarm.ir.graph_ir import Graph, Ref, SizeSymbol, TensorType, contiguous_strides
 from kernelfarm.ir.interpret import numpy_dtype
-from kernelfarm.ir.prims import SCAN_OPS
 from kernelfarm.ir.symbolic import ONE, ZERO, Expr, as_expr, product_of, symbol
 from kernelfarm.ir.text import print_graph
+from tests.optimizer.random_loop_kinds import scan, scatter
 
 Draw = Callable[[Any], Any]
 UNARY = ("neg", "abs", "sin", "tanh", "floor", "sigmoid")
@@ -377,50 +377,6 @@ def _convert(maker: _Maker) -> int | None:
     return maker.builder.add("convert", value, dtype=dtype)
 
 
-def _scan(maker: _Maker) -> int | None:
-    value = maker.pick(lambda v: len(maker.shape(v)) > 0)
-    if value is None:
-        return None
-    dim = maker.draw(st.integers(0, len(maker.shape(value)) - 1))
-    op = maker.draw(st.sampled_from(("cumsum", *SCAN_OPS)))
-    wide = maker.wide(value)
-    if op == "logcumsumexp":
-        wide = maker.builder.add("convert", wide, dtype=DType.F32)
-    if op == "cumprod":  # products of many numbers leave every range
-        wide = maker.builder.add("sign", wide)
-    return maker.builder.add(op, wide, dim=dim)
-
-
-def _scatter(maker: _Maker) -> int | None:
-    value = maker.pick(lambda v: len(maker.shape(v)) > 0 and maker.elems(maker.shape(v)) > 0)
-    if value is None:
-        return None
-    shape = maker.shape(value)
-    count = maker.draw(st.integers(1, min(2, len(shape))))
-    first = maker.draw(st.integers(0, len(shape) - 1))
-    dims = tuple((first + k) % len(shape) for k in range(count))
-    picked = tuple(maker.extent() for _ in range(maker.draw(st.integers(0, 2))))
-    indices = [maker.indices(picked, shape[dim]) for dim in dims]
-    mode = maker.draw(st.sampled_from(("set", "add", "add", "min", "max")))
-    base = maker.wide(value)
-    updates = _updates(maker, base, (*picked, *(e for k, e in enumerate(shape) if k not in dims)))
-    return maker.builder.add("scatter", base, *indices, updates, dims=dims, mode=mode)
-
-
-def _updates(maker: _Maker, base: int, shape: tuple[Expr, ...]) -> int:
-    """A value of a shape: one that there is, or numbers that tell the places apart."""
-    dtype = maker.dtype(base)
-    found = maker.pick(lambda v: maker.shape(v) == shape and maker.dtype(v) is not DType.BOOL)
-    if found is not None and maker.draw(st.booleans()):
-        return maker.builder.add("convert", found, dtype=dtype)
-    if not shape:
-        return maker.builder.add("full", dtype=dtype, shape=(), value=3)
-    length = product_of(shape)
-    counted = maker.builder.add("iota", dtype=DType.I64, length=length)
-    counted = maker.builder.add("reshape", counted, shape=shape)
-    return maker.builder.add("convert", counted, dtype=dtype)
-
-
 def _extern(maker: _Maker) -> int | None:
     value = maker.pick()
     if value is None:
@@ -435,8 +391,8 @@ def _extern(maker: _Maker) -> int | None:
 
 _RULES = (
     *((_unary, _binary, _binary, _normalize, _reshape, _permute, _broadcast) * 2),
-    *(_where, _reduce, _slice, _flip, _window, _cat, _pad, _gather, _convert, _scan, _extern),
-    *(_scan, _scatter, _scatter),
+    *(_where, _reduce, _slice, _flip, _window, _cat, _pad, _gather, _convert, scan, _extern),
+    *(scan, scatter, scatter),
 )
 
 
