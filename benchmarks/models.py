@@ -100,7 +100,8 @@ def main() -> int:
                 rows.append(measure(name, dtype, client, peer, options))
                 print(_line(rows[-1]), flush=True)
         client.close()
-    print(f"geomean of launch ratios: {geomean(rows):.3f} (bar 1.1)")
+    if not options.targets:
+        print(f"geomean of launch ratios: {geomean(rows):.3f} (bar 1.1)")
     if options.json:
         options.json.write_text(json.dumps([asdict(r) for r in rows], indent=2) + "\n")
     if options.markdown:
