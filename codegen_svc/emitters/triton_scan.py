@@ -64,17 +64,17 @@ def scan_lines(scan: RunningScan, *, is_looped: bool) -> list[str]:
     """The scan of one block; in a loop with what was carried, and the carry after it."""
     name, combine = scan.like.name, _COMBINE[scan.op]
     result = triton_type(scan.like.dtype, scan.like.target)
-    lines = [f"{name}_value = {_combinable(scan)}"]
+    lines = [f"{name}_value = {block_value(scan.like)}"]
     if scan.is_index:
         return lines + _index_lines(scan, combine, result, is_looped=is_looped)
     own = f"tl.associative_scan({name}_value, 1, {combine})"
     if not is_looped:
         return [*lines, f"{name} = {own}.to({result})"]
-    whole = f"tl.reduce({name}_value, 1, {combine}, keep_dims=True)"
     return [
         *lines,
-        f"{name} = {combine}({name}_carry, {own}).to({result})",
-        f"{name}_carry = {combine}({name}_carry, {whole})",
+        f"{name}_now = {combine}({name}_carry, {own})",
+        f"{name} = {name}_now.to({result})",
+        f"{name}_carry = {_last_lane(f'{name}_now')}",
     ]
 
 
@@ -92,10 +92,11 @@ def _index_lines(scan: RunningScan, combine: str, result: str, *, is_looped: boo
         *lines,
         f"{name}_best, {name}_hit = {combine}({carried}, {name}_best, {name}_hit)",
         f"{name} = {name}_hit.to({result})",
-        f"{name}_last, {name}_last_at = tl.reduce({pair}, 1, {combine}, keep_dims=True)",
-        f"{carried} = {combine}({carried}, {name}_last, {name}_last_at)",
+        f"{name}_carry = {_last_lane(f'{name}_best')}",
+        f"{name}_carry_at = {_last_lane(f'{name}_hit')}",
     ]
 
 
-def _combinable(scan: RunningScan) -> str:
-    return block_value(scan.like)
+def _last_lane(value: str) -> str:
+    """What a full block ends with; after one that is not full comes no other."""
+    return f"tl.sum(tl.where(rindex == roffset + (RBLOCK - 1), {value}, 0), 1, keep_dims=True)"
