@@ -140,7 +140,9 @@ class Bounds:
                 return _both(min, al, bl), _either(min, ah, bh)
             case Max(a, b):
                 (al, ah), (bl, bh) = self.interval(a), self.interval(b)
-                return _either(max, al, bl), _both(max, ah, bh)
+                low = _either(max, al, bl)
+                # The larger of x and -x is a distance.
+                return _either(max, low, 0) if a + b == 0 else low, _both(max, ah, bh)
 
     def _symbol_interval(self, name: str) -> Interval:
         found = self.ranges.get(name)

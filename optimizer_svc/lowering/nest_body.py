@@ -20,6 +20,11 @@ _INDEX_ARITHMETIC: dict[str, Callable[[Expr, Expr], Expr]] = {
     "mod_floor": lambda a, b: a % b,
 }
 
+_INDEX_FUNCTIONS: dict[str, Callable[[Expr], Expr]] = {
+    "abs": lambda a: maximum(a, -a),
+    "neg": lambda a: -a,
+}
+
 _DIVISIONS = frozenset({"floor_div", "mod_floor"})
 
 
@@ -106,7 +111,12 @@ class NestBody:
         return None
 
     def _folded_index(self, op: str, operands: tuple[int, ...], dtype: DType) -> int | None:
-        if dtype is not DType.I64 or op not in _INDEX_ARITHMETIC:
+        if dtype is not DType.I64:
+            return None
+        if op in _INDEX_FUNCTIONS:
+            expr = self.expr_of(operands[0])
+            return None if expr is None else self.index_value(_INDEX_FUNCTIONS[op](expr))
+        if op not in _INDEX_ARITHMETIC:
             return None
         left, right = (self.expr_of(v) for v in operands)
         if left is None or right is None:
