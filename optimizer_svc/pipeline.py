@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from kernelfarm.errors import InternalError
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.program_ir import Program
 from kernelfarm.targets import TargetFacts
@@ -49,6 +50,25 @@ PASSES: tuple[Pass, ...] = (
     Pass("plan-program", plan_program, ("chosen", "built", "target"), "program"),
     Pass("report-fusion", report_fusion, ("graph", "fusion", "program"), "report"),
 )
+
+
+def check_order(passes: tuple[Pass, ...]) -> None:
+    """Checks that every pass finds what it needs.
+
+    Raises:
+        InternalError: a pass stands before the one that gives what it needs.
+    """
+    given = {"graph", "target"}
+    for step in passes:
+        missing = [name for name in step.needs if name not in given]
+        if missing:
+            raise InternalError(
+                f"pass {step.name} needs {missing[0]!r}, which none before it gives"
+            )
+        given.add(step.gives)
+
+
+check_order(PASSES)  # when the service starts, not at its first request
 
 
 @dataclass(frozen=True, slots=True)

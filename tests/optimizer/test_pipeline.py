@@ -1,0 +1,13 @@
+"""The order of the passes."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelfarm.errors import InternalError
+from optimizer_svc.pipeline import PASSES, check_order
+
+
+def test_a_pass_before_what_it_needs_is_refused() -> None:
+    with pytest.raises(InternalError, match=r"report-fusion needs 'fusion'"):
+        check_order((PASSES[-1], *PASSES[:-1]))
