@@ -22,6 +22,7 @@ __all__ = [
     "kernel_key",
     "program_key",
     "program_keys",
+    "program_parts",
 ]
 
 DIGEST_BYTES = 32
@@ -38,6 +39,24 @@ def program_keys(
     """Program keys of one graph by target; the graph is put in canonical form once."""
     rest = (encode_text_pairs(options), encode_graph(canonical_graph(graph)))
     return {target: _digest(("program", target, *rest)) for target in targets}
+
+
+def program_parts(
+    graph: Graph, target: str, options: tuple[tuple[str, str], ...]
+) -> dict[str, str]:
+    """What a program's key is made of, part by part, so that two keys can be compared.
+
+    `graph` is a digest of the whole canonical graph, `operators` one of its operators alone, which
+    graphs share that differ in sizes, element types or attributes.
+    """
+    operators = "\n".join((graph.dialect, *(node.op for node in graph.nodes)))
+    return {
+        "graph": _digest(("graph", encode_graph(canonical_graph(graph)))).hex(),
+        "operators": _digest(("operators", operators)).hex(),
+        "target": target,
+        "options": ", ".join(f"{name}={value}" for name, value in sorted(options)),
+        "abi": str(graph.abi_version),
+    }
 
 
 def kernel_key(kernel: Kernel, target: str) -> bytes:

@@ -17,7 +17,8 @@ from kernelfarm.ir.graph_ir import (
     TensorType,
     tensor_type_of,
 )
-from kernelfarm.ir.prim_rules import infer, normal_attrs
+from kernelfarm.ir.prim_attrs import normal_attrs
+from kernelfarm.ir.prim_rules import infer
 
 _Key = tuple[object, ...]
 

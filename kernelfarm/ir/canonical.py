@@ -90,6 +90,7 @@ class _GraphRenaming:
                 None if tensor is None else self._type(tensor) for tensor in graph.output_types
             ),
             abi_version=graph.abi_version,
+            updates=tuple(sorted(graph.updates, key=lambda update: update.output)),
         )
 
     def _sizes(self) -> tuple[SizeSymbol, ...]:

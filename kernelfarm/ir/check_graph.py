@@ -19,6 +19,7 @@ from kernelfarm.ir.graph_ir import (
     Node,
     Ref,
     TensorType,
+    Update,
     tensor_type_of,
     uses_of,
 )
@@ -185,6 +186,28 @@ class _Walk:
             )
         for index, output in enumerate(graph.outputs):
             self._check_output(output, graph.output_types[index], f"output {index}")
+        for attribute in ("output", "input"):
+            numbers = [getattr(update, attribute) for update in graph.updates]
+            if len(set(numbers)) != len(numbers):
+                raise InvalidGraphError(f"updates of {attribute}s {numbers}; expected each once")
+        for update in graph.updates:
+            self._check_update(update)
+
+    def _check_update(self, update: Update) -> None:
+        graph = self.graph
+        where = f"update of input {update.input} by output {update.output}"
+        if not (0 <= update.output < len(graph.outputs) and 0 <= update.input < len(graph.inputs)):
+            raise InvalidGraphError(
+                f"{where}: {len(graph.outputs)} outputs and {len(graph.inputs)} inputs;"
+                " expected one of each"
+            )
+        kind, stated = graph.inputs[update.input].kind, graph.output_types[update.output]
+        if not isinstance(kind, TensorType) or stated is None:
+            raise InvalidGraphError(f"{where}: expected a tensor in the place of a tensor input")
+        if (kind.dtype, kind.shape) != (stated.dtype, stated.shape):
+            raise InvalidGraphError(
+                f"{where}: {_shown(stated)} into {_shown(kind)}; expected equal types"
+            )
 
     def _check_output(self, output: Arg, tensor: TensorType | None, where: str) -> None:
         if isinstance(output, Ref):

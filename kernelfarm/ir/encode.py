@@ -21,6 +21,7 @@ from kernelfarm.ir.loop_ir import (
     Load,
     Reduce,
     Scan,
+    Sort,
     Statement,
     Store,
     StoreMode,
@@ -41,6 +42,7 @@ def encode_graph(graph: Graph) -> str:
     ]
     for output, tensor in zip(graph.outputs, graph.output_types, strict=True):
         lines.append(f"out {_arg(output)} {'-' if tensor is None else _type(tensor)}")
+    lines.extend(f"update {update.output} {update.input}" for update in graph.updates)
     return "\n".join(lines)
 
 
@@ -105,6 +107,7 @@ _ARGS: dict[type, Callable[[Any], str]] = {
     bool: lambda arg: "true" if arg else "false",
     int: lambda arg: f"i{arg}",
     float: lambda arg: f"f{_float(arg)}",
+    complex: lambda arg: f"c{_float(arg.real)}_{_float(arg.imag)}",
     str: lambda arg: f"t{_text(arg)}",
     DType: lambda arg: f"d{arg.value}",
     Expr: lambda arg: f"({arg})",
@@ -146,6 +149,7 @@ _STATEMENTS: dict[type[Statement], Callable[[Any], str]] = {
     Compute: _compute,
     Reduce: lambda s: f"fold {_text(s.op)} {s.dtype.value} %{s.operand}",
     Scan: lambda s: f"scan {_text(s.op)} {s.dtype.value} %{s.operand}",
+    Sort: lambda s: f"sort {'descending' if s.descending else 'ascending'} %{s.operand}",
     Indirect: lambda s: f"indirect {_text(s.symbol)} %{s.value} ({s.extent})",
     Store: _store,
 }

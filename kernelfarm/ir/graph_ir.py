@@ -2,13 +2,16 @@
 
 Grammar:
 
-    Graph ::= dialect, symbols: [SizeSymbol], inputs: [Input], nodes: [Node], outputs: [Arg]
+    Graph ::= dialect, symbols: [SizeSymbol], inputs: [Input], nodes: [Node], outputs: [Arg],
+              updates: [Update]
     Input ::= value id, TensorType | symbol name | Constant
     Node  ::= op, args: [Arg], attrs: [(name, Arg)], results: [value id], types: [TensorType]
-    Arg   ::= Ref(value id) | None | int | float | bool | str | DType | Expr | (Arg, ...)
+    Arg   ::= Ref(value id) | None | int | float | bool | complex | str | DType | Expr | (Arg, ...)
 
-Values are defined once and used after their definition; nothing is mutated. In the `prims`
-dialect every positional argument is a Ref and all else stands in the attributes.
+Values are defined once and used after their definition; nothing is mutated while nodes run. An
+Update says where an output goes afterwards: into the memory of an input, which nobody else reads
+or writes meanwhile. In the `prims` dialect every positional argument is a Ref and all else stands
+in the attributes.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ class Ref:
     value: int
 
 
-Arg = Union[Ref, None, int, float, bool, str, DType, Expr, tuple["Arg", ...]]
+Arg = Union[Ref, None, int, float, bool, complex, str, DType, Expr, tuple["Arg", ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,14 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Update:
+    """Output number `output` is what input number `input` holds in the end; both by position."""
+
+    output: int
+    input: int
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """A functional tensor graph.
 
@@ -113,6 +124,7 @@ class Graph:
     locations: tuple[str, ...] = ()
     abi_version: int = ABI_VERSION
     origin_ops: tuple[str, ...] = ()
+    updates: tuple[Update, ...] = ()
 
     def types(self) -> dict[int, TensorType]:
         """Type of every tensor value by id."""
@@ -144,6 +156,18 @@ def uses_of(node: Node) -> Iterator[int]:
         yield from refs_in(arg)
     for _, arg in node.attrs:
         yield from refs_in(arg)
+
+
+def seed_nodes(graph: Graph) -> list[Node]:
+    """The nodes whose results are drawn when the program starts."""
+    return [node for node in graph.nodes if node.op == "seed"]
+
+
+def seed_index(node: Node) -> int:
+    """A seed's place in the order in which seeds are drawn."""
+    index = node.attr("index")
+    assert isinstance(index, int)  # a rule of the dialect
+    return index
 
 
 def contiguous_strides(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:

@@ -10,21 +10,25 @@ Grammar:
                 | Compute(op, operands, dtype)        -> value   a scalar Prims operation
                 | Reduce(op, operand, dtype)          -> value   over all reduction axes
                 | Scan(op, operand, dtype)            -> value   up to here along them, inclusive
+                | Sort(operand, descending)           -> value   where the element of this rank is
                 | Indirect(symbol, value, extent)     -> no value; later indices may use `symbol`
                 | Store(param, index, value, mode)    -> no value
 
 Statement number N defines value N. A value *varies* over the reduction axes if its index does or an
-operand does; Reduce turns a varying value into one that does not; a Scan's value always varies.
-Scans and arg-reductions count the reduction axes row-major, so the order of these axes is part of
-what the kernel means. A Store of a value that does not vary, at an index that does not, happens
-once per outer point. Positions are in elements from the start of the buffer. All stores of a kernel
-go to buffers that it does not load from, unless the parameter is INOUT, and then load and store of
-one element happen at the same point.
+operand does; Reduce turns a varying value into one that does not; a Scan's or Sort's value always
+varies. Scans, sorts and arg-reductions count the reduction axes row-major, so the order of these
+axes is part of what the kernel means. A Store of a value that does not vary, at an index that does
+not, happens once per outer point. Positions are in elements from the start of the buffer. All
+stores of a kernel go to buffers that it does not load from, unless the parameter is INOUT, and then
+load and store of one element happen at the same point. Several stores, of one kernel or of several,
+may go to one buffer if no two of them name the same element: the parts of a value.
 
 A Store scatters if its mode is not SET or its index uses an indirect symbol: several points may
 then name one element, and others stay untouched. Its parameter is INOUT, holds the old elements
 when the kernel starts, and no other statement names it. The updates happen in the row-major order
 of (outer, reduction) points: the last SET wins. Where a target gives no order, its backend says so.
+A guided Reduce (`GUIDES`) is a sum over points measured against another reduction of the same
+operand; both run in one pass.
 Arithmetic on f16/bf16 happens in f32: loads of narrow floats are followed by `convert` to f32 and
 stores are preceded by `convert` back, so that emitters never compute in a narrow type.
 """
@@ -123,6 +127,24 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True)
+class Sort:
+    """The flat index (i64) of the element whose rank is this point's own flat index.
+
+    The row is what the operand is at all points of the reduction axes, row-major. Equal elements
+    keep their order. NaN is above every number: last, or first if `descending`. The sorted row
+    itself is a load at these indices, so that one statement has one value.
+    """
+
+    operand: int
+    descending: bool
+
+    @property
+    def dtype(self) -> DType:
+        """Element type of the value."""
+        return DType.I64
+
+
+@dataclass(frozen=True, slots=True)
 class Indirect:
     """An index read from memory: wrapped if negative, checked against the extent.
 
@@ -155,9 +177,21 @@ class Store:
     mode: StoreMode = StoreMode.SET
 
 
-Statement = Union[Load, Literal, IndexValue, Compute, Reduce, Scan, Indirect, Store]
+Statement = Union[Load, Literal, IndexValue, Compute, Reduce, Scan, Sort, Indirect, Store]
 
-REDUCE_OPS = ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin")
+GUIDES = {"softmax_sum": "amax", "welford_m2": "sum"}
+"""Guided reductions, and the reduction of the same operand that guides each.
+
+`softmax_sum` is the sum of exp(x - amax), `welford_m2` the sum of (x - sum / count)^2, as if the
+guide were known from the start; both are 0 over no points. An emitter runs the guide beside them
+and corrects what was summed against an earlier guide. A row that holds an infinity or NaN gives
+NaN, but -inf below the maximum adds nothing to a `softmax_sum`.
+Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Welford, "Note on
+a method for calculating corrected sums of squares and products", 1962; Chan, Golub and LeVeque,
+"Updating formulae and a pairwise algorithm for computing sample variances", 1979.
+"""
+
+REDUCE_OPS = ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin", *GUIDES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +218,7 @@ def operands_of(statement: Statement) -> tuple[int, ...]:
             return tuple(v for v in (mask, other) if v is not None)
         case Compute(operands=operands):
             return operands
-        case Reduce(operand=operand) | Scan(operand=operand):
+        case Reduce(operand=operand) | Scan(operand=operand) | Sort(operand=operand):
             return (operand,)
         case Indirect(value=value) | Store(value=value):
             return (value,)
@@ -214,7 +248,7 @@ def varying_values(kernel: Kernel) -> frozenset[int]:
         index = index_of(statement)
         by_index = index is not None and not symbols.isdisjoint(index.symbols)
         varies = by_index or any(v in varying for v in operands_of(statement))
-        if varies or isinstance(statement, Scan):
+        if varies or isinstance(statement, Scan | Sort):
             varying.add(number)
             if isinstance(statement, Indirect):
                 symbols.add(statement.symbol)
@@ -223,7 +257,7 @@ def varying_values(kernel: Kernel) -> frozenset[int]:
 
 def is_ordered_reduction(statement: object) -> bool:
     """True if the order of the reduction axes is part of what the statement means."""
-    if isinstance(statement, Scan):
+    if isinstance(statement, Scan | Sort):
         return True
     return isinstance(statement, Reduce) and statement.op in ("argmax", "argmin")
 

@@ -22,8 +22,10 @@ class PrimKind(enum.Enum):
     STRUCTURAL = "structural"
     REDUCE = "reduce"
     SCAN = "scan"
+    SORT = "sort"
     INDEX = "index"
     SCATTER = "scatter"
+    RANDOM = "random"
     EXTERN = "extern"
 
 
@@ -73,8 +75,10 @@ _TABLE: tuple[Prim, ...] = (
         _E,
         2,
         "add sub mul div floor_div trunc_div mod_floor fmod pow atan2 maximum minimum fmax fmin"
-        " copysign bit_and bit_or bit_xor shl shr_arith",
+        " copysign bit_and bit_or bit_xor shl shr_arith philox",
     ),
+    # philox(seed, position), of i64: two of the words that Philox 4x32-10 gives for this key and
+    # counter (`kernelfarm.ir.philox`); the first is the low half.
     *_prims(_P, 1, "isnan isinf isfinite signbit logical_not"),
     *_prims(_P, 2, "eq ne lt le gt ge logical_and logical_or logical_xor"),
     # where(condition: bool, if_true, if_false)
@@ -113,6 +117,10 @@ _TABLE: tuple[Prim, ...] = (
     # Scans keep the shape, are inclusive, and take numbers: what a reduction over the elements up
     # to this one would give. NaN stays. cummax_index and cummin_index: i64, the last hit so far.
     *(Prim(name, PrimKind.SCAN, 1, ("dim",)) for name in SCAN_OPS),
+    # argsort(x), dim, descending: positions (i64) along an axis in the order of the elements there.
+    # Equal ones keep their order; NaN is above every number. The sorted elements themselves are
+    # gather_along(x, argsort(x)).
+    Prim("argsort", PrimKind.SORT, 1, ("descending", "dim")),
     # take(x, index), dim: index (i32/i64, any shape) replaces axis dim: result shape is
     # x.shape[:dim] + index.shape + x.shape[dim+1:]; negative indices wrap, others are checked.
     Prim("take", PrimKind.INDEX, 2, ("dim",)),
@@ -126,6 +134,9 @@ _TABLE: tuple[Prim, ...] = (
     # updates have shape S + the remaining axes. mode: set (the last in row-major order wins), add,
     # mul, min, max; modes but set want a type that arithmetic is done in.
     Prim("scatter", PrimKind.SCATTER, None, ("dims", "mode")),
+    # seed(), index: 64 random bits (i64, no axes) that the client's framework draws anew at each
+    # run, for each index. Equal indices are one seed: the prim is a function like the others.
+    Prim("seed", PrimKind.RANDOM, 0, ("index",)),
     # extern(x, y, ...), node, op: captured node number `node` run by the client's framework
     # on these tensors. Results as in the node's types, whose strides bind.
     Prim("extern", PrimKind.EXTERN, None, ("is_contraction", "node", "op")),
@@ -133,6 +144,11 @@ _TABLE: tuple[Prim, ...] = (
 
 PRIMS: dict[str, Prim] = {prim.name: prim for prim in _TABLE}
 """Every prim by name."""
+
+CLIENT_OPS: frozenset[str] = frozenset(
+    prim.name for prim in _TABLE if prim.kind in (PrimKind.RANDOM, PrimKind.EXTERN)
+)
+"""Prims whose results the client's framework makes: no kernel computes them."""
 
 SCALAR_OPS: frozenset[str] = frozenset(
     prim.name for prim in _TABLE if prim.kind in (PrimKind.ELEMENTWISE, PrimKind.PREDICATE)

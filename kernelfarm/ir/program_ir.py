@@ -5,6 +5,7 @@ Grammar:
     Program ::= target, kernels: [Kernel], plan: Plan
     Plan    ::= symbols: [SymbolSource], buffers: [Buffer], arena, steps: [Step], outputs: [Output]
     Step    ::= Launch(kernel, buffers, sizes) | ExternCall(node, op, args, results)
+              | DrawSeeds(buffers)
     Output  ::= TensorView | Expr | None
 """
 
@@ -43,7 +44,10 @@ class SymbolSource:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Storage; `position` for inputs, outputs and constants, `offset_bytes` for temporaries."""
+    """Storage; `position` for inputs, outputs and constants, `offset_bytes` for temporaries.
+
+    An input is only read, unless an output lies in it: then it is what that output updates.
+    """
 
     name: str
     kind: BufferKind
@@ -87,7 +91,18 @@ class ExternCall:
     is_contraction: bool
 
 
-Step = Union[Launch, ExternCall]
+@dataclass(frozen=True, slots=True)
+class DrawSeeds:
+    """Let the client's framework draw 64 random bits for each buffer, all of one i64 element.
+
+    They come from the default generator of the device, so that the framework's own seeding governs
+    them; a program has at most one such step, which every run does anew.
+    """
+
+    buffers: tuple[str, ...]
+
+
+Step = Union[Launch, ExternCall, DrawSeeds]
 Output = Union[TensorView, Expr, None]
 
 
@@ -111,3 +126,10 @@ class Program:
 
     kernels: tuple[Kernel, ...]
     plan: Plan
+
+
+def updated_inputs(plan: Plan) -> frozenset[str]:
+    """Names of the input buffers that the program writes: an output lies in each of them."""
+    inputs = {b.name for b in plan.buffers if b.kind is BufferKind.INPUT}
+    views = (output for output in plan.outputs if isinstance(output, TensorView))
+    return frozenset(view.buffer for view in views if view.buffer in inputs)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import VerificationError
+from kernelfarm.ir.loop_ir import GUIDES
 from kernelfarm.ir.prims import PRIMS, SCALAR_OPS, SCAN_OPS
 
 
@@ -16,6 +18,7 @@ class Takes(enum.Enum):
     NUMBER = "a number, which bool is not"
     BITS = "an integer or bool"
     INTEGER = "an integer"
+    I64 = "i64"
     BOOL = "bool"
     ANY = "any element type"
 
@@ -30,8 +33,8 @@ class Takes(enum.Enum):
                 return not dtype.is_float
             case Takes.INTEGER:
                 return dtype.is_integer
-            case Takes.BOOL:
-                return dtype is DType.BOOL
+            case Takes.I64 | Takes.BOOL:
+                return dtype is (DType.I64 if self is Takes.I64 else DType.BOOL)
             case Takes.ANY:
                 return True
 
@@ -41,6 +44,7 @@ _WORDS = {
     " fmax fmin",
     Takes.BITS: "bitwise_not bit_and bit_or bit_xor",
     Takes.INTEGER: "shl shr_arith",
+    Takes.I64: "philox",
     Takes.BOOL: "logical_not logical_and logical_or logical_xor",
     Takes.ANY: "eq ne lt le gt ge where convert",
 }
@@ -50,6 +54,20 @@ SCALAR_TYPES: dict[str, Takes] = {
     name: _BY_NAME.get(name, Takes.FLOAT) for name in sorted(SCALAR_OPS)
 }
 """What each scalar operation takes; whatever is not listed above is a function of floats."""
+
+
+def check_computed_in(op: str, dtypes: Iterable[DType]) -> None:
+    """Passes a prim none of whose operands and results is of an opaque type, and extern nodes.
+
+    Raises:
+        VerificationError: one of them is.
+    """
+    opaque = next((dtype for dtype in dtypes if dtype.is_opaque), None)
+    if opaque is not None and op != "extern":
+        raise VerificationError(
+            f"{op}: a tensor of {opaque.value}; expected a type that kernels compute in:"
+            " of this one only extern nodes take and give tensors"
+        )
 
 
 def check_scalar_operands(op: str, dtypes: tuple[DType, ...]) -> None:
@@ -80,8 +98,10 @@ def check_reduce_operand(op: str, dtype: DType) -> None:
     """Passes the element type that a reduction may have as operand.
 
     Raises:
-        VerificationError: any and all take bool, the others take numbers.
+        VerificationError: any and all take bool, guided reductions floats, the others numbers.
     """
+    if op in GUIDES and not dtype.is_float:
+        raise VerificationError(f"{op}: an operand of {dtype.value}; expected a float")
     wants_bool = op in ("any", "all")
     if wants_bool != (dtype is DType.BOOL):
         raise VerificationError(

@@ -46,6 +46,9 @@ _ENCODERS: dict[type, Callable[[Any], pb.Argument]] = {
     type(None): lambda arg: pb.Argument(none=_NONE),
     Ref: lambda arg: pb.Argument(value=arg.value),
     bool: lambda arg: pb.Argument(boolean=arg),
+    complex: lambda arg: pb.Argument(
+        complex_number=pb.ComplexNumber(real=arg.real, imaginary=arg.imag)
+    ),
     int: _integer,
     float: lambda arg: pb.Argument(real=arg),
     str: lambda arg: pb.Argument(text=arg),
@@ -80,6 +83,9 @@ _DECODERS: dict[str, Callable[[pb.Argument, str], Arg]] = {
     "integer": lambda message, where: message.integer,
     "real": lambda message, where: message.real,
     "boolean": lambda message, where: message.boolean,
+    "complex_number": lambda message, where: complex(
+        message.complex_number.real, message.complex_number.imaginary
+    ),
     "text": lambda message, where: message.text,
     "dtype": lambda message, where: dtype_from_proto(message.dtype, where),
     "expr": lambda message, where: expr_from_proto(message.expr, where),

@@ -14,6 +14,7 @@ from kernelfarm.ir.graph_ir import (
     Input,
     Node,
     TensorType,
+    Update,
 )
 from kernelfarm.v1 import graph_pb2 as pb
 from kernelfarm.wire.argument import argument_from_proto, argument_to_proto
@@ -44,6 +45,7 @@ def graph_to_proto(graph: Graph) -> pb.Graph:
         ],
         locations=graph.locations,
         origin_ops=graph.origin_ops,
+        updates=[pb.Update(output=u.output, input=u.input) for u in graph.updates],
     )
 
 
@@ -72,6 +74,7 @@ def graph_from_proto(message: pb.Graph) -> Graph:
         locations=tuple(message.locations),
         abi_version=message.abi_version,
         origin_ops=tuple(message.origin_ops),
+        updates=tuple(Update(u.output, u.input) for u in message.updates),
     )
     check_client_graph(graph)
     return graph

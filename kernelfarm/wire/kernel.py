@@ -21,6 +21,7 @@ from kernelfarm.ir.loop_ir import (
     Param,
     Reduce,
     Scan,
+    Sort,
     Statement,
     Store,
     StoreMode,
@@ -153,6 +154,10 @@ def _scan_to_proto(scan: Scan) -> pb.Statement:
     return pb.Statement(scan=pb.Scan(op=scan.op, operand=scan.operand, dtype=dtype))
 
 
+def _sort_to_proto(sort: Sort) -> pb.Statement:
+    return pb.Statement(sort=pb.Sort(operand=sort.operand, descending=sort.descending))
+
+
 def _store_to_proto(store: Store) -> pb.Statement:
     index = expr_to_proto(store.index)
     return pb.Statement(
@@ -174,6 +179,7 @@ _ENCODERS: dict[type, Callable[[Any], pb.Statement]] = {
     Compute: _compute_to_proto,
     Reduce: _reduce_to_proto,
     Scan: _scan_to_proto,
+    Sort: _sort_to_proto,
     Store: _store_to_proto,
     Indirect: _indirect_to_proto,
 }
@@ -226,6 +232,10 @@ def _scan(message: pb.Scan, where: str) -> Scan:
     return Scan(message.op, message.operand, dtype_from_proto(message.dtype, where))
 
 
+def _sort(message: pb.Sort, where: str) -> Sort:
+    return Sort(message.operand, message.descending)
+
+
 def _store(message: pb.Store, where: str) -> Store:
     mode = _MODES_BACK.get(message.mode)
     if mode is None:
@@ -246,6 +256,7 @@ _DECODERS: dict[str, Callable[[Any, str], Statement]] = {
     "compute": _compute,
     "reduce": _reduce,
     "scan": _scan,
+    "sort": _sort,
     "store": _store,
     "indirect": _indirect,
 }

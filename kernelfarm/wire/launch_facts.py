@@ -17,6 +17,8 @@ _OPS = {
     GuardOp.DIVISIBLE: pb.GUARD_OP_DIVISIBLE,
 }
 _OPS_BACK: dict[int, GuardOp] = {number: op for op, number in _OPS.items()}
+# The grammar's other subjects stand in guards of cache entries: a launch cannot decide them.
+_LAUNCH_SUBJECTS = frozenset(subject.value for subject in GuardSubject)
 
 
 def launch_facts_to_proto(facts: LaunchFacts) -> pb.LaunchFacts:
@@ -65,6 +67,16 @@ def launch_facts_from_proto(message: pb.LaunchFacts) -> LaunchFacts:
     )
 
 
+def guard_op_to_proto(op: GuardOp) -> pb.GuardOp.ValueType:
+    """The wire's number of a comparison."""
+    return _OPS[op]
+
+
+def guard_op_from_proto(number: int) -> GuardOp | None:
+    """The comparison of a wire number, None if there is none."""
+    return _OPS_BACK.get(number)
+
+
 def guard_to_proto(atoms: tuple[GuardAtom, ...]) -> pb.Guard:
     """A guard as a message."""
     return pb.Guard(atoms=[_atom_to_proto(atom) for atom in atoms])
@@ -94,7 +106,7 @@ def _atom_from_proto(index: int, message: pb.GuardAtom) -> GuardAtom:
     where = f"guard atom {index}"
     form = message.WhichOneof("subject")
     op = _OPS_BACK.get(message.op)
-    if form is None or op is None:
+    if form not in _LAUNCH_SUBJECTS or op is None:
         raise MalformedMessageError(
             f"{where}: subject {form or 'not set'}, comparison number {message.op};"
             f" expected a subject and one of {sorted(_OPS_BACK)}"

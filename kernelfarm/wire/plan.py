@@ -8,6 +8,7 @@ from kernelfarm.ir.program_ir import (
     ARENA_ALIGNMENT_BYTES,
     Buffer,
     BufferKind,
+    DrawSeeds,
     ExternCall,
     Launch,
     Output,
@@ -184,6 +185,8 @@ def _step_to_proto(step: Step) -> pb.Step:
     if isinstance(step, Launch):
         sizes = exprs_to_proto(step.sizes)
         return pb.Step(launch=pb.LaunchStep(kernel=step.kernel, buffers=step.buffers, sizes=sizes))
+    if isinstance(step, DrawSeeds):
+        return pb.Step(draw_seeds=pb.DrawSeedsStep(buffers=step.buffers))
     call = pb.ExternStep(
         node=step.node,
         op=step.op,
@@ -203,6 +206,8 @@ def _step_from_proto(index: int, message: pb.Step) -> Step:
         launch = message.launch
         sizes = exprs_from_proto(launch.sizes, where)
         return Launch(launch.kernel, tuple(launch.buffers), sizes)
+    if form == "draw_seeds":
+        return DrawSeeds(tuple(message.draw_seeds.buffers))
     call = message.extern_call
     return ExternCall(
         node=call.node,
@@ -253,7 +258,7 @@ def _check_references(plan: Plan) -> None:
 
 
 def _buffers_of(step: Step) -> tuple[str, ...]:
-    if isinstance(step, Launch):
+    if isinstance(step, Launch | DrawSeeds):
         return step.buffers
     return tuple(view.buffer for view in (*step.args, *step.results) if view is not None)
 

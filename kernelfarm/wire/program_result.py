@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kernelfarm.errors import InternalError
+from kernelfarm.signing import BlobRef
 from kernelfarm.v1 import artifact_pb2, compile_service_pb2, plan_pb2
 
 KernelArtifacts = tuple[artifact_pb2.Artifact, ...]
@@ -17,13 +18,13 @@ KernelArtifacts = tuple[artifact_pb2.Artifact, ...]
 class ProgramResult:
     """A serialized result without its outcome.
 
-    `blobs` are the program's own stages by SHA-256; `digests` name every blob that the result
-    refers to, the kernels' stages included: the result is whole only while all of them exist.
+    `blobs` are the program's own stages by SHA-256; `named` are all blobs that the result refers
+    to, the kernels' stages included: the result is whole only while all of them exist.
     """
 
     payload: bytes
     blobs: dict[bytes, bytes]
-    digests: tuple[bytes, ...]
+    named: tuple[BlobRef, ...]
 
 
 def program_result(
@@ -53,11 +54,13 @@ def program_result(
         artifacts=artifacts,
         stages=[_text_stage(name, content) for name, content in contents],
     )
-    named = (stage.blob.sha256 for artifact in artifacts for stage in artifact.stages)
+    named = {sha256: len(content) for sha256, content in blobs.items()}
+    for artifact in artifacts:
+        named.update((stage.blob.sha256, stage.blob.size_bytes) for stage in artifact.stages)
     return ProgramResult(
         payload=message.SerializeToString(deterministic=True),
         blobs=blobs,
-        digests=tuple(dict.fromkeys((*blobs, *named))),
+        named=tuple(BlobRef(sha256, size_bytes) for sha256, size_bytes in named.items()),
     )
 
 

@@ -13,6 +13,7 @@ from kernelfarm.errors import (
     ErrorFacts,
     KernelfarmError,
     MessageTooLargeError,
+    NoAnswerError,
     error_from_facts,
 )
 
@@ -85,9 +86,10 @@ def _error_without_details(code: grpc.StatusCode, details: str, peer: str) -> Ke
         # A server that stops cancels what is left after its grace; our own cancellations surface
         # as exceptions of the caller and never come here.
         name = "UNAVAILABLE"
+    reason = NoAnswerError.reason if name == NoAnswerError.status else name
     retry_after_s = 1.0 if name == "UNAVAILABLE" else None
     return error_from_facts(
-        ErrorFacts(name, name, f"{peer}: {details or code.name}", retry_after_s)
+        ErrorFacts(name, reason, f"{peer}: {details or code.name}", retry_after_s)
     )
 
 

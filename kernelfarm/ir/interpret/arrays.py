@@ -26,11 +26,20 @@ _NUMPY = {
     DType.I8: np.int8,
     DType.U8: np.uint8,
     DType.BOOL: np.bool_,
+    DType.C64: np.complex64,
+    DType.C128: np.complex128,
+    DType.U16: np.uint16,
+    DType.U32: np.uint32,
+    DType.U64: np.uint64,
 }
+_HALF_COMPLEX = np.dtype([("real", np.float16), ("imag", np.float16)])
 _ML_DTYPES = {
     DType.BF16: "bfloat16",
     DType.F8E4M3FN: "float8_e4m3fn",
     DType.F8E5M2: "float8_e5m2",
+    DType.F8E4M3FNUZ: "float8_e4m3fnuz",
+    DType.F8E5M2FNUZ: "float8_e5m2fnuz",
+    DType.F8E8M0FNU: "float8_e8m0fnu",
 }
 
 
@@ -39,6 +48,8 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
     """NumPy's type for an element type; narrow floats that NumPy lacks come from ml_dtypes."""
     if dtype in _NUMPY:
         return np.dtype(_NUMPY[dtype])
+    if dtype is DType.C32:
+        return _HALF_COMPLEX  # a type that nothing is computed in needs no arithmetic
     # Imported here: only the farm and tests have it, and only they interpret such types.
     import ml_dtypes  # noqa: PLC0415
 

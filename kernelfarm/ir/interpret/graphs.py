@@ -9,7 +9,17 @@ from typing import cast
 import numpy as np
 
 from kernelfarm.errors import VerificationError
-from kernelfarm.ir.graph_ir import Arg, Constant, Graph, Input, Node, Ref, uses_of
+from kernelfarm.ir.graph_ir import (
+    Arg,
+    Constant,
+    Graph,
+    Input,
+    Node,
+    Ref,
+    seed_index,
+    seed_nodes,
+    uses_of,
+)
 from kernelfarm.ir.interpret.arrays import Array, numpy_dtype
 from kernelfarm.ir.interpret.prim_meanings import MEANINGS
 from kernelfarm.ir.interpret.scalar_ops import compute
@@ -31,23 +41,31 @@ RunExtern = Callable[[ExternSite, list[Array]], Sequence[Array | None]]
 
 
 def run_graph(
-    graph: Graph, inputs: Sequence[Value], run_extern: RunExtern | None = None
+    graph: Graph,
+    inputs: Sequence[Value],
+    run_extern: RunExtern | None = None,
+    seeds: Sequence[int] = (),
 ) -> list[Array | int | None]:
     """The outputs of a graph of the `prims` dialect.
 
     Shapes:
         inputs: one array for each tensor input, one integer for each symbolic integer, none for
             constants.
+        seeds: what the client draws, one for each `seed` node, by rising index.
 
     Raises:
         IndexError: an index operand is outside its extent.
-        VerificationError: inputs or computed shapes contradict the graph, or an extern node is met
-            without `run_extern`.
+        VerificationError: inputs or computed shapes contradict the graph, an extern node is met
+            without `run_extern`, or seeds are missing.
     """
     sizes = sizes_of_inputs(graph, inputs)
     values = _bound_inputs(graph, inputs)
+    drawn = _drawn_seeds(graph, seeds)
     for index, node in enumerate(graph.nodes):
         operands = [values[value] for value in uses_of(node)]
+        if node.op == "seed":
+            values[node.results[0]] = drawn[node.results[0]]
+            continue
         results = _run_node(node, operands, sizes, run_extern)
         for value, tensor, result in zip(node.results, node.types, results, strict=True):
             if result is None:
@@ -60,6 +78,14 @@ def run_graph(
                 )
             values[value] = result
     return [_output(output, values, sizes) for output in graph.outputs]
+
+
+def _drawn_seeds(graph: Graph, seeds: Sequence[int]) -> dict[int, Array]:
+    nodes = sorted(seed_nodes(graph), key=seed_index)
+    if len(nodes) > len(seeds):
+        raise VerificationError(f"{len(seeds)} seeds; expected {len(nodes)}")
+    drawn = zip(nodes, seeds, strict=False)
+    return {node.results[0]: np.array(seed, np.int64) for node, seed in drawn}
 
 
 def constant_array(constant: Constant) -> Array:

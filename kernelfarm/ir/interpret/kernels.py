@@ -13,6 +13,7 @@ import numpy as np
 
 from kernelfarm.errors import VerificationError
 from kernelfarm.ir.interpret.arrays import Array, IntArray, evaluate_over, numpy_dtype
+from kernelfarm.ir.interpret.orders import sorted_positions
 from kernelfarm.ir.interpret.reductions import reduce_axes, scan_axis
 from kernelfarm.ir.interpret.scalar_ops import compute
 from kernelfarm.ir.interpret.scatters import scatter_into
@@ -25,6 +26,7 @@ from kernelfarm.ir.loop_ir import (
     Load,
     Reduce,
     Scan,
+    Sort,
     Statement,
     Store,
     scattering_stores,
@@ -86,7 +88,7 @@ class _Run:
             case _:
                 return self._compute(statement)
 
-    def _compute(self, statement: Literal | IndexValue | Compute | Reduce | Scan) -> Array:
+    def _compute(self, statement: Literal | IndexValue | Compute | Reduce | Scan | Sort) -> Array:
         match statement:
             case Literal(dtype, value):
                 return np.full((1,) * self.rank, value, numpy_dtype(dtype))
@@ -99,6 +101,9 @@ class _Run:
                 return self._reduce(statement)
             case Scan():
                 return self._scan(statement)
+            case Sort(operand, descending):
+                rows, shape = self._rows(self._value(operand))
+                return sorted_positions(rows, rows.ndim - 1, descending=descending).reshape(shape)
 
     def _value(self, number: int) -> Array:
         value = self.values[number]
@@ -127,11 +132,14 @@ class _Run:
         return reduce_axes(reduce.op, whole, tuple(range(outer, self.rank)), reduce.dtype)
 
     def _scan(self, scan: Scan) -> Array:
-        value = self._value(scan.operand)
+        rows, shape = self._rows(self._value(scan.operand))
+        return scan_axis(scan.op, rows, rows.ndim - 1, scan.dtype).reshape(shape)
+
+    def _rows(self, value: Array) -> tuple[Array, tuple[int, ...]]:
+        """The value at all reduction points, these as one last axis; its shape over all axes."""
         outer = len(self.kernel.outer)
         whole = np.broadcast_to(value, value.shape[:outer] + self.extents[outer:])
-        rows = whole.reshape((*value.shape[:outer], math.prod(self.extents[outer:])))
-        return scan_axis(scan.op, rows, outer, scan.dtype).reshape(whole.shape)
+        return whole.reshape((*value.shape[:outer], math.prod(self.extents[outer:]))), whole.shape
 
     def _indirect(self, number: int, indirect: Indirect) -> None:
         index = self._value(indirect.value).astype(np.int64)

@@ -10,6 +10,7 @@ import numpy as np
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.graph_ir import Node
 from kernelfarm.ir.interpret.arrays import Array, numpy_dtype
+from kernelfarm.ir.interpret.orders import sorted_positions
 from kernelfarm.ir.interpret.reductions import reduce_axes, scan_axis
 from kernelfarm.ir.interpret.scatters import scatter_into
 from kernelfarm.ir.loop_ir import StoreMode
@@ -153,6 +154,10 @@ def _scatter(node: Node, operands: list[Array], sizes: Sizes) -> Array:
     return result
 
 
+def _argsort(node: Node, operands: list[Array], sizes: Sizes) -> Array:
+    return sorted_positions(operands[0], _dim(node), descending=bool(node.attr("descending")))
+
+
 def _gather_along(node: Node, operands: list[Array], sizes: Sizes) -> Array:
     source, index = operands
     dim = _dim(node)
@@ -176,6 +181,7 @@ MEANINGS: dict[str, Meaning] = {
     "cat": _cat,
     "pad": _pad,
     **dict.fromkeys(SCAN_OPS, _scan),
+    "argsort": _argsort,
     "scatter": _scatter,
     "take": _take,
     "gather_nd": _gather_nd,

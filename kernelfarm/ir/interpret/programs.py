@@ -15,12 +15,14 @@ from kernelfarm.ir.interpret.sizes import Value
 from kernelfarm.ir.program_ir import (
     Buffer,
     BufferKind,
+    DrawSeeds,
     ExternCall,
     Launch,
     Output,
     Plan,
     Program,
     TensorView,
+    updated_inputs,
 )
 from kernelfarm.ir.symbolic import Expr
 
@@ -33,17 +35,20 @@ def run_program(
     inputs: Sequence[Value],
     run_extern: RunExtern | None = None,
     constants: Sequence[Array] = (),
+    seeds: Sequence[int] = (),
 ) -> list[Array | int | None]:
-    """The outputs of a program.
+    """The outputs of a program; inputs that it updates stay as they are here.
 
     Shapes:
         inputs: arrays and integers by position, as the plan's input buffers and symbols count
             them; arrays have the strides that the graph stated.
         constants: arrays by position among the graph's constants.
+        seeds: what the client draws, one for each seed of the plan's step that draws them.
 
     Raises:
         IndexError: an index read from memory is outside its extent.
-        VerificationError: a step contradicts its buffers, or an extern step without `run_extern`.
+        VerificationError: a step contradicts its buffers, an extern step without `run_extern`, or
+            seeds are missing.
     """
     run = _Run(program.plan, inputs, constants)
     for step in program.plan.steps:
@@ -54,6 +59,8 @@ def run_program(
             values = (size.evaluate(run.sizes) for size in step.sizes)
             sizes = dict(zip((size.name for size in kernel.sizes), values, strict=True))
             run_kernel(kernel, buffers, sizes)
+        elif isinstance(step, DrawSeeds):
+            run.draw(step, seeds)
         else:
             run.call_extern(step, run_extern)
     return [run.output(output) for output in program.plan.outputs]
@@ -64,6 +71,7 @@ class _Run:
 
     def __init__(self, plan: Plan, inputs: Sequence[Value], constants: Sequence[Array]) -> None:
         self.inputs = inputs
+        self.updated = updated_inputs(plan)
         self.constants = constants
         self.sizes = {s.symbol: _symbol_value(inputs[s.input], s.axis) for s in plan.symbols}
         self.arena = np.full(plan.arena_bytes.evaluate(self.sizes), _POISON_BYTE, np.uint8)
@@ -73,7 +81,8 @@ class _Run:
         size = buffer.size_elems.evaluate(self.sizes)
         dtype = numpy_dtype(buffer.dtype)
         if buffer.kind is BufferKind.INPUT:
-            return _flat(np.asarray(self.inputs[buffer.position]), size)
+            array = _flat(np.asarray(self.inputs[buffer.position]), size)
+            return array.copy() if buffer.name in self.updated else array
         if buffer.kind is BufferKind.CONSTANT:
             return self.constants[buffer.position].reshape(-1)
         if buffer.kind is BufferKind.TEMPORARY and buffer.offset_bytes is not None:
@@ -105,6 +114,13 @@ class _Run:
         for view, result in zip(step.results, results, strict=True):
             if view is not None and result is not None:
                 self.view(view)[...] = result
+
+    def draw(self, step: DrawSeeds, seeds: Sequence[int]) -> None:
+        """Writes the seeds into their buffers."""
+        if len(step.buffers) > len(seeds):
+            raise VerificationError(f"{len(seeds)} seeds; expected {len(step.buffers)}")
+        for name, seed in zip(step.buffers, seeds, strict=False):
+            self.buffers[name][...] = seed
 
     def output(self, output: Output) -> Array | int | None:
         """One output of the program."""

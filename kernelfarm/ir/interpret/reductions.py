@@ -11,13 +11,15 @@ import numpy as np
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.interpret.arrays import Array
 from kernelfarm.ir.interpret.scalar_ops import convert, widened
+from kernelfarm.ir.loop_ir import GUIDES
 
 
 def reduce_axes(op: str, array: Array, axes: tuple[int, ...], dtype: DType) -> Array:
     """A reduction over axes, which stay with extent 1; `dtype` is the result's element type.
 
-    Sums and products of floats accumulate in f64 and are rounded once. NaN wins in amax, amin,
-    argmax and argmin; arg-reductions give the first hit, flat over the axes.
+    Sums and products of floats accumulate in f64 and are rounded once, guided sums in two passes.
+    NaN wins in amax, amin, argmax and argmin; arg-reductions give the first hit, flat over the
+    axes.
     """
     kept = [axis for axis in range(array.ndim) if axis not in axes]
     # reshape(-1) cannot tell the extent of an empty array, so both extents are given.
@@ -64,7 +66,7 @@ def scan_axis(op: str, array: Array, axis: int, dtype: DType) -> Array:
 
 
 def _accumulable(array: Array, op: str) -> Array:
-    if array.dtype.kind in "fV" and op in ("sum", "prod"):
+    if array.dtype.kind in "fV" and op in ("sum", "prod", *GUIDES):
         return array.astype(np.float64)
     return widened(array)
 
@@ -74,6 +76,11 @@ def _reduced(op: str, wide: Array) -> Array:
         return np.asarray(np.max(wide, axis=-1, initial=_extreme(wide, is_top=False)))
     if op == "amin":
         return np.asarray(np.min(wide, axis=-1, initial=_extreme(wide, is_top=True)))
+    if op == "softmax_sum":
+        return np.asarray(np.sum(np.exp(wide - _reduced("amax", wide)[..., None]), axis=-1))
+    if op == "welford_m2":
+        mean = np.sum(wide, axis=-1, keepdims=True) / max(wide.shape[-1], 1)
+        return np.asarray(np.sum(np.square(wide - mean), axis=-1))
     if op in ("sum", "prod"):
         return np.asarray(_PLAIN[op](wide, axis=-1, dtype=wide.dtype))
     return np.asarray(_PLAIN[op](wide, axis=-1))

@@ -10,6 +10,7 @@ import numpy as np
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.interpret.arrays import Array, numpy_dtype
+from kernelfarm.ir.interpret.random_bits import philox
 
 Meaning = Callable[..., Any]
 
@@ -153,6 +154,7 @@ _MEANINGS: dict[str, Meaning] = {
     "bit_xor": np.bitwise_xor,
     "shl": np.left_shift,
     "shr_arith": np.right_shift,
+    "philox": philox,
     "isnan": np.isnan,
     "isinf": np.isinf,
     "isfinite": np.isfinite,

@@ -2,6 +2,7 @@
 
 Type ::= dtype [extents] | dtype [extents] @ [strides]
 Arg  ::= %5 | none | true | false | 5 | -0.5 | inf | nan | "text" | f32 | {expr} | [Arg, ...]
+       | complex(0.0, -1.0)
 """
 
 from __future__ import annotations
@@ -74,13 +75,15 @@ def print_arg(arg: Arg) -> str:
     return _print_plain(arg)
 
 
-def _print_plain(arg: bool | float | str | DType | None) -> str:
+def _print_plain(arg: bool | complex | str | DType | None) -> str:
     if arg is None:
         return "none"
     if isinstance(arg, bool):
         return "true" if arg else "false"
     if isinstance(arg, str):
         return quoted(arg)
+    if isinstance(arg, complex):
+        return f"complex({arg.real!r}, {arg.imag!r})"
     return arg.value if isinstance(arg, DType) else repr(arg)
 
 
@@ -102,7 +105,18 @@ def read_arg(cursor: Cursor) -> Arg:
     return read_number(cursor)
 
 
+def _read_complex(cursor: Cursor) -> complex:
+    cursor.expect("(")
+    real = read_number(cursor)
+    cursor.expect(",")
+    imaginary = read_number(cursor)
+    cursor.expect(")")
+    return complex(real, imaginary)
+
+
 def _read_word(cursor: Cursor) -> Arg:
+    if cursor.accept("complex"):
+        return _read_complex(cursor)
     if cursor.next[1] not in _WORDS:
         raise cursor.error(f"expected one of {', '.join(_WORDS)}")
     return _WORDS[cursor.word()]

@@ -7,13 +7,22 @@ location "model.py:12"
 %1 = integer s0 "n"
 %2: i64[1] = constant "<sha256>" "<data>"
 %3: f32[s0] = sum(%0; dims=[1]) from [4, 5] at 1
-return %3: f32[s0]@[1], {s0 + 1}, none
+return %3: f32[s0]@[1], {s0 + 1}, none, %4: f32[s0, 128]@[128, 1] into %0
 """
 
 from __future__ import annotations
 
 from kernelfarm.errors import MalformedMessageError
-from kernelfarm.ir.graph_ir import Arg, Constant, Graph, Input, Node, SizeSymbol, TensorType
+from kernelfarm.ir.graph_ir import (
+    Arg,
+    Constant,
+    Graph,
+    Input,
+    Node,
+    SizeSymbol,
+    TensorType,
+    Update,
+)
 from kernelfarm.ir.text.args import print_arg, print_type, read_arg, read_list, read_type
 from kernelfarm.ir.text.tokens import Cursor, is_word, quoted
 
@@ -25,8 +34,10 @@ def print_graph(graph: Graph) -> str:
     lines.extend(f"location {quoted(location)}" for location in graph.locations)
     lines.extend(_print_input(source) for source in graph.inputs)
     lines.extend(_print_node(node) for node in graph.nodes)
-    pairs = zip(graph.outputs, graph.output_types, strict=True)
-    lines.append(f"return {', '.join(_print_output(*pair) for pair in pairs)}".rstrip())
+    places = {u.output: f" into %{graph.inputs[u.input].value}" for u in graph.updates}
+    pairs = enumerate(zip(graph.outputs, graph.output_types, strict=True))
+    outputs = (_print_output(*pair) + places.get(number, "") for number, pair in pairs)
+    lines.append(f"return {', '.join(outputs)}".rstrip())
     return "\n".join(lines) + "\n"
 
 
@@ -99,6 +110,7 @@ class _Parser:
         self.locations: list[str] = []
         self.inputs: list[Input] = []
         self.nodes: list[Node] = []
+        self.updates: list[Update] = []
 
     def parsed(self, text: str) -> Graph:
         head: tuple[str, int] | None = None
@@ -111,7 +123,7 @@ class _Parser:
                 cursor.expect("graph")
                 head = (cursor.word(), cursor.integer())
             elif cursor.accept("return"):
-                outputs = _read_outputs(cursor)
+                outputs = self._read_outputs(cursor)
             else:
                 self._read_line(cursor)
             cursor.end()
@@ -126,6 +138,7 @@ class _Parser:
             output_types=tuple(tensor for _, tensor in outputs),
             locations=tuple(self.locations),
             abi_version=head[1],
+            updates=tuple(self.updates),
         )
 
     def _read_line(self, cursor: Cursor) -> None:
@@ -135,6 +148,21 @@ class _Parser:
             self.locations.append(cursor.string())
         else:
             self._read_definition(cursor)
+
+    def _read_outputs(self, cursor: Cursor) -> list[tuple[Arg, TensorType | None]]:
+        places = {source.value: number for number, source in enumerate(self.inputs)}
+        outputs: list[tuple[Arg, TensorType | None]] = []
+        while cursor.next[0] != "end":
+            if outputs:
+                cursor.expect(",")
+            output = read_arg(cursor)
+            outputs.append((output, read_type(cursor) if cursor.accept(":") else None))
+            if cursor.accept("into"):
+                value = cursor.value()
+                if value not in places:
+                    raise cursor.error(f"%{value} is no input; expected one")
+                self.updates.append(Update(len(outputs) - 1, places[value]))
+        return outputs
 
     def _read_definition(self, cursor: Cursor) -> None:
         values, types = _read_results(cursor)
@@ -193,13 +221,3 @@ def _read_node(cursor: Cursor, values: tuple[int, ...], types: tuple[TensorType,
 
 def _read_op(cursor: Cursor) -> str:
     return cursor.string() if cursor.next[0] == "string" else cursor.word()
-
-
-def _read_outputs(cursor: Cursor) -> list[tuple[Arg, TensorType | None]]:
-    outputs: list[tuple[Arg, TensorType | None]] = []
-    while cursor.next[0] != "end":
-        if outputs:
-            cursor.expect(",")
-        output = read_arg(cursor)
-        outputs.append((output, read_type(cursor) if cursor.accept(":") else None))
-    return outputs

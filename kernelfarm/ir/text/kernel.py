@@ -15,13 +15,15 @@
       store out0[128*d0 + r0] = %1
 
 A masked load ends in `if %3 else %1`; an index as a value is `%5: i64 = index d0 + 1`; a scan is
-`%6: f32 = scan cumsum %1`; a store that combines names its mode: `store add inout0[%4] = %1`.
+`%6: f32 = scan cumsum %1`; a sort is `%7: i64 = sort ascending %1` (or descending); a store that
+combines names its mode: `store add inout0[%4] = %1`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from kernelfarm.dtypes import DType
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.ir.graph_ir import SizeSymbol
 from kernelfarm.ir.loop_ir import (
@@ -37,6 +39,7 @@ from kernelfarm.ir.loop_ir import (
     Param,
     Reduce,
     Scan,
+    Sort,
     Statement,
     Store,
     StoreMode,
@@ -82,7 +85,7 @@ def _print_statement(number: int, statement: Statement, dtypes: dict[str, str]) 
             return f"%{number}: {statement.dtype.value} = {_print_value(statement)}"
 
 
-def _print_value(statement: Literal | IndexValue | Compute | Reduce | Scan) -> str:
+def _print_value(statement: Literal | IndexValue | Compute | Reduce | Scan | Sort) -> str:
     match statement:
         case Literal(dtype, value):
             return repr(float(value)) if dtype.is_float else str(int(value))
@@ -94,6 +97,8 @@ def _print_value(statement: Literal | IndexValue | Compute | Reduce | Scan) -> s
             return f"{op} %{operand}"
         case Scan(op, operand):
             return f"scan {op} %{operand}"
+        case Sort(operand, descending):
+            return f"sort {'descending' if descending else 'ascending'} %{operand}"
 
 
 def parse_kernel(text: str) -> Kernel:
@@ -178,12 +183,9 @@ class _Parser:
         cursor.expect(":")
         dtype = read_dtype(cursor)
         cursor.expect("=")
-        if cursor.accept("load"):
-            return _read_load(cursor)
-        if cursor.accept("index"):
-            return IndexValue(dtype, read_expr(cursor))
-        if cursor.accept("scan"):
-            return Scan(cursor.word(), cursor.value(), dtype)
+        for keyword, read in _FORMS.items():
+            if cursor.accept(keyword):
+                return read(cursor, dtype)
         kind, text = cursor.next
         if kind != "word" or text in ("inf", "nan"):
             return Literal(dtype, read_number(cursor))
@@ -199,6 +201,14 @@ _HEADER: dict[str, Callable[[_Parser, Cursor], None]] = {
     "size": lambda parser, cursor: parser.sizes.append(read_size(cursor)),
     "for": lambda parser, cursor: parser.outer.append(_read_axis(cursor)),
     "reduce": lambda parser, cursor: parser.reduction.append(_read_axis(cursor)),
+}
+
+
+_FORMS: dict[str, Callable[[Cursor, DType], Statement]] = {
+    "load": lambda cursor, _: _read_load(cursor),
+    "index": lambda cursor, dtype: IndexValue(dtype, read_expr(cursor)),
+    "scan": lambda cursor, dtype: Scan(cursor.word(), cursor.value(), dtype),
+    "sort": lambda cursor, _: _read_sort(cursor),
 }
 
 
@@ -223,6 +233,13 @@ def _read_load(cursor: Cursor) -> Load:
     mask = cursor.value()
     cursor.expect("else")
     return Load(name, index, mask, cursor.value())
+
+
+def _read_sort(cursor: Cursor) -> Sort:
+    order = cursor.word()
+    if order not in ("ascending", "descending"):
+        raise cursor.error("expected ascending or descending")
+    return Sort(cursor.value(), order == "descending")
 
 
 def _read_store(cursor: Cursor) -> Store:

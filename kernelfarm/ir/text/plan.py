@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernelfarm.ir.program_ir import (
     Buffer,
     BufferKind,
+    DrawSeeds,
     ExternCall,
     Launch,
     Output,
@@ -56,6 +57,8 @@ def _step(step: Step, names: tuple[str, ...]) -> str:
     if isinstance(step, Launch):
         sizes = f"; {', '.join(map(str, step.sizes))}" if step.sizes else ""
         return f"launch {names[step.kernel]}({', '.join(step.buffers)}{sizes})"
+    if isinstance(step, DrawSeeds):
+        return f"draw seeds {', '.join(step.buffers)}"
     return _extern(step)
 
 

@@ -9,6 +9,7 @@ from kernelfarm.errors import VerificationError
 from kernelfarm.ir.program_ir import (
     ARENA_ALIGNMENT_BYTES,
     BufferKind,
+    DrawSeeds,
     Launch,
     Plan,
     Step,
@@ -58,7 +59,7 @@ def _uses(plan: Plan) -> dict[str, list[int]]:
 
 
 def _names_of(step: Step) -> tuple[str, ...]:
-    if isinstance(step, Launch):
+    if isinstance(step, Launch | DrawSeeds):
         return step.buffers
     return tuple(view.buffer for view in (*step.args, *step.results) if view is not None)
 

@@ -20,6 +20,7 @@ from kernelfarm.ir.loop_ir import (
     Param,
     Reduce,
     Scan,
+    Sort,
     Store,
     StoreMode,
     index_of,
@@ -73,6 +74,18 @@ def _names_are_identifiers(kernel: Kernel) -> None:
     for name in (kernel.name, *params, *(size.name for size in kernel.sizes), *axes):
         if not _IDENTIFIER.fullmatch(name):
             raise VerificationError(f"name {name!r}; expected an identifier")
+
+
+def _types_are_computed_in(kernel: Kernel) -> None:
+    named = [(f"parameter {param.name}", param.dtype) for param in kernel.params]
+    for number, statement in enumerate(kernel.body):
+        if isinstance(statement, Literal | Compute | Reduce | Scan):
+            named.append((f"statement {number}", statement.dtype))
+    for where, dtype in named:
+        if dtype.is_opaque:
+            raise VerificationError(
+                f"{where}: elements of {dtype.value}; expected a type that kernels compute in"
+            )
 
 
 def _names_are_unique(kernel: Kernel) -> None:
@@ -137,6 +150,7 @@ def _scatters_stand_alone(kernel: Kernel) -> None:
 
 _KERNEL_RULES: tuple[Callable[[Kernel], None], ...] = (
     _names_are_identifiers,
+    _types_are_computed_in,
     _names_are_unique,
     _extents_use_sizes,
     _written_parameters_are_stored,
@@ -294,6 +308,13 @@ def _check_scan(body: _Body, number: int, scan: Scan) -> DType:
     return scan.dtype
 
 
+def _check_sort(body: _Body, number: int, sort: Sort) -> DType:
+    if not body.kernel.reduction:
+        raise VerificationError("a sort in a kernel without reduction axes")
+    _check_not_narrow("sort", body.dtype_of(sort.operand))
+    return sort.dtype
+
+
 def _check_indirect(body: _Body, number: int, indirect: Indirect) -> None:
     dtype = body.dtype_of(indirect.value)
     if dtype not in (DType.I32, DType.I64):
@@ -339,6 +360,7 @@ _STATEMENT_RULES: dict[type, Callable[[_Body, int, Any], DType | None]] = {
     Compute: _check_compute,
     Reduce: _check_reduce,
     Scan: _check_scan,
+    Sort: _check_sort,
     Indirect: _check_indirect,
     Store: _check_store,
 }

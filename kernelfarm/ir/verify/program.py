@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from kernelfarm.dtypes import DType
 from kernelfarm.errors import VerificationError
 from kernelfarm.ir.loop_ir import Access, Kernel
 from kernelfarm.ir.program_ir import (
     Buffer,
     BufferKind,
+    DrawSeeds,
     ExternCall,
     Launch,
     Plan,
     Program,
     TensorView,
+    updated_inputs,
 )
 from kernelfarm.ir.symbolic import Expr
 from kernelfarm.ir.verify.arena import check_arena
 from kernelfarm.ir.verify.kernel import verify_kernel
+from kernelfarm.ir.verify.stores import check_stores_are_apart
 
 _READ_ONLY = (BufferKind.INPUT, BufferKind.CONSTANT)
+_OF_THE_FRAMEWORK = (*_READ_ONLY, BufferKind.EXTERN)
+"""Buffers that may hold elements which no kernel computes in."""
 
 
 def verify_program(program: Program) -> None:
@@ -54,6 +60,11 @@ def _buffers_are_well_formed(program: Program) -> None:
                 f"plan, buffer {buffer.name}: offset {buffer.offset_bytes}; expected one for"
                 " temporaries and only for them"
             )
+        if buffer.dtype.is_opaque and buffer.kind not in _OF_THE_FRAMEWORK:
+            raise VerificationError(
+                f"plan, buffer {buffer.name} of {buffer.dtype.value}; expected it among inputs,"
+                " constants or results of extern steps"
+            )
 
 
 def _symbols_are_known(program: Program) -> None:
@@ -77,7 +88,7 @@ def _exprs_of(plan: Plan) -> Iterable[tuple[str, Expr]]:
     for index, step in enumerate(plan.steps):
         if isinstance(step, Launch):
             yield from ((f"step {index}", size) for size in step.sizes)
-        else:
+        elif isinstance(step, ExternCall):
             for view in (*step.args, *step.results):
                 yield from _view_exprs(f"step {index}", view)
     for index, output in enumerate(plan.outputs):
@@ -98,8 +109,12 @@ def _steps_fit(program: Program) -> None:
         where = f"plan, step {index}"
         if isinstance(step, Launch):
             walk.check_launch(step, where)
+        elif isinstance(step, DrawSeeds):
+            walk.check_draw(step, where)
         else:
             walk.check_extern(step, where)
+    if sum(isinstance(step, DrawSeeds) for step in program.plan.steps) > 1:
+        raise VerificationError("plan: several steps draw seeds; expected one for all of them")
     for index, output in enumerate(program.plan.outputs):
         if isinstance(output, TensorView):
             walk.check_read(output.buffer, f"plan, output {index}")
@@ -114,6 +129,8 @@ class _Walk:
     def __init__(self, program: Program) -> None:
         self.kernels = program.kernels
         self.buffers: dict[str, Buffer] = {b.name: b for b in program.plan.buffers}
+        self.updated = updated_inputs(program.plan)
+        self.read: set[str] = set()
         # What has no elements needs no writer.
         self.written = {
             b.name for b in program.plan.buffers if b.kind in _READ_ONLY or b.size_elems == 0
@@ -154,7 +171,16 @@ class _Walk:
                 raise VerificationError(
                     f"{where}: {name} is written and passed twice; expected distinct buffers"
                 )
+        self._check_unread(step, kernel, where)
         self.written |= written
+
+    def _check_unread(self, step: Launch, kernel: Kernel, where: str) -> None:
+        for name, param in zip(step.buffers, kernel.params, strict=True):
+            if param.access is Access.WRITE and name in self.read and name not in self.updated:
+                raise VerificationError(
+                    f"{where}: writes {name}, which a step before it has read; expected all parts"
+                    " of a value before its readers"
+                )
 
     def check_extern(self, step: ExternCall, where: str) -> None:
         where = f"{where} ({step.op})"
@@ -167,10 +193,25 @@ class _Walk:
                 self._check_writable(self._buffer(result.buffer, where), where)
                 self.written.add(result.buffer)
 
+    def check_draw(self, step: DrawSeeds, where: str) -> None:
+        where = f"{where} (draw seeds)"
+        if len(set(step.buffers)) != len(step.buffers) or not step.buffers:
+            raise VerificationError(f"{where}: buffers {step.buffers}; expected distinct ones")
+        for name in step.buffers:
+            buffer = self._buffer(name, where)
+            is_seed = buffer.kind is BufferKind.EXTERN and buffer.dtype is DType.I64
+            if not is_seed or buffer.size_elems != 1:
+                raise VerificationError(
+                    f"{where}: {name} of {buffer.dtype.value}[{buffer.size_elems}];"
+                    " expected one element of i64 that the framework makes"
+                )
+        self.written |= set(step.buffers)
+
     def check_read(self, name: str, where: str) -> None:
         self._buffer(name, where)
         if name not in self.written:
             raise VerificationError(f"{where}: reads {name}, which nothing has written")
+        self.read.add(name)
 
     def _check_view(self, view: TensorView, where: str) -> None:
         buffer = self._buffer(view.buffer, where)
@@ -186,7 +227,7 @@ class _Walk:
             )
 
     def _check_writable(self, buffer: Buffer, where: str) -> None:
-        if buffer.kind in _READ_ONLY:
+        if buffer.kind in _READ_ONLY and buffer.name not in self.updated:
             raise VerificationError(f"{where}: writes {buffer.name}, which is read only")
 
     def _buffer(self, name: str, where: str) -> Buffer:
@@ -204,5 +245,6 @@ _RULES: tuple[Callable[[Program], None], ...] = (
     _buffers_are_well_formed,
     _symbols_are_known,
     _steps_fit,
+    check_stores_are_apart,
     _temporaries_do_not_collide,
 )
