@@ -9,7 +9,6 @@ from frontend_svc.operators.lowering import Lowering
 from frontend_svc.operators.promotion import float_dtype
 from frontend_svc.operators.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.values import Number, Tensor
-from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 
 _SELU_ALPHA = 1.6732632423543772848170429916717
@@ -202,24 +201,6 @@ def glu(op: Lowering, self: Tensor, dim: int = -1) -> Tensor:
     value = op.widened(op.slice_axis(self, axis, extent - extent, half))
     gate = op.widened(op.slice_axis(self, axis, half, half * 2))
     return op.convert(op.prim("mul", value, op.prim("sigmoid", gate)), self.dtype)
-
-
-@decomposes("aten.dropout.default", note="extern in training")
-def dropout(op: Lowering, input: Tensor, p: float, train: bool) -> Tensor:
-    """The operand itself: in inference nothing is dropped."""
-    if train and p != 0.0:
-        raise NotDecomposedError("dropout in training is random")
-    return input
-
-
-@decomposes("aten.native_dropout.default", note="extern in training")
-def native_dropout(
-    op: Lowering, input: Tensor, p: float, train: bool | None
-) -> tuple[Tensor, Tensor]:
-    """The operand itself and a mask of all true: in inference nothing is dropped."""
-    if train is not False and p != 0.0:
-        raise NotDecomposedError("dropout in training is random")
-    return input, op.full(True, DType.BOOL, input.shape)
 
 
 def _hard_ramp(op: Lowering, x: Tensor) -> Tensor:

@@ -325,9 +325,18 @@ def native_dropout_backward(
     op: Lowering, grad_output: Tensor, mask: Tensor, scale: float
 ) -> Tensor:
     """g where the mask held, times the scale."""
-    grad = op.widened(grad_output)
+    result = op.promoted(grad_output, scale)
+    grad = op.convert(grad_output, result.compute_dtype)
     kept = op.apply("mul", grad, op.convert(mask, grad.dtype))
-    return op.convert(op.apply("mul", kept, scale), grad_output.dtype)
+    return op.convert(op.apply("mul", kept, scale), result)
+
+
+@decomposes("aten._masked_scale.default")
+def masked_scale(op: Lowering, self: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """x times a mask of numbers, times the scale."""
+    x = op.widened(self)
+    kept = op.apply("mul", x, op.convert(mask, x.dtype))
+    return op.convert(op.apply("mul", kept, scale), self.dtype)
 
 
 @decomposes("aten._softmax_backward_data.default")

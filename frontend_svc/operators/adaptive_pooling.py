@@ -16,6 +16,9 @@ from frontend_svc.operators.windows import MOST_TAPS, SMALLEST, along
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.symbolic import ZERO, Expr, as_expr
 
+_MOST_WINDOWS = 1 << 16
+"""Windows along an axis whose sizes are compared one by one."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
@@ -109,7 +112,7 @@ def _axes_of(extents: Shape, sizes: Shape) -> tuple[_Axis, ...]:
     for extent, count in zip(
         (e.constant for e in extents), (s.constant for s in sizes), strict=True
     ):
-        if extent < 1 or count < 1:
+        if extent < 1 or not 1 <= count <= _MOST_WINDOWS:
             raise NotDecomposedError(f"{count} windows of {extent} elements")
         widths = (-(-(k + 1) * extent // count) - k * extent // count for k in range(count))
         axes.append(_Axis(extent, count, max(widths)))

@@ -83,6 +83,12 @@ def _read_extent(arg: Arg, values: Values) -> Expr:
     raise _unexpected(arg, "a size")
 
 
+def _read_size(arg: Arg, values: Values) -> int | Expr:
+    if isinstance(arg, Expr) and not arg.is_constant:
+        return arg
+    return _read_int(arg, values)
+
+
 def _read_dtype(arg: Arg, values: Values) -> DType:
     if isinstance(arg, DType):
         return arg
@@ -116,6 +122,11 @@ def _one_or_each(reader: Reader, expected: str) -> Reader:
     )
 
 
+def _read_nothing(arg: Arg, values: Values) -> None:
+    if arg is not None:
+        raise _unexpected(arg, "nothing")
+
+
 _BASE: dict[Any, Reader] = {
     Tensor: read_tensor,
     Number: _read_number,
@@ -137,6 +148,9 @@ _BASE: dict[Any, Reader] = {
 READERS: dict[Any, Reader] = {
     **_BASE,
     **{kind | None: _optional(reader) for kind, reader in _BASE.items()},
+    int | Expr: _read_size,
+    # A generator of the user's own has no form on the wire.
+    type(None): _read_nothing,
 }
 """The reader of each annotation that a decomposition may use."""
 

@@ -42,6 +42,12 @@ def add(op: Lowering, self: Tensor, other: Operand, alpha: Number = 1) -> Tensor
     return _scaled(op, "add", self, other, alpha)
 
 
+@decomposes("aten._add_relu.Tensor", "aten._add_relu.Scalar")
+def add_relu(op: Lowering, self: Tensor, other: Operand, alpha: Number = 1) -> Tensor:
+    """self + alpha * other, no less than 0."""
+    return op.apply("maximum", add(op, self, other, alpha), 0)
+
+
 @decomposes("aten.sub.Tensor", "aten.sub.Scalar")
 def sub(op: Lowering, self: Tensor, other: Operand, alpha: Number = 1) -> Tensor:
     """self - alpha * other."""
@@ -110,8 +116,8 @@ def copysign(op: Lowering, self: Tensor, other: Operand) -> Tensor:
     return _float_binary(op, "copysign", self, other)
 
 
-@decomposes("aten.xlogy.Tensor", "aten.xlogy.Scalar_Other")
-def xlogy(op: Lowering, self: Tensor, other: Operand) -> Tensor:
+@decomposes("aten.xlogy.Tensor", "aten.xlogy.Scalar_Other", "aten.xlogy.Scalar_Self")
+def xlogy(op: Lowering, self: Operand, other: Operand) -> Tensor:
     """x * log(y): 0 where x is 0, unless y is NaN."""
     dtype = float_dtype(op.promoted(self, other))
     x, y = rounded(op, self, dtype), rounded(op, other, dtype)

@@ -17,7 +17,7 @@ def _bits(op: Lowering, prim: str, left: Operand, right: Operand) -> Tensor:
 
 
 def _register_bits(name: str, prim: str, *overloads: str) -> None:
-    def function(op: Lowering, self: Tensor, other: Operand) -> Tensor:
+    def function(op: Lowering, self: Operand, other: Operand) -> Tensor:
         return _bits(op, prim, self, other)
 
     decomposes(*(f"aten.{name}.{overload}" for overload in overloads))(function)
@@ -31,11 +31,11 @@ def _register_logical(prim: str) -> None:
 
 
 for _short, _prim in (("and", "bit_and"), ("or", "bit_or"), ("xor", "bit_xor")):
-    _register_bits(f"bitwise_{_short}", _prim, "Tensor", "Scalar")
+    _register_bits(f"bitwise_{_short}", _prim, "Tensor", "Scalar", "Scalar_Tensor")
     _register_bits(f"__{_short}__", _prim, "Tensor", "Scalar")
     _register_logical(f"logical_{_short}")
-_register_bits("bitwise_left_shift", "shl", "Tensor", "Tensor_Scalar")
-_register_bits("bitwise_right_shift", "shr_arith", "Tensor", "Tensor_Scalar")
+_register_bits("bitwise_left_shift", "shl", "Tensor", "Tensor_Scalar", "Scalar_Tensor")
+_register_bits("bitwise_right_shift", "shr_arith", "Tensor", "Tensor_Scalar", "Scalar_Tensor")
 _register_bits("__lshift__", "shl", "Tensor", "Scalar")
 _register_bits("__rshift__", "shr_arith", "Tensor", "Scalar")
 

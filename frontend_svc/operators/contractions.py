@@ -1,23 +1,16 @@
-"""Contractions and attention: the framework's own kernels run them; plain ones are checked here."""
+"""Contractions: the framework's libraries run them; the shapes of plain ones are checked here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from frontend_svc.operators.extents import Extents, text_of
-from frontend_svc.operators.registry import ExternOperator, send_to_framework
+from frontend_svc.operators.registry import EXTERN_CHECKS
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.graph_ir import TensorType
 
 Types = Sequence[TensorType]
 Check = Callable[[Extents, Types], TensorType]
-
-_LIBRARY = "contraction: the framework's library is the fastest there is"
-_ATTENTION = "attention: the framework's fused kernel is kept whole"
-
-
-def _register(name: str, reason: str, check: Check | None = None) -> None:
-    send_to_framework(ExternOperator(name, reason, is_contraction=True, check=check))
 
 
 def check_matrices(extents: Extents, types: Types) -> TensorType:
@@ -98,28 +91,14 @@ def _expect_inner(extents: Extents, left: TensorType, right: TensorType) -> None
         raise InvalidGraphError(f"{seen}: inner extents {left.shape[-1]} and {inner} differ")
 
 
-_CHECKED: dict[str, Check] = {
-    "aten.mm.default": check_matrices,
-    "aten.bmm.default": check_batches,
-    "aten.mv.default": check_vector,
-    "aten.linear.default": check_linear,
-    "aten.addmm.default": _added(check_matrices),
-    "aten.baddbmm.default": _added(check_batches),
-    "aten.addmv.default": _added(check_vector),
-}
-for _name, _check in _CHECKED.items():
-    _register(_name, _LIBRARY, _check)
-_LIBRARY_NAMES = (
-    "_convolution.default _grouped_mm.default _int_mm.default _scaled_mm.default"
-    " _trilinear.default addbmm.default convolution.default matmul.default"
+EXTERN_CHECKS.update(
+    {
+        "aten.mm.default": check_matrices,
+        "aten.bmm.default": check_batches,
+        "aten.mv.default": check_vector,
+        "aten.linear.default": check_linear,
+        "aten.addmm.default": _added(check_matrices),
+        "aten.baddbmm.default": _added(check_batches),
+        "aten.addmv.default": _added(check_vector),
+    }
 )
-_ATTENTION_NAMES = (
-    "_efficient_attention_forward _flash_attention_forward _scaled_dot_product_attention_math"
-    " _scaled_dot_product_cudnn_attention _scaled_dot_product_efficient_attention"
-    " _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu"
-    " _scaled_dot_product_fused_attention_overrideable scaled_dot_product_attention"
-)
-for _name in _LIBRARY_NAMES.split():
-    _register(f"aten.{_name}", _LIBRARY)
-for _name in _ATTENTION_NAMES.split():
-    _register(f"aten.{_name}.default", _ATTENTION)

@@ -148,8 +148,26 @@ def arange_start_step(
     """start, start+step, ... below end (above it for a negative step)."""
     has_float = any(isinstance(number, float) for number in (start, end, step))
     result = dtype or (DEFAULT_FLOAT if has_float else DType.I64)
+    if has_float and not result.is_float:
+        return _truncated_range(op, start, end, step, result)
     length = _float_length(start, end, step) if has_float else _length(op, start, end, step)
     return _ramp(op, length, start, step, result)
+
+
+@decomposes("aten.range.default", "aten.range.step")
+def closed_range(
+    op: Lowering, start: Number, end: Number, step: Number = 1, *, dtype: DType | None = None
+) -> Tensor:
+    """start, start+step, ... up to end, which is included."""
+    if isinstance(start, Expr) or isinstance(end, Expr) or isinstance(step, Expr):
+        raise NotDecomposedError("a range with symbolic ends")
+    result = dtype or DEFAULT_FLOAT
+    if step == 0 or (end - start) / step < 0 or not math.isfinite(start + end + step):
+        raise InvalidGraphError(f"a range from {start} to {end}; expected a step that leads there")
+    length = as_expr(math.floor((end - start) / step) + 1)
+    if result.is_float:
+        return _ramp(op, length, start, step, result)
+    return _ramp(op, length, int(start), int(step), result)
 
 
 @decomposes("prims.iota.default")
@@ -184,12 +202,23 @@ def _filled(op: Lowering, size: Sizes, value: Number, dtype: DType) -> Tensor:
     return op.full(value, dtype, tuple(_checked_length(extent) for extent in size))
 
 
+def _truncated_range(
+    op: Lowering, start: Number, end: Number, step: Number, dtype: DType
+) -> Tensor:
+    """A range of integers from numbers of which some are floats: they are truncated.
+
+    Only i64 counts its elements from truncated numbers as well.
+    """
+    length = _float_length(start, end, step)
+    first, last, stride = (_as_size(number) for number in (start, end, step))
+    if dtype is DType.I64:
+        length = _length(op, first, last, stride)
+    return _ramp(op, length, first.constant, stride.constant, dtype)
+
+
 def _ramp(op: Lowering, length: Expr, start: Number, step: Number, dtype: DType) -> Tensor:
     numbers = op.iota(length)
     wide = dtype.compute_dtype if dtype.is_float else DType.I64
-    if not dtype.is_float and any(isinstance(number, float) for number in (start, step)):
-        # PyTorch computes such a range in the result's type, from truncated ends.
-        raise NotDecomposedError("an integer range with fractional ends")
     numbers = op.convert(numbers, wide)
     if isinstance(step, Expr) or step != 1:
         numbers = op.apply("mul", numbers, step)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from frontend_svc.operators.covers import number_of
 from frontend_svc.operators.extents import axis_of, text_of
 from frontend_svc.operators.lowering import Lowering
 from frontend_svc.operators.reductions import vector_norm
 from frontend_svc.operators.registry import NotDecomposedError, decomposes
+from frontend_svc.operators.segments import segment_numbers
 from frontend_svc.operators.values import Number, Tensor
 from kernelfarm.errors import InvalidGraphError
-from kernelfarm.ir.symbolic import ONE, Expr
+from kernelfarm.ir.symbolic import ONE, ZERO, Expr
 
 
 @decomposes("aten._cdist_forward.default")
@@ -32,6 +34,31 @@ def cdist_forward(
 def euclidean_dist(op: Lowering, x1: Tensor, x2: Tensor) -> Tensor:
     """The Euclidean distances of all rows of the one and all rows of the other."""
     return cdist_forward(op, x1, x2, 2.0, None)
+
+
+@decomposes("aten._pdist_forward.default")
+def pdist_forward(op: Lowering, self: Tensor, p: float = 2.0) -> Tensor:
+    """The norms of the differences of all pairs of rows, each once."""
+    if self.rank != 2 or not self.dtype.is_float:
+        raise InvalidGraphError(f"rows {self.dtype!r} {text_of(self.shape)}; expected two axes")
+    count = self.shape[0]
+    pairs = op.extents.simplified(count * (count - 1) // 2)
+    if op.extents.is_negative(count - 2):
+        return op.full(0, self.dtype, (ZERO,))
+    firsts, seconds = _pairs(op, count, pairs)
+    wide = op.widened(self)
+    left, right = (op.prim("take", wide, rows, dim=0) for rows in (firsts, seconds))
+    return op.convert(vector_norm(op, op.apply("sub", left, right), p, (1,)), self.dtype)
+
+
+def _pairs(op: Lowering, count: Expr, pairs: Expr) -> tuple[Tensor, Tensor]:
+    """The two rows of each pair, in rising order."""
+    lengths = op.apply("sub", number_of(count - 1), op.iota(count))
+    ends = op.prim("cumsum", lengths, dim=0)
+    first = segment_numbers(op, ends, pairs)
+    begun = op.prim("take", op.apply("sub", ends, lengths), first, dim=0)
+    place = op.apply("sub", op.iota(pairs), begun)
+    return first, op.apply("add", op.apply("add", first, place), 1)
 
 
 @decomposes("aten.renorm.default")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from frontend_svc.operators.extents import axis_of, text_of
+from frontend_svc.operators.extents import axis_of, numel_of, text_of
 from frontend_svc.operators.lowering import Lowering, as_typed
 from frontend_svc.operators.promotion import promote
 from frontend_svc.operators.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.values import Number, Tensor
 from kernelfarm.errors import InvalidGraphError
-from kernelfarm.ir.symbolic import ONE, ZERO, Expr
+from kernelfarm.ir.symbolic import ONE, ZERO, Expr, as_expr, ceil_div
 
 
 @decomposes("aten.cat.default", "aten.concat.default")
@@ -32,7 +32,7 @@ def cat(op: Lowering, tensors: tuple[Tensor, ...], dim: int = 0) -> Tensor:
     return parts[0] if len(parts) == 1 else op.prim("cat", *parts, dim=axis)
 
 
-@decomposes("aten.stack.default")
+@decomposes("aten.stack.default", "aten._stack.default")
 def stack(op: Lowering, tensors: tuple[Tensor, ...], dim: int = 0) -> Tensor:
     """Tensors of one shape along a new axis."""
     if not tensors:
@@ -45,6 +45,27 @@ def stack(op: Lowering, tensors: tuple[Tensor, ...], dim: int = 0) -> Tensor:
             seen = f"{text_of(shape)} and {text_of(tensor.shape)}"
             raise InvalidGraphError(f"shapes {seen}; expected one shape")
     return cat(op, tuple(op.reshape(tensor, wanted) for tensor in tensors), axis)
+
+
+@decomposes("aten._chunk_cat.default")
+def chunk_cat(op: Lowering, tensors: tuple[Tensor, ...], dim: int, num_chunks: int) -> Tensor:
+    """Tensors cut in equal chunks along an axis, zeros filling the last; equal chunks joined."""
+    if not tensors or num_chunks < 1:
+        raise InvalidGraphError(f"{len(tensors)} tensors in {num_chunks} chunks; expected 1 each")
+    parts = tuple(_chunks(op, x, axis_of(dim, x.rank), num_chunks) for x in tensors)
+    return cat(op, parts, axis_of(dim, tensors[0].rank) + 1)
+
+
+def _chunks(op: Lowering, x: Tensor, axis: int, count: int) -> Tensor:
+    """The chunks of an axis on it, and all elements of a chunk on one axis behind."""
+    each = ceil_div(x.shape[axis], count)
+    missing = op.extents.simplified(each * count - x.shape[axis])
+    if missing is not ZERO:
+        low, high = [ZERO] * x.rank, [ZERO] * x.rank
+        high[axis] = missing
+        x = op.prim("pad", x, high=tuple(high), low=tuple(low), value=as_typed(0, x.dtype))
+    behind = numel_of((each, *x.shape[axis + 1 :]))
+    return op.reshape(x, (*x.shape[:axis], as_expr(count), behind))
 
 
 @decomposes("aten.repeat.default")

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from frontend_svc.operators.extents import Extents, Shape, text_of
 from frontend_svc.operators.promotion import Category, number_dtype, result_dtype
+from frontend_svc.operators.registry import NotDecomposedError
 from frontend_svc.operators.values import Number, Operand, Tensor
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
@@ -38,11 +39,21 @@ class Lowering:
     their operands' types.
     """
 
-    __slots__ = ("_builder", "extents", "stated")
+    __slots__ = ("_builder", "_is_random_native", "_seeds", "extents", "sorts_any_row", "stated")
 
-    def __init__(self, builder: Builder, extents: Extents) -> None:
+    def __init__(
+        self,
+        builder: Builder,
+        extents: Extents,
+        *,
+        is_random_native: bool = True,
+        sorts_any_row: bool = False,
+    ) -> None:
         self._builder = builder
+        self._is_random_native = is_random_native
+        self._seeds = 0
         self.extents = extents
+        self.sorts_any_row = sorts_any_row
         self.stated: tuple[TensorType, ...] = ()
 
     def prim(self, op: str, *operands: Tensor, **attrs: Arg) -> Tensor:
@@ -134,6 +145,17 @@ class Lowering:
     def iota(self, length: Expr, dtype: DType = DType.I64) -> Tensor:
         """0, 1, ..., length-1."""
         return self.prim("iota", dtype=dtype, length=length)
+
+    def seed(self) -> Tensor:
+        """64 random bits (i64, no axes) that each run draws anew, and nobody else has.
+
+        Raises:
+            NotDecomposedError: the request wants the framework's random numbers.
+        """
+        if not self._is_random_native:
+            raise NotDecomposedError("random: the option fallback_random is on")
+        self._seeds += 1
+        return self.prim("seed", index=self._seeds - 1)
 
     def promoted(self, *operands: Operand) -> DType:
         """The type that the operands compute in, by PyTorch's promotion."""

@@ -3,115 +3,73 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 
 from frontend_svc.operators import bessel_coefficients as tables
-from frontend_svc.operators.lowering import Lowering
-from frontend_svc.operators.promotion import float_dtype
-from frontend_svc.operators.registry import decomposes
-from frontend_svc.operators.values import Tensor
-from kernelfarm.dtypes import DType
-from kernelfarm.errors import InvalidGraphError
+from frontend_svc.operators.reals import Real, decomposes_real, decomposes_real_x
+from frontend_svc.operators.series import chebyshev_series
 
-_EPSILON = {DType.F64: 2.0**-53, DType.F32: 2.0**-24}
 _SMALL_I = 8.0
 _SMALL_K = 2.0
 
-_Function = Callable[[Lowering, Tensor], Tensor]
 
-
-def chebyshev(op: Lowering, u: Tensor, series: Sequence[float]) -> Tensor:
-    """A Chebyshev series at u in [-1, 1], of as many terms as show in the type of u.
-
-    Source: C. W. Clenshaw, A note on the summation of Chebyshev series (1955).
-    """
-    least = max(map(abs, series)) * _EPSILON[u.dtype] / 4
-    terms = list(series)
-    while len(terms) > 2 and abs(terms[-1]) < least:
-        terms.pop()
-    twice = op.apply("mul", u, 2.0)
-    last: Tensor | None = None
-    current = op.full(terms[-1], u.dtype, u.shape)
-    for term in reversed(terms[1:-1]):
-        following = op.apply("add", op.prim("mul", twice, current), term)
-        if last is not None:
-            following = op.prim("sub", following, last)
-        last, current = current, following
-    total = op.apply("add", op.prim("mul", u, current), terms[0])
-    return total if last is None else op.prim("sub", total, last)
-
-
-def _scaled_i(op: Lowering, x: Tensor, order: int) -> Tensor:
+def _scaled_i(x: Real, order: int) -> Real:
     """exp(-|x|) * I(x)."""
     small, large = (
         (tables.I1_SMALL, tables.I1_LARGE) if order else (tables.I0_SMALL, tables.I0_LARGE)
     )
-    size = op.prim("abs", x)
-    near = chebyshev(op, op.apply("sub", op.apply("mul", size, 0.25), 1.0), small)
+    size = x.of("abs")
+    near = chebyshev_series(size * 0.25 - 1.0, small)
     if order:
-        near = op.prim("mul", near, size)
-    inverse = op.apply("sub", op.apply("div", 2 * _SMALL_I, size), 1.0)
-    far = op.prim("div", chebyshev(op, inverse, large), op.prim("sqrt", size))
-    result = op.where(op.apply("le", size, _SMALL_I), near, far)
-    if not order:
-        return result
-    return op.where(op.apply("lt", x, 0.0), op.prim("neg", result), result)
+        near = near * size
+    far = chebyshev_series(2 * _SMALL_I / size - 1.0, large) / size.of("sqrt")
+    result = (size <= _SMALL_I).where(near, far)
+    return (x < 0.0).where(-result, result) if order else result
 
 
-def _plain_i(op: Lowering, x: Tensor, order: int) -> Tensor:
-    return op.prim("mul", op.prim("exp", op.prim("abs", x)), _scaled_i(op, x, order))
+def _plain_i(x: Real, order: int) -> Real:
+    return x.of("abs").of("exp") * _scaled_i(x, order)
 
 
-def _k(op: Lowering, x: Tensor, order: int, *, is_scaled: bool) -> Tensor:
+def bessel_i0(x: Real) -> Real:
+    """I0, the modified Bessel function of order 0."""
+    return _plain_i(x, 0)
+
+
+def _k(x: Real, order: int, *, is_scaled: bool) -> Real:
     """K(x), times exp(x) if scaled; infinite at 0, NaN below."""
     small, large = (
         (tables.K1_SMALL, tables.K1_LARGE) if order else (tables.K0_SMALL, tables.K0_LARGE)
     )
-    square = op.apply("mul", op.prim("mul", x, x), 0.5)
-    near = chebyshev(op, op.apply("sub", square, 1.0), small)
-    logarithm = op.prim("log", op.apply("mul", x, 0.5))
-    product = op.prim("mul", logarithm, _plain_i(op, x, order))
-    if order:
-        near = op.prim("add", op.prim("div", near, x), product)
-    else:
-        near = op.prim("sub", near, product)
-    inverse = op.apply("sub", op.apply("div", 2 * _SMALL_K, x), 1.0)
-    far = op.prim("div", chebyshev(op, inverse, large), op.prim("sqrt", x))
+    near = chebyshev_series(x * x * 0.5 - 1.0, small)
+    product = (x * 0.5).of("log") * _plain_i(x, order)
+    near = near / x + product if order else near - product
+    far = chebyshev_series(2 * _SMALL_K / x - 1.0, large) / x.of("sqrt")
     if is_scaled:
-        near = op.prim("mul", near, op.prim("exp", x))
+        near = near * x.of("exp")
     else:
-        far = op.prim("mul", far, op.prim("exp", op.prim("neg", x)))
-    result = op.where(op.apply("le", x, _SMALL_K), near, far)
-    result = op.where(op.apply("eq", x, 0.0), math.inf, result)
-    return op.where(op.apply("lt", x, 0.0), math.nan, result)
+        far = far * (-x).of("exp")
+    result = (x <= _SMALL_K).where(near, far)
+    result = x.is_(0.0).where(math.inf, result)
+    return (x < 0.0).where(math.nan, result)
 
 
-_FUNCTIONS: dict[str, _Function] = {
-    "i0": lambda op, x: _plain_i(op, x, 0),
-    "special_i0e": lambda op, x: _scaled_i(op, x, 0),
-    "special_i1": lambda op, x: _plain_i(op, x, 1),
-    "special_i1e": lambda op, x: _scaled_i(op, x, 1),
-    "special_modified_bessel_i0": lambda op, x: _plain_i(op, x, 0),
-    "special_modified_bessel_i1": lambda op, x: _plain_i(op, x, 1),
-    "special_modified_bessel_k0": lambda op, x: _k(op, x, 0, is_scaled=False),
-    "special_modified_bessel_k1": lambda op, x: _k(op, x, 1, is_scaled=False),
-    "special_scaled_modified_bessel_k0": lambda op, x: _k(op, x, 0, is_scaled=True),
-    "special_scaled_modified_bessel_k1": lambda op, x: _k(op, x, 1, is_scaled=True),
-}
+def _register(order: int) -> None:
+    @decomposes_real("i0" if order == 0 else "special_i1", f"special_modified_bessel_i{order}")
+    def i(x: Real) -> Real:
+        return _plain_i(x, order)
+
+    @decomposes_real(f"special_i{order}e")
+    def scaled_i(x: Real) -> Real:
+        return _scaled_i(x, order)
+
+    @decomposes_real(f"special_modified_bessel_k{order}")
+    def k(x: Real) -> Real:
+        return _k(x, order, is_scaled=False)
+
+    @decomposes_real_x(f"special_scaled_modified_bessel_k{order}")
+    def scaled_k(x: Real) -> Real:
+        return _k(x, order, is_scaled=True)
 
 
-def _register(name: str, function: _Function, parameter: str) -> None:
-    def of_self(op: Lowering, self: Tensor) -> Tensor:
-        dtype = float_dtype(self.dtype)
-        if dtype.compute_dtype not in _EPSILON:
-            raise InvalidGraphError(f"a Bessel function of type {dtype!r}; expected a float")
-        return op.convert(function(op, op.convert(self, dtype.compute_dtype)), dtype)
-
-    def of_x(op: Lowering, x: Tensor) -> Tensor:
-        return of_self(op, x)
-
-    decomposes(f"aten.{name}.default")(of_self if parameter == "self" else of_x)
-
-
-for _name, _function in _FUNCTIONS.items():
-    _register(_name, _function, "x" if "scaled_modified" in _name else "self")
+for _order in (0, 1):
+    _register(_order)

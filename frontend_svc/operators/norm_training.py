@@ -211,6 +211,35 @@ def layer_norm_backward(  # noqa: PLR0913, PLR0917  # the operator's own paramet
     )
 
 
+@decomposes("aten._fused_rms_norm_backward.default")
+def rms_norm_backward(  # noqa: PLR0913, PLR0917  # the operator's own parameters
+    op: Lowering,
+    grad_out: Tensor,
+    input: Tensor,
+    normalized_shape: tuple[int, ...],
+    rstd: Tensor,
+    weight: Tensor | None,
+    output_mask: tuple[bool, ...],
+) -> tuple[Tensor | None, ...]:
+    """Gradients of the operand and the weight."""
+    first = input.rank - len(normalized_shape)
+    if first < 0 or len(output_mask) != 2:
+        raise InvalidGraphError(f"normalized shape {normalized_shape} of {text_of(input.shape)}")
+    inner, outer = tuple(range(first, input.rank)), tuple(range(first))
+    grad, inverse = op.widened(grad_out), op.widened(rstd)
+    normal = op.apply("mul", op.widened(input), inverse)
+    of_weight = op.reduce("sum", op.apply("mul", grad, normal), outer)
+    scaled = grad if weight is None else op.apply("mul", grad, op.widened(weight))
+    dot = op.reduce("sum", op.apply("mul", scaled, normal), inner, keepdim=True)
+    share = op.apply("mul", normal, _over(op, dot, normal, inner))
+    of_input = op.apply("mul", op.apply("sub", scaled, share), inverse)
+    kept = input.dtype if weight is None else weight.dtype
+    return (
+        op.convert(of_input, input.dtype) if output_mask[0] else None,
+        op.convert(of_weight, kept) if output_mask[1] and weight is not None else None,
+    )
+
+
 @decomposes("aten.native_group_norm_backward.default")
 def group_norm_backward(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     op: Lowering,

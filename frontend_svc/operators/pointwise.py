@@ -28,7 +28,7 @@ _ROUNDINGS = {
 _MOST_DECIMALS = 30
 """Powers of ten beyond that are no finite f32 any more."""
 
-_SIGNS = {"neg": "neg", "abs": "abs", "sign": "sign", "sgn": "sign"}
+_SIGNS = {"neg": "neg", "_neg_view": "neg", "abs": "abs", "sign": "sign", "sgn": "sign"}
 """Operator -> prim; the type is kept."""
 
 

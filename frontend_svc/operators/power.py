@@ -6,6 +6,7 @@ from frontend_svc.operators.arithmetic import computed
 from frontend_svc.operators.lowering import Lowering
 from frontend_svc.operators.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.values import Number, Tensor
+from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.symbolic import Expr
 
@@ -24,27 +25,55 @@ def pow_tensor_scalar(op: Lowering, self: Tensor, exponent: Number) -> Tensor:
     return op.convert(_float_power(op, x, float(exponent)), dtype)
 
 
-@decomposes("aten.pow.Scalar", note="extern for integers")
+@decomposes("aten.pow.Scalar")
 def pow_scalar(op: Lowering, self: Number, exponent: Tensor) -> Tensor:
     """self ** exponent for a number."""
     dtype = op.promoted(self, exponent)
     if not isinstance(self, Expr) and self == 1:
         return op.full(1, dtype, exponent.shape)
     if not dtype.is_float:
-        raise NotDecomposedError("an integer power with exponents from a tensor")
+        base = op.full(self, dtype, exponent.shape)
+        return integer_power(op, base, op.convert(exponent, dtype))
     e = op.widened(op.convert(exponent, dtype))
     result = op.prim("exp2", e) if self == 2 else op.apply("pow", self, e)
     return op.convert(result, dtype)
 
 
-@decomposes("aten.pow.Tensor_Tensor", note="extern for integers")
+@decomposes("aten.pow.Tensor_Tensor")
 def pow_tensor_tensor(op: Lowering, self: Tensor, exponent: Tensor) -> Tensor:
     """self ** exponent, element by element."""
     dtype = op.promoted(self, exponent)
     if not dtype.is_float:
-        raise NotDecomposedError("an integer power with exponents from a tensor")
+        return integer_power(op, op.convert(self, dtype), op.convert(exponent, dtype))
     result = op.apply("pow", computed(op, self, dtype), computed(op, exponent, dtype))
     return op.convert(result, dtype)
+
+
+def integer_power(op: Lowering, base: Tensor, exponent: Tensor) -> Tensor:
+    """Integers to the power of integers of one type, which wraps around; by squaring.
+
+    As PyTorch has it, to negative powers 1 stays 1, -1 alternates and every other number is 0.
+    """
+    if base.dtype is DType.BOOL:
+        raise NotDecomposedError("a power of bools")
+    shape = op.extents.broadcast([base.shape, exponent.shape])
+    x, e = op.expand(base, shape), op.expand(exponent, shape)
+    is_signed = base.dtype is not DType.U8
+    result = op.full(1, base.dtype, shape)
+    power = x
+    bits = 8 * base.dtype.itemsize_bytes - is_signed
+    for bit in range(bits):
+        is_set = op.apply("ne", op.apply("bit_and", e, 1 << bit), 0)
+        result = op.where(is_set, op.prim("mul", result, power), result)
+        if bit + 1 < bits:
+            power = op.prim("mul", power, power)
+    if not is_signed:
+        return result
+    is_odd = op.apply("ne", op.apply("bit_and", e, 1), 0)
+    of_minus_one = op.where(is_odd, x, 1)
+    of_others = op.where(op.apply("eq", x, 1), x, 0)
+    below = op.where(op.apply("eq", x, -1), of_minus_one, of_others)
+    return op.where(op.apply("lt", e, 0), below, result)
 
 
 def _float_power(op: Lowering, x: Tensor, exponent: float) -> Tensor:

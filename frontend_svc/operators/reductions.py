@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from frontend_svc.operators.extents import axes_of
@@ -112,6 +113,32 @@ def aminmax(
     return amin(op, self, dims, keepdim), amax(op, self, dims, keepdim)
 
 
+@decomposes("aten._aminmax.default")
+def old_aminmax(op: Lowering, self: Tensor) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest element, by an older name."""
+    return aminmax(op, self)
+
+
+@decomposes("aten._aminmax.dim")
+def old_aminmax_dim(
+    op: Lowering, self: Tensor, dim: int, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest element over an axis, by an older name."""
+    return aminmax(op, self, dim=dim, keepdim=keepdim)
+
+
+@decomposes("aten._is_any_true.default")
+def is_any_true(op: Lowering, self: Tensor) -> Tensor:
+    """Whether one bool at least holds."""
+    return _truth(op, "any", self, tuple(range(self.rank)), keepdim=False)
+
+
+@decomposes("aten._is_all_true.default")
+def is_all_true(op: Lowering, self: Tensor) -> Tensor:
+    """Whether all bools hold."""
+    return _truth(op, "all", self, tuple(range(self.rank)), keepdim=False)
+
+
 @decomposes("aten.argmax.default")
 def argmax(op: Lowering, self: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """The first position of the largest element; without a dim, in the flattened tensor."""
@@ -151,16 +178,46 @@ def vector_norm(
     return op.convert(_norm(op, x, float(ord), axes, keepdim=keepdim), result)
 
 
-@decomposes("aten.norm.ScalarOpt_dim", "aten.norm.Scalar")
+@decomposes(
+    "aten.norm.ScalarOpt_dim",
+    "aten.norm.Scalar",
+    "aten.norm.ScalarOpt_dtype",
+    "aten.norm.ScalarOpt_dim_dtype",
+)
 def norm(
     op: Lowering,
     self: Tensor,
     p: Number | None = 2,
     dim: tuple[int, ...] | None = None,
     keepdim: bool = False,
+    *,
+    dtype: DType | None = None,
 ) -> Tensor:
     """The same by its older name."""
-    return vector_norm(op, self, 2 if p is None else p, dim, keepdim)
+    return vector_norm(op, self, 2 if p is None else p, dim, keepdim, dtype=dtype)
+
+
+@decomposes("aten.linalg__powsum.default")
+def power_sum(
+    op: Lowering,
+    self: Tensor,
+    ord: Number = 2,
+    dim: tuple[int, ...] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: DType | None = None,
+) -> Tensor:
+    """sum |x|^p over axes: a norm before its root."""
+    if not isinstance(ord, bool | int | float) or not math.isfinite(ord):
+        raise NotDecomposedError(f"the sum of powers {ord}")
+    result = dtype or self.dtype
+    magnitude = op.prim("abs", op.convert(self, result.compute_dtype))
+    if ord == 0:
+        powers = op.convert(op.apply("ne", magnitude, 0.0), magnitude.dtype)
+    else:
+        powers = magnitude if ord == 1 else op.apply("pow", magnitude, float(ord))
+    found = op.reduce("sum", powers, reduced_axes(self, dim), keepdim=keepdim)
+    return op.convert(found, result)
 
 
 def _norm(op: Lowering, x: Tensor, order: float, axes: tuple[int, ...], *, keepdim: bool) -> Tensor:

@@ -1,7 +1,8 @@
 """The closed operator table: what the farm knows of each captured operator.
 
 An operator is either decomposed by a function of this package, or sent to the framework (`extern`)
-knowingly, with the reason stated. What is in neither table is extern too, as unknown.
+knowingly, with the reason of its group. What is in neither table is an operator of the user's own:
+extern too.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from frontend_svc.operators.arguments import READERS, Reader, Values
@@ -111,26 +114,39 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True)
-class ExternOperator:
-    """An operator that the client's framework runs.
+class ExternGroup:
+    """Operators that the client's framework runs, for one reason.
 
-    `reason` says why; `check`, where there is one, gives the result's type from the operands.
-    `reads_memory` marks results that depend on how the first operand lies in memory, not only on
-    its elements: views of computed values are found where the stated layout allows it.
+    `patterns` are full names with `*` for any text. `reads_memory` marks results that depend on how
+    the first operand lies in memory, not only on its elements: views of computed values are found
+    where the stated layout allows it. `has_effects` keeps steps whose results nobody uses.
     """
 
     name: str
     reason: str
+    patterns: tuple[str, ...]
     is_contraction: bool = False
-    check: ExternCheck | None = None
     reads_memory: bool = False
+    has_effects: bool = False
+
+    @property
+    def explanation(self) -> str:
+        """What `kernelfarm explain` says of the group's operators."""
+        return f"{self.name}: {self.reason}"
+
+    def covers(self, operator: str) -> bool:
+        """Whether the operator of this name is in the group."""
+        return any(fnmatchcase(operator, pattern) for pattern in self.patterns)
 
 
 DECOMPOSED: dict[str, Operator] = {}
 """Operators with a decomposition, by the name on the wire."""
 
-EXTERN: dict[str, ExternOperator] = {}
-"""Operators that are knowingly sent to the framework, by the name on the wire."""
+EXTERN_GROUPS: list[ExternGroup] = []
+"""Groups of operators that are knowingly sent to the framework."""
+
+EXTERN_CHECKS: dict[str, ExternCheck] = {}
+"""Rules of result types, for operators that the framework runs, by the name on the wire."""
 
 
 def decomposes(*names: str, note: str = "") -> Callable[[_Function], _Function]:
@@ -143,16 +159,23 @@ def decomposes(*names: str, note: str = "") -> Callable[[_Function], _Function]:
         signature = signature_of(function)
         family = function.__module__.rpartition(".")[2]
         for name in names:
-            _add(DECOMPOSED, name, Operator(name, family, function, signature, note))
+            if name in DECOMPOSED:
+                raise ValueError(f"operator {name} is registered twice")
+            DECOMPOSED[name] = Operator(name, family, function, signature, note)
         return function
 
     return register
 
 
-def send_to_framework(*operators: ExternOperator) -> None:
-    """Registers operators that the client's framework runs."""
-    for operator in operators:
-        _add(EXTERN, operator.name, operator)
+def send_to_framework(*groups: ExternGroup) -> None:
+    """Registers groups of operators that the client's framework runs."""
+    EXTERN_GROUPS.extend(groups)
+
+
+@lru_cache(maxsize=4096)
+def extern_group_of(operator: str) -> ExternGroup | None:
+    """The group of an operator that does not decompose; None if the table does not know it."""
+    return next((group for group in EXTERN_GROUPS if group.covers(operator)), None)
 
 
 def signature_of(function: Callable[..., Any]) -> Signature:
@@ -160,7 +183,13 @@ def signature_of(function: Callable[..., Any]) -> Signature:
     hints = typing.get_type_hints(function, localns=_late_names())
     kinds = list(inspect.signature(function).parameters.values())[1:]
     parameters = tuple(
-        Parameter(p.name, READERS[hints[p.name]], p.default, p.kind is not p.KEYWORD_ONLY)
+        # A trailing underscore keeps Python's own words apart (`from_`).
+        Parameter(
+            p.name.removesuffix("_"),
+            READERS[hints[p.name]],
+            p.default,
+            p.kind is not p.KEYWORD_ONLY,
+        )
         for p in kinds
     )
     positional = sum(parameter.is_positional for parameter in parameters)
@@ -171,9 +200,3 @@ def signature_of(function: Callable[..., Any]) -> Signature:
 def _late_names() -> dict[str, Any]:
     # `Lowering` is imported for types only: importing it here would be a cycle.
     return {"Lowering": object}
-
-
-def _add(table: dict[str, Any], name: str, entry: Any) -> None:
-    if name in DECOMPOSED or name in EXTERN:
-        raise ValueError(f"operator {name} is registered twice")
-    table[name] = entry

@@ -21,12 +21,12 @@ from kernelfarm.ir.symbolic import Expr, as_expr
 
 _MOST_FACTOR = 1 << 16
 
-_Tap = tuple[Tensor, Tensor | None]
+Tap = tuple[Tensor, Tensor | None]
 """(positions along the axis, weights; None is 1)."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Axis:
+class ResizedAxis:
     """An axis's extents before and after, and the factor if one was given."""
 
     old: Expr
@@ -34,11 +34,12 @@ class _Axis:
     factor: float | None
 
 
-_Taps = Callable[[Lowering, Tensor, _Axis, bool], list[_Tap]]
+Taps = Callable[[Lowering, Tensor, ResizedAxis, bool], list[Tap]]
 """(lowering, image, axis, align_corners) -> pixels that each result is made of."""
 
 
-def _nearest(op: Lowering, x: Tensor, axis: _Axis, align: bool) -> list[_Tap]:
+def nearest_taps(op: Lowering, x: Tensor, axis: ResizedAxis, align: bool) -> list[Tap]:
+    """The pixel that begins at or before each result."""
     numbers = op.iota(axis.new)
     power = _power_of_two(op, axis)
     if power is not None:
@@ -47,7 +48,8 @@ def _nearest(op: Lowering, x: Tensor, axis: _Axis, align: bool) -> list[_Tap]:
     return [(_clamped(op, op.prim("floor", scaled), axis.old), None)]
 
 
-def _nearest_exact(op: Lowering, x: Tensor, axis: _Axis, align: bool) -> list[_Tap]:
+def nearest_exact_taps(op: Lowering, x: Tensor, axis: ResizedAxis, align: bool) -> list[Tap]:
+    """The pixel that covers the middle of each result."""
     numbers = op.iota(axis.new)
     power = _power_of_two(op, axis)
     if power is not None:
@@ -57,7 +59,8 @@ def _nearest_exact(op: Lowering, x: Tensor, axis: _Axis, align: bool) -> list[_T
     return [(_clamped(op, op.prim("floor", scaled), axis.old), None)]
 
 
-def _linear(op: Lowering, x: Tensor, axis: _Axis, align: bool) -> list[_Tap]:
+def linear_taps(op: Lowering, x: Tensor, axis: ResizedAxis, align: bool) -> list[Tap]:
+    """The two pixels around each result."""
     if op.extents.is_same(axis.old, axis.new):
         return [(op.iota(axis.new), None)]
     place = _source(op, x, axis, align)
@@ -70,21 +73,22 @@ def _linear(op: Lowering, x: Tensor, axis: _Axis, align: bool) -> list[_Tap]:
     return [(low, op.apply("sub", 1.0, share)), (high, share)]
 
 
-def _cubic(op: Lowering, x: Tensor, axis: _Axis, align: bool) -> list[_Tap]:
+def cubic_taps(op: Lowering, x: Tensor, axis: ResizedAxis, align: bool) -> list[Tap]:
+    """The four pixels around each result."""
     if op.extents.is_same(axis.old, axis.new):
         return [(op.iota(axis.new), None)]
     place = _source(op, x, axis, align)
     low = op.prim("floor", place)
     share = op.prim("sub", place, low)
     first = op.convert(low, DType.I64)
-    taps: list[_Tap] = []
+    taps: list[Tap] = []
     for shift, weight in zip((-1, 0, 1, 2), cubic_weights(op, share), strict=True):
         position = op.apply("maximum", op.apply("add", first, shift), 0)
         taps.append((op.apply("minimum", position, _number(axis.old - 1)), weight))
     return taps
 
 
-def _register(name: str, axes: int, taps: _Taps, *, aligns: bool) -> None:
+def _register(name: str, axes: int, taps: Taps, *, aligns: bool) -> None:
     def resized(
         op: Lowering, x: Tensor, sizes: Shape, align: bool, factors: Sequence[float | None]
     ) -> Tensor:
@@ -97,7 +101,7 @@ def _register(name: str, axes: int, taps: _Taps, *, aligns: bool) -> None:
         if any(op.extents.is_negative(size - 1) for size in (*sizes, *x.shape[2:])):
             raise InvalidGraphError(f"sizes {text_of(sizes)}; expected 1 or more")
         each = zip(x.shape[2:], sizes, factors, strict=True)
-        found = [taps(op, x, _Axis(*axis), align) for axis in each]
+        found = [taps(op, x, ResizedAxis(*axis), align) for axis in each]
         return op.convert(_woven(op, op.widened(x) if aligns else x, found, 0), x.dtype)
 
     if aligns:
@@ -140,7 +144,7 @@ def _register_nearest(name: str, axes: int, resized: _Resize) -> None:
         output_size: tuple[Expr, ...] | None,
         scale_factors: tuple[float, ...] | None,
     ) -> Tensor:
-        sizes, factors = _asked(op, input, output_size, scale_factors)
+        sizes, factors = asked_sizes(op, input, output_size, scale_factors)
         return resized(op, input, sizes, False, factors)
 
     forms: dict[int, Callable[..., Tensor]] = {1: one, 2: two, 3: three}
@@ -186,7 +190,7 @@ def _register_aligning(name: str, axes: int, resized: _Resize) -> None:
         align_corners: bool,
         scale_factors: tuple[float, ...] | None,
     ) -> Tensor:
-        sizes, factors = _asked(op, input, output_size, scale_factors)
+        sizes, factors = asked_sizes(op, input, output_size, scale_factors)
         return resized(op, input, sizes, align_corners, factors)
 
     forms: dict[int, Callable[..., Tensor]] = {1: one, 2: two, 3: three}
@@ -195,14 +199,14 @@ def _register_aligning(name: str, axes: int, resized: _Resize) -> None:
 
 
 for _axes in (1, 2, 3):
-    _register(f"upsample_nearest{_axes}d", _axes, _nearest, aligns=False)
-    _register(f"_upsample_nearest_exact{_axes}d", _axes, _nearest_exact, aligns=False)
+    _register(f"upsample_nearest{_axes}d", _axes, nearest_taps, aligns=False)
+    _register(f"_upsample_nearest_exact{_axes}d", _axes, nearest_exact_taps, aligns=False)
 for _axes, _name in enumerate(("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")):
-    _register(_name, _axes + 1, _linear, aligns=True)
-_register("upsample_bicubic2d", 2, _cubic, aligns=True)
+    _register(_name, _axes + 1, linear_taps, aligns=True)
+_register("upsample_bicubic2d", 2, cubic_taps, aligns=True)
 
 
-def _woven(op: Lowering, x: Tensor, found: Sequence[list[_Tap]], axis: int) -> Tensor:
+def _woven(op: Lowering, x: Tensor, found: Sequence[list[Tap]], axis: int) -> Tensor:
     """The weighted sum over the pixels of an axis of what the axes behind it give."""
     if axis == len(found):
         return x
@@ -218,13 +222,17 @@ def _woven(op: Lowering, x: Tensor, found: Sequence[list[_Tap]], axis: int) -> T
     return total
 
 
-def _asked(
+def asked_sizes(
     op: Lowering,
     x: Tensor,
     sizes: tuple[Expr, ...] | None,
     factors: tuple[float, ...] | None,
 ) -> tuple[Shape, Sequence[float | None]]:
-    """(extents, factors), of which one is given."""
+    """(extents, factors), of which one is given.
+
+    Raises:
+        InvalidGraphError: both or none, or not one for each axis.
+    """
     if (sizes is None) == (factors is None):
         raise InvalidGraphError("sizes and factors; expected one of both")
     if factors is None:
@@ -246,7 +254,7 @@ def _grown(extent: Expr, factor: float) -> Expr:
     return as_expr(int(extent.constant * factor))
 
 
-def _source(op: Lowering, x: Tensor, axis: _Axis, align: bool) -> Tensor:
+def _source(op: Lowering, x: Tensor, axis: ResizedAxis, align: bool) -> Tensor:
     """The place among the old pixels of each new one."""
     dtype = x.dtype.compute_dtype
     numbers = op.convert(op.iota(axis.new), dtype)
@@ -259,7 +267,7 @@ def _source(op: Lowering, x: Tensor, axis: _Axis, align: bool) -> Tensor:
     return op.apply("sub", centers, 0.5)
 
 
-def _scale(op: Lowering, axis: _Axis, dtype: DType) -> Tensor:
+def _scale(op: Lowering, axis: ResizedAxis, dtype: DType) -> Tensor:
     """Old pixels for each new one."""
     if axis.factor is not None and axis.factor > 0.0:
         return op.full(1.0 / axis.factor, dtype)
@@ -267,7 +275,7 @@ def _scale(op: Lowering, axis: _Axis, dtype: DType) -> Tensor:
     return op.prim("div", old, new)
 
 
-def _power_of_two(op: Lowering, axis: _Axis) -> int | None:
+def _power_of_two(op: Lowering, axis: ResizedAxis) -> int | None:
     """How many new pixels an old one gives, if places are exact and all the same."""
     ratio = op.extents.simplified(axis.new // axis.old)
     if not ratio.is_constant or ratio.constant < 1 or ratio.constant & (ratio.constant - 1):

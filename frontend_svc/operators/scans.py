@@ -34,7 +34,7 @@ def cummin(op: Lowering, self: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     return _extremum(op, "cummin", self, dim)
 
 
-@decomposes("aten.logcumsumexp.default")
+@decomposes("aten.logcumsumexp.default", "aten._logcumsumexp.default")
 def logcumsumexp(op: Lowering, self: Tensor, dim: int) -> Tensor:
     """The logarithm of the running sum of exponentials, without overflow."""
     return _scan(op, "logcumsumexp", self, dim)

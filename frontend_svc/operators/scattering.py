@@ -6,16 +6,27 @@ that arithmetic uses, and the result is rounded once.
 
 from __future__ import annotations
 
-from frontend_svc.operators.extents import Shape, axis_of, numel_of, text_of
+from frontend_svc.operators.coordinates import numbers_along
+from frontend_svc.operators.covers import number_of
+from frontend_svc.operators.extents import axis_of, numel_of, text_of
 from frontend_svc.operators.lowering import Lowering
+from frontend_svc.operators.masks import put_at_mask
+from frontend_svc.operators.products_at_places import multiplied_along
 from frontend_svc.operators.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.values import Number, Tensor
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.symbolic import ONE, ZERO, Expr
 
-_MODES = {"sum": "add", "mean": "add", "amax": "max", "amin": "min", "add": "add"}
-_PRODUCTS = ("prod", "multiply")
+_MODES = {
+    "sum": "add",
+    "mean": "add",
+    "amax": "max",
+    "amin": "min",
+    "add": "add",
+    "prod": "mul",
+    "multiply": "mul",
+}
 _SMALL = frozenset({DType.BOOL, DType.U8, DType.I8, DType.I16})
 _INDEX_DTYPES = frozenset({DType.I32, DType.I64})
 
@@ -38,7 +49,7 @@ def scatter_add(op: Lowering, self: Tensor, dim: int, index: Tensor, src: Tensor
     return _along(op, "add", self, dim, index, src)
 
 
-@decomposes("aten.scatter.reduce", note="extern for products")
+@decomposes("aten.scatter.reduce", note="extern for products over many places")
 def scatter_with(
     op: Lowering, self: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str
 ) -> Tensor:
@@ -46,7 +57,7 @@ def scatter_with(
     return _along(op, _mode(reduce), self, dim, index, src)
 
 
-@decomposes("aten.scatter.value_reduce", note="extern for products")
+@decomposes("aten.scatter.value_reduce", note="extern for products over many places")
 def scatter_value_with(
     op: Lowering, self: Tensor, dim: int, index: Tensor, value: Number, *, reduce: str
 ) -> Tensor:
@@ -55,7 +66,7 @@ def scatter_value_with(
     return _along(op, _mode(reduce), self, dim, index, updates)
 
 
-@decomposes("aten.scatter_reduce.two", note="extern for products")
+@decomposes("aten.scatter_reduce.two", note="extern for products over many places")
 def scatter_reduce(  # noqa: PLR0913  # the operator's own parameters
     op: Lowering,
     self: Tensor,
@@ -78,7 +89,7 @@ def scatter_reduce(  # noqa: PLR0913  # the operator's own parameters
     return _mean(op, result, _along(op, "add", counts, dim, index, ones))
 
 
-@decomposes("aten.index_reduce.default", note="extern for products")
+@decomposes("aten.index_reduce.default", note="extern for products over many places")
 def index_reduce(  # noqa: PLR0913  # the operator's own parameters
     op: Lowering,
     self: Tensor,
@@ -115,7 +126,8 @@ def put(
 
 
 def _neutral(mode: str, dtype: DType) -> Number:
-    return 0 if mode == "add" else _extreme(dtype, is_top=mode == "min")
+    neutral = {"add": 0, "mul": 1}
+    return neutral[mode] if mode in neutral else _extreme(dtype, is_top=mode == "min")
 
 
 def _mean(op: Lowering, sums: Tensor, counted: Tensor) -> Tensor:
@@ -129,7 +141,7 @@ def _mean(op: Lowering, sums: Tensor, counted: Tensor) -> Tensor:
 
 
 @decomposes(
-    "aten.index_put.default", "aten._unsafe_index_put.default", note="extern for most masks"
+    "aten.index_put.default", "aten._unsafe_index_put.default", note="extern for several masks"
 )
 def index_put(
     op: Lowering,
@@ -145,7 +157,7 @@ def index_put(
     if len(indices) > self.rank:
         raise InvalidGraphError(f"{len(indices)} indices for {self.rank} axes; expected no more")
     if any(i.dtype in (DType.BOOL, DType.U8) for _, i in picked):
-        return _put_at_mask(op, self, picked, values, accumulate=accumulate)
+        return put_at_mask(op, self, picked, values, accumulate=accumulate)
     dims = tuple(axis for axis, _ in picked)
     shape = op.extents.broadcast([i.shape for _, i in picked])
     placed = [op.expand(_integers(op, i), shape) for _, i in picked]
@@ -161,12 +173,46 @@ def index_put(
     return _scattered(op, mode, self, (dims, placed), op.permute(updates, order))
 
 
+@decomposes("aten._index_put_impl.default", note="extern for several masks")
+def index_put_impl(  # the operator's own parameters
+    op: Lowering,
+    self: Tensor,
+    indices: tuple[Tensor | None, ...],
+    values: Tensor,
+    accumulate: bool = False,
+    unsafe: bool = False,
+) -> Tensor:
+    """Elements at broadcast index tensors replaced, or added to."""
+    return index_put(op, self, indices, values, accumulate)
+
+
+@decomposes("aten._unsafe_masked_index_put_accumulate.default")
+def unsafe_masked_index_put_accumulate(
+    op: Lowering,
+    self: Tensor,
+    mask: Tensor,
+    indices: tuple[Tensor | None, ...],
+    values: Tensor,
+) -> Tensor:
+    """Values added at broadcast index tensors where the mask says so."""
+    if any(extent == 0 for extent in self.shape):
+        return self
+    held = op.convert(mask, DType.BOOL)
+    # What the mask hides may lie anywhere; PyTorch clamps it as well.
+    inside = [i if i is None else _clamped(op, i, self.shape[k]) for k, i in enumerate(indices)]
+    return index_put(op, self, tuple(inside), op.where(held, values, 0), True)
+
+
 @decomposes("aten.index_add.default")
 def index_add(
     op: Lowering, self: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Number = 1
 ) -> Tensor:
     """Slices added at the positions of a vector."""
-    scaled = source if alpha == 1 else op.apply("mul", source, alpha)
+    scaled = source
+    if source.dtype is DType.BOOL:
+        scaled = op.apply("logical_and", source, bool(alpha))
+    elif alpha != 1:
+        scaled = op.apply("mul", source, alpha)
     return _slices(op, "add", self, dim, (_inside(op, self, dim, index), scaled))
 
 
@@ -214,24 +260,7 @@ def embedding_dense_backward(  # the operator's own parameters
     return _scattered(op, "add", zeros, ((0,), [places]), updates)
 
 
-@decomposes("aten.masked_scatter.default")
-def masked_scatter(op: Lowering, self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """Where a mask holds, the elements of `source` one after the other."""
-    shape = op.extents.broadcast([self.shape, mask.shape])
-    held = op.expand(op.convert(mask, DType.BOOL), shape)
-    flat = op.convert(op.reshape(held, (numel_of(shape),)), DType.I64)
-    place = op.apply("maximum", op.apply("sub", op.prim("cumsum", flat, dim=0), 1), 0)
-    # Places where the mask does not hold read the first element, which there may not be.
-    if any(extent == 0 for extent in source.shape):
-        raise NotDecomposedError("a source without elements")
-    line = op.reshape(source, (numel_of(source.shape),))
-    found = op.reshape(op.prim("take", line, place, dim=0), shape)
-    return op.where(held, found, op.expand(self, shape))
-
-
 def _mode(reduce: str) -> str:
-    if reduce in _PRODUCTS:
-        raise NotDecomposedError("a scatter that multiplies: accelerators have no such update")
     if reduce not in _MODES:
         raise InvalidGraphError(f"reduce={reduce!r}; expected sum, prod, mean, amax or amin")
     return _MODES[reduce]
@@ -268,8 +297,10 @@ def _along(
             if whole is not used:
                 updates = op.slice_axis(updates, k, ZERO, used)
     places = _inside(op, base, dim, index)
-    picks = [places if k == axis else _counted(op, index.shape, k) for k in range(base.rank)]
     updates = op.convert(updates, base.dtype)
+    if mode == "mul":
+        return multiplied_along(op, base, axis, places, updates)
+    picks = [places if k == axis else numbers_along(op, index.shape, k) for k in range(base.rank)]
     return _scattered(op, mode, base, (tuple(range(base.rank)), picks), updates)
 
 
@@ -285,11 +316,6 @@ def _check_along(op: Lowering, base: Tensor, axis: int, index: Tensor, updates: 
             raise InvalidGraphError(f"an index {seen}; expected it no larger on axis {k}")
 
 
-def _counted(op: Lowering, shape: Shape, axis: int) -> Tensor:
-    line = op.iota(shape[axis])
-    return op.prim("broadcast_in_dim", line, dims=(axis,), shape=shape)
-
-
 def _slices(
     op: Lowering, mode: str, base: Tensor, dim: int, parts: tuple[Tensor, Tensor]
 ) -> Tensor:
@@ -303,6 +329,8 @@ def _slices(
             f"slices of shape {text_of(updates.shape)}; expected {text_of(wanted)}"
         )
     updates = op.convert(op.reshape(updates, wanted), base.dtype)
+    if mode == "mul":
+        return op.reshape(multiplied_along(op, x, axis, places, updates), base.shape)
     order = [axis, *(k for k in range(x.rank) if k != axis)]
     found = _scattered(op, mode, x, ((axis,), [places]), op.permute(updates, order))
     return op.reshape(found, base.shape)
@@ -330,6 +358,11 @@ def _combined_dtype(dtype: DType) -> DType:
     return DType.I32 if dtype in _SMALL else dtype.compute_dtype
 
 
+def _clamped(op: Lowering, index: Tensor, extent: Expr) -> Tensor:
+    least, most = number_of(-extent), number_of(extent - 1)
+    return op.apply("minimum", op.apply("maximum", _integers(op, index), least), most)
+
+
 def _integers(op: Lowering, index: Tensor) -> Tensor:
     if index.dtype.is_float or index.dtype is DType.BOOL:
         raise InvalidGraphError(f"an index of type {index.dtype!r}; expected integers")
@@ -343,21 +376,3 @@ def _inside(op: Lowering, base: Tensor, dim: int, index: Tensor) -> Tensor:
     if isinstance(extent, Expr) and extent.is_constant:
         extent = extent.constant
     return op.where(op.apply("lt", x, 0), op.full(extent, DType.I64, x.shape), x)
-
-
-def _put_at_mask(
-    op: Lowering,
-    base: Tensor,
-    picked: list[tuple[int, Tensor]],
-    values: Tensor,
-    *,
-    accumulate: bool,
-) -> Tensor:
-    """One value wherever one mask holds, which needs no places."""
-    (axis, mask), *others = picked
-    is_plain = not others and axis == 0 and numel_of(values.shape) is ONE and not accumulate
-    if not is_plain or not op.extents.is_same_shape(mask.shape, base.shape[: mask.rank]):
-        raise NotDecomposedError("writing at a mask: the number of places depends on data")
-    shape = (*mask.shape, *(ONE for _ in range(base.rank - mask.rank)))
-    condition = op.reshape(op.convert(mask, DType.BOOL), shape)
-    return op.where(condition, op.reshape(op.convert(values, base.dtype), ()), base)

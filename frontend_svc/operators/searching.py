@@ -1,20 +1,24 @@
-"""Places in sorted boundaries, and membership: by counting, where there are few to compare with."""
+"""Places in sorted boundaries, by halves; membership by comparing, where there are few."""
 
 from __future__ import annotations
 
+from frontend_svc.operators.covers import number_of
 from frontend_svc.operators.extents import numel_of, text_of
 from frontend_svc.operators.lowering import Lowering
 from frontend_svc.operators.registry import NotDecomposedError, decomposes
-from frontend_svc.operators.values import Number, Operand, Tensor
+from frontend_svc.operators.values import Number, Tensor
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.symbolic import ONE, Expr
 
 MOST_COMPARED = 256
-"""Elements that each element is compared with; a search by halves reads less of more."""
+"""Elements that each element is compared with."""
+
+_MOST_STEPS = 40
+"""Steps of a search in rows of any number of elements: enough for 2**40."""
 
 
-@decomposes("aten.bucketize.Tensor", note="extern for many boundaries")
+@decomposes("aten.bucketize.Tensor")
 def bucketize(
     op: Lowering,
     self: Tensor,
@@ -26,12 +30,11 @@ def bucketize(
     """How many boundaries are below each element, or not above it if `right`."""
     if boundaries.rank != 1:
         raise InvalidGraphError(f"boundaries {text_of(boundaries.shape)}; expected a vector")
-    _expect_few(boundaries.shape[0])
-    column = op.reshape(self, (*self.shape, ONE))
-    return _counted(op, boundaries, column, right, DType.I32 if out_int32 else DType.I64)
+    dtype = DType.I32 if out_int32 else DType.I64
+    return insertion_places(op, boundaries, self, is_right=right, dtype=dtype)
 
 
-@decomposes("aten.searchsorted.Tensor", note="extern for long sequences, and with a sorter")
+@decomposes("aten.searchsorted.Tensor")
 def searchsorted(  # noqa: PLR0913  # the operator's own parameters
     op: Lowering,
     sorted_sequence: Tensor,
@@ -43,22 +46,16 @@ def searchsorted(  # noqa: PLR0913  # the operator's own parameters
     sorter: Tensor | None = None,
 ) -> Tensor:
     """The places where elements belong in sorted rows."""
-    if sorter is not None:
-        raise NotDecomposedError("a sequence that is sorted by another")
     if not sorted_sequence.rank:
         raise InvalidGraphError("a sequence without axes; expected one or more")
-    _expect_few(sorted_sequence.shape[-1])
-    column = op.reshape(self, (*self.shape, ONE))
-    rows = sorted_sequence
-    if rows.rank > 1:
-        if not op.extents.is_same_shape(rows.shape[:-1], self.shape[:-1]):
-            raise InvalidGraphError(f"rows {text_of(rows.shape)} of {text_of(self.shape)}")
-        rows = op.reshape(rows, (*rows.shape[:-1], ONE, rows.shape[-1]))
-    is_right = right or side == "right"
-    return _counted(op, rows, column, is_right, DType.I32 if out_int32 else DType.I64)
+    rows = sorted_sequence if sorter is None else _sorted_by(op, sorted_sequence, sorter)
+    if rows.rank > 1 and not op.extents.is_same_shape(rows.shape[:-1], self.shape[:-1]):
+        raise InvalidGraphError(f"rows {text_of(rows.shape)} of {text_of(self.shape)}")
+    dtype = DType.I32 if out_int32 else DType.I64
+    return insertion_places(op, rows, self, is_right=right or side == "right", dtype=dtype)
 
 
-@decomposes("aten.searchsorted.Scalar", note="extern for long sequences, and with a sorter")
+@decomposes("aten.searchsorted.Scalar")
 def searchsorted_scalar(  # noqa: PLR0913  # the operator's own parameters
     op: Lowering,
     sorted_sequence: Tensor,
@@ -101,13 +98,89 @@ def _equal(op: Lowering, elements: Tensor, tests: Tensor) -> Tensor:
     return op.apply("eq", column, row)
 
 
-def _counted(op: Lowering, row: Tensor, column: Tensor, is_right: bool, dtype: DType) -> Tensor:
-    # As PyTorch's search: what is not on the far side is passed, so NaN belongs at the end.
-    compute = op.promoted(row, column).compute_dtype
-    left: Operand = op.convert(row, compute)
-    is_beyond = op.apply("gt" if is_right else "ge", left, op.convert(column, compute))
-    passed = op.convert(op.prim("logical_not", is_beyond), DType.I64)
-    return op.convert(op.reduce("sum", passed, (passed.rank - 1,)), dtype)
+@decomposes("aten.isin.Tensor_Scalar")
+def isin_scalar(
+    op: Lowering,
+    elements: Tensor,
+    test_element: Number,
+    *,
+    assume_unique: bool = False,
+    invert: bool = False,
+) -> Tensor:
+    """Whether each element is a number."""
+    tests = op.full(test_element, op.promoted(elements, test_element))
+    return isin(op, elements, tests, invert=invert)
+
+
+@decomposes("aten.isin.Scalar_Tensor", note="extern for many elements to test")
+def scalar_isin(
+    op: Lowering,
+    element: Number,
+    test_elements: Tensor,
+    *,
+    assume_unique: bool = False,
+    invert: bool = False,
+) -> Tensor:
+    """Whether a number is one of others."""
+    return isin(
+        op, op.full(element, op.promoted(element, test_elements)), test_elements, invert=invert
+    )
+
+
+@decomposes("aten.bucketize.Scalar")
+def bucketize_scalar(
+    op: Lowering,
+    self: Number,
+    boundaries: Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+) -> Tensor:
+    """How many boundaries are below a number, or not above it if `right`."""
+    value = op.full(self, op.promoted(self, boundaries))
+    return bucketize(op, value, boundaries, out_int32=out_int32, right=right)
+
+
+def _sorted_by(op: Lowering, sequence: Tensor, sorter: Tensor) -> Tensor:
+    if sorter.dtype is not DType.I64 or not op.extents.is_same_shape(sorter.shape, sequence.shape):
+        raise InvalidGraphError(
+            f"a sorter of {sorter.dtype!r} {text_of(sorter.shape)};"
+            f" expected i64 {text_of(sequence.shape)}"
+        )
+    return op.prim("gather_along", sequence, sorter, dim=sequence.rank - 1)
+
+
+def insertion_places(
+    op: Lowering, rows: Tensor, values: Tensor, *, is_right: bool, dtype: DType
+) -> Tensor:
+    """Where values belong in sorted rows, by halves as PyTorch searches.
+
+    Each step is one element read, so that rows that are not sorted, or hold NaN, answer alike.
+
+    Shapes: rows: (n,) for values of any shape, or (..., n) for values (..., m); result as values.
+    """
+    compute = op.promoted(rows, values).compute_dtype
+    shape, extent = values.shape, rows.shape[-1]
+    if extent == 0:
+        return op.full(0, dtype, shape)
+    table, sought = op.convert(rows, compute), op.convert(values, compute)
+    if rows.rank > 1:
+        lead = numel_of(rows.shape[:-1])
+        table, sought = (op.reshape(x, (lead, x.shape[-1])) for x in (table, sought))
+    low = op.full(0, DType.I64, sought.shape)
+    high = op.full(number_of(extent), DType.I64, sought.shape)
+    for _ in range(extent.constant.bit_length() if extent.is_constant else _MOST_STEPS):
+        middle = op.apply("floor_div", op.apply("add", low, high), 2)
+        inside = op.apply("minimum", middle, number_of(extent - 1))
+        reads = "gather_along" if rows.rank > 1 else "take"
+        found = op.prim(reads, table, inside, dim=table.rank - 1)
+        is_beyond = op.apply("gt" if is_right else "ge", found, sought)
+        is_open = op.apply("lt", low, high)
+        lowered = op.apply("logical_and", is_open, is_beyond)
+        raised = op.apply("logical_and", is_open, op.prim("logical_not", is_beyond))
+        high = op.where(lowered, middle, high)
+        low = op.where(raised, op.apply("add", middle, 1), low)
+    return op.convert(op.reshape(low, shape), dtype)
 
 
 def _expect_few(count: Expr) -> None:

@@ -44,7 +44,7 @@ def select(op: Lowering, self: Tensor, dim: int, index: Expr) -> Tensor:
     return op.reshape(part, (*self.shape[:axis], *self.shape[axis + 1 :]))
 
 
-@decomposes("aten.split.Tensor", "aten.unsafe_split.Tensor")
+@decomposes("aten.split.Tensor", "aten.unsafe_split.Tensor", "aten.split_copy.Tensor")
 def split(op: Lowering, self: Tensor, split_size: Expr, dim: int = 0) -> tuple[Tensor, ...]:
     """Consecutive parts of one size; the last may be shorter."""
     axis = _axis(self, dim)

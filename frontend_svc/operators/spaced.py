@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from frontend_svc.operators.lowering import Lowering
 from frontend_svc.operators.promotion import DEFAULT_FLOAT
 from frontend_svc.operators.registry import NotDecomposedError, decomposes
@@ -16,14 +18,16 @@ from kernelfarm.ir.symbolic import Expr, as_expr
     "aten.linspace.Tensor_Tensor",
     "aten.linspace.Tensor_Scalar",
     "aten.linspace.Scalar_Tensor",
-    note="extern for integers",
 )
 def linspace(
     op: Lowering, start: Operand, end: Operand, steps: int, *, dtype: DType | None = None
 ) -> Tensor:
     """Evenly spaced numbers from start to end, both included, counted from the nearer end."""
     result = dtype or _stated(op)
-    return op.convert(_spaced(op, start, end, steps, result), result)
+    if result.is_float:
+        return op.convert(_spaced(op, start, end, steps, result), result)
+    first, last = (_truncated(op, end, result) for end in (start, end))
+    return op.convert(_spaced(op, first, last, steps, DType.F64), result)
 
 
 @decomposes(
@@ -31,7 +35,6 @@ def linspace(
     "aten.logspace.Tensor_Tensor",
     "aten.logspace.Tensor_Scalar",
     "aten.logspace.Scalar_Tensor",
-    note="extern for integers",
 )
 def logspace(  # the operator's own parameters
     op: Lowering,
@@ -44,7 +47,13 @@ def logspace(  # the operator's own parameters
 ) -> Tensor:
     """The base to the power of evenly spaced numbers."""
     result = dtype or _stated(op)
-    exponents = _spaced(op, start, end, steps, result)
+    if result.is_float:
+        return op.convert(op.apply("pow", base, _spaced(op, start, end, steps, result)), result)
+    # PyTorch truncates the ends of several numbers to the result's type, and computes in f64.
+    first, last = start, end
+    if steps != 1:
+        first, last = (_truncated(op, end, result) for end in (start, end))
+    exponents = _spaced(op, first, last, steps, DType.F64)
     return op.convert(op.apply("pow", base, exponents), result)
 
 
@@ -55,8 +64,8 @@ def _stated(op: Lowering) -> DType:
 def _spaced(op: Lowering, start: Operand, end: Operand, steps: int, dtype: DType) -> Tensor:
     if isinstance(start, Expr) or isinstance(end, Expr):
         raise NotDecomposedError("the range has symbolic ends")
-    if not dtype.is_float or steps < 0:
-        raise NotDecomposedError("evenly spaced numbers of an integer type")
+    if steps < 0:
+        raise InvalidGraphError(f"{steps} steps; expected none or more")
     wide = dtype.compute_dtype
     first, last = _end(op, start, wide), _end(op, end, wide)
     position = op.iota(as_expr(steps))
@@ -77,6 +86,15 @@ def _step(op: Lowering, first: Operand, last: Operand, steps: int, dtype: DType)
         return (last - first) / (steps - 1)
     span = op.prim("sub", op.cast(last, dtype), op.cast(first, dtype))
     return op.apply("div", span, steps - 1)
+
+
+def _truncated(op: Lowering, end: Operand, dtype: DType) -> Operand:
+    """An end of a range of integers."""
+    if isinstance(end, Tensor):
+        return op.convert(end, dtype)
+    if isinstance(end, float) and not math.isfinite(end):
+        raise InvalidGraphError(f"a range of integers that ends at {end}; expected a number")
+    return end if isinstance(end, Expr) else int(end)
 
 
 def _end(op: Lowering, end: Operand, dtype: DType) -> Operand:

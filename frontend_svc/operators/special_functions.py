@@ -103,8 +103,9 @@ def special_entr(op: Lowering, self: Tensor) -> Tensor:
 @decomposes(
     "aten.special_xlog1py.default",
     "aten.special_xlog1py.other_scalar",
+    "aten.special_xlog1py.self_scalar",
 )
-def special_xlog1py(op: Lowering, self: Tensor, other: Operand) -> Tensor:
+def special_xlog1py(op: Lowering, self: Operand, other: Operand) -> Tensor:
     """x * log(1 + y), 0 where x is 0 unless y is NaN."""
     (x, y), dtype = _float_operands(op, self, other)
     product = op.prim("mul", x, op.prim("log1p", y))

@@ -38,6 +38,13 @@ def unfold_backward(
     extent = input_sizes[axis]
     count = op.extents.simplified((extent - size) // step + 1)
     wanted = (*input_sizes[:axis], count, *input_sizes[axis + 1 :], ONE * size)
+    if grad_in.rank == len(wanted) and ONE in grad_in.shape:
+        # One gradient may serve a whole batch, as the window of an inverse transform does.
+        shared = [
+            new if old is ONE and place not in (axis, len(input_sizes)) else old
+            for place, (old, new) in enumerate(zip(grad_in.shape, wanted, strict=True))
+        ]
+        grad_in = op.expand(grad_in, tuple(shared))
     if not op.extents.is_same_shape(grad_in.shape, wanted) or not grad_in.dtype.is_float:
         raise InvalidGraphError(f"a gradient {text_of(grad_in.shape)}; expected {text_of(wanted)}")
     cover = window_cover(op, Window(extent, count, size, step, 0, 1))

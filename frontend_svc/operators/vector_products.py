@@ -49,7 +49,7 @@ def addr(
         raise InvalidGraphError(f"{text_of(vec1.shape)} by {text_of(vec2.shape)}; expected vectors")
     dtype = op.promoted(self, vec1, vec2)
     if dtype is DType.BOOL:
-        raise NotDecomposedError("an outer product of bools")
+        return _outer_bools(op, self, vec1, vec2, keeps=bool(beta), adds=bool(alpha))
     x, left, right = (op.convert(t, dtype.compute_dtype) for t in (self, vec1, vec2))
     product = op.apply("mul", op.reshape(left, (vec1.shape[0], ONE)), right)
     if alpha != 1:
@@ -59,6 +59,15 @@ def addr(
     if beta != 1:
         x = op.apply("mul", x, beta)
     return op.convert(op.apply("add", x, product), dtype)
+
+
+def _outer_bools(
+    op: Lowering, x: Tensor, vec1: Tensor, vec2: Tensor, *, keeps: bool, adds: bool
+) -> Tensor:
+    product = op.apply("logical_and", op.reshape(vec1, (vec1.shape[0], ONE)), vec2)
+    if not adds:
+        product = op.full(False, DType.BOOL, product.shape)
+    return op.apply("logical_or", x, product) if keeps else product
 
 
 @decomposes("aten.linalg_cross.default")

@@ -17,6 +17,7 @@ from kernelfarm.ir.symbolic import ONE, Expr
     "aten.contiguous.default",
     "aten.detach.default",
     "aten.detach_copy.default",
+    "aten.lift.default",
     "aten.lift_fresh.default",
     "aten.lift_fresh_copy.default",
     "aten.positive.default",
@@ -30,6 +31,7 @@ def same(op: Lowering, self: Tensor) -> Tensor:
     "aten.view.default",
     "aten._unsafe_view.default",
     "aten.view_copy.default",
+    "aten._reshape_copy.default",
 )
 def view(op: Lowering, self: Tensor, size: tuple[Expr, ...]) -> Tensor:
     """The elements in row-major order under another shape."""
@@ -48,7 +50,7 @@ def reshape(op: Lowering, self: Tensor, shape: tuple[Expr, ...]) -> Tensor:
     return view(op, self, shape)
 
 
-@decomposes("aten._reshape_alias.default")
+@decomposes("aten._reshape_alias.default", "aten._reshape_alias_copy.default")
 def reshape_alias(
     op: Lowering, self: Tensor, size: tuple[Expr, ...], stride: tuple[Expr, ...]
 ) -> Tensor:

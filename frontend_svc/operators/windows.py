@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from frontend_svc.operators.extents import Shape, text_of
 from frontend_svc.operators.lowering import Lowering
@@ -197,12 +197,24 @@ def _average(  # noqa: PLR0913, PLR0917  # the operators' own parameters
     padding = per_axis(padding, axes, "padding")
     windows = windows_of(op, x.shape, kernel, stride, padding, (1,) * axes, ceil_mode)
     divide = "div" if x.dtype.is_float else "trunc_div"
-    around = padded(op, op.widened(x), windows, 0.0 if x.dtype.is_float else 0)
-    total = _total(op, around, windows)
+    summed = [_shortened(window) for window in windows]
+    around = padded(op, op.widened(x), summed, 0.0 if x.dtype.is_float else 0)
+    total = _total(op, around, summed)
     for number in average_divisors(op, windows, ceil_mode, count_include_pad, divisor):
         placed = number if isinstance(number, int) else op.convert(number, total.dtype)
         total = op.apply(divide, total, placed)
     return op.convert(total, x.dtype)
+
+
+def _shortened(window: Window) -> Window:
+    """The window without the elements that lie behind the axis even in the first window.
+
+    Models that pool whatever is there ask for windows of hundreds on axes of two.
+    """
+    if not window.extent.is_constant:
+        return window
+    last = max(window.extent.constant + window.padding - 1, 0)
+    return replace(window, taps=min(window.taps, last // window.dilation + 1))
 
 
 def _total(op: Lowering, around: Tensor, windows: Sequence[Window]) -> Tensor:
