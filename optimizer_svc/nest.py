@@ -5,13 +5,13 @@ Grammar:
     Nest      ::= value, dtype, axes: [Axis], index: [Expr], reduction: [Axis],
                   body: [Statement], result, scatter?
     Statement ::= Read(value, index, mask?, other?) | Literal | IndexValue | Compute | Reduce
-                | Scan | Indirect
+                | Scan | Sort | Indirect
 
 The nest computes element `index` of `value` (an index in the value's own shape, over the nest's
 axes) as its statement number `result`. With `scatter` the axes count updates, `index` may use
 indirect symbols, and the result is combined with what lies in the value's memory. Reads name
 graph values, not buffers: whether one becomes a load or an SSA value is the scheduler's decision.
-Literal, IndexValue, Compute, Reduce, Scan and Indirect are those of `kernelfarm.ir.loop_ir`.
+Literal, IndexValue, Compute, Reduce, Scan, Sort and Indirect are those of `kernelfarm.ir.loop_ir`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from kernelfarm.ir.loop_ir import (
     Literal,
     Reduce,
     Scan,
+    Sort,
     StoreMode,
     is_ordered_reduction,
 )
@@ -46,7 +47,7 @@ class Read:
     other: int | None = None
 
 
-NestStatement = Union[Read, Literal, IndexValue, Compute, Reduce, Scan, Indirect]
+NestStatement = Union[Read, Literal, IndexValue, Compute, Reduce, Scan, Sort, Indirect]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def with_operands(
             return replace(statement, mask=numbers[mask], other=numbers[other])
         case Compute(operands=operands):
             return replace(statement, operands=tuple(numbers[v] for v in operands))
-        case Reduce(operand=operand) | Scan(operand=operand):
+        case Reduce(operand=operand) | Scan(operand=operand) | Sort(operand=operand):
             return replace(statement, operand=numbers[operand])
         case Indirect(value=value):
             return replace(statement, value=numbers[value])
@@ -121,7 +122,7 @@ def operands_of(statement: NestStatement) -> tuple[int, ...]:
             return tuple(v for v in (mask, other) if v is not None)
         case Compute(operands=operands):
             return operands
-        case Reduce(operand=operand) | Scan(operand=operand):
+        case Reduce(operand=operand) | Scan(operand=operand) | Sort(operand=operand):
             return (operand,)
         case Indirect(value=value):
             return (value,)
@@ -139,7 +140,7 @@ def varying_numbers(body: Sequence[NestStatement], axes: Iterable[str]) -> set[i
         indices = _indices_of(statement)
         by_index = any(not names.isdisjoint(index.symbols) for index in indices)
         is_varying = by_index or not varying.isdisjoint(operands_of(statement))
-        if is_varying or isinstance(statement, Scan):
+        if is_varying or isinstance(statement, Scan | Sort):
             varying.add(number)
             if isinstance(statement, Indirect):
                 names.add(statement.symbol)

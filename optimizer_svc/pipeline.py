@@ -21,9 +21,12 @@ from optimizer_svc.passes.eliminate_dead_nodes import eliminate_dead_nodes
 from optimizer_svc.passes.fuse_nests import fuse_nests
 from optimizer_svc.passes.lower_nests import lower_nests
 from optimizer_svc.passes.plan_program import plan_program
+from optimizer_svc.passes.reduce_in_one_pass import reduce_in_one_pass
 from optimizer_svc.passes.report_fusion import report_fusion
 from optimizer_svc.passes.separate_outputs import separate_outputs
 from optimizer_svc.passes.simplify_algebra import simplify_algebra
+from optimizer_svc.passes.store_cats import store_cats
+from optimizer_svc.passes.update_inputs import update_inputs
 from optimizer_svc.stages import stage_texts
 
 
@@ -42,13 +45,16 @@ PASSES: tuple[Pass, ...] = (
     Pass("eliminate-common-subexpressions", eliminate_common_subexpressions, ("graph",), "graph"),
     Pass("eliminate-dead-nodes", eliminate_dead_nodes, ("graph",), "graph"),
     Pass("separate-outputs", separate_outputs, ("graph",), "graph"),
+    Pass("update-inputs", update_inputs, ("graph",), "graph"),
     Pass("copy-scatter-bases", copy_scatter_bases, ("graph",), "graph"),
     Pass("choose-materialized", choose_materialized, ("graph",), "chosen"),
+    Pass("store-cats", store_cats, ("chosen",), "chosen"),
     Pass("lower-nests", lower_nests, ("chosen",), "nests"),
     Pass("fuse-nests", fuse_nests, ("chosen", "nests"), "fusion"),
     Pass("build-kernels", build_kernels, ("chosen", "fusion"), "built"),
+    Pass("reduce-in-one-pass", reduce_in_one_pass, ("built", "target"), "built"),
     Pass("plan-program", plan_program, ("chosen", "built", "target"), "program"),
-    Pass("report-fusion", report_fusion, ("graph", "fusion", "program"), "report"),
+    Pass("report-fusion", report_fusion, ("chosen", "fusion", "built", "program"), "report"),
 )
 
 

@@ -16,11 +16,12 @@ from kernelfarm.internal.v1.optimizer_service_pb2_grpc import (
 )
 from kernelfarm.ir.verify import verify_graph
 from kernelfarm.service.logs import get_logger
-from kernelfarm.service.server import Registration, serve
+from kernelfarm.service.server import Door, Registration, serve
 from kernelfarm.targets import all_targets, target_facts
 from kernelfarm.wire import graph_from_proto, kernel_to_proto, plan_to_proto
-from optimizer_svc.pipeline import optimize
+from optimizer_svc.pipeline import PASSES, optimize
 from optimizer_svc.settings import OptimizerSettings
+from optimizer_svc.toolchain import toolchain
 
 SERVICE_NAME = "kernelfarm.internal.v1.OptimizerService"
 GRAPH_DIALECT = "prims"
@@ -49,6 +50,13 @@ class OptimizerService(OptimizerServiceServicer):
         )
         return response
 
+    async def GetToolchain(
+        self, request: api.GetToolchainRequest, context: Context
+    ) -> api.GetToolchainResponse:
+        """Tells what optimizes here."""
+        names = [step.name for step in PASSES]
+        return api.GetToolchainResponse(toolchain=toolchain(), passes=names)
+
 
 def optimize_message(request: api.OptimizeRequest) -> api.OptimizeResponse:
     """Decodes, checks, optimizes, encodes.
@@ -75,7 +83,12 @@ def optimize_message(request: api.OptimizeRequest) -> api.OptimizeResponse:
 
 async def serve_optimizer(settings: OptimizerSettings) -> None:
     """Serves until SIGTERM."""
+    toolchain()
     all_targets()  # read now: the first request should not wait for files
     with ThreadPoolExecutor(settings.optimizer_threads, thread_name_prefix="optimize") as pool:
         add = partial(add_OptimizerServiceServicer_to_server, OptimizerService(pool))
-        await serve(settings.optimizer_listen, [Registration(SERVICE_NAME, add)], settings)
+        await serve(
+            [Door(settings.optimizer_listen, settings.room_server_tls())],
+            [Registration(SERVICE_NAME, add)],
+            settings,
+        )

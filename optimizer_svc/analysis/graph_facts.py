@@ -7,19 +7,32 @@ from dataclasses import dataclass
 
 from kernelfarm.errors import InternalError
 from kernelfarm.ir.graph_ir import Arg, Constant, Graph, Node, Ref, TensorType, refs_in, uses_of
-from kernelfarm.ir.prims import PRIMS, PrimKind
+from kernelfarm.ir.prims import CLIENT_OPS, PRIMS, PrimKind
 from kernelfarm.ir.simplify import Bounds, Range
-from kernelfarm.ir.symbolic import Expr, as_expr, product_of
+from kernelfarm.ir.symbolic import ZERO, Expr, as_expr, product_of
 
 VIEW_OPS = frozenset(name for name, prim in PRIMS.items() if prim.kind is PrimKind.VIEW)
 REDUCE_OPS = frozenset(name for name, prim in PRIMS.items() if prim.kind is PrimKind.REDUCE)
 SCAN_OPS = frozenset(name for name, prim in PRIMS.items() if prim.kind is PrimKind.SCAN)
+SORT_OPS = frozenset(name for name, prim in PRIMS.items() if prim.kind is PrimKind.SORT)
 GATHER_OPS = frozenset(name for name, prim in PRIMS.items() if prim.kind is PrimKind.INDEX)
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """An operand of a cat, and the part of the cat's axis from `start` up to `limit` that it is."""
+
+    value: int
+    start: Expr
+    limit: Expr
+
+
+@dataclass(frozen=True, slots=True)
 class GraphFacts:
-    """One graph's lookups; values without a producer are inputs and constants."""
+    """One graph's lookups; values without a producer are inputs and constants.
+
+    `pieces` has those of every cat in order, without the ones that are statically empty.
+    """
 
     graph: Graph
     producers: Mapping[int, Node]
@@ -27,11 +40,12 @@ class GraphFacts:
     types: Mapping[int, TensorType]
     consumers: Mapping[int, tuple[int, ...]]
     bounds: Bounds
+    pieces: Mapping[int, tuple[Piece, ...]]
 
     def is_storage(self, value: int) -> bool:
-        """True for values that lie in memory anyway: inputs, constants, results of extern nodes."""
+        """True for values that no kernel makes: inputs, constants, what the framework gives."""
         node = self.producers.get(value)
-        return node is None or node.op == "extern"
+        return node is None or node.op in CLIENT_OPS
 
     def is_view(self, value: int) -> bool:
         """True for the result of a view prim."""
@@ -60,14 +74,29 @@ def graph_facts(graph: Graph) -> GraphFacts:
             positions[value] = position
         for value in dict.fromkeys(uses_of(node)):
             consumers.setdefault(value, []).append(position)
+    types = graph.types()
+    cats = (node for node in graph.nodes if node.op == "cat")
     return GraphFacts(
         graph=graph,
         producers=producers,
         positions=positions,
-        types=graph.types(),
+        types=types,
         consumers={value: tuple(found) for value, found in consumers.items()},
         bounds=size_bounds(graph),
+        pieces={node.results[0]: _pieces(node, types) for node in cats},
     )
+
+
+def _pieces(node: Node, types: Mapping[int, TensorType]) -> tuple[Piece, ...]:
+    dim = int_attr(node, "dim")
+    found: list[Piece] = []
+    start = ZERO
+    for value in operands(node):
+        extent = types[value].shape[dim]
+        if extent is not ZERO:
+            found.append(Piece(value, start, start + extent))
+        start = start + extent
+    return tuple(found)
 
 
 def size_bounds(graph: Graph) -> Bounds:

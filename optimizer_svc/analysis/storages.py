@@ -1,4 +1,4 @@
-"""Values that lie in memory whatever the schedule: inputs, constants, results of extern nodes."""
+"""Values that lie in memory whatever the schedule: inputs, constants, what the framework gives."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.graph_ir import Constant, Ref, TensorType, contiguous_strides
+from kernelfarm.ir.prims import CLIENT_OPS
 from kernelfarm.ir.program_ir import BufferKind
 from optimizer_svc.analysis.graph_facts import GraphFacts
 from optimizer_svc.analysis.index_maps import Index
@@ -16,6 +17,9 @@ from optimizer_svc.analysis.strided_views import (
     view_between,
 )
 from optimizer_svc.analysis.verdicts import Refused
+
+Place = tuple[BufferKind, int]
+"""A kind of memory, and an input's position or the value that the memory is for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,12 @@ class Storage:
     shape: Index
     strides: Index
     position: int = 0
+
+    @property
+    def place(self) -> Place:
+        """What two values have in common that lie in the same memory."""
+        is_input = self.kind is BufferKind.INPUT
+        return self.kind, self.position if is_input else self.value
 
     def whole(self) -> StridedView:
         """The view of all of it."""
@@ -53,7 +63,7 @@ def given_storages(facts: GraphFacts) -> dict[int, Storage]:
             found[source.value] = storage_of(source.value, kind, source.kind.type, constants)
             constants += 1
     for node in facts.graph.nodes:
-        if node.op == "extern":
+        if node.op in CLIENT_OPS:
             for value, tensor in zip(node.results, node.types, strict=True):
                 found[value] = storage_of(value, BufferKind.EXTERN, tensor)
     return found
@@ -62,14 +72,21 @@ def given_storages(facts: GraphFacts) -> dict[int, Storage]:
 def output_aliases(facts: GraphFacts, storages: Mapping[int, Storage]) -> dict[int, StridedView]:
     """Outputs (by position) that can be views of an extern result: nobody else returns it.
 
-    Views of inputs are no aliases: an output may be meant as a copy (`clone`), which Prims do not
-    tell apart, and the framework makes aliases of inputs itself.
+    Opaque values, which no kernel can copy, are what the framework gave, wherever they are
+    returned. Views of inputs are no aliases: an output may be meant as a copy (`clone`), which
+    Prims do not tell apart, and the framework makes aliases of inputs itself.
     """
     found: dict[int, StridedView] = {}
     taken: set[int] = set()
     outputs = zip(facts.graph.outputs, facts.graph.output_types, strict=True)
+    updated = {update.output for update in facts.graph.updates}
     for position, (arg, tensor) in enumerate(outputs):
         if not isinstance(arg, Ref) or tensor is None:
+            continue
+        if tensor.dtype.is_opaque:
+            found[position] = storages[arg.value].whole()
+            continue
+        if position in updated:
             continue
         base = facts.base_of(arg.value)
         node = facts.producers.get(base)

@@ -171,11 +171,17 @@ def _label(a: DomainAxis, b: DomainAxis, has_reduction: tuple[bool, bool]) -> bo
 def matched_by_order(
     left: Sequence[DomainAxis], right: Sequence[DomainAxis]
 ) -> list[tuple[Axes, Axes]] | Refused:
-    """Axes matched in their order: outer with outer, reduced with reduced."""
+    """Axes matched in their order: outer with outer, reduced with reduced.
+
+    What has no reduction may stand beside the rows of the other side's.
+    """
     if _size(left) is not _size(right):
+        if _has_reduction(left) is not _has_reduction(right):
+            rows = _outer(left), _outer(right)
+            if _size(rows[0]) is _size(rows[1]):
+                return [(_inner_first(rows[0]), _inner_first(rows[1]))]
         return Refused(f"domains of {_size(left)} and {_size(right)} points")
-    both = [any(axis.is_reduction for axis in side) for side in (left, right)]
-    if not all(both):
+    if not (_has_reduction(left) and _has_reduction(right)):
         return [(_inner_first(left), _inner_first(right))]
     return [
         (
@@ -184,6 +190,14 @@ def matched_by_order(
         )
         for label in (False, True)
     ]
+
+
+def _has_reduction(axes: Sequence[DomainAxis]) -> bool:
+    return any(axis.is_reduction for axis in axes)
+
+
+def _outer(axes: Sequence[DomainAxis]) -> list[DomainAxis]:
+    return [axis for axis in axes if not axis.is_reduction]
 
 
 def _inner_first(axes: Sequence[DomainAxis]) -> Axes:

@@ -29,6 +29,13 @@ class Dependences:
         for other in found:
             self._after[other].add(node)
 
+    def order(self, first: int, last: int) -> None:
+        """Puts a node after another one on which it does not depend; no path may lead back."""
+        if first != last:
+            self._after[first].add(last)
+            self._before[last].add(first)
+            self._raise_levels(first)
+
     def readers(self, node: int) -> frozenset[int]:
         """Nodes that directly depend on a node."""
         return frozenset(self._after[node])

@@ -18,6 +18,7 @@ from optimizer_svc.fusion.alignment import (
     matched_by_order,
 )
 from optimizer_svc.fusion.group import DomainAxis, Group, domain_bounds, joined, moved
+from optimizer_svc.fusion.in_place import in_update_order, overwritten, touches_scattered
 from optimizer_svc.fusion.scan_order import in_scan_order
 
 MAX_STATEMENTS = 400
@@ -44,6 +45,8 @@ def merge_groups(context: MergeContext, producer: Group, consumer: Group) -> Gro
     """Both in one kernel; the consumer may read what the producer makes, not the other way."""
     if producer.statements + consumer.statements > MAX_STATEMENTS:
         return Refused(f"more than {MAX_STATEMENTS} statements")
+    if touches_scattered(context.storages, producer, consumer):
+        return Refused("a scatter is done only when its kernel is")
     verdict: Group | Refused = Refused("no common domain")
     tried: set[str] = set()
     for matches in _candidates(context, producer, consumer):
@@ -79,7 +82,13 @@ def _merged(
         place = left.placements.get(value)
         if place is not None and place != index:
             return Refused(f"value {value} is read at other points than the one that makes it")
-    axes = in_scan_order((*left.members, *right.members), alignment.axes, bounds)
+    refusal = overwritten(context.storages, left, right)
+    if refusal is not None:
+        return refusal
+    members = (*left.members, *right.members)
+    axes = in_scan_order(members, alignment.axes, bounds)
+    if not isinstance(axes, Refused):
+        axes = in_update_order(members, axes, bounds)
     return axes if isinstance(axes, Refused) else joined(left, right, axes)
 
 

@@ -1,4 +1,4 @@
-"""The order of a common domain's reduction axes, which scans and arg-reductions count."""
+"""The order of a common domain's reduction axes, which scans, sorts and arg-reductions count."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def in_scan_order(
         )
         chain = chain_of(simplify(position, bounds), reduced)
         if chain is None or len(chain) != len(reduced) or found not in (None, chain):
-            return Refused("a scan or arg-reduction counts the reduced axes in another order")
+            return Refused("a scan, sort or arg-reduction counts the reduced axes in another order")
         found = chain
     outer = [axis for axis in axes if not axis.is_reduction]
     return (*outer, *reversed(found or reduced))

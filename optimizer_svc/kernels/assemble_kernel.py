@@ -20,10 +20,11 @@ from kernelfarm.ir.loop_ir import (
     Store,
     StoreMode,
 )
+from kernelfarm.ir.program_ir import BufferKind
 from kernelfarm.ir.simplify import Bounds, Range
 from kernelfarm.ir.symbolic import ONE, ZERO, Expr, symbol
 from optimizer_svc.analysis.extents import is_empty
-from optimizer_svc.analysis.storages import Storage
+from optimizer_svc.analysis.storages import Place, Storage
 from optimizer_svc.fusion.group import Group, Member, domain_bounds
 from optimizer_svc.lowering.nest_body import NestBody
 from optimizer_svc.nest import (
@@ -63,14 +64,21 @@ def assemble_kernel(
         body.append(member)
     writer = _Writer(storages)
     numbers: dict[int, int] = {}
+    in_place: list[tuple[int, int]] = []
     for number, statement in enumerate(body.statements):
         numbers[number] = writer.add(statement, numbers)
         for value in body.made_by(number):
-            if value in stored and value not in body.scattered:
+            if value not in stored or value in body.scattered:
+                continue
+            if storages[value].kind is BufferKind.INPUT:
+                in_place.append((value, numbers[number]))
+            else:
                 writer.store(value, group.placements[value], numbers[number])
+    for value, made in in_place:  # after every load of the old elements
+        writer.store(value, group.placements[value], made)
     for value, (index, mode, made) in body.scattered.items():  # last: they use indirect symbols
         writer.scatter(value, index, numbers[made], mode)
-    ordered = sorted(writer.params.items(), key=lambda item: _ORDER.index(item[1].access))
+    ordered = sorted(writer.params.values(), key=lambda item: _ORDER.index(item[1].access))
     kernel = Kernel(
         name="fused",
         params=tuple(param for _, param in ordered),
@@ -174,7 +182,7 @@ class _Writer:
 
     def __init__(self, storages: Mapping[int, Storage]) -> None:
         self.body: list[Statement] = []
-        self.params: dict[int, Param] = {}
+        self.params: dict[Place, tuple[int, Param]] = {}
         self._storages = storages
 
     def add(self, statement: NestStatement, numbers: Mapping[int, int]) -> int:
@@ -191,6 +199,9 @@ class _Writer:
     def store(self, value: int, index: tuple[Expr, ...], number: int) -> None:
         """Appends the store of a value."""
         param = self._param(value, "out", Access.WRITE)
+        if param.access is Access.READ:  # an input that is replaced where it was loaded
+            param = replace(param, access=Access.READ_WRITE)
+            self.params[self._storages[value].place] = value, param
         self.body.append(Store(param.name, self._position(value, index), number))
 
     def scatter(self, value: int, index: tuple[Expr, ...], number: int, mode: StoreMode) -> None:
@@ -199,13 +210,13 @@ class _Writer:
         self.body.append(Store(param.name, self._position(value, index), number, mode))
 
     def _param(self, value: int, kind: str, access: Access) -> Param:
-        found = self.params.get(value)
+        storage = self._storages[value]
+        found = self.params.get(storage.place)
         if found is None:
-            count = sum(param.access is access for param in self.params.values())
-            storage = self._storages[value]
-            found = Param(f"{kind}{count}", storage.dtype, span_elems(storage), access)
-            self.params[value] = found
-        return found
+            count = sum(param.access is access for _, param in self.params.values())
+            found = value, Param(f"{kind}{count}", storage.dtype, span_elems(storage), access)
+            self.params[storage.place] = found
+        return found[1]
 
     def _position(self, value: int, index: tuple[Expr, ...]) -> Expr:
         total = ZERO

@@ -13,6 +13,7 @@ from kernelfarm.ir.loop_ir import (
     Load,
     Reduce,
     Scan,
+    Sort,
     Store,
     scattering_stores,
 )
@@ -54,7 +55,7 @@ def named_kernel(kernel: Kernel, digest: str) -> Kernel:
 def _main_ops(kernel: Kernel) -> list[str]:
     """What says most about the kernel, each once, in the body's order."""
     ops = list(dict.fromkeys(_ops(kernel))) or ["copy"]
-    reductions = {s.op for s in kernel.body if isinstance(s, Reduce | Scan)} | {"scatter"}
+    reductions = {s.op for s in kernel.body if isinstance(s, Reduce | Scan)} | {"scatter", "sort"}
 
     def interest(op: str) -> int:
         return 0 if op in reductions else 2 if op in _ARITHMETIC else 3 if op in _GLUE else 1
@@ -73,6 +74,8 @@ def _ops(kernel: Kernel) -> Iterator[str]:
         match statement:
             case Compute(op=op) | Reduce(op=op) | Scan(op=op):
                 yield op
+            case Sort():
+                yield "sort"
             case Indirect(symbol=symbol) if symbol not in scattered:
                 yield "gather"
             case Store() if number in scatters:

@@ -47,7 +47,7 @@ def _ordered_outer(kernel: Kernel) -> tuple[Axis, ...]:
 
 
 def _ordered_reduction(kernel: Kernel) -> tuple[Axis, ...]:
-    # Arg-reductions and scans count their axes in order, so these may not change places.
+    # Arg-reductions, scans and sorts count their axes in order, so these may not change places.
     if any(is_ordered_reduction(s) for s in kernel.body):
         return kernel.reduction
     return _ordered(kernel, kernel.reduction)

@@ -5,7 +5,8 @@ Materialized values are read; everything else is computed in place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InternalError
@@ -14,10 +15,12 @@ from kernelfarm.ir.loop_ir import Indirect
 from kernelfarm.ir.prims import SCALAR_OPS
 from kernelfarm.ir.simplify import Bounds, Range, simplify
 from kernelfarm.ir.symbolic import ZERO, Expr, symbol
+from optimizer_svc.analysis.cat_pieces import MAX_PIECES_SELECTED, pieces_within
 from optimizer_svc.analysis.extents import is_empty
 from optimizer_svc.analysis.graph_facts import (
     VIEW_OPS,
     GraphFacts,
+    Piece,
     exprs_attr,
     int_attr,
     ints_attr,
@@ -31,14 +34,24 @@ from optimizer_svc.nest import Read
 _INTEGER_DIVISIONS = frozenset({"div", "floor_div", "trunc_div", "mod_floor", "fmod"})
 
 
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A cat whose elements are selected from many pieces at `part`, an index along its axis."""
+
+    value: int
+    part: Expr
+    pieces: tuple[Piece, ...]
+
+
 class ValueLowering:
-    """Lowers values into one nest's body."""
+    """Lowers values into one nest's body; `selections` are the cats of many pieces met there."""
 
     def __init__(self, facts: GraphFacts, stored: Collection[int], bounds: Bounds) -> None:
         self.facts = facts
         self.body = NestBody()
         self.bounds = bounds
         self.origins: dict[tuple[str, int], None] = {}
+        self.selections: list[Selection] = []
         self._stored = stored
         self._known: dict[tuple[int, Index, int | None], int] = {}
         self._rules: dict[str, Callable[[Node, Index, Scope], int]] = {
@@ -135,33 +148,27 @@ class ValueLowering:
         return self.body.index_value(simplify(index[0], scope.bounds), node.types[0].dtype)
 
     def _cat(self, node: Node, index: Index, scope: Scope) -> int:
-        dim = int_attr(node, "dim")
-        pieces: list[tuple[int, Expr, Expr]] = []
-        start = ZERO
-        for value in operands(node):
-            extent = self.facts.types[value].shape[dim]
-            if extent is not ZERO and not self._is_outside(
-                index[dim], start, start + extent, scope
-            ):
-                pieces.append((value, start, start + extent))
-            start = start + extent
+        part = index[int_attr(node, "dim")]
+        exact = simplify(part, scope.bounds)
+        pieces = pieces_within(self.facts.pieces[node.results[0]], exact, scope.bounds)
+        if len(pieces) > MAX_PIECES_SELECTED:
+            self.selections.append(Selection(node.results[0], part, pieces))
         if not pieces:
             return self.body.literal(node.types[0].dtype, 0)
         return self._choose_piece(node, pieces, index, scope)
 
-    def _choose_piece(
-        self, node: Node, pieces: list[tuple[int, Expr, Expr]], index: Index, scope: Scope
-    ) -> int:
+    def _choose_piece(self, node: Node, pieces: Sequence[Piece], index: Index, scope: Scope) -> int:
         dim, dtype = int_attr(node, "dim"), node.types[0].dtype
         part = index[dim]
         result: int | None = None
-        for number, (value, start, limit) in reversed(list(enumerate(pieces))):
+        for number, piece in reversed(list(enumerate(pieces))):
+            start, limit = piece.start, piece.limit
             is_first, is_last = number == 0, result is None
             wanted = (None if is_first else start, None if is_last else limit)
             inner = self._within(part, *wanted, scope)
             inner = Scope(inner.mask, narrowed(inner.bounds, part, start, limit))
             shifted = (*index[:dim], part - start, *index[dim + 1 :])
-            found = self.value(value, shifted, inner)
+            found = self.value(piece.value, shifted, inner)
             if result is None:
                 result = found
             else:
@@ -241,9 +248,6 @@ class ValueLowering:
             assert isinstance(bounds.ranges, dict)  # made by us, so that it can learn symbols
             bounds.ranges[statement.symbol] = found
         return symbol(statement.symbol)
-
-    def _is_outside(self, part: Expr, start: Expr, limit: Expr, scope: Scope) -> bool:
-        return scope.bounds.is_less(part, start) or scope.bounds.is_nonnegative(part - limit)
 
     def _is_below(self, part: Expr, limit: Expr) -> int:
         left, right = self.body.index_value(part), self.body.index_value(limit)

@@ -1,25 +1,28 @@
 """Decides which values lie in memory, where outputs go, and what extern operands look like.
 
-Forced: outputs, reductions, scans, scatters with their bases, and operands of extern nodes that are
-no strided view of something that lies in memory. By cost: values whose recomputation by several
-readers would read or compute too much. A value chosen by cost is a place where loops may be cut,
-not a store: if all its readers end in the kernel that makes it, it stays in a register.
+Forced: outputs, reductions, scans, sorts, scatters with their bases, and operands of extern nodes
+that are no strided view of something that lies in memory. By cost: values whose recomputation by
+several readers would read or compute too much. A value chosen by cost is a place where loops may be
+cut, not a store: if all its readers end in the kernel that makes it, it stays in a register.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from kernelfarm.errors import InternalError
 from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType
+from kernelfarm.ir.prims import CLIENT_OPS
 from kernelfarm.ir.program_ir import BufferKind
 from kernelfarm.ir.symbolic import ONE, Expr, as_expr, symbol
+from optimizer_svc.analysis.cat_pieces import is_many_pieces
 from optimizer_svc.analysis.extents import is_single, likely_elems
 from optimizer_svc.analysis.graph_facts import (
     GATHER_OPS,
     REDUCE_OPS,
     SCAN_OPS,
+    SORT_OPS,
     VIEW_OPS,
     GraphFacts,
     graph_facts,
@@ -33,6 +36,7 @@ from optimizer_svc.analysis.storages import (
     storage_of,
 )
 from optimizer_svc.analysis.strided_views import StridedView, view_between
+from optimizer_svc.analysis.updates import updated_inputs
 from optimizer_svc.analysis.verdicts import Refused
 
 MAX_OPS_RECOMPUTED = 30
@@ -47,7 +51,7 @@ MAX_OPS_EXPANDED = 8
 
 _HEAVY_WORDS = (
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh"
-    " atanh erf erfc sigmoid pow atan2"
+    " atanh erf erfc sigmoid pow atan2 philox"
 )
 _HEAVY = frozenset(_HEAVY_WORDS.split())
 _OPS_OF_ANY_STRIDES = frozenset(
@@ -59,7 +63,18 @@ _OPS_OF_ANY_STRIDES = frozenset(
 Others may rely on a contiguous last axis without checking it (attention kernels do); the captured
 graph had one where a copy stood that Prims do not show.
 """
+_WHOLE_ROWS = REDUCE_OPS | SCAN_OPS | SORT_OPS
+"""Prims of which one element needs many of the operand's."""
 _EXPANDING = GATHER_OPS | {"broadcast_in_dim", "window"}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A slice of a value in memory that a nest of its own stores: along `dim`, from `start` on."""
+
+    whole: int
+    dim: int
+    start: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +82,9 @@ class Materialization:
     """What lies in memory.
 
     `members` are the values that nests compute, in graph order; `operand_views` maps operands of
-    extern nodes; `output_views` has one entry for each output.
+    extern nodes; `output_views` has one entry for each output. Members in `parts` are stored into
+    the memory of another value, which is complete when all its parts are. `notes` tell what was
+    decided, one fact a line.
     """
 
     facts: GraphFacts
@@ -75,6 +92,8 @@ class Materialization:
     members: tuple[int, ...]
     operand_views: Mapping[int, StridedView]
     output_views: tuple[StridedView | Expr | None, ...]
+    parts: Mapping[int, Part] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +110,9 @@ def choose_materialized(graph: Graph) -> Materialization:
     facts = graph_facts(graph)
     storages = given_storages(facts)
     aliases = output_aliases(facts, storages)
+    _place_updates(facts, storages)
     _place_outputs(facts, storages, aliases)
+    _place_copied(facts, storages)
     _place_scatters(facts, storages)
     views = _operand_views(facts, storages)
     _place_costly(facts, storages)
@@ -109,12 +130,35 @@ def choose_materialized(graph: Graph) -> Materialization:
     )
 
 
+def _place_updates(facts: GraphFacts, storages: dict[int, Storage]) -> None:
+    """Gives what updates an input that input's memory."""
+    for value, source in updated_inputs(facts.graph).items():
+        storages[value] = replace(storages[source], value=value)
+
+
+def _place_copied(facts: GraphFacts, storages: dict[int, Storage]) -> None:
+    """Materializes what is copied into an input in the end: nobody may read the old elements then.
+
+    A value that an update may replace in place is no copy of another one (`update_inputs`).
+    """
+    for value in updated_inputs(facts.graph):
+        node = facts.producers[value]
+        if node.op != "convert":
+            continue
+        (copied,) = operands(node)
+        is_copy = facts.types[copied].dtype is facts.types[value].dtype
+        if is_copy and copied not in storages:
+            storages[copied] = temporary_storage(facts, copied)
+
+
 def _place_outputs(
     facts: GraphFacts, storages: dict[int, Storage], aliases: Mapping[int, StridedView]
 ) -> None:
     outputs = zip(facts.graph.outputs, facts.graph.output_types, strict=True)
     for position, (arg, tensor) in enumerate(outputs):
-        if isinstance(arg, Ref) and arg.value in facts.types and position not in aliases:
+        if not isinstance(arg, Ref) or arg.value not in facts.types or arg.value in storages:
+            continue
+        if position not in aliases:
             kind = tensor or facts.types[arg.value]
             storages[arg.value] = storage_of(arg.value, BufferKind.OUTPUT, kind, position)
 
@@ -128,8 +172,9 @@ def _place_scatters(facts: GraphFacts, storages: dict[int, Storage]) -> None:
         if node.op != "scatter":
             continue
         value, base = node.results[0], operands(node)[0]
-        storages.setdefault(value, _temporary(facts, value))
-        storages[base] = storages[value]
+        storages.setdefault(value, temporary_storage(facts, value))
+        if not facts.is_storage(base):  # an input that is updated has its memory already
+            storages[base] = storages[value]
 
 
 def _output_view(
@@ -175,28 +220,29 @@ def _operand_view(
     nearest = value
     while nearest not in storages and facts.is_view(nearest):
         nearest = operands(facts.producers[nearest])[0]
-    source = storages.get(nearest) or _temporary(facts, nearest)
+    source = storages.get(nearest) or temporary_storage(facts, nearest)
     view = view_between(facts, value, source.whole())
     is_usable = not isinstance(view, Refused) and (takes_any or _is_contiguous_inside(view))
     if isinstance(view, Refused) or not (is_usable or nearest == value):
-        source = storages[value] = _temporary(facts, value)
+        source = storages[value] = temporary_storage(facts, value)
         return source.whole()
     storages[nearest] = source
     return view
 
 
-def _temporary(facts: GraphFacts, value: int) -> Storage:
+def temporary_storage(facts: GraphFacts, value: int) -> Storage:
+    """Row-major memory for a value that no output or extern step lays out."""
     tensor = facts.types[value]
     return storage_of(value, BufferKind.TEMPORARY, TensorType(tensor.dtype, tensor.shape))
 
 
 def _place_costly(facts: GraphFacts, storages: dict[int, Storage]) -> None:
-    """Materializes reductions, scans, and what would be recomputed at too high a price."""
+    """Materializes reductions, scans, sorts, and what would be recomputed at too high a price."""
     uses = _uses_through_views(facts)
     hints = {s.name: s.hint for s in facts.graph.symbols if s.hint is not None}
     costs: dict[int, _Cost] = {}
     for node in facts.graph.nodes:
-        if node.op == "extern":
+        if node.op in CLIENT_OPS:
             continue
         value = node.results[0]
         costs[value] = cost = _cost(node, costs, storages, facts)
@@ -204,10 +250,10 @@ def _place_costly(facts: GraphFacts, storages: dict[int, Storage]) -> None:
             _place_expanded(facts, storages, node, costs, hints)
         if value in storages or node.op in VIEW_OPS:
             continue
-        is_forced = node.op in REDUCE_OPS or node.op in SCAN_OPS or cost.ops > MAX_OPS_INLINE
+        is_forced = node.op in _WHOLE_ROWS or cost.ops > MAX_OPS_INLINE
         is_repeated = uses[value] > 1 and _is_costly(cost)
         if is_forced or (is_repeated and not has_sole_reader(facts, value, storages)):
-            storages[value] = _temporary(facts, value)
+            storages[value] = temporary_storage(facts, value)
 
 
 def _is_costly(cost: _Cost) -> bool:
@@ -218,17 +264,21 @@ def _is_costly(cost: _Cost) -> bool:
 def _cost(
     node: Node, costs: Mapping[int, _Cost], storages: Mapping[int, Storage], facts: GraphFacts
 ) -> _Cost:
-    ops, heavy = int(node.op not in VIEW_OPS), int(node.op in _HEAVY)
     reads: set[int] = set()
+    found = [_Cost(0, frozenset(), 0)]
     for value in operands(node):
-        if value in storages:
-            if not is_single(facts.types[value].shape):
-                reads.add(value)
-            continue
-        cost = costs[value]
-        ops, heavy = ops + cost.ops, heavy + cost.heavy
-        reads |= cost.reads
-    return _Cost(ops, frozenset(reads), heavy)
+        if value not in storages:
+            found.append(costs[value])
+            reads |= costs[value].reads
+        elif not is_single(facts.types[value].shape):
+            reads.add(value)
+    # An element of a cat that is stored piece by piece is an element of one piece.
+    total = max if is_many_pieces(facts, node) else sum
+    return _Cost(
+        ops=total(cost.ops for cost in found) + int(node.op not in VIEW_OPS),
+        reads=frozenset(reads),
+        heavy=total(cost.heavy for cost in found) + int(node.op in _HEAVY),
+    )
 
 
 def _place_expanded(
@@ -247,7 +297,7 @@ def _place_expanded(
     before = likely_elems(facts.types[base].shape, hints)
     is_dear = cost.heavy > 0 or cost.ops > MAX_OPS_EXPANDED
     if is_dear and after >= MIN_ELEMS_EXPANDED and after >= 2 * before:
-        storages[base] = _temporary(facts, base)
+        storages[base] = temporary_storage(facts, base)
 
 
 def _uses_through_views(facts: GraphFacts) -> dict[int, int]:

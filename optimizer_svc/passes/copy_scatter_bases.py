@@ -1,7 +1,7 @@
 """Gives every scatter a base that nobody else reads, so that its memory can be updated in place.
 
-A base that a kernel makes for the scatter alone is taken as it is; any other is copied (`convert`
-to the same type).
+A base that a kernel makes for the scatter alone is taken as it is, and so is an input that the
+scatter updates; any other is copied (`convert` to the same type).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from kernelfarm.ir.graph_ir import Graph, Node, Ref, TensorType
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands, outputs_read
+from optimizer_svc.analysis.updates import scatter_chain, updated_inputs
 
 
 def copy_scatter_bases(graph: Graph) -> Graph:
@@ -18,10 +19,12 @@ def copy_scatter_bases(graph: Graph) -> Graph:
         return graph
     facts = graph_facts(graph)
     returned = frozenset(outputs_read(graph))
+    in_place = _in_place(facts)
     fresh = 1 + max([*facts.types, *(i.value for i in graph.inputs)], default=0)
     nodes: list[Node] = []
-    for node in graph.nodes:
-        if node.op == "scatter" and not _is_own(facts, node, returned):
+    for position, node in enumerate(graph.nodes):
+        is_ready = position in in_place or node.op != "scatter"
+        if not (is_ready or _is_own(facts, node, returned)):
             base = operands(node)[0]
             nodes.append(_copy(node, base, facts.types[base], fresh))
             nodes.append(replace(node, args=(Ref(fresh), *node.args[1:])))
@@ -29,6 +32,14 @@ def copy_scatter_bases(graph: Graph) -> Graph:
         else:
             nodes.append(node)
     return replace(graph, nodes=tuple(nodes))
+
+
+def _in_place(facts: GraphFacts) -> frozenset[int]:
+    """Positions of the scatters that lead from an input to what is stored in it."""
+    found: set[int] = set()
+    for value, source in updated_inputs(facts.graph).items():
+        found.update(scatter_chain(facts, value, source) or ())
+    return frozenset(found)
 
 
 def _is_own(facts: GraphFacts, node: Node, returned: frozenset[int]) -> bool:

@@ -6,10 +6,11 @@ is kept with its reason, for the report.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kernelfarm.ir.graph_ir import Node
+from kernelfarm.ir.symbolic import product_of
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.fusion.dependences import Dependences
 from optimizer_svc.fusion.group import Group
@@ -57,6 +58,7 @@ def fuse_nests(chosen: Materialization, nests: tuple[Nest, ...]) -> Fusion:
     """The fused schedule."""
     work = _Fuser(Schedule(chosen, nests))
     work.until_stable(_vertical_pairs)
+    work.gather(_runs_of_parts(work.schedule))
     work.until_stable(_horizontal_pairs)
     work.until_stable(_vertical_pairs)
     schedule = work.schedule
@@ -87,6 +89,14 @@ class _Fuser:
             merged = [self._try(pair) for pair in found]
             if not any(merged):
                 return
+
+    def gather(self, runs: Iterable[Sequence[int]]) -> None:
+        """Merges each run of groups into as few as take them in, from the first on."""
+        for run in runs:
+            first, *rest = run
+            for name in rest:
+                if not self._try((first, name)) and name in self.schedule.groups:
+                    first = name
 
     def standing_refusals(self) -> Iterator[Refusal]:
         """Refusals between groups that are still there, by what these hold in the end."""
@@ -124,11 +134,16 @@ class _Fuser:
         if _is_path_around(schedule.dependences, first, second):
             return Refused("another kernel or extern step lies between them")
         a, b = schedule.groups[first], schedule.groups[second]
-        if a.is_scatter or b.is_scatter:
-            return Refused("a scatter is done only when its kernel is")
-        if len(schedule.memory_values(a) | schedule.memory_values(b)) > MAX_PARAMS:
+        if len(schedule.places(a) | schedule.places(b)) > MAX_PARAMS:
             return Refused(f"more than {MAX_PARAMS} buffers")
+        if _reads_own_parts(schedule, a, b):
+            return Refused("what is stored in parts is read when all of them are stored")
         return merge_groups(self._context, a, b)
+
+
+def _reads_own_parts(schedule: Schedule, a: Group, b: Group) -> bool:
+    wholes = schedule.wholes(a) | schedule.wholes(b)
+    return any(value in wholes for group in (a, b) for value, _ in group.reads)
 
 
 def _is_path_around(dependences: Dependences, first: int, second: int) -> bool:
@@ -145,20 +160,41 @@ def _vertical_pairs(schedule: Schedule) -> Iterator[Pair]:
                 yield name, reader
 
 
+def _runs_of_parts(schedule: Schedule) -> list[list[int]]:
+    """Groups that store parts of one value over equal domains, in order."""
+    found: dict[object, list[int]] = {}
+    for name, group in sorted(schedule.groups.items(), key=lambda item: item[1].position):
+        for whole in sorted(schedule.wholes(group)):
+            found.setdefault((whole, group.size()), []).append(name)
+    return list(found.values())
+
+
 def _horizontal_pairs(schedule: Schedule) -> Iterator[Pair]:
-    """Independent groups that read one tensor, and those of one domain that lie close together."""
+    """Independent groups that read one tensor, and those of one domain that lie close together.
+
+    What is done once for each row of a reduction has the domain of its rows.
+    """
     by_read: dict[int, list[int]] = {}
     by_domain: dict[object, list[int]] = {}
     for name, group in sorted(schedule.groups.items(), key=lambda item: item[1].position):
         for value in dict.fromkeys(value for value, _ in group.reads):
             by_read.setdefault(value, []).append(name)
-        by_domain.setdefault(group.size(), []).append(name)
+        for size in dict.fromkeys((group.size(), product_of([a.extent for a in group.outer]))):
+            by_domain.setdefault(size, []).append(name)
     for names in by_read.values():
-        yield from (pair for pair in _near(names) if _is_independent(schedule, pair))
+        for pair in _near(names):
+            if _is_independent(schedule, pair) and not _fills_early(schedule, pair):
+                yield pair
     for names in by_domain.values():
         for pair in _near(names):
             if _is_independent(schedule, pair) and _is_worth_merging(schedule, pair):
                 yield pair
+
+
+def _fills_early(schedule: Schedule, pair: Pair) -> bool:
+    """True if large memory would be in use from the time on when some other kernel needs to run."""
+    first, second = (schedule.wholes(schedule.groups[name]) for name in pair)
+    return sum(schedule.size_bytes(whole) for whole in first ^ second) > MAX_UNRELATED_BYTES
 
 
 def _near(names: list[int]) -> Iterator[Pair]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from kernelfarm.dtypes import DType
 from kernelfarm.errors import InternalError
 from kernelfarm.ir.graph_ir import Node
-from kernelfarm.ir.loop_ir import Axis, Reduce, Scan, StoreMode
+from kernelfarm.ir.loop_ir import Axis, Reduce, Scan, Sort, StoreMode
 from kernelfarm.ir.scalar_types import scan_result_dtype
 from kernelfarm.ir.simplify import Bounds, Range
 from kernelfarm.ir.symbolic import ONE, ZERO, Expr, symbol
@@ -12,18 +15,20 @@ from optimizer_svc.analysis.extents import is_empty
 from optimizer_svc.analysis.graph_facts import (
     REDUCE_OPS,
     SCAN_OPS,
+    SORT_OPS,
     int_attr,
     ints_attr,
     operands,
 )
 from optimizer_svc.analysis.index_maps import Index
-from optimizer_svc.lowering.lower_value import ValueLowering
+from optimizer_svc.lowering.lower_value import Selection, ValueLowering
 from optimizer_svc.lowering.nest_body import NestBody
 from optimizer_svc.nest import Nest
 from optimizer_svc.passes.choose_materialized import Materialization
 
 SCANNED = "r0"
-"""The axis of a nest along which a scan runs."""
+"""The axis of a nest along which a scan or sort runs."""
+_RUNNING = SCAN_OPS | SORT_OPS
 _IDENTITIES: dict[str, float] = {"sum": 0, "prod": 1, "any": 0, "all": 1}
 
 
@@ -31,43 +36,67 @@ def lower_nests(chosen: Materialization) -> tuple[Nest, ...]:
     """One nest for each member, in graph order; values without elements have none."""
     facts = chosen.facts
     wanted = (v for v in chosen.members if not is_empty(facts.types[v].shape))
-    return tuple(_lowered(chosen, value) for value in wanted)
+    return tuple(lowered(chosen, value).nest for value in wanted)
 
 
-def _lowered(chosen: Materialization, value: int) -> Nest:
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """The nest of a value, and the cats of many pieces that it selects from, with its ranges."""
+
+    nest: Nest
+    selections: tuple[Selection, ...]
+    bounds: Bounds
+
+
+def lowered(chosen: Materialization, value: int) -> Lowered:
+    """The nest that computes a member and stores it."""
     node = chosen.facts.producers[value]
     if node.op == "scatter":
         return _scattered(chosen, node)
-    storage = chosen.storages[value]
-    scanned = int_attr(node, "dim") if node.op in SCAN_OPS else None
-    axes: list[Axis] = []
-    index: list[Expr] = []
-    for number, extent in enumerate(storage.shape):
-        stride = storage.strides[number]
-        if number == scanned and extent is not ONE:
-            index.append(symbol(SCANNED))
-            continue
-        if extent is ONE or stride is ZERO:  # elements that share their place are stored once
-            index.append(ZERO)
-            continue
-        axis = Axis(f"x{len(axes)}", extent)
-        axes.append(axis)
-        index.append(symbol(axis.name))
+    axes, index = _domain(chosen, value)
     reduction = _reduction_axes(chosen, node)
     lowering = ValueLowering(
         chosen.facts, chosen.storages, _bounds(chosen.facts.bounds, (*axes, *reduction))
     )
-    result = _result(lowering, node, tuple(index), reduction)
-    return Nest(
+    result = _result(lowering, node, index, reduction)
+    nest = Nest(
         value=value,
         dtype=node.types[0].dtype,
-        axes=tuple(axes),
-        index=tuple(index),
+        axes=axes,
+        index=_stored_index(chosen, value, index),
         reduction=reduction,
         body=tuple(lowering.body.statements),
         result=result,
         origins=tuple(lowering.origins),
     )
+    return Lowered(nest, tuple(lowering.selections), lowering.bounds)
+
+
+def _domain(chosen: Materialization, value: int) -> tuple[tuple[Axis, ...], Index]:
+    """The axes of a value's nest, and the index over them in the value's own shape."""
+    node, strides = chosen.facts.producers[value], chosen.storages[value].strides
+    scanned = int_attr(node, "dim") if node.op in _RUNNING else None
+    axes: list[Axis] = []
+    index: list[Expr] = []
+    for number, extent in enumerate(chosen.facts.types[value].shape):
+        if number == scanned and extent is not ONE:
+            index.append(symbol(SCANNED))
+            continue
+        if extent is ONE or strides[number] is ZERO:  # elements that share their place: one store
+            index.append(ZERO)
+            continue
+        axis = Axis(f"x{len(axes)}", extent)
+        axes.append(axis)
+        index.append(symbol(axis.name))
+    return tuple(axes), tuple(index)
+
+
+def _stored_index(chosen: Materialization, value: int, index: Index) -> Index:
+    """Where an element of a value is stored: a part lies inside another value."""
+    part = chosen.parts.get(value)
+    if part is None:
+        return index
+    return (*index[: part.dim], index[part.dim] + part.start, *index[part.dim + 1 :])
 
 
 def _bounds(sizes: Bounds, axes: tuple[Axis, ...]) -> Bounds:
@@ -78,7 +107,7 @@ def _bounds(sizes: Bounds, axes: tuple[Axis, ...]) -> Bounds:
 
 
 def _reduction_axes(chosen: Materialization, node: Node) -> tuple[Axis, ...]:
-    if node.op in SCAN_OPS:
+    if node.op in _RUNNING:
         extent = node.types[0].shape[int_attr(node, "dim")]
         return () if extent is ONE else (Axis(SCANNED, extent),)
     if node.op not in REDUCE_OPS:
@@ -95,6 +124,9 @@ def _result(lowering: ValueLowering, node: Node, index: Index, reduction: tuple[
     if node.op in SCAN_OPS:
         lowering.note(node)
         return _scan(lowering, node, index, reduction)
+    if node.op in SORT_OPS:
+        lowering.note(node)
+        return _sort(lowering, node, index, reduction)
     if node.op in REDUCE_OPS:
         lowering.note(node)
         return _reduce(lowering, node, index, reduction)
@@ -142,7 +174,16 @@ def _scan(lowering: ValueLowering, node: Node, index: Index, reduction: tuple[Ax
     return body.convert(scanned, dtype)
 
 
-def _scattered(chosen: Materialization, node: Node) -> Nest:
+def _sort(lowering: ValueLowering, node: Node, index: Index, reduction: tuple[Axis, ...]) -> int:
+    body = lowering.body
+    if not reduction:
+        return body.literal(DType.I64, 0)
+    element = lowering.value(operands(node)[0], index, lowering.everywhere())
+    wide = body.convert(element, body.dtypes[element].compute_dtype)
+    return body.add(Sort(wide, bool(node.attr("descending"))), DType.I64)
+
+
+def _scattered(chosen: Materialization, node: Node) -> Lowered:
     """The updates of a scatter; the base has been written to the value's memory before."""
     updates = operands(node)[-1]
     facts, value = chosen.facts, node.results[0]
@@ -159,7 +200,7 @@ def _scattered(chosen: Materialization, node: Node) -> Nest:
     lowering.note(node)
     index = lowering.scattered_index(node, tuple(at))
     result = lowering.value(updates, tuple(at), lowering.everywhere())
-    return Nest(
+    nest = Nest(
         value=value,
         dtype=node.types[0].dtype,
         axes=tuple(axes),
@@ -170,3 +211,4 @@ def _scattered(chosen: Materialization, node: Node) -> Nest:
         origins=tuple(lowering.origins),
         scatter=StoreMode(node.attr("mode")),
     )
+    return Lowered(nest, tuple(lowering.selections), lowering.bounds)

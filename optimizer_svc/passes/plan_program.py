@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelfarm.errors import InvalidGraphError
-from kernelfarm.ir.graph_ir import Constant, Graph, Node, TensorType
+from kernelfarm.ir.graph_ir import Constant, Graph, Node, TensorType, seed_index, seed_nodes
 from kernelfarm.ir.program_ir import (
     Buffer,
     BufferKind,
+    DrawSeeds,
     ExternCall,
     Launch,
     Output,
@@ -38,6 +39,7 @@ def plan_program(chosen: Materialization, built: BuiltSteps, target: TargetFacts
     """
     writer = _PlanWriter(chosen)
     steps = tuple(writer.step(number, step) for number, step in enumerate(built.steps))
+    steps = (*writer.draws(), *steps)
     outputs = tuple(writer.output(output) for output in chosen.output_views)
     buffers, arena_bytes = writer.buffers()
     plan = Plan(
@@ -88,6 +90,8 @@ class _PlanWriter:
         self._last: dict[int, int] = {}
         self._counts = {BufferKind.TEMPORARY: 0, BufferKind.EXTERN: 0}
         views = (*chosen.operand_views.values(), *chosen.output_views)
+        given = [i for i in chosen.facts.graph.inputs if not isinstance(i.kind, Constant)]
+        self._inputs = [source.value for source in given]
         self._viewed = {view.source for view in views if isinstance(view, StridedView)}
 
     def step(self, number: int, step: KernelUse | Node) -> Step:
@@ -104,6 +108,12 @@ class _PlanWriter:
             results=tuple(self._result(value, number) for value in step.results),
             is_contraction=step.attr("is_contraction") is True,
         )
+
+    def draws(self) -> tuple[DrawSeeds, ...]:
+        """The step that draws the seeds that are in use, if there are any: before all others."""
+        drawn = sorted(seed_nodes(self._chosen.facts.graph), key=seed_index)
+        used = [self._buffers[n.results[0]] for n in drawn if n.results[0] in self._buffers]
+        return (DrawSeeds(tuple(buffer.name for buffer in used)),) if used else ()
 
     def output(self, output: StridedView | Expr | None) -> Output:
         """One output of the plan."""
@@ -145,13 +155,18 @@ class _PlanWriter:
 
     def _used(self, value: int, number: int | None) -> str:
         """The name of a value's buffer, which is in use at a step (None: by an output)."""
-        value = self._chosen.storages[value].value  # a scatter shares its base's memory
+        value = self._memory_of(value)
         if value not in self._buffers:
             self._buffers[value] = self._new_buffer(value)
         if number is not None:
             self._first.setdefault(value, number)
             self._last[value] = number
         return self._buffers[value].name
+
+    def _memory_of(self, value: int) -> int:
+        """The value that names the memory: a scatter shares its base's, an update its input's."""
+        storage = self._chosen.storages[value]
+        return self._inputs[storage.position] if storage.kind is BufferKind.INPUT else storage.value
 
     def _new_buffer(self, value: int) -> Buffer:
         storage = self._chosen.storages[value]

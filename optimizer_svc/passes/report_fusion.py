@@ -7,17 +7,24 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from kernelfarm.ir.graph_ir import Graph
-from kernelfarm.ir.program_ir import ExternCall, Launch, Program
+from kernelfarm.ir.program_ir import DrawSeeds, ExternCall, Launch, Program
 from optimizer_svc.fusion.group import Group
+from optimizer_svc.passes.build_kernels import BuiltSteps
+from optimizer_svc.passes.choose_materialized import Materialization
 from optimizer_svc.passes.fuse_nests import Fusion
 
 
-def report_fusion(graph: Graph, fusion: Fusion, program: Program) -> str:
-    """The report, one fact a line: counts, steps with their captured nodes, what is not fused."""
+def report_fusion(
+    chosen: Materialization, fusion: Fusion, built: BuiltSteps, program: Program
+) -> str:
+    """The report, one fact a line: counts, kernels, steps with their nodes, what is not fused."""
+    graph = chosen.facts.graph
     return "\n".join(
         (
             *_counts(fusion, program),
             *_launches(program),
+            *chosen.notes,
+            *built.notes,
             *_steps(graph, fusion, program),
             *_refusals(fusion, program),
         )
@@ -42,15 +49,25 @@ def _launches(program: Program) -> Iterator[str]:
 
 
 def _steps(graph: Graph, fusion: Fusion, program: Program) -> Iterator[str]:
-    for number, (made_of, step) in enumerate(zip(fusion.steps, program.plan.steps, strict=True)):
+    for step in program.plan.steps[: _drawn(program)]:
+        if isinstance(step, DrawSeeds):
+            yield f"seeds: {len(step.buffers)}, drawn by the framework's generator"
+    first = _drawn(program)
+    planned = zip(fusion.steps, program.plan.steps[first:], strict=True)
+    for number, (made_of, step) in enumerate(planned, first):
         if isinstance(step, ExternCall):
             yield f"step {number}: extern {step.op} (node {step.node})"
-        elif isinstance(made_of, Group):
+        elif isinstance(made_of, Group) and isinstance(step, Launch):
             origins = (origin for member in made_of.members for origin in member.nest.origins)
             # Numbers that several operators share would name them all.
             nodes = sorted({node for op, node in origins if op != "full"})
             texts = ", ".join(_captured(graph, node) for node in nodes)
             yield f"step {number}: kernel {program.plan.kernel_names[step.kernel]}: {texts}"
+
+
+def _drawn(program: Program) -> int:
+    """How many steps of the plan come before those that were scheduled: seeds are drawn first."""
+    return sum(isinstance(step, DrawSeeds) for step in program.plan.steps)
 
 
 def _captured(graph: Graph, node: int) -> str:
@@ -62,7 +79,7 @@ def _refusals(fusion: Fusion, program: Program) -> Iterator[str]:
     """Why two kernels are two: pairs that were tried, and all that follow each other."""
     numbers = {
         min(step.placements): number
-        for number, step in enumerate(fusion.steps)
+        for number, step in enumerate(fusion.steps, _drawn(program))
         if isinstance(step, Group)
     }
     reasons: dict[tuple[int, int], str] = {}

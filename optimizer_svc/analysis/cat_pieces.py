@@ -1,0 +1,38 @@
+"""The pieces of a `cat`: where each begins, which of them an index may fall into, how many matter.
+
+A cat of few pieces is a choice that its reader makes for each element: `where(i < n, a, b)`. Each
+element then pays for every piece, and so does the code; a cat of many pieces is written piece by
+piece instead (`store_cats`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from kernelfarm.ir.graph_ir import Node
+from kernelfarm.ir.simplify import Bounds
+from kernelfarm.ir.symbolic import Expr
+from optimizer_svc.analysis.graph_facts import GraphFacts, Piece
+
+MAX_PIECES_SELECTED = 8
+"""Pieces that a reader selects from; Inductor's `max_pointwise_cat_inputs` is 8 too."""
+
+
+def is_many_pieces(facts: GraphFacts, node: Node) -> bool:
+    """True for a cat of more pieces than a reader should select from."""
+    return node.op == "cat" and len(facts.pieces[node.results[0]]) > MAX_PIECES_SELECTED
+
+
+def pieces_within(pieces: Sequence[Piece], part: Expr, bounds: Bounds) -> tuple[Piece, ...]:
+    """The pieces that an index along the axis may fall into; others are proven to be outside."""
+
+    def is_before(piece: Piece) -> bool:
+        return bounds.is_less(part, piece.start)
+
+    def is_not_behind(piece: Piece) -> bool:
+        return not bounds.is_nonnegative(part - piece.limit)
+
+    # Pieces are in order: an index before one is before all that follow.
+    first = bisect_left(pieces, True, key=is_not_behind)
+    return tuple(pieces[first : bisect_left(pieces, True, lo=first, key=is_before)])

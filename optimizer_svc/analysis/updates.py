@@ -1,0 +1,156 @@
+"""Inputs whose memory an output takes over, and when kernels may write it in place.
+
+Whoever reads the old elements must do so before they are gone. Kernels recompute pointwise chains
+from what they read, so every node counts as a reader to which such a chain leads from the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kernelfarm.ir.graph_ir import Graph, Ref
+from kernelfarm.ir.prims import CLIENT_OPS, SCALAR_OPS
+from optimizer_svc.analysis.graph_facts import (
+    REDUCE_OPS,
+    SCAN_OPS,
+    SORT_OPS,
+    GraphFacts,
+    operands,
+    outputs_read,
+)
+
+_IN_MEMORY = REDUCE_OPS | SCAN_OPS | SORT_OPS | CLIENT_OPS | {"scatter"}
+"""What lies in memory whatever the schedule: nobody behind it reads its operands again."""
+
+
+def updated_inputs(graph: Graph) -> dict[int, int]:
+    """For each value that is stored in an input, that input's value.
+
+    Opaque values are left out: no kernel can store them, the client does.
+    """
+    found = {}
+    for update in graph.updates:
+        output, kind = graph.outputs[update.output], graph.output_types[update.output]
+        is_opaque = kind is not None and kind.dtype.is_opaque
+        if isinstance(output, Ref) and not is_opaque:
+            found[output.value] = graph.inputs[update.input].value
+    return found
+
+
+def scatter_chain(facts: GraphFacts, value: int, source: int) -> tuple[int, ...] | None:
+    """Positions of the scatters that turn an input into a value, first one first.
+
+    None unless each of them updates what the one before it left, and nobody else reads that.
+    """
+    chain: list[int] = []
+    while value != source:
+        node = facts.producers.get(value)
+        if node is None or node.op != "scatter":
+            return None
+        if chain and len(facts.consumers[value]) > 1:
+            return None
+        chain.append(facts.positions[value])
+        value = operands(node)[0]
+    return tuple(reversed(chain)) or None
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """Positions of the nodes that write an input, in order, and of those that read its elements."""
+
+    writers: tuple[int, ...]
+    readers: frozenset[int]
+
+
+class InPlaceWrites:
+    """Which values may be computed in the memory of the inputs that they update.
+
+    Values are asked for one after the other; what was granted holds for those that follow.
+    """
+
+    def __init__(self, facts: GraphFacts) -> None:
+        self._facts = facts
+        self._returned = frozenset(outputs_read(facts.graph))
+        self._before: dict[int, set[int]] = {}  # reader of old elements -> writers after it
+
+    def granted(self, value: int, source: int) -> bool:
+        """True if the value may be written over the input `source`, whose elements it replaces."""
+        write = self._write(value, source)
+        if write is None or self._leads_to_readers(write):
+            return False
+        for reader in write.readers:
+            self._before.setdefault(reader, set()).add(write.writers[0])
+        return True
+
+    def _write(self, value: int, source: int) -> _Write | None:
+        facts = self._facts
+        if facts.is_storage(value):
+            return None
+        writers = scatter_chain(facts, value, source)
+        if writers is None:
+            is_scatter = facts.producers[value].op == "scatter"
+            if is_scatter or not reads_own_elements(facts, value, source):
+                return None
+            writers = (facts.positions[value],)
+            return _Write(writers, frozenset(self._readers(value, source, ())) - {writers[0]})
+        readers = frozenset(self._readers(value, source, writers))
+        return None if readers.intersection(writers) else _Write(writers, readers)
+
+    def _readers(self, value: int, source: int, chain: tuple[int, ...]) -> Iterator[int]:
+        facts = self._facts
+        seen = {source}
+        pending = [source]
+        while pending:
+            read = pending.pop()
+            for position in facts.consumers.get(read, ()):
+                node = facts.graph.nodes[position]
+                if position in chain and read not in operands(node)[1:]:
+                    continue  # it updates the memory of its base without reading it
+                yield position
+                made = node.results[0] if node.results else None
+                if made is None or made in seen or node.op in _IN_MEMORY:
+                    continue
+                seen.add(made)
+                if made != value and made not in self._returned:
+                    pending.append(made)
+
+    def _leads_to_readers(self, write: _Write) -> bool:
+        """True if a reader of the old elements needs, or must wait for, what replaces them."""
+        facts = self._facts
+        seen: set[int] = set()
+        pending = [write.writers[0]]
+        while pending:
+            position = pending.pop()
+            if position in seen:
+                continue
+            seen.add(position)
+            if position in write.readers:
+                return True
+            for made in facts.graph.nodes[position].results:
+                pending.extend(facts.consumers.get(made, ()))
+            pending.extend(self._before.get(position, ()))
+        return False
+
+
+def reads_own_elements(facts: GraphFacts, value: int, source: int) -> bool:
+    """True if each element of a value depends on no other element of the input than its own.
+
+    That is so if only pointwise prims lead from the input to the value, up to what lies in memory.
+    """
+    seen: set[tuple[int, bool]] = set()
+    pending = [(value, True)]
+    while pending:
+        state = pending.pop()
+        if state in seen:
+            continue
+        seen.add(state)
+        current, is_own = state
+        if current == source and not is_own:
+            return False
+        node = facts.producers.get(current)
+        if node is None or (node.op in _IN_MEMORY and current != value):
+            continue
+        is_pointwise = node.op in SCALAR_OPS
+        pending.extend((operand, is_own and is_pointwise) for operand in operands(node))
+    return True

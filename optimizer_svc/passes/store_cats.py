@@ -1,0 +1,237 @@
+"""Lets a cat of many pieces be stored piece by piece into one piece of memory.
+
+A value that selects from many pieces is cut along the axis that counts them: it becomes a cat of
+slices of itself, each with a nest of its own. In each nest only one piece is left of every cat, so
+that what a kernel makes is stored where it belongs, and pointwise work behind the cat is done on
+the way. A cat that its reader cannot be cut for (a reduction over its axis, say) is put in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from kernelfarm.ir.graph_ir import Constant, Node, TensorType
+from kernelfarm.ir.program_ir import BufferKind
+from kernelfarm.ir.symbolic import ONE, ZERO, Expr
+from optimizer_svc.analysis.cat_cuts import Cuts, cuts_for, evened, united
+from optimizer_svc.analysis.cat_pieces import MAX_PIECES_SELECTED, is_many_pieces
+from optimizer_svc.analysis.extents import is_empty
+from optimizer_svc.analysis.graph_facts import (
+    REDUCE_OPS,
+    SCAN_OPS,
+    SORT_OPS,
+    GraphFacts,
+    graph_facts,
+    operands,
+    references,
+)
+from optimizer_svc.analysis.verdicts import Refused
+from optimizer_svc.passes.choose_materialized import Materialization, Part, temporary_storage
+from optimizer_svc.passes.lower_nests import Lowered, lowered
+
+_UNCUT = REDUCE_OPS | SCAN_OPS | SORT_OPS | {"scatter"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What becomes of one member: where it is cut, and which cats are put in memory, and why."""
+
+    cuts: Cuts | None
+    placed: tuple[tuple[int, str], ...]
+
+
+def store_cats(chosen: Materialization) -> Materialization:
+    """The choice in which no nest selects from more than a few pieces."""
+    cats = [node for node in chosen.facts.graph.nodes if node.op == "cat"]
+    if not cats:
+        return chosen
+    reasons: dict[int, str] = {}
+    plans: dict[int, _Plan] = {}
+    if any(is_many_pieces(chosen.facts, node) for node in cats):
+        chosen, plans, reasons = _settled(chosen)
+    notes = tuple(dict.fromkeys(_notes(chosen, cats, plans, reasons)))
+    cuts = {value: plan.cuts for value, plan in plans.items() if plan.cuts is not None}
+    return replace(_Cutter(chosen, cuts).result(), notes=notes)
+
+
+def _settled(
+    chosen: Materialization,
+) -> tuple[Materialization, dict[int, _Plan], dict[int, str]]:
+    """Puts cats in memory until every reader of those that are left can be cut."""
+    reasons: dict[int, str] = {}
+    while True:
+        made = _made(chosen)
+        plans = {value: _planned(chosen, value, made) for value in _readers_of_many(chosen)}
+        placed = dict(item for plan in plans.values() for item in plan.placed)
+        if not placed:
+            return chosen, plans, reasons
+        reasons.update(placed)
+        facts = chosen.facts
+        storages = {value: temporary_storage(facts, value) for value in placed}
+        members = sorted((*chosen.members, *placed), key=lambda v: facts.positions[v])
+        chosen = replace(chosen, storages={**chosen.storages, **storages}, members=tuple(members))
+
+
+def _readers_of_many(chosen: Materialization) -> Iterator[int]:
+    """Members whose nests would select from many pieces."""
+    facts, stored = chosen.facts, chosen.storages
+    members = set(chosen.members)
+    holding: set[int] = set()
+    for node in facts.graph.nodes:
+        inlined = (value for value in operands(node) if value not in stored)
+        if is_many_pieces(facts, node) or not holding.isdisjoint(inlined):
+            holding.update(node.results)
+            if node.results[0] in members and not is_empty(node.types[0].shape):
+                yield node.results[0]
+
+
+def _planned(chosen: Materialization, value: int, made: Collection[int]) -> _Plan:
+    found = lowered(chosen, value)
+    refusal = _whole(chosen, value)
+    cuts: Cuts | None = None
+    placed: dict[int, str] = {}
+    for selection in found.selections:
+        here = refusal or cuts_for(found.nest, selection, found.bounds)
+        joined = here if cuts is None or isinstance(here, Refused) else united(cuts, here)
+        if not isinstance(joined, Refused):
+            cuts = joined
+        elif selection.value != value:
+            placed.setdefault(selection.value, joined.reason)
+    if placed or cuts is None:
+        return _Plan(None, tuple(placed.items()))
+    even = evened(cuts, chosen.facts.types[value].shape[cuts.dim])
+    return _Plan(cuts if _splits_rows(found, even, made) else even, ())
+
+
+def _splits_rows(found: Lowered, cuts: Cuts, made: Collection[int]) -> bool:
+    """True if equal parts would cut what a kernel makes, which could store it where it belongs."""
+    pieces = (piece for selection in found.selections for piece in selection.pieces)
+    whole = (piece for piece in pieces if piece.value in made)
+    return any(piece.limit - piece.start is not cuts.places[0] for piece in whole)
+
+
+def _made(chosen: Materialization) -> frozenset[int]:
+    """Values that kernels make, and those that are computed from them in place."""
+    stored, found = chosen.storages, set(chosen.members)
+    for node in chosen.facts.graph.nodes:
+        if node.op != "extern" and not found.isdisjoint(operands(node)):
+            found.update(value for value in node.results if value not in stored)
+    return frozenset(found)
+
+
+def _whole(chosen: Materialization, value: int) -> Refused | None:
+    """Why a member has to be computed by one nest."""
+    facts, storage = chosen.facts, chosen.storages[value]
+    op = facts.producers[value].op
+    if op in _UNCUT:
+        return Refused(f"its reader is a {op}")
+    if storage.kind is BufferKind.INPUT and facts.consumers.get(_input_at(facts, storage.position)):
+        # Each part would have to wait for all readers of the old elements, other parts too.
+        return Refused("its reader updates an input that is read")
+    return None
+
+
+def _input_at(facts: GraphFacts, position: int) -> int:
+    """The value of the input at a position among those that are no constants."""
+    given = [i.value for i in facts.graph.inputs if not isinstance(i.kind, Constant)]
+    return given[position]
+
+
+class _Cutter:
+    """Writes the graph in which members that are cut are cats of their parts."""
+
+    def __init__(self, chosen: Materialization, cuts: dict[int, Cuts]) -> None:
+        self._chosen = chosen
+        self._cuts = cuts
+        self._nodes: list[Node] = []
+        self._parts: dict[int, Part] = {}
+        facts = chosen.facts
+        self._next = 1 + max([*facts.types, *(i.value for i in facts.graph.inputs)], default=0)
+
+    def result(self) -> Materialization:
+        """The choice with parts as members."""
+        chosen = self._chosen
+        if not self._cuts:
+            return chosen
+        for node in chosen.facts.graph.nodes:
+            cuts = self._cuts.get(node.results[0]) if node.results else None
+            if cuts is None:
+                self._nodes.append(node)
+            else:
+                self._cut(node, cuts)
+        facts = graph_facts(replace(chosen.facts.graph, nodes=tuple(self._nodes)))
+        storages = {part: chosen.storages[at.whole] for part, at in self._parts.items()}
+        members = [value for value in (*chosen.members, *self._parts) if value not in self._cuts]
+        return replace(
+            chosen,
+            facts=facts,
+            storages={**chosen.storages, **storages},
+            members=tuple(sorted(members, key=lambda v: facts.positions[v])),
+            parts=self._parts,
+        )
+
+    def _cut(self, node: Node, cuts: Cuts) -> None:
+        """The node under another name, its slices, and their cat under the old name."""
+        (whole,), (kind,) = node.results, node.types
+        inner = self._fresh()
+        self._nodes.append(replace(node, results=(inner,)))
+        parts = []
+        for start, limit in pairwise((ZERO, *cuts.places, kind.shape[cuts.dim])):
+            if start is limit:
+                continue
+            part = self._fresh()
+            parts.append(part)
+            self._parts[part] = Part(whole, cuts.dim, start)
+            self._nodes.append(_slice(node, kind, (inner, part), (cuts.dim, start, limit)))
+        self._nodes.append(
+            replace(node, op="cat", args=references(tuple(parts)), attrs=(("dim", cuts.dim),))
+        )
+
+    def _fresh(self) -> int:
+        self._next += 1
+        return self._next - 1
+
+
+def _slice(
+    node: Node, kind: TensorType, values: tuple[int, int], span: tuple[int, Expr, Expr]
+) -> Node:
+    """The slice of a value (values[0]) from `start` up to `limit` along an axis."""
+    dim, start, limit = span
+    before, after = kind.shape[:dim], kind.shape[dim + 1 :]
+    attrs = (
+        ("limits", (*before, limit, *after)),
+        ("starts", (*(ZERO for _ in before), start, *(ZERO for _ in after))),
+        ("steps", (ONE,) * len(kind.shape)),
+    )
+    types = (TensorType(kind.dtype, (*before, limit - start, *after)),)
+    return Node(
+        "slice", references(values[:1]), attrs, values[1:], types, node.origins, node.location
+    )
+
+
+def _notes(
+    chosen: Materialization, cats: list[Node], plans: dict[int, _Plan], reasons: dict[int, str]
+) -> Iterator[str]:
+    """How each cat is made, and why."""
+    readers = {v: plan.cuts for v, plan in plans.items() if plan.cuts is not None}
+    for node in cats:
+        value = node.results[0]
+        count = len(chosen.facts.pieces[value])
+        what = f"cat of {count} pieces ({_captured(node)})"
+        if count <= MAX_PIECES_SELECTED:
+            yield f"{what}: selected where it is read: at most {MAX_PIECES_SELECTED} pieces"
+        elif value in reasons:
+            yield f"{what}: stored piece by piece into memory of its own: {reasons[value]}"
+        elif value in readers:
+            yield f"{what}: stored piece by piece: more than {MAX_PIECES_SELECTED} pieces"
+        else:
+            yield (
+                f"{what}: its readers are stored piece by piece:"
+                f" more than {MAX_PIECES_SELECTED} pieces"
+            )
+
+
+def _captured(node: Node) -> str:
+    return ", ".join(f"node {number}" for number in node.origins) or "no captured node"

@@ -1,0 +1,15 @@
+"""What optimizes here: a digest over the room's code and what it shares with other rooms."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import optimizer_svc
+from kernelfarm import ir, targets
+from kernelfarm.service.fingerprint import fingerprint_of_packages
+
+
+@lru_cache(maxsize=1)
+def toolchain() -> str:
+    """`optimizer@fingerprint`, read once in a process."""
+    return f"optimizer@{fingerprint_of_packages(optimizer_svc, ir, targets)}"
