@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from codegen_svc.backends.contract import Backend
 from kernelfarm.cache import Variant
+from kernelfarm.cache.tags import artifact_tag, driver_tag, toolchain_tag
 from kernelfarm.errors import InternalError
 from kernelfarm.ir.artifact import BuiltKernel
+from kernelfarm.ir.guards import FactAtom, FactSubject
 from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.signing import BlobRef
 from kernelfarm.targets import TargetFacts
-from kernelfarm.wire import artifact_to_proto, digests_of
+from kernelfarm.wire import artifact_to_proto, binary_digest
+
+if TYPE_CHECKING:  # generated code stays behind its fence: here it is only a type
+    from kernelfarm.v1.artifact_pb2 import Artifact as ArtifactMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +30,19 @@ class BuildResult:
     blobs: dict[bytes, bytes]
 
 
+_toolchains: WeakKeyDictionary[Backend, str] = WeakKeyDictionary()
+
+
 def toolchain_of(backend: Backend) -> str:
-    """How artifacts name what made them: `backend@fingerprint`.
+    """How artifacts name what made them: `backend@fingerprint`, read once in a process.
 
     Raises:
         UnavailableError: a required tool is missing.
     """
-    return f"{backend.vendor}@{backend.fingerprint()}"
+    known = _toolchains.get(backend)
+    if known is None:
+        known = _toolchains[backend] = f"{backend.vendor}@{backend.fingerprint()}"
+    return known
 
 
 def build_kernel(
@@ -51,9 +65,29 @@ def build_kernel(
     for variant in built:
         message, contents = artifact_to_proto(variant, key, target.name, toolchain, cost_ms)
         blobs.update(contents)
-        digests = tuple(dict.fromkeys(digests_of(message)))
-        variants.append(Variant(message.SerializeToString(deterministic=True), digests))
+        variants.append(_variant(message, variant, toolchain, target))
     return BuildResult(tuple(variants), blobs)
+
+
+def _variant(
+    message: ArtifactMessage, built: BuiltKernel, toolchain: str, target: TargetFacts
+) -> Variant:
+    """What is published: a variant's guard on its launch is a guard of the entry too."""
+    named = {stage.blob.sha256: stage.blob.size_bytes for stage in message.stages}
+    return Variant(
+        content=message.SerializeToString(deterministic=True),
+        blobs=tuple(BlobRef(sha256, size_bytes) for sha256, size_bytes in named.items()),
+        guard=tuple(
+            FactAtom(FactSubject(atom.subject.value), atom.name, atom.op, atom.operand)
+            for atom in built.guard
+        ),
+        tags=(
+            toolchain_tag(toolchain),
+            driver_tag(target.vendor),
+            artifact_tag(binary_digest(message)),
+        ),
+        cost_ms=message.cost_ms,
+    )
 
 
 def _check(built: tuple[BuiltKernel, ...], kernel: Kernel, target: TargetFacts) -> None:

@@ -10,12 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
 
 from codegen_svc.celery_app import JobQueue, QueuedJob
+from codegen_svc.fair_turns import FairTurns
 from codegen_svc.settings import CodegenSettings
-from kernelfarm.cache import KernelCache, Lease
+from kernelfarm.cache import KernelCache, Lease, StoredVariant
+from kernelfarm.cache.end_task import end_task
+from kernelfarm.cache.names import tenant_of
 from kernelfarm.errors import (
+    CompilesQuotaError,
     FarmFullError,
     KernelRejectedError,
     UnavailableError,
@@ -24,10 +30,17 @@ from kernelfarm.errors import (
 )
 from kernelfarm.service.logs import get_logger
 
+# A worker's death, two invalidations and a lost cache in one flight are rare enough together.
+_MAX_JOBS_OF_A_FLIGHT = 8
+_COUNT_WORKERS_S = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class KernelJob:
-    """One kernel to find or build: `job` is what the worker will read."""
+    """One kernel to find or build: `job` is what the worker will read.
+
+    It is looked for and published in `namespace` (empty: the edge's own), where `salt` leads to it.
+    """
 
     key: bytes
     name: str
@@ -36,18 +49,20 @@ class KernelJob:
     job: bytes
     is_warm_up: bool = False
     request_id: str = ""
+    namespace: str = ""
+    salt: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundKernel:
-    """The payloads of a kernel's variants, and whether asking for it caused a job."""
+    """A kernel's variants as published, and whether asking for it caused a job."""
 
-    payloads: tuple[bytes, ...]
+    variants: tuple[StoredVariant, ...]
     caused_job: bool
 
 
 class Dispatcher:
-    """Finds or builds kernels; equal ones in flight are one.
+    """Finds or builds kernels; equal ones of one namespace in flight are one.
 
     A flight belongs to nobody: a caller that goes away leaves it to finish for later callers.
     """
@@ -56,94 +71,149 @@ class Dispatcher:
         self._cache = cache
         self._queue = queue
         self._settings = settings
-        self._flights: dict[bytes, asyncio.Task[FoundKernel]] = {}
+        self._flights: dict[tuple[str, bytes], asyncio.Task[FoundKernel]] = {}
+        self._flights_of: Counter[str] = Counter()
+        self._parts: dict[tuple[str, bytes], KernelCache] = {}
+        self._turns: dict[tuple[str, bool], FairTurns] = {}
+        self._workers: Counter[str] = Counter()
+        self._counted_s = float("-inf")
 
     async def find_or_build(self, job: KernelJob) -> FoundKernel:
         """The kernel's artifacts.
 
         Raises:
+            CallerError: the job's namespace is not of this farm.
             KernelRejectedError: the toolchain refuses the kernel, or it ended its workers.
             UnavailableError: cache, broker or workers do not answer.
-            FarmFullError: too many kernels are in flight.
+            FarmFullError: too many kernels are in flight, of all or of this tenant.
         """
-        flight = self._flights.get(job.key)
+        cache = self._part(job)
+        name = (cache.namespace, cache.names.slot(job.key))
+        flight = self._flights.get(name)
         if flight is not None:
-            await self._cache.count("merged")
+            await cache.count("merged")
             found = await asyncio.shield(flight)
-            return FoundKernel(found.payloads, caused_job=False)
-        if len(self._flights) >= self._settings.max_jobs:
-            raise FarmFullError(f"{len(self._flights)} kernels are in flight; come back later")
-        flight = asyncio.create_task(self._fly(job))
-        self._flights[job.key] = flight
-        flight.add_done_callback(lambda done: self._land(job.key, done))
+            return FoundKernel(found.variants, caused_job=False)
+        self._check_room(cache.namespace)
+        flight = asyncio.create_task(self._fly(job, cache))
+        self._flights[name] = flight
+        self._flights_of[cache.namespace] += 1
+        flight.add_done_callback(lambda done: self._land(name, done))
         return await asyncio.shield(flight)
 
     async def abandon(self) -> None:
         """Ends what is still in flight; leases lapse by themselves."""
-        for flight in self._flights.values():
-            flight.cancel()
-        await asyncio.gather(*self._flights.values(), return_exceptions=True)
+        await asyncio.gather(*map(end_task, list(self._flights.values())))
 
-    def _land(self, key: bytes, flight: asyncio.Task[FoundKernel]) -> None:
-        del self._flights[key]
+    def _part(self, job: KernelJob) -> KernelCache:
+        """The cache of the job's namespace."""
+        name = (job.namespace, job.salt)
+        if name not in self._parts:
+            namespace = job.namespace or self._cache.namespace
+            self._parts[name] = self._cache.within(namespace, job.salt)
+        return self._parts[name]
+
+    def _check_room(self, namespace: str) -> None:
+        if len(self._flights) >= self._settings.max_jobs:
+            raise FarmFullError(f"{len(self._flights)} kernels are in flight; come back later")
+        most = self._settings.max_jobs_of_a_tenant
+        if tenant_of(namespace) and self._flights_of[namespace] >= most:
+            raise CompilesQuotaError(f"{most} kernels of this tenant are in flight, its share here")
+
+    def _land(self, name: tuple[str, bytes], flight: asyncio.Task[FoundKernel]) -> None:
+        del self._flights[name]
+        self._flights_of[name[0]] -= 1
         if not flight.cancelled() and flight.exception() is not None:
-            get_logger().debug("flight_failed", key=key.hex(), message=str(flight.exception()))
+            get_logger().debug("flight_failed", key=name[1].hex(), message=str(flight.exception()))
 
-    async def _fly(self, job: KernelJob) -> FoundKernel:
+    async def _fly(self, job: KernelJob, cache: KernelCache) -> FoundKernel:
         """Looks, and while there is nothing: builds, or waits for whoever builds."""
         jobs_sent = 0
         is_first_look = True
         while True:
-            payloads = await self._cache.lookup(job.key, is_counted=is_first_look)
-            if payloads is not None:
-                return FoundKernel(tuple(payloads), caused_job=jobs_sent > 0)
-            await self._raise_failure(job.key)
-            lease = await self._cache.acquire(
-                job.key, uuid.uuid4().hex, self._settings.queued_lease_ttl_s, is_queued=True
-            )
-            if lease is not None:
+            found = await cache.lookup(job.key, is_counted=is_first_look)
+            if found.is_hit:
+                return FoundKernel(found.variants, caused_job=jobs_sent > 0)
+            await _raise_failure(cache, job.key)
+            if await self._build(job, cache, found.stamp, jobs_sent):
                 jobs_sent += 1
-                await self._send(job, lease)
-                await self._attend(job, lease)
                 continue
             if is_first_look and jobs_sent == 0:
-                await self._cache.count("merged")
+                await cache.count("merged")
             is_first_look = False
-            await self._cache.wait(job.key, self._settings.queued_lease_ttl_s)
+            await cache.wait(job.key, self._settings.queued_lease_ttl_s, seen=found.stamp)
 
-    async def _raise_failure(self, key: bytes) -> None:
-        facts = await self._cache.get_failure(key)
-        if facts is not None:
-            raise error_from_facts(facts)
+    async def _build(self, job: KernelJob, cache: KernelCache, seen: str, jobs_sent: int) -> bool:
+        """Queues the job, in the tenant's turn, and attends to it; False if somebody else does."""
+        await self._count_workers()
+        async with self._turns_of(job).turn(cache.namespace):
+            ttl_s = self._settings.queued_lease_ttl_s
+            lease = await cache.acquire(job.key, uuid.uuid4().hex, ttl_s, is_queued=True, seen=seen)
+            if lease is None:
+                return False
+            self._check_jobs(job, jobs_sent + 1)
+            await self._send(job, cache, lease)
+            await self._attend(job, cache, lease, seen)
+            return True
 
-    async def _send(self, job: KernelJob, lease: Lease) -> None:
+    def _turns_of(self, job: KernelJob) -> FairTurns:
+        return self._turns.setdefault(
+            (job.queue, job.is_warm_up), FairTurns(partial(self._places, job.queue))
+        )
+
+    def _places(self, queue: str) -> int:
+        return self._settings.queue_places + 2 * self._workers[queue]
+
+    async def _count_workers(self) -> None:
+        """Counts the workers of each queue now and then."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._counted_s > _COUNT_WORKERS_S:
+            self._counted_s = now_s
+            reports = await self._cache.worker_reports()
+            self._workers = Counter(report.queue for report in reports)
+
+    def _check_jobs(self, job: KernelJob, jobs_sent: int) -> None:
+        """Ends a flight whose results are refused again and again; its lease lapses by itself.
+
+        Raises:
+            UnavailableError: workers, epochs or keys change faster than the kernel is made.
+        """
+        if jobs_sent > _MAX_JOBS_OF_A_FLIGHT:
+            raise UnavailableError(
+                f"kernel {job.name} ({job.key.hex()[:16]}) was queued {jobs_sent - 1} times without"
+                " a result that could be kept: was something invalidated, or do workers sign with"
+                " a key that is not trusted? See the counters of `kernelfarm usage`"
+            )
+
+    async def _send(self, job: KernelJob, cache: KernelCache, lease: Lease) -> None:
         """Queues a job under a fresh lease.
 
         Raises:
             KernelRejectedError: earlier attempts ended their workers; this is told for a while.
         """
         if lease.attempts >= self._settings.max_attempts:
-            await self._quarantine(job, lease)
-        await self._cache.put_job(job.key, job.job)
-        await self._cache.count("jobs")
-        await self._enqueue(job, lease)
+            await self._quarantine(job, cache, lease)
+        await cache.put_job(job.key, job.job)
+        await cache.count("jobs")
+        await self._enqueue(job, cache, lease)
 
-    async def _quarantine(self, job: KernelJob, lease: Lease) -> None:
+    async def _quarantine(self, job: KernelJob, cache: KernelCache, lease: Lease) -> None:
         ttl_s = self._settings.quarantine_ttl_s
         error = KernelRejectedError(
             f"kernel {job.name} ({job.key.hex()[:16]}) ended its {job.queue} worker"
             f" {lease.attempts} times while it was compiled for {job.target}; it is refused for"
             f" {ttl_s:.0f} s. Report it with the kernel's text"
         )
+        await cache.count("quarantined")
         get_logger().error("kernel_quarantined", key=job.key.hex(), message=str(error))
-        await self._cache.put_failure(job.key, error_facts(error), ttl_s, lease)
+        await cache.put_failure(job.key, error_facts(error), ttl_s, lease)
         raise error
 
-    async def _enqueue(self, job: KernelJob, lease: Lease) -> None:
+    async def _enqueue(self, job: KernelJob, cache: KernelCache, lease: Lease) -> None:
         message = QueuedJob(
             job.queue,
-            self._cache.namespace,
-            job.key,
+            cache.namespace,
+            cache.names.slot(job.key),
             lease.fence,
             is_warm_up=job.is_warm_up,
             request_id=job.request_id,
@@ -151,13 +221,13 @@ class Dispatcher:
         try:
             await self._queue.send(message)
         except UnavailableError:
-            await self._cache.release(lease)
+            await cache.release(lease)
             raise
         get_logger().info(
             "job_queued", key=job.key.hex(), fence=lease.fence, attempts=lease.attempts
         )
 
-    async def _attend(self, job: KernelJob, lease: Lease) -> None:
+    async def _attend(self, job: KernelJob, cache: KernelCache, lease: Lease, seen: str) -> None:
         """Returns when the job is no more waiting in its queue: adopted, ended, or lost.
 
         A message that no worker took may have died with a worker or a broker, so it is sent again
@@ -168,21 +238,27 @@ class Dispatcher:
         pause_s = self._settings.requeue_after_s
         send_again_s = started_s + pause_s
         while True:
-            await self._cache.wait(job.key, lease.ttl_s / 3)
-            if not await self._cache.renew(lease):
+            await cache.wait(job.key, lease.ttl_s / 3, seen=seen)
+            if not await cache.renew(lease):
                 return
             if clock() - started_s > self._settings.no_worker_grace_s:
-                await self._check_workers(job, lease)
+                await self._check_workers(job, cache, lease)
             if clock() >= send_again_s:
                 pause_s *= 2
                 send_again_s = clock() + pause_s
-                await self._enqueue(job, lease)
+                await self._enqueue(job, cache, lease)
 
-    async def _check_workers(self, job: KernelJob, lease: Lease) -> None:
+    async def _check_workers(self, job: KernelJob, cache: KernelCache, lease: Lease) -> None:
         if any(report.queue == job.queue for report in await self._cache.worker_reports()):
             return
-        await self._cache.release(lease)
+        await cache.release(lease)
         raise UnavailableError(
             f"no worker serves the queue {job.queue!r}: start one with"
             f" `python -m codegen_svc.worker --queue {job.queue}`, or wait for it to report"
         )
+
+
+async def _raise_failure(cache: KernelCache, key: bytes) -> None:
+    facts = await cache.get_failure(key)
+    if facts is not None:
+        raise error_from_facts(facts)

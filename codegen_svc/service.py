@@ -12,7 +12,8 @@ import grpc.aio
 from codegen_svc.celery_app import JobQueue
 from codegen_svc.dispatch import Dispatcher, KernelJob
 from codegen_svc.settings import CodegenSettings
-from kernelfarm.cache import KernelCache, Space
+from kernelfarm.cache import KernelCache, Space, Trust
+from kernelfarm.cache.end_task import end_task
 from kernelfarm.digest import kernel_key
 from kernelfarm.errors import (
     InvalidGraphError,
@@ -29,9 +30,9 @@ from kernelfarm.internal.v1.codegen_service_pb2_grpc import (
 from kernelfarm.ir.verify import verify_kernel
 from kernelfarm.service.interceptors import current_request_id
 from kernelfarm.service.logs import get_logger
-from kernelfarm.service.server import Registration, serve
+from kernelfarm.service.server import Door, Registration, serve
 from kernelfarm.targets import TargetFacts, all_targets, target_facts
-from kernelfarm.v1 import artifact_pb2, compile_service_pb2
+from kernelfarm.v1 import artifact_pb2, compile_service_pb2, manifest_pb2
 from kernelfarm.wire import kernel_from_proto
 from kernelfarm.wire.job import job_to_bytes
 
@@ -55,9 +56,7 @@ class CodegenService(CodegenServiceServicer):
             for build in asyncio.as_completed(builds):
                 yield await build
         finally:
-            for task in builds:
-                task.cancel()
-            await asyncio.gather(*builds, return_exceptions=True)
+            await asyncio.gather(*map(end_task, builds))
 
     async def GetToolchains(
         self, request: pb.GetToolchainsRequest, context: grpc.aio.ServicerContext[object, object]
@@ -80,25 +79,34 @@ class CodegenService(CodegenServiceServicer):
         found = await self._dispatcher.find_or_build(job)
         return pb.BuildKernelsResponse(
             index=index,
-            artifacts=[artifact_pb2.Artifact.FromString(payload) for payload in found.payloads],
+            artifacts=[artifact_pb2.Artifact.FromString(v.content) for v in found.variants],
             caused_job=found.caused_job,
+            signed=[
+                manifest_pb2.SignedVariant(
+                    manifest=manifest_pb2.Manifest.FromString(variant.manifest_bytes),
+                    content=variant.content,
+                )
+                for variant in found.variants
+            ],
         )
 
 
 async def serve_codegen(settings: CodegenSettings) -> None:
     """Serves until SIGTERM; calls in flight get the drain's grace."""
+    trust = Trust(keyring=settings.keyring())
     queue = JobQueue(settings)
     async with KernelCache(
-        settings.cache_url, namespace=settings.namespace, space=Space.KERNELS
+        settings.cache_url, namespace=settings.namespace, space=Space.KERNELS, trust=trust
     ) as cache:
         dispatcher = Dispatcher(cache, queue, settings)
         service = CodegenService(dispatcher, cache)
         add = partial(add_CodegenServiceServicer_to_server, service)
         ahead = asyncio.create_task(_connect_ahead(queue, cache))
         try:
-            await serve(settings.codegen_listen, [Registration(SERVICE_NAME, add)], settings)
+            door = Door(settings.codegen_listen, settings.room_server_tls())
+            await serve([door], [Registration(SERVICE_NAME, add)], settings)
         finally:
-            ahead.cancel()
+            await end_task(ahead)
             await dispatcher.abandon()
             queue.close()
 
@@ -119,7 +127,13 @@ def _jobs(request: pb.BuildKernelsRequest) -> list[KernelJob]:
     target = target_facts(request.target)
     is_warm_up = request.priority == compile_service_pb2.PRIORITY_WARM_UP
     return [
-        replace(_job(kernel, target), is_warm_up=is_warm_up, request_id=current_request_id())
+        replace(
+            _job(kernel, target),
+            is_warm_up=is_warm_up,
+            request_id=current_request_id(),
+            namespace=request.namespace,
+            salt=request.salt,
+        )
         for kernel in request.kernels
     ]
 

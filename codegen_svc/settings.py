@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from kernelfarm.service.settings import ServiceSettings
+from kernelfarm.service.signing import SigningSettings
 
 
-class FarmSettings(ServiceSettings):
+class FarmSettings(SigningSettings):
     """What edge and workers must agree on."""
 
     broker_url: str = "redis://127.0.0.1:6379/0"
     cache_url: str = "redis://127.0.0.1:6380/0"
-    namespace: str = "default"
+    namespace: str = Field(default="default", pattern=r"^[^{}/\s]{1,200}$")
 
     job_time_limit_s: float = Field(default=120.0, gt=0)
     """A kernel that compiles longer is given up; its worker process is ended."""
@@ -35,6 +35,10 @@ class CodegenSettings(FarmSettings):
     """For how long it is refused."""
     max_jobs: int = Field(default=4096, gt=0)
     """Kernels that one edge has in flight; more are told to come back."""
+    max_jobs_of_a_tenant: int = Field(default=2048, gt=0)
+    """Of these, kernels of one tenant."""
+    queue_places: int = Field(default=8, gt=0)
+    """Jobs that one edge has in a queue beside two for each worker; tenants take turns for them."""
 
 
 class WorkerSettings(FarmSettings):

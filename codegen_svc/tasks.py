@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -15,7 +16,10 @@ from codegen_svc.build_kernel import build_kernel
 from codegen_svc.celery_app import BUILD_TASK, QUEUE_SETTING, REQUEST_ID_HEADER
 from codegen_svc.settings import WorkerSettings
 from codegen_svc.worker_process import WorkerProcess
-from kernelfarm.cache import Lease, Published
+from kernelfarm.cache import Lease, Published, Variant
+from kernelfarm.cache.names import tenant_of
+from kernelfarm.cache.tags import tenant_tag
+from kernelfarm.digest import kernel_key
 from kernelfarm.errors import (
     CallerError,
     ErrorFacts,
@@ -54,17 +58,17 @@ def build(task: Any, namespace: str, key_hex: str, fence: int) -> None:
     cache = worker.cache(namespace)
     request_id = task.request.get(REQUEST_ID_HEADER, "")
     with structlog.contextvars.bound_contextvars(request_id=request_id, key=key_hex, fence=fence):
-        job = cache.adopt(lease)
-        if job is None:
+        adopted = cache.adopt(lease)
+        if adopted is None:
             get_logger().info("job_dropped", why="its fence is old, or it is being built")
-        elif not job:
+        elif not adopted.job:
             # The edge sees the lease go, and queues the kernel again with its input.
             cache.release(lease)
             get_logger().warning("job_input_missing")
         else:
             get_logger().info("job_begun")
             with cache.kept(lease):
-                outcome = _run(worker, namespace, lease, job)
+                outcome = _run(worker, namespace, adopted.lease, adopted.job)
             get_logger().info("job_done", outcome=outcome)
 
 
@@ -86,19 +90,29 @@ def _build_and_publish(
 ) -> Published:
     kernel, target_name = job_from_bytes(job)
     target = target_facts(target_name)
+    # Our own reckoning: what is signed is the key of what was compiled, wherever it lies.
+    key = kernel_key(kernel, target_name)
     backend = find_backend(target.vendor)
     with structlog.contextvars.bound_contextvars(kernel=kernel.name, target=target_name):
         started = time.monotonic()
-        result = build_kernel(backend, kernel, target, lease.key, time.monotonic)
+        result = build_kernel(backend, kernel, target, key, time.monotonic)
         elapsed_ms = round((time.monotonic() - started) * 1e3, 3)
         get_logger().info("kernel_built", variants=len(result.variants), elapsed_ms=elapsed_ms)
     cache = worker.cache(namespace)
+    variants = _of_tenant(result.variants, tenant_of(namespace))
     for _ in range(_PUBLISH_ATTEMPTS):
         cache.put_blobs(result.blobs)
-        published = cache.publish(lease, result.variants)
+        published = cache.publish(lease, variants, key=key)
         if published is not Published.MISSING_BLOB:
             return published
     raise UnavailableError("the cache drops blobs as soon as they are stored: give it more memory")
+
+
+def _of_tenant(variants: tuple[Variant, ...], tenant: str) -> tuple[Variant, ...]:
+    """Variants that an invalidation of the tenant's hits."""
+    if not tenant:
+        return variants
+    return tuple(replace(v, tags=(*v.tags, tenant_tag(tenant))) for v in variants)
 
 
 def _failure(worker: WorkerProcess, error: Exception) -> tuple[ErrorFacts, float]:

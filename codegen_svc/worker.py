@@ -11,6 +11,7 @@ from codegen_svc.settings import WorkerSettings
 from kernelfarm.errors import CallerError
 from kernelfarm.service.logs import configure_logs
 from kernelfarm.service.settings import load_settings
+from kernelfarm.signing import Space
 
 
 def main(argv: list[str]) -> int:
@@ -18,6 +19,7 @@ def main(argv: list[str]) -> int:
     arguments = _parser().parse_args(argv)
     try:
         settings = load_settings(WorkerSettings)
+        settings.signer(Space.KERNELS)  # now: without its key no job could be published
     except CallerError as error:
         sys.stderr.write(f"worker: {error}\n")
         return 2

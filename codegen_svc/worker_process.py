@@ -13,9 +13,12 @@ from codegen_svc.backends.registry import find_backend
 from codegen_svc.build_kernel import toolchain_of
 from codegen_svc.settings import WorkerSettings
 from codegen_svc.warm_up import warm_up
-from kernelfarm.cache import WorkerCache, WorkerReport
+from kernelfarm.cache import Space, Trust, WorkerCache, WorkerReport
 from kernelfarm.errors import InternalError, KernelfarmError, UnavailableError
 from kernelfarm.service.logs import configure_logs, get_logger
+
+# A report under way ends before its connection does; without a server, not for ever.
+_REPORT_ENDS_S = 2.0
 
 
 class WorkerProcess:
@@ -27,8 +30,10 @@ class WorkerProcess:
         self.settings = settings
         self._queue = queue
         self._name = f"{queue}@{socket.gethostname()}:{os.getpid()}"
-        self._caches: dict[str, WorkerCache] = {}
+        self._cache: WorkerCache | None = None
         self._is_stopping = threading.Event()
+        self._reporter: threading.Thread | None = None
+        self._trust = Trust(signer=settings.signer(Space.KERNELS))
 
     @classmethod
     def start(cls, settings: WorkerSettings, queue: str) -> None:
@@ -56,15 +61,18 @@ class WorkerProcess:
             process._end()
 
     def cache(self, namespace: str) -> WorkerCache:
-        """The store of a namespace."""
-        if namespace not in self._caches:
-            self._caches[namespace] = WorkerCache(self.settings.cache_url, namespace=namespace)
-        return self._caches[namespace]
+        """The store of a namespace; all share connections."""
+        if self._cache is None:
+            self._cache = WorkerCache(
+                self.settings.cache_url, namespace=self.settings.namespace, trust=self._trust
+            )
+        return self._cache.within(namespace)
 
     def _begin(self) -> None:
         report = self._prepared()
         gc.freeze()  # what was imported stays: no full collection in the middle of a job
-        threading.Thread(target=self._report, args=(report,), daemon=True).start()
+        self._reporter = threading.Thread(target=self._report, args=(report,), daemon=True)
+        self._reporter.start()
 
     def _prepared(self) -> WorkerReport:
         """Warms the toolchain up; a worker without it reports too, with an empty toolchain."""
@@ -92,9 +100,11 @@ class WorkerProcess:
 
     def _end(self) -> None:
         self._is_stopping.set()
+        if self._reporter is not None:
+            self._reporter.join(_REPORT_ENDS_S)
         try:
             self.cache(self.settings.namespace).withdraw(self._name)
         except UnavailableError as error:
             get_logger().warning("withdrawal_failed", message=str(error))
-        for cache in self._caches.values():
-            cache.close()
+        if self._cache is not None:
+            self._cache.close()

@@ -12,7 +12,7 @@ from codegen_svc.emitters.triton_index import numel
 from codegen_svc.emitters.triton_precision import hides_division_errors
 from codegen_svc.emitters.triton_scalar import ScalarRules
 from codegen_svc.emitters.triton_source import TritonSource, emit_triton
-from codegen_svc.emitters.triton_tiling import Tiling, gpu_tiling
+from codegen_svc.emitters.triton_tiling import Tiling, gpu_tiling, sorts_rows
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
 from kernelfarm.ir.loop_ir import Kernel
@@ -73,6 +73,7 @@ def scalar_rules(target: TargetFacts, kernel: Kernel) -> ScalarRules:
         is_division_exact=facts.get("has_exact_division") == "True"
         and not hides_division_errors(kernel),
         takes_lone_pointers=target.vendor != "ascend",
+        counts_to_sort=target.vendor == "ascend",
     )
 
 
@@ -93,7 +94,8 @@ def _build_variant(
             continue
         if best is None or attempt.usage.spills < best.usage.spills:
             best = attempt
-        if not attempt.usage.spills and not _is_alone(attempt, target):
+        is_crowded = _is_alone(attempt, target) and not sorts_rows(kernel)
+        if not attempt.usage.spills and not is_crowded:
             best = attempt
             break
     if best is None:

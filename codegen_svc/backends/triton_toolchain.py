@@ -21,6 +21,7 @@ from typing import Any
 
 import codegen_svc.emitters
 from codegen_svc.backends.contract import ToolStatus
+from codegen_svc.backends.wheel_digest import wheel_digest
 from codegen_svc.emitters.triton_source import TritonSource
 from kernelfarm import targets
 from kernelfarm.errors import KernelRejectedError, UnavailableError
@@ -170,27 +171,6 @@ def triton_version() -> str:
 
 
 @lru_cache(maxsize=1)
-def wheel_digest() -> str:
-    """Hex digest of the installed wheel's RECORD, which lists the SHA-256 of each of its files.
-
-    Equal installations agree wherever they lie; hashing the files themselves would read 500 MB.
-
-    Raises:
-        UnavailableError: triton is not installed.
-    """
-    try:
-        record = metadata.distribution("triton").read_text("RECORD")
-    except metadata.PackageNotFoundError as error:
-        raise UnavailableError(f"triton is not installed; {_REMEDY}") from error
-    lines = sorted(
-        line
-        for line in (record or "").splitlines()
-        if ",sha256=" in line and "/INSTALLER" not in line
-    )
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-@lru_cache(maxsize=1)
 def emitter_digest() -> str:
     """Hex digest of the code that every Triton backend shares and of the chips' facts."""
     emitters, facts = (Path(p.__file__ or "").parent for p in (codegen_svc.emitters, targets))
@@ -211,7 +191,8 @@ def backend_fingerprint(backend_file: str, *more: str) -> str:
     """
     folder = Path(backend_file).parent
     own = b"\0".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
-    parts = [wheel_digest(), emitter_digest(), hashlib.sha256(own).hexdigest(), *more]
+    wheel = wheel_digest("triton", _REMEDY)
+    parts = [wheel, emitter_digest(), hashlib.sha256(own).hexdigest(), *more]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 

@@ -89,7 +89,7 @@ def identity(op: str, dtype: DType) -> Value:
     if op in ("any", "all"):
         return integer(int(op == "all"), I1)
     if dtype.is_float:
-        return floating(0.0 if op == "sum" else 1.0, llvm_type)
+        return floating(1.0 if op == "prod" else 0.0, llvm_type)
     if op in ("sum", "prod"):
         return integer(int(op == "prod"), llvm_type)
     low, high = (0, 1) if dtype is DType.BOOL else INTEGER_RANGE[dtype]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from codegen_svc.emitters import llvm_random
 from codegen_svc.emitters.llvm_text import I1, I64, FunctionText, Value, integer
 from kernelfarm.dtypes import DType
 
@@ -223,4 +224,5 @@ _OPERATIONS: Final[dict[str, Operation]] = {
     "shl": _shl,
     "shr_arith": _shr_arith,
     "pow": _pow,
+    "philox": llvm_random.philox,
 }

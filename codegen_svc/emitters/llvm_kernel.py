@@ -2,12 +2,14 @@
 
     i32 @<name>(ptr buffers, ptr sizes, i32 threads)    reads the tables, shares out the units
     void @<name>.worker(ptr task)                       one thread's part
-    i32 @<name>.range(buffers..., sizes..., first, last)  units first..last-1; 1 if an index was bad
+    i32 @<name>.range(buffers..., sizes..., first, last)  units first..last-1
+
+Both functions with a result give 0, 1 if an index was bad, or 2 if rows to sort got no memory.
 
 A kernel that scatters has no worker: its updates of one element keep their order on one thread.
 
 Symbols from outside: GOMP_parallel, omp_get_thread_num, omp_get_num_threads (weak: a process
-without an OpenMP runtime runs one thread), fmod and fmodf.
+without an OpenMP runtime runs one thread), fmod and fmodf, malloc and free.
 """
 
 from __future__ import annotations
@@ -141,6 +143,7 @@ def _write_range(module: ModuleText, kernel: Kernel, plan: Schedule) -> None:
         _advance(fn, index, plan.units, counters, sizes)
 
     write_loop(fn, "unit", bounds, unit, is_inner=False)
+    writer.close()
     fn.emit(f"ret {fn.load(I32, failed, 8, wish='any_failed')}")
     fn.finish()
 
@@ -210,7 +213,7 @@ def _load_size(fn: FunctionText, sizes: Value, position: int, name: str) -> Valu
     return fn.load(I64, slot, 8, wish=name)
 
 
-# Fields of the task that threads share: buffers, sizes, number of units, whether an index was bad.
+# Fields of the task that threads share: buffers, sizes, number of units, why a thread failed.
 _TASK: Final = "{ ptr, ptr, i64, i32 }"
 
 
@@ -235,7 +238,7 @@ def _write_worker(module: ModuleText, kernel: Kernel) -> None:
     is_bad = fn.compare("icmp", "ne", failed, integer(0, I32), wish="is_bad")
     fn.branch_if(is_bad, "report", "done")
     fn.start_block("report")
-    fn.emit(f"store atomic i32 1, {_field(fn, task, 3)} monotonic, align 8")
+    fn.emit(f"store atomic {failed}, {_field(fn, task, 3)} monotonic, align 8")
     fn.branch("done")
     fn.start_block("done")
     fn.emit("ret void")

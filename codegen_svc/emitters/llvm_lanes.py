@@ -13,11 +13,13 @@ from codegen_svc.emitters.llvm_accumulate import (
     combine,
     finished,
     identity,
+    is_float_extremum,
     start_value,
 )
+from codegen_svc.emitters.llvm_guided import Part
 from codegen_svc.emitters.llvm_scan import ScanState, scan_step, scan_value
 from codegen_svc.emitters.llvm_schedule import WIDE_SUM_EXTENT, Accumulator, Phase
-from codegen_svc.emitters.llvm_text import I64, Value, integer
+from codegen_svc.emitters.llvm_text import DOUBLE, I64, Value, floating, integer
 from codegen_svc.emitters.llvm_types import convert, memory_type
 from codegen_svc.emitters.llvm_unit import ZERO_I64, UnitContext, write_loop
 from codegen_svc.emitters.llvm_values import Scope, from_memory, to_memory
@@ -37,6 +39,7 @@ class LaneWriter:
         self._lane = lane
         self._accumulators = context.accumulators()
         self._by_key = {a.key: a for p in context.schedule.phases for a in p.accumulators}
+        self._guided = [a for a in self._by_key.values() if a.is_guided]
         self._arrays: dict[str, Value] = {}
         self._first = self._width = ZERO_I64
         self._scans: dict[int, tuple[ScanState, tuple[Value, ...]]] = {}
@@ -55,6 +58,9 @@ class LaneWriter:
             self._over_lanes(
                 scope, lambda inner: self._writer.store_all(schedule.final_stores, inner)
             )
+
+    def close(self) -> None:
+        """After the last unit: there is nothing to give back."""
 
     def _place_block(self, scope: Scope) -> None:
         """First lane and number of lanes of the block."""
@@ -115,7 +121,9 @@ class LaneWriter:
             self._write_lane(a, start, scope)
 
     def _step(self, phase: Phase, scope: Scope) -> None:
-        for a in phase.accumulators:
+        for a in phase.guided:  # before their guides change
+            self._step_guided(a, scope)
+        for a in phase.plain:
             value = self._context.contribution(
                 self._writer, a, scope, lambda key: self._finished(self._by_key[key], scope)
             )
@@ -124,6 +132,28 @@ class LaneWriter:
             known = self._read_lane(a, scope)
             self._write_lane(a, combine(self._fn, a.op, running, known, value), scope)
         self._writer.store_all(phase.stores, scope)
+
+    def _step_guided(self, a: Accumulator, scope: Scope) -> None:
+        context = self._context
+        text = context.guided_text(a, a.dtype, self._running(a))
+        value = context.contribution(
+            self._writer, a, scope, lambda key: self._finished(self._by_key[key], scope)
+        )
+        joined = text.joined(self._part(a, scope), text.lone(value))
+        self._write_lane(a, convert(self._fn, joined.total, text.kept[1], self._running(a)), scope)
+
+    def _part(self, a: Accumulator, scope: Scope) -> Part:
+        """The points of a lane so far."""
+        fn, context = self._fn, self._context
+        text = context.guided_text(a, a.dtype, self._running(a))
+        count = fn.cast("sitofp", context.index.write(context.points_before, scope.symbols), DOUBLE)
+        guide = self._by_key[a.guide]
+        value, running = self._read_lane(guide, scope), self._running(guide)
+        if is_float_extremum(guide):
+            value = finished(fn, value, guide, running)
+        else:
+            value = text.mean(count, convert(fn, value, running, DType.F64))
+        return Part(count, value, self._read_lane(a, scope))
 
     def _step_scan(self, number: int, scope: Scope) -> Value:
         fn = self._fn
@@ -157,7 +187,8 @@ class LaneWriter:
         extent = self._context.reduction_extent
         is_long = not extent.is_constant or extent.constant > WIDE_SUM_EXTENT
         is_rounded = a.op in ("sum", "prod") and running is DType.F32
-        return DType.F64 if is_rounded and is_long else running
+        is_guided = a.is_guided or any(b.guide == a.key and a.op == "sum" for b in self._guided)
+        return DType.F64 if is_guided or (is_rounded and is_long) else running
 
     def _element(self, a: Accumulator, scope: Scope) -> Value:
         self._fn.topic = f"{a.key}_at"
@@ -179,4 +210,10 @@ class LaneWriter:
         return self._finished(self._accumulators[number], scope)
 
     def _finished(self, a: Accumulator, scope: Scope) -> Value:
-        return finished(self._fn, self._read_lane(a, scope), a, self._running(a))
+        running = self._running(a)
+        value = self._read_lane(a, scope)
+        if a.op == "softmax_sum":
+            top = self._finished(self._by_key[a.guide], scope)
+            part = Part(floating(0.0, DOUBLE), top, value)
+            return self._context.guided_text(a, a.dtype, running).finished(part)
+        return finished(self._fn, value, a, running)

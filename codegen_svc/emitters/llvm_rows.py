@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from codegen_svc.emitters.llvm_accumulate import accumulator_dtype, combine, finished, start_value
+from codegen_svc.emitters.llvm_guided_rows import GuidedRows, Slots
 from codegen_svc.emitters.llvm_scan import ScanState, scan_step, scan_value
 from codegen_svc.emitters.llvm_schedule import (
+    GUIDED_BLOCK,
     SUM_BLOCK,
     Accumulator,
     Phase,
@@ -18,14 +20,13 @@ from codegen_svc.emitters.llvm_schedule import (
     phase_roots,
     value_dtype,
 )
+from codegen_svc.emitters.llvm_sort import SortRows
 from codegen_svc.emitters.llvm_text import I64, Value, integer
 from codegen_svc.emitters.llvm_types import memory_type, register_type
 from codegen_svc.emitters.llvm_unit import ZERO_I64, UnitContext, write_loop
 from codegen_svc.emitters.llvm_values import Scope, from_memory, to_memory
 from kernelfarm.ir.loop_ir import Axis
 from kernelfarm.ir.symbolic import Expr
-
-Slots = dict[str, Value]
 
 
 class RowWriter:
@@ -36,8 +37,10 @@ class RowWriter:
         self._fn = context.fn
         self._slots: Slots = {}
         self._accumulators = context.accumulators()
+        self.guided = GuidedRows(context)
         self._kept: set[int] = set()
         self._rows = {n: self._allocate_row(n) for n in context.schedule.scratch}
+        self._sorts = SortRows(context.fn, context.kernel)
         self._scans: dict[int, tuple[ScanState, tuple[Value, ...]]] = {}
         self._writer = context.value_writer(self._read_reduction, self._step_scan, self._keep)
 
@@ -48,16 +51,23 @@ class RowWriter:
             self._write_phase(phase, scope)
         self._writer.store_all(self._context.schedule.final_stores, scope)
 
+    def close(self) -> None:
+        """After the last unit."""
+        self._sorts.free()
+
     def _write_phase(self, phase: Phase, scope: Scope) -> None:
         needed = self._needed(phase)
         for number in sorted(needed):
             if number not in self._context.schedule.varying:
                 self._writer.value(number, scope)
-        for a in phase.accumulators:
+        for a in phase.plain:
             self._slots[a.key] = self._fresh_slot(a, a.key)
+        self._slots |= self.guided.fresh(phase)
         for state in self._context.scans(phase, frozenset(self._kept)):
             self._start_scan(state)
         self._nest(_Nest(self, phase), 0, scope, dict(self._slots))
+        for number in phase.sorts:
+            self._sorts.sort(number)
         self._kept |= {n for n in self._rows if n in needed}
 
     def _needed(self, phase: Phase) -> set[int]:
@@ -80,13 +90,37 @@ class RowWriter:
         elif nest.phase.has_float_sum and not _is_short(axis.extent):
             self._blocked_loop(nest, axis, scope, slots)
         else:
-            self._inner_loop(nest, axis, (ZERO_I64, extent), scope, slots)
+            self._stretch(nest, axis, (ZERO_I64, extent), scope, slots)
 
-    def _inner_loop(
+    def _stretch(
         self, nest: _Nest, axis: Axis, bounds: tuple[Value, Value], scope: Scope, slots: Slots
     ) -> None:
+        """A loop over some points; with guided reductions a second one, when guides are known.
+
+        Only the last loop stores: others still read what an in-place buffer held.
+        """
+        phase = nest.phase
+        if not phase.guided:
+            self._inner_loop(axis, bounds, scope, lambda at: self._write_point(phase, at, slots))
+            return
+        self._inner_loop(axis, bounds, scope, lambda at: self._accumulate_plain(phase, at, slots))
+        stretch = self.guided.start(phase, bounds, slots)
+
+        def again(at: Scope) -> None:
+            self.guided.add_point(phase, stretch, self._writer, at)
+            self._writer.store_all(phase.stores, at)
+
+        self._inner_loop(axis, bounds, scope, again)
+        self.guided.end(phase, stretch, slots)
+
+    def _inner_loop(
+        self, axis: Axis, bounds: tuple[Value, Value], scope: Scope, write: Callable[[Scope], None]
+    ) -> None:
         def point(i: Value) -> None:
-            self._write_point(nest.phase, scope.inner(**{axis.name: i}), slots)
+            at = scope.inner(**{axis.name: i})
+            for number in sorted(self._kept):
+                at.values[number] = self._read_row(number, at)
+            write(at)
 
         write_loop(self._fn, axis.name, bounds, point, is_inner=True)
 
@@ -94,26 +128,32 @@ class RowWriter:
         """The axis in blocks with running values of their own."""
         fn, index = self._fn, self._context.index
         extent = index.write(axis.extent, scope.symbols)
-        blocks = index.write((axis.extent + (SUM_BLOCK - 1)) // SUM_BLOCK, scope.symbols)
-        size = integer(SUM_BLOCK, I64)
+        elems = GUIDED_BLOCK if nest.phase.guided else SUM_BLOCK
+        blocks = index.write((axis.extent + (elems - 1)) // elems, scope.symbols)
+        size = integer(elems, I64)
 
         def block(number: Value) -> None:
             lower = fn.op("mul nsw", number, size, wish=f"{axis.name}.low")
             above = fn.op("add nsw", lower, size, wish=f"{axis.name}.above")
             upper = fn.intrinsic("smin", above, extent, wish=f"{axis.name}.high")
             nest.with_partials(
-                slots, lambda own: self._inner_loop(nest, axis, (lower, upper), scope, own)
+                slots, lambda own: self._stretch(nest, axis, (lower, upper), scope, own)
             )
 
         write_loop(fn, f"{axis.name}_block", (ZERO_I64, blocks), block, is_inner=False)
 
     def _write_point(self, phase: Phase, scope: Scope, slots: Slots) -> None:
-        for number in sorted(self._kept):
-            scope.values[number] = self._read_row(number, scope)
-        for a in phase.accumulators:
+        self._accumulate_plain(phase, scope, slots)
+        self._writer.store_all(phase.stores, scope)
+
+    def _accumulate_plain(self, phase: Phase, scope: Scope, slots: Slots) -> None:
+        for a in phase.plain:
             value = self._context.contribution(self._writer, a, scope, self._read_slot)
             self.accumulate(a, slots[a.key], value)
-        self._writer.store_all(phase.stores, scope)
+        for number in phase.sorts:
+            row = self._sorts.rows[number]
+            operand = self._writer.value(row.sort.operand, scope)
+            self._sorts.put(number, operand, self._flat(scope))
 
     def _fresh_slot(self, a: Accumulator, wish: str) -> Value:
         """A running value on the stack, set to the identity."""
@@ -144,9 +184,17 @@ class RowWriter:
         return self._finished(a)
 
     def _read_reduction(self, number: int, scope: Scope) -> Value:
+        if number in self._sorts.rows:
+            return self._sorts.position(number, self._flat(scope))
         return self._finished(self._accumulators[number])
 
+    def _flat(self, scope: Scope) -> Value:
+        """This point's position within the reduction."""
+        return self._context.index.write(self._context.flat_index, scope.symbols)
+
     def _finished(self, a: Accumulator) -> Value:
+        if a.is_guided:
+            return self.guided.finished(a, self._slots)
         running = accumulator_dtype(a)
         self._fn.topic = a.key
         value = self._fn.load(register_type(running), self._slots[a.key], 8)
@@ -208,10 +256,13 @@ class _Nest:
 
     def with_partials(self, slots: Slots, inside: Callable[[Slots], None]) -> None:
         """Runs `inside` on fresh running values and adds them to the outer ones afterwards."""
-        own = {**slots, **{a.key: self._rows.fresh_partial(a) for a in self.phase.accumulators}}
+        rows, phase = self._rows, self.phase
+        own = {**slots, **{a.key: rows.fresh_partial(a) for a in phase.plain}}
+        own |= rows.guided.fresh(phase)
         inside(own)
-        for a in self.phase.accumulators:
-            self._rows.accumulate(a, slots[a.key], self._rows.read_partial(a, own[a.key]))
+        for a in phase.plain:
+            rows.accumulate(a, slots[a.key], rows.read_partial(a, own[a.key]))
+        rows.guided.join(phase, slots, own)
 
 
 def _is_short(extent: Expr) -> bool:

@@ -2,20 +2,21 @@
 
 A kernel runs in units: a point of the outer axes or, where the innermost outer axis is vectorized,
 a block of it (its elements are *lanes*). Within a unit, phase p loops over the reduction axes and
-computes the reductions that depend on p-1 reductions before them; varying stores join the first
-phase in which they can be computed. Values that several phases need are computed again, or kept in
-a scratch row if they are expensive.
+computes the reductions and fills the rows to sort that depend on p-1 of such before them; varying
+stores join the first phase in which they can be computed. Values that several phases need are
+computed again, or kept in a scratch row if they are expensive.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from codegen_svc.emitters.llvm_math_erf import MATH_FUNCTIONS
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.loop_ir import (
+    GUIDES,
     Access,
     Axis,
     Compute,
@@ -24,6 +25,7 @@ from kernelfarm.ir.loop_ir import (
     Load,
     Reduce,
     Scan,
+    Sort,
     Store,
     StoreMode,
     index_of,
@@ -46,33 +48,59 @@ TILE_LANES: Final = 64
 SCRATCH_BYTES: Final = 16 * 1024
 # Exact enough for float32 sums one after the other; longer ones are cut into blocks of it.
 SUM_BLOCK: Final = 4096
+# Points that two loops run over, one after the other: f32 stay in the L1 cache in between.
+GUIDED_BLOCK: Final = 8192
 # Sums of lanes are sequential: from here on they are kept in f64.
 WIDE_SUM_EXTENT: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Accumulator:
-    """One running reduction; `best` of a `first_index` names the extremum's accumulator."""
+    """One running reduction.
+
+    `guide` names the accumulator that it is measured against: the extremum of the whole row for a
+    `first_index`, the one that runs beside it for a guided reduction.
+    """
 
     key: str
     statement: int
     op: str
     operand: int
     dtype: DType
-    best: str = ""
+    guide: str = ""
+
+    @property
+    def is_guided(self) -> bool:
+        """True if it sums over points measured against a guide that still changes."""
+        return self.op in GUIDES
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One pass over the reduction axes: what it accumulates and stores."""
+    """One pass over the reduction axes: what it accumulates, stores, and puts into rows to sort.
+
+    The sorting itself follows the pass.
+    """
 
     accumulators: tuple[Accumulator, ...]
     stores: tuple[int, ...]
+    sorts: tuple[int, ...] = ()
 
     @property
     def has_float_sum(self) -> bool:
         """True if rounding makes the order of accumulation matter."""
-        return any(a.op in ("sum", "prod") and a.dtype.is_float for a in self.accumulators)
+        rounded = ("sum", "prod", *GUIDES)
+        return any(a.op in rounded and a.dtype.is_float for a in self.accumulators)
+
+    @property
+    def plain(self) -> tuple[Accumulator, ...]:
+        """The accumulators that no guide of this phase is needed for."""
+        return tuple(a for a in self.accumulators if not a.is_guided)
+
+    @property
+    def guided(self) -> tuple[Accumulator, ...]:
+        """The accumulators that are measured against others of this phase."""
+        return tuple(a for a in self.accumulators if a.is_guided)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +143,7 @@ def schedule(kernel: Kernel) -> Schedule:
     varying = varying_values(kernel)
     depths = _depths(kernel, indirect_of)
     phases, final_stores = _phases(kernel, varying, depths)
-    is_running = any(isinstance(s, Scan) for s in kernel.body)
+    is_running = any(isinstance(s, Scan | Sort) for s in kernel.body)
     keeps_order = _keeps_order(kernel)
     reduction = kernel.reduction
     if not is_running and not keeps_order:
@@ -151,7 +179,7 @@ def used_by(kernel: Kernel, number: int, indirect_of: dict[str, int]) -> tuple[i
 def closure(
     kernel: Kernel, roots: Iterable[int], indirect_of: dict[str, int], stop: frozenset[int]
 ) -> set[int]:
-    """Statements needed to compute the roots; reductions and `stop` are met but not entered."""
+    """Statements needed to compute the roots; reductions, sorts and `stop` are met, not entered."""
     found: set[int] = set()
     pending = list(roots)
     while pending:
@@ -159,14 +187,15 @@ def closure(
         if number in found:
             continue
         found.add(number)
-        if number not in stop and not isinstance(kernel.body[number], Reduce):
+        if number not in stop and not isinstance(kernel.body[number], Reduce | Sort):
             pending += used_by(kernel, number, indirect_of)
     return found
 
 
 def phase_roots(kernel: Kernel, phase: Phase) -> list[int]:
-    """The values that a phase computes for its accumulators and stores."""
-    return [*(a.operand for a in phase.accumulators), *phase.stores]
+    """The values that a phase computes for its accumulators, rows to sort, and stores."""
+    rows = (operands_of(kernel.body[number])[0] for number in phase.sorts)
+    return [*(a.operand for a in phase.accumulators), *rows, *phase.stores]
 
 
 def _depths(kernel: Kernel, indirect_of: dict[str, int]) -> list[int]:
@@ -176,6 +205,7 @@ def _depths(kernel: Kernel, indirect_of: dict[str, int]) -> list[int]:
         depth = max((depths[v] for v in used_by(kernel, number, indirect_of)), default=0)
         if isinstance(statement, Reduce):
             depth += 2 if statement.op in ("argmax", "argmin") else 1
+        depth += int(isinstance(statement, Sort))
         depths.append(depth)
     return depths
 
@@ -187,25 +217,39 @@ def _phases(
     for number, statement in enumerate(kernel.body):
         if isinstance(statement, Reduce):
             for offset, accumulator in enumerate(_accumulators(kernel, number, statement)):
-                start = depths[number] - (1 if statement.op.startswith("arg") else 0)
-                accumulators.setdefault(start + offset, []).append(accumulator)
+                first = depths[number] - 1 if statement.op.startswith("arg") else depths[number]
+                phase = first if statement.op in GUIDES else first + offset
+                accumulators.setdefault(phase, []).append(accumulator)
     stores = {n: s for n, s in enumerate(kernel.body) if isinstance(s, Store)}
+    sorts: dict[int, list[int]] = {}
+    for number, statement in enumerate(kernel.body):
+        if isinstance(statement, Sort):
+            sorts.setdefault(depths[number], []).append(number)
     inside = {n: depths[n] + 1 for n in stores if n in varying}
-    last = max([*accumulators, *inside.values()], default=0)
+    last = max([*accumulators, *sorts, *inside.values()], default=0)
     for number in inside:
         # An element of an in-place buffer may be read again by every phase before the last.
         if kernel.param(stores[number].param).access is Access.READ_WRITE:
             inside[number] = last
     phases = tuple(
-        Phase(tuple(accumulators.get(p, ())), tuple(n for n in inside if inside[n] == p))
+        Phase(
+            tuple(accumulators.get(p, ())),
+            tuple(n for n in inside if inside[n] == p),
+            tuple(sorts.get(p, ())),
+        )
         for p in range(1, last + 1)
     )
     return phases, tuple(n for n in stores if n not in varying)
 
 
 def _accumulators(kernel: Kernel, number: int, reduce: Reduce) -> list[Accumulator]:
-    """An arg-reduction is two: the extremum, then the first index at which it stands."""
+    """An arg-reduction is two: the extremum, then the first index at which it stands.
+
+    So is a guided one whose guide is no statement of the kernel.
+    """
     key = f"{reduce.op}{number}"
+    if reduce.op in GUIDES:
+        return _guided(kernel, Accumulator(key, number, reduce.op, reduce.operand, reduce.dtype))
     if reduce.op not in ("argmax", "argmin"):
         return [Accumulator(key, number, reduce.op, reduce.operand, reduce.dtype)]
     dtype = value_dtype(kernel, reduce.operand).compute_dtype
@@ -214,6 +258,17 @@ def _accumulators(kernel: Kernel, number: int, reduce: Reduce) -> list[Accumulat
     return [
         Accumulator(best, -1, extremum, reduce.operand, dtype),
         Accumulator(key, number, "first_index", reduce.operand, reduce.dtype, best),
+    ]
+
+
+def _guided(kernel: Kernel, a: Accumulator) -> list[Accumulator]:
+    wanted = Reduce(GUIDES[a.op], a.operand, a.dtype)
+    if wanted in kernel.body:
+        return [replace(a, guide=f"{wanted.op}{kernel.body.index(wanted)}")]
+    guide = f"guide{a.statement}"
+    return [
+        Accumulator(guide, -1, wanted.op, a.operand, a.dtype),
+        replace(a, guide=guide),
     ]
 
 
@@ -247,7 +302,7 @@ def _ordered(kernel: Kernel, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
 
 
 def _lane_axis(kernel: Kernel, reduction: tuple[Axis, ...]) -> Axis | None:
-    if not kernel.outer:
+    if not kernel.outer or any(isinstance(s, Sort) for s in kernel.body):
         return None
     candidate = _ordered(kernel, kernel.outer)[-1]
     if not reduction:

@@ -11,6 +11,7 @@ from codegen_svc.emitters.llvm_accumulate import (
     is_float_extremum,
     ordered_bits,
 )
+from codegen_svc.emitters.llvm_guided import GuidedText
 from codegen_svc.emitters.llvm_index import IndexWriter
 from codegen_svc.emitters.llvm_math import MathLibrary
 from codegen_svc.emitters.llvm_scan import ScanState
@@ -32,7 +33,7 @@ from codegen_svc.emitters.llvm_values import (
     ValueWriter,
 )
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.loop_ir import Kernel, Scan
+from kernelfarm.ir.loop_ir import Axis, Kernel, Scan
 from kernelfarm.ir.symbolic import ZERO, Expr, product_of, symbol
 
 LoopBody = Callable[[Value], None]
@@ -80,18 +81,24 @@ class UnitContext:
         found = [(n, s) for n in sorted(needed) if isinstance(s := self.kernel.body[n], Scan)]
         return tuple(ScanState(n, s, value_dtype(self.kernel, s.operand)) for n, s in found)
 
+    def guided_text(self, a: Accumulator, dtype: DType, total_dtype: DType) -> GuidedText:
+        """A writer of a guided reduction."""
+        return GuidedText(self.fn, self.library, a.op, dtype, total_dtype)
+
     @property
     def reduction_extent(self) -> Expr:
         """Number of points of the reduction axes."""
         return product_of([axis.extent for axis in self.kernel.reduction])
 
     @property
+    def points_before(self) -> Expr:
+        """The number of points that the phase's loops have been at before this one."""
+        return _row_major(self.schedule.reduction)
+
+    @property
     def flat_index(self) -> Expr:
         """The position within the reduction, row-major in the order of the kernel's axes."""
-        flat = ZERO
-        for axis in self.kernel.reduction:
-            flat = flat * axis.extent + symbol(axis.name)
-        return flat
+        return _row_major(self.kernel.reduction)
 
     def contribution(
         self, writer: ValueWriter, a: Accumulator, scope: Scope, best: Callable[[str], Value]
@@ -108,7 +115,14 @@ class UnitContext:
         compared: DType = dtype.compute_dtype
         wide = convert(self.fn, value, dtype, compared)
         flat = self.index.write(self.flat_index, scope.symbols)
-        return index_of_hit(self.fn, wide, best(a.best), flat, compared)
+        return index_of_hit(self.fn, wide, best(a.guide), flat, compared)
+
+
+def _row_major(axes: tuple[Axis, ...]) -> Expr:
+    flat = ZERO
+    for axis in axes:
+        flat = flat * axis.extent + symbol(axis.name)
+    return flat
 
 
 def write_loop(

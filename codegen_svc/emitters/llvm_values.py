@@ -26,6 +26,7 @@ from kernelfarm.ir.loop_ir import (
     Load,
     Reduce,
     Scan,
+    Sort,
     Statement,
     Store,
     StoreMode,
@@ -63,8 +64,8 @@ KeepRow = Callable[[int, Value, Scope], None]
 class ValueWriter:
     """Computes statements in scopes.
 
-    `read_reduction` gives a finished reduction's value; `step_scan` takes a scan one point further
-    (its operand is known in the scope) and gives its value there.
+    `read_reduction` gives a finished reduction's or sort's value; `step_scan` takes a scan one
+    point further (its operand is known in the scope) and gives its value there.
     """
 
     kernel: Kernel
@@ -87,7 +88,8 @@ class ValueWriter:
                 pending.pop()
                 continue
             statement = self.kernel.body[current]
-            missing = [] if isinstance(statement, Reduce) else self._missing(current, scope)
+            is_done = isinstance(statement, Reduce | Sort)
+            missing = [] if is_done else self._missing(current, scope)
             if missing:
                 pending += missing
                 continue
@@ -160,8 +162,8 @@ class ValueWriter:
                 fn.topic = f"{op}{number}"
                 typed = [Typed(scope.values[v], value_dtype(self.kernel, v)) for v in operands]
                 return emit_scalar(fn, self.library, op, typed, dtype)
-            case Reduce(op=op) | Scan(op=op):
-                fn.topic = f"{op}{number}"
+            case Reduce() | Scan() | Sort():
+                fn.topic = f"{'sort' if isinstance(statement, Sort) else statement.op}{number}"
                 is_scan = isinstance(statement, Scan)
                 return (self.step_scan if is_scan else self.read_reduction)(number, scope)
             case Indirect():

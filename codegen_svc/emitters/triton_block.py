@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from codegen_svc.emitters.triton_guided import GuidedReduction, guided_text
 from codegen_svc.emitters.triton_index import IndexWriter, index_writer
 from codegen_svc.emitters.triton_names import triton_type, value_dtype, value_names
-from codegen_svc.emitters.triton_reduce import Reduction
+from codegen_svc.emitters.triton_reduce import Reduction, ReductionText, plain_text
 from codegen_svc.emitters.triton_scalar import Operand, ScalarRules, compute_text, literal_text
 from codegen_svc.emitters.triton_scan import RunningScan, like_reduction, scan_lines
 from codegen_svc.emitters.triton_scatter import Update, update_line
+from codegen_svc.emitters.triton_sort import RowSort, sort_lines
 from codegen_svc.emitters.triton_tiling import Tiling, static_numel
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.loop_ir import (
+    GUIDES,
     Compute,
     IndexValue,
     Indirect,
@@ -22,6 +25,7 @@ from kernelfarm.ir.loop_ir import (
     Load,
     Reduce,
     Scan,
+    Sort,
     Store,
     index_of,
     operands_of,
@@ -107,7 +111,7 @@ def statement_lines(block: Block, number: int) -> list[str]:
             return _indirect_lines(block, number, statement)
         case Store():
             return [_store_line(block, number, statement)]
-        case Scan() | Reduce():
+        case Sort() | Scan() | Reduce():
             return _running_lines(block, number)
 
 
@@ -120,17 +124,32 @@ def _number_text(block: Block, number: int, statement: Literal | IndexValue) -> 
 
 
 def _running_lines(block: Block, number: int) -> list[str]:
-    if isinstance(block.kernel.body[number], Reduce):
+    statement = block.kernel.body[number]
+    if isinstance(statement, Reduce):
         raise ValueError("reductions have lines of their own")
+    if isinstance(statement, Sort):
+        return sort_lines(_sort_of(block, number, statement))
     return scan_lines(scan_of(block, number), is_looped=not block.tiling.is_persistent)
 
 
-def reduction_of(block: Block, number: int) -> Reduction:
-    """The facts of a reduction statement that its text needs."""
-    statement = block.kernel.body[number]
+def reduction_text(block: Block, number: int) -> ReductionText:
+    """The lines of a reduction statement in all forms of a kernel."""
+    body = block.kernel.body
+    statement = body[number]
     if not isinstance(statement, Reduce):
         raise ValueError(f"statement {number} is no reduction")
-    return _reduction(block, number, statement, statement.op)
+    reduction = _reduction(block, number, statement, statement.op)
+    if statement.op not in GUIDES:
+        return plain_text(reduction)
+    guide = Reduce(GUIDES[statement.op], statement.operand, statement.dtype)
+    points = static_numel(block.kernel.reduction)
+    return guided_text(
+        GuidedReduction(
+            like=reduction,
+            guide=block.names[body.index(guide)] if guide in body[:number] else "",
+            points="tl.maximum(rnumel, 1)" if points is None else str(max(points, 1)),
+        )
+    )
 
 
 def scan_of(block: Block, number: int) -> RunningScan:
@@ -140,6 +159,24 @@ def scan_of(block: Block, number: int) -> RunningScan:
         raise ValueError(f"statement {number} is no scan")
     like = _reduction(block, number, statement, like_reduction(statement.op))
     return RunningScan(statement.op, like, block.x_size)
+
+
+def _sort_of(block: Block, number: int, sort: Sort) -> RowSort:
+    """The facts of a sort statement that its text needs; the block holds whole rows."""
+    dtype = block.dtypes[sort.operand]
+    if dtype is None or not block.tiling.is_persistent:
+        raise KernelRejectedError(f"sort {number} needs a value for each point of a whole row")
+    return RowSort(
+        name=block.names[number],
+        operand=block.names[sort.operand],
+        operand_dtype=dtype,
+        is_descending=sort.descending,
+        shape=block.full_shape,
+        rows=block.tiling.xsub,
+        length=block.tiling.rblock,
+        mask=block.r_mask,
+        is_counted=block.rules.counts_to_sort,
+    )
 
 
 def _reduction(block: Block, number: int, statement: Reduce | Scan, op: str) -> Reduction:

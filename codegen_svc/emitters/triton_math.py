@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 
+from codegen_svc.emitters.triton_random import kf_philox_text
 from codegen_svc.emitters.triton_scatter import atomic_helpers
+from codegen_svc.emitters.triton_sort import sort_helpers
 
 _HELPER_NAME = re.compile(r"\bkf_\w+")
 
@@ -37,6 +39,7 @@ def kf_floor_div_float(a, b):
     rounded = tl.where(quotient == 0.0, kf_copysign(quotient, a / b), rounded)
     return tl.where(b == 0.0, a / b, rounded)
 """,
+    "kf_philox": kf_philox_text(),
     "kf_product": """
 def kf_product(a, b):
     return a * b
@@ -44,6 +47,27 @@ def kf_product(a, b):
     "kf_sum": """
 def kf_sum(a, b):
     return a + b
+""",
+    "kf_add_exp": """
+def kf_add_exp(top, total, x):
+    # a sum of exp(value - top), after one more value that may be the new top
+    apart = tl.where(x == top, 0.0, x - top)
+    scale = tl.exp(-tl.abs(apart))
+    return tl.where(apart > 0.0, total * scale + 1.0, total + scale)
+""",
+    "kf_softmax_total": """
+def kf_softmax_total(tops, totals, top):
+    # the lanes' sums against the top of all; an infinite top makes NaN, no values make 0
+    apart = tl.where(tops == top, 0.0, tops - top)
+    total = tl.sum(totals * tl.exp(apart), 1, keep_dims=True)
+    return tl.where((tl.abs(top) == float("inf")) & (total != 0.0), float("nan"), total)
+""",
+    "kf_welford": """
+def kf_welford(mean, total, x, share):
+    # the mean and the sum of squares about it, after one more value; share is 1 / count
+    apart = x - mean
+    after = mean + apart * share
+    return after, total + apart * (x - after)
 """,
     "kf_log_add_exp": """
 def kf_log_add_exp(a, b):
@@ -307,6 +331,7 @@ def kf_pow(x, y):
     return tl.where((y == 0.0) | (x == 1.0), 1.0, result)
 """,
     **atomic_helpers(),
+    **sort_helpers(),
 }
 """Helper functions by name; each text is one function without its decorator."""
 

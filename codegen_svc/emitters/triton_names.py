@@ -20,6 +20,7 @@ from kernelfarm.ir.loop_ir import (
     Load,
     Reduce,
     Scan,
+    Sort,
     Statement,
     Store,
 )
@@ -133,6 +134,8 @@ def _value_name(number: int, statement: Statement) -> str:
             word = dtype.value
         case Compute(op=word) | Reduce(op=word) | Scan(op=word):
             pass
+        case Sort():
+            word = "sort"
         case Literal():
             word = "literal"
         case IndexValue():
@@ -151,7 +154,7 @@ def value_dtype(kernel: Kernel, statement: Statement) -> DType | None:
             return next((p.dtype for p in kernel.params if p.name == name), None)
         case Literal(dtype=dtype) | IndexValue(dtype=dtype):
             return dtype
-        case Compute(dtype=dtype) | Reduce(dtype=dtype) | Scan(dtype=dtype):
+        case Compute(dtype=dtype) | Reduce(dtype=dtype) | Scan(dtype=dtype) | Sort(dtype=dtype):
             return dtype
         case _:
             return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from codegen_svc.emitters.triton_names import value_dtype
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.loop_ir import Compute, Kernel, Reduce, Scan, Store
+from kernelfarm.ir.loop_ir import GUIDES, Compute, Kernel, Reduce, Scan, Sort, Store
 
 # Through these a small relative error stays about as small; a floor or a comparison may amplify it.
 _SMOOTH = frozenset(
@@ -41,7 +41,10 @@ _SMOOTH = frozenset(
     ]
 )
 _SMOOTH_REDUCTIONS = frozenset(
-    ("sum", "prod", "amax", "amin", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
+    (
+        *("sum", "prod", "amax", "amin", *GUIDES),
+        *("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"),
+    )
 )
 _NARROW = frozenset((DType.F16, DType.BF16))
 
@@ -53,6 +56,8 @@ def hides_division_errors(kernel: Kernel) -> bool:
         if isinstance(statement, Store) and dtypes.get(statement.param) not in _NARROW:
             return False
         if isinstance(statement, Reduce | Scan) and statement.op not in _SMOOTH_REDUCTIONS:
+            return False
+        if isinstance(statement, Sort):
             return False
         if isinstance(statement, Compute) and not _is_smooth(kernel, statement):
             return False

@@ -42,7 +42,27 @@ class Reduction:
         return self.op in ("argmax", "argmin")
 
 
-def persistent_lines(r: Reduction) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class ReductionText:
+    """A reduction's lines: of a block that holds a whole row; before, within and after a loop."""
+
+    persistent: tuple[str, ...] = ()
+    initial: tuple[str, ...] = ()
+    step: tuple[str, ...] = ()
+    final: tuple[str, ...] = ()
+
+
+def plain_text(r: Reduction) -> ReductionText:
+    """The lines of a reduction that needs no guide."""
+    return ReductionText(
+        tuple(_persistent_lines(r)),
+        tuple(_initial_lines(r)),
+        tuple(_step_lines(r)),
+        tuple(_final_lines(r)),
+    )
+
+
+def _persistent_lines(r: Reduction) -> list[str]:
     """The reduction of a block that holds a whole row."""
     value = block_value(r)
     if not r.is_arg:
@@ -54,7 +74,7 @@ def persistent_lines(r: Reduction) -> list[str]:
     ]
 
 
-def initial_lines(r: Reduction) -> list[str]:
+def _initial_lines(r: Reduction) -> list[str]:
     """Accumulators before the loop."""
     lines = [f"{r.name}_acc = tl.full({r.shape}, {neutral(r)}, {work_type(r)})"]
     if r.is_arg:
@@ -64,7 +84,7 @@ def initial_lines(r: Reduction) -> list[str]:
     return lines
 
 
-def step_lines(r: Reduction) -> list[str]:
+def _step_lines(r: Reduction) -> list[str]:
     """One block's contribution within the loop."""
     acc, value = f"{r.name}_acc", block_value(r)
     match r.op:
@@ -88,7 +108,7 @@ def step_lines(r: Reduction) -> list[str]:
             ]
 
 
-def final_lines(r: Reduction) -> list[str]:
+def _final_lines(r: Reduction) -> list[str]:
     """The result after the loop."""
     acc = f"{r.name}_acc"
     if not r.is_arg:
@@ -148,6 +168,11 @@ def block_value(r: Reduction) -> str:
     value = f"{value}.to({work_type(r)})" if is_converted else value
     if r.mask:
         value = f"tl.where({r.mask}, {value}, {neutral(r)})"
+    return whole(r, value)
+
+
+def whole(r: Reduction, value: str) -> str:
+    """A block made of the operand in the full shape."""
     return value if r.is_whole else f"tl.broadcast_to({value}, {r.shape})"
 
 

@@ -85,6 +85,7 @@ _INTEGER: dict[str, str] = {
     "bit_xor": "{0} ^ {1}",
     "shl": "{0} << {1}",
     "shr_arith": "{0} >> {1}",
+    "philox": "kf_philox({0}, {1})",
     "isnan": "{0} != {0}",
     "isinf": "{0} != {0}",
     "isfinite": "{0} == {0}",
@@ -172,13 +173,15 @@ _INLINE_LITERALS = frozenset(
 class ScalarRules:
     """What a target asks of scalar code; `target` names it in refusals.
 
-    `takes_lone_pointers`: its compiler takes pointers that a block of one index makes.
+    `takes_lone_pointers`: its compiler takes pointers that a block of one index makes;
+    `counts_to_sort`: it does not take blocks of many axes.
     """
 
     target: str
     has_f64: bool
     is_division_exact: bool
     takes_lone_pointers: bool = True
+    counts_to_sort: bool = False
 
 
 @dataclass(frozen=True, slots=True)

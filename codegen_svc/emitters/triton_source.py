@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from codegen_svc.emitters.triton_block import (
     Block,
     make_block,
-    reduction_of,
+    reduction_text,
     scan_of,
     statement_lines,
 )
@@ -21,17 +21,12 @@ from codegen_svc.emitters.triton_index import R_FLAT, X_FLAT, numel
 from codegen_svc.emitters.triton_math import HELPERS, used_helpers
 from codegen_svc.emitters.triton_names import checked_identifier, comment_text, pointer_type
 from codegen_svc.emitters.triton_phases import Phase, plan_phases
-from codegen_svc.emitters.triton_reduce import (
-    final_lines,
-    initial_lines,
-    persistent_lines,
-    step_lines,
-)
 from codegen_svc.emitters.triton_scalar import ScalarRules
 from codegen_svc.emitters.triton_scan import carry_lines
 from codegen_svc.emitters.triton_tiling import Tiling
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.loop_ir import (
+    GUIDES,
     Access,
     Indirect,
     Kernel,
@@ -195,7 +190,7 @@ def _straight_body(block: Block) -> list[str]:
     lines: list[str] = []
     for number, statement in enumerate(block.kernel.body):
         if isinstance(statement, Reduce):
-            lines += persistent_lines(reduction_of(block, number))
+            lines += reduction_text(block, number).persistent
         else:
             lines += statement_lines(block, number)
     return _drop_unused_literals(block, lines)
@@ -212,8 +207,8 @@ def _looped_body(block: Block) -> list[str]:
 
 
 def _loop_lines(block: Block, phase: Phase) -> list[str]:
-    reductions = {number: reduction_of(block, number) for number in phase.reduces}
-    lines = [line for r in reductions.values() for line in initial_lines(r)]
+    texts = [reduction_text(block, number) for number in _guided_first(block, phase.reduces)]
+    lines = [line for text in texts for line in text.initial]
     for number in phase.within:
         if isinstance(block.kernel.body[number], Scan):
             lines += carry_lines(scan_of(block, number))
@@ -221,10 +216,16 @@ def _loop_lines(block: Block, phase: Phase) -> list[str]:
     inner = ["rindex = roffset + tl.arange(0, RBLOCK)[None, :]", *_reduction_point_lines(block)]
     for number in phase.within:
         inner += statement_lines(block, number)
-    for r in reductions.values():
-        inner += step_lines(r)
+    for text in texts:
+        inner += text.step
     lines += [_STEP + line for line in _drop_unused_axes(inner)]
-    return lines + [line for r in reductions.values() for line in final_lines(r)]
+    return lines + [line for text in reversed(texts) for line in text.final]
+
+
+def _guided_first(block: Block, reduces: tuple[int, ...]) -> list[int]:
+    """Guided reductions before their guides: a step needs what the guide was before."""
+    ops = {n: s.op for n in reduces if isinstance(s := block.kernel.body[n], Reduce)}
+    return sorted(reduces, key=lambda n: ops[n] not in GUIDES)
 
 
 def _drop_unused_literals(block: Block, lines: list[str]) -> list[str]:

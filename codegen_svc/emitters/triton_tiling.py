@@ -10,12 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from codegen_svc.emitters.triton_index import kernel_bounds, numel
+from codegen_svc.emitters.triton_sort import MOST_SORTED
+from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.loop_ir import (
+    GUIDES,
     Axis,
     Kernel,
     Load,
     Reduce,
     Scan,
+    Sort,
+    Statement,
     Store,
     operands_of,
     varying_values,
@@ -96,7 +101,7 @@ def gpu_tiling(
         tiling = _reduction(kernel, target, index_bits, width_limit)
     for _ in range(level):
         smaller = _shrunk(tiling, target)
-        if smaller is None:
+        if smaller is None or (sorts_rows(kernel) and not smaller.is_persistent):
             return None
         tiling = smaller
     return tiling
@@ -124,6 +129,8 @@ def _reduction(
     kernel: Kernel, target: TargetFacts, index_bits: int, width_limit: int | None
 ) -> Tiling:
     rows, width = static_numel(kernel.outer), static_numel(kernel.reduction)
+    if sorts_rows(kernel):
+        return _sorting_tiling(kernel, rows, target, index_bits)
     if reads_columns(kernel):
         return _column_tiling(rows, width, target, index_bits)
     per_thread = int(target.extra("reduction_elems_per_thread"))
@@ -133,11 +140,45 @@ def _reduction(
         tiling = _looped_tiling(target, index_bits)
         return replace(tiling, rblock=_SCAN_RBLOCK, num_warps=4) if is_running else tiling
     rblock = next_power_of_2(widest)
-    xblock = max(1, _TILE // 2 // rblock)
-    while rows is not None and xblock > 1 and rows // xblock < _FILL_PROGRAMS:
-        xblock //= 2
+    xblock = _filling_rows(max(1, _TILE // 2 // rblock), rows)
     warps = _warps(xblock * rblock, per_thread, target)
     return Tiling(xblock, xblock, rblock, widest > 0, index_bits, warps, 1)
+
+
+def sorts_rows(kernel: Kernel) -> bool:
+    """True if a block must hold whole rows."""
+    return any(isinstance(s, Sort) for s in kernel.body)
+
+
+def _longest_sorted(kernel: Kernel) -> int:
+    """The most elements that a row can have.
+
+    Raises:
+        KernelRejectedError: no block can hold them.
+    """
+    _, longest = kernel_bounds(kernel).interval(numel(kernel.reduction))
+    if longest is None or longest > MOST_SORTED:
+        length = "any number of" if longest is None else str(longest)
+        raise KernelRejectedError(
+            f"kernel {kernel.name} sorts rows of {length} elements; one block sorts {MOST_SORTED}"
+        )
+    return longest
+
+
+def _sorting_tiling(
+    kernel: Kernel, rows: int | None, target: TargetFacts, index_bits: int
+) -> Tiling:
+    rblock = next_power_of_2(_longest_sorted(kernel))
+    xblock = _filling_rows(max(1, _TILE // 2 // rblock), rows)
+    warps = _warps(xblock * rblock, POINTWISE_ELEMS_PER_THREAD, target)
+    return Tiling(xblock, xblock, rblock, True, index_bits, warps, 1)
+
+
+def _filling_rows(xblock: int, rows: int | None) -> int:
+    """Rows of one program: fewer if a large chip would have too few programs."""
+    while rows is not None and xblock > 1 and rows // xblock < _FILL_PROGRAMS:
+        xblock //= 2
+    return xblock
 
 
 def _looped_tiling(target: TargetFacts, index_bits: int) -> Tiling:
@@ -210,6 +251,10 @@ _MAX_LOCAL_TILE = 1 << 15
 def local_tiling(kernel: Kernel, target: TargetFacts, index_bits: int) -> Tiling | None:
     """The largest tiling whose live blocks fit the local buffer; None if none does."""
     width = static_numel(kernel.reduction) if is_reduction(kernel) else 1
+    if sorts_rows(kernel):
+        return _largest_rows(
+            kernel, target, index_bits, next_power_of_2(_longest_sorted(kernel)), True
+        )
     persistent = [next_power_of_2(width)] if width else []
     looped = [1 << bits for bits in range(12, 3, -1)] if is_reduction(kernel) else []
     for rblock, is_persistent in [(r, True) for r in persistent] + [(r, False) for r in looped]:
@@ -240,8 +285,8 @@ def local_bytes(kernel: Kernel, tiling: Tiling) -> int:
     """Bytes of the local buffer that the live blocks of one sub-block need at their peak.
 
     Every loaded block counts twice: the compiler's double buffering fetches the next one while the
-    current is used. Rows are counted for values that do not vary; a reduction needs one more block
-    for its halving steps.
+    current is used. Rows are counted for values that do not vary; a reduction needs more blocks
+    while it takes a step.
     """
     last_use = _last_uses(kernel)
     varying = varying_values(kernel)
@@ -252,14 +297,31 @@ def local_bytes(kernel: Kernel, tiling: Tiling) -> int:
         elems = points if number in varying or not is_reduction(kernel) else tiling.xsub
         size = elems * _value_bytes(kernel, number)
         live[number] = size * 2 if isinstance(statement, Load) else size
-        extra = points * _value_bytes(kernel, number) if isinstance(statement, Reduce) else 0
+        extra = points * _work_bytes(kernel, number)
         peak = max(peak, sum(live.values()) + extra)
         for dead in [v for v in live if last_use.get(v, v) <= number]:
             del live[dead]
-    accumulators = (
-        sum(1 for s in kernel.body if isinstance(s, Reduce)) if not tiling.is_persistent else 0
-    )
+    accumulators = 0 if tiling.is_persistent else sum(map(_accumulators, kernel.body))
     return peak + accumulators * points * 4
+
+
+def _work_bytes(kernel: Kernel, number: int) -> int:
+    """Bytes for each point while a statement is computed, its operands and result apart."""
+    statement = kernel.body[number]
+    if isinstance(statement, Sort):
+        # The keys, where one of them stands alone, positions, ranks, and two masks as words.
+        return 2 * _value_bytes(kernel, statement.operand) + 4 * 4
+    if not isinstance(statement, Reduce):
+        return 0
+    # Halves; a guided one has a distance, its scale and what is added.
+    return _value_bytes(kernel, number) * (3 if statement.op in GUIDES else 1)
+
+
+def _accumulators(statement: Statement) -> int:
+    """Blocks that a loop carries: a guided reduction has some for its guide, too."""
+    if not isinstance(statement, Reduce):
+        return 0
+    return {"softmax_sum": 2, "welford_m2": 3}.get(statement.op, 1)
 
 
 def _last_uses(kernel: Kernel) -> dict[int, int]:

@@ -1,0 +1,30 @@
+"""Digests of installed wheels: what a toolchain really is, not which version it claims."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from importlib import metadata
+
+from kernelfarm.errors import UnavailableError
+
+
+@lru_cache(maxsize=8)
+def wheel_digest(name: str, remedy: str) -> str:
+    """Hex digest of an installed wheel's RECORD, which lists the SHA-256 of each of its files.
+
+    Equal installations agree wherever they lie; hashing the files themselves would read 500 MB.
+
+    Raises:
+        UnavailableError: it is not installed; the message tells the remedy.
+    """
+    try:
+        record = metadata.distribution(name).read_text("RECORD")
+    except metadata.PackageNotFoundError as error:
+        raise UnavailableError(f"{name} is not installed; {remedy}") from error
+    lines = sorted(
+        line
+        for line in (record or "").splitlines()
+        if ",sha256=" in line and "/INSTALLER" not in line
+    )
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
