@@ -3,23 +3,37 @@
 One store, two faces that share keys and scripts: `KernelCache` for asyncio services, `WorkerCache`
 for blocking workers. Two key spaces: programs (`p`) and kernels (`k`).
 
-    kf:{ns}:m:<space>:<key>    HASH  manifest: variant payloads, the blobs they name, the fence
+    kf:{ns}:m:<space>:<key>    HASH  an entry's variants: manifests, contents, what scripts look at
     kf:{ns}:b:<sha256>         STR   a blob, or the number of its chunks; outlives its manifests
     kf:{ns}:b:<sha256>:<n>     STR   chunk n of a large blob
-    kf:{ns}:l:<space>:<key>    HASH  lease: owner, fence, state (queued | running); seconds
+    kf:{ns}:ep                 HASH  tag -> epoch of its last invalidation; @inc, @epoch: its own
+                                     life and present epoch; @run: the server process in which it
+                                     lives; @floor: what is older is cold; never expires
+    kf:{ns}:inv                STREAM of announcements; an id is the epoch that it began
+    kf:{ns}:gw                 HASH  gateway -> how far it has obeyed, and when it said so
+    kf:{ns}:tc                 HASH  toolchain -> when it was advertised; @backend -> its newest
+    kf:{ns}:l:<space>:<key>    HASH  lease: owner, fence, state (queued | running), epoch; seconds
     kf:{ns}:a:<space>:<key>    STR   attempts since the last result, one hour
     kf:{ns}:neg:<space>:<key>  STR   a failure; always expires
     kf:{ns}:j:<key>            STR   a kernel job's input, until its key is published
     kf:{ns}:fence              STR   the last fence given; never expires
     kf:{ns}:stats              HASH  counters; never expire
+    kf:{ns}:usage              STR   what the last sweep counted
+    kf:{ns}:held               HASH  bytes and entries, kept up by publications
+    kf:{ns}:sizes              HASH  blob -> its stored bytes, for each blob that is held
+    kf:{ns}:flying             ZSET  a tenant's compilations in flight, by the end of their time
+    kf:{ns}:x:*                      the index of program keys' parts, for explanations
     kf:{ns}:workers            SET   workers that reported, and kf:{ns}:w:<worker> their reports
     kf:{ns}:done               a pub/sub channel: keys that were published, failed or given back
 
+A tenant's part of a farm has keys of its own (`kf:{ns}:t:<tenant>:m:...`) and shares the farm's
+epochs, toolchains, workers, fences and channel. Its entries lie at salted keys, which only who has
+the salt can tell from a program's or kernel's own key; manifests state the own key.
+
 The braces are Redis's hash tag: all keys of a namespace live in one slot, so that a script may
-touch them all. What may change under an entry later gets its place here too: epochs in
-`kf:{ns}:ep` (tag -> epoch) with a snapshot in the lease and in the manifest, compared by `lookup`
-and `publish`; announcements of invalidations in the stream `kf:{ns}:inv`; and a signature as one
-more field of the manifest, made by whoever publishes.
+touch them all. An entry is alive while no tag of it was invalidated after the epoch in which its
+compilation began: invalidating is one write, whatever the number of entries. If the table is lost,
+a new life of it begins, and everything from before is cold.
 """
 
 from __future__ import annotations
@@ -27,15 +41,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kernelfarm.cache.epoch_calls import Epoch as Epoch
+    from kernelfarm.cache.epochs import Announcement as Announcement
     from kernelfarm.cache.kernel_cache import KernelCache as KernelCache
+    from kernelfarm.cache.records import Adopted as Adopted
+    from kernelfarm.cache.records import Found as Found
     from kernelfarm.cache.records import Lease as Lease
     from kernelfarm.cache.records import Published as Published
     from kernelfarm.cache.records import Space as Space
+    from kernelfarm.cache.records import StoredVariant as StoredVariant
     from kernelfarm.cache.records import Variant as Variant
     from kernelfarm.cache.records import WorkerReport as WorkerReport
+    from kernelfarm.cache.statements import Trust as Trust
     from kernelfarm.cache.worker_cache import WorkerCache as WorkerCache
 
 _HOMES = {
+    "Announcement": "kernelfarm.cache.epochs",
+    "Epoch": "kernelfarm.cache.epoch_calls",
+    "Found": "kernelfarm.cache.records",
+    "StoredVariant": "kernelfarm.cache.records",
+    "Trust": "kernelfarm.cache.statements",
+    "Adopted": "kernelfarm.cache.records",
     "KernelCache": "kernelfarm.cache.kernel_cache",
     "Lease": "kernelfarm.cache.records",
     "Published": "kernelfarm.cache.records",
@@ -46,10 +72,16 @@ _HOMES = {
 }
 
 __all__ = [
+    "Adopted",
+    "Announcement",
+    "Epoch",
+    "Found",
     "KernelCache",
     "Lease",
     "Published",
     "Space",
+    "StoredVariant",
+    "Trust",
     "Variant",
     "WorkerCache",
     "WorkerReport",

@@ -1,18 +1,29 @@
-"""Every operation on the store as a value: script, keys, arguments, and how to read the reply.
+"""Operations on entries and leases as values: script, keys, arguments, how to read the reply.
 
 The asyncio and the blocking face run the same calls, so that they cannot drift apart.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
+import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
 from typing import Any, Generic, TypeVar
 
-from kernelfarm.cache.records import Lease, Published, Space, Variant, facts_to_json
+from kernelfarm.cache.names import Names
+from kernelfarm.cache.records import (
+    Adopted,
+    Found,
+    Lease,
+    Published,
+    Space,
+    StoredVariant,
+    facts_to_json,
+)
 from kernelfarm.errors import ErrorFacts
 
 T = TypeVar("T")
@@ -26,8 +37,28 @@ ATTEMPTS_TTL_S = 3600
 JOB_TTL_S = DAY_S
 REPORT_TTL_S = 30
 
-# These scripts begin with the shared functions on blobs.
-_WITH_BLOBS = frozenset({"lookup", "publish"})
+# A toolchain counts as advertised so long after its last report: an upgrade's both sides serve.
+TOOLCHAIN_WINDOW_S = 3600
+
+MAX_VARIANTS = 16
+"""Variants of one entry; beyond, the oldest of those with a guard goes."""
+
+# What scripts begin with: shared functions, in the order in which they use each other.
+_PRELUDES = {
+    "lookup": ("blobs", "entries"),
+    "acquire": ("blobs", "entries"),
+    "publish": ("blobs", "entries"),
+    "bump": ("blobs", "entries"),
+    "greet": ("blobs", "entries"),
+    "epoch": ("blobs", "entries"),
+    "drop": ("blobs", "entries"),
+    "sweep": ("blobs", "entries"),
+    "advertise": ("blobs", "entries"),
+    "take_off": ("blobs", "entries"),
+}
+
+LOST_BLOB = "b:"
+"""What the channel's messages about lost blobs begin with."""
 
 Value = str | bytes | int | float
 
@@ -46,102 +77,156 @@ class Call(Generic[T]):
 def script_source(name: str) -> str:
     """The Lua text of a script."""
     folder = resources.files("kernelfarm.cache") / "lua"
-    source = (folder / f"{name}.lua").read_text(encoding="utf-8")
-    if name in _WITH_BLOBS:
-        return (folder / "blobs.lua").read_text(encoding="utf-8") + source
-    return source
+    parts = (*_PRELUDES.get(name, ()), name)
+    return "".join((folder / f"{part}.lua").read_text(encoding="utf-8") for part in parts)
+
+
+@lru_cache(maxsize=32)
+def script_sha1(name: str) -> str:
+    """By which a server knows a script that it has seen."""
+    return hashlib.sha1(script_source(name).encode(), usedforsecurity=False).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A variant ready to be stored, and the manifest's facts that scripts look at."""
+
+    variant_id: str
+    incarnation: str
+    epoch: int
+    not_after_s: int
+    conditions: int
+    tags: str
+    blobs: str
+    manifest: bytes
+    content: bytes
+
+    def args(self) -> tuple[Value, ...]:
+        """Its part of the arguments of `publish`."""
+        return (
+            self.variant_id,
+            self.incarnation,
+            self.epoch,
+            self.not_after_s,
+            self.conditions,
+            self.tags,
+            self.blobs,
+            self.manifest,
+            self.content,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The calls of one key space within one namespace."""
+    """The calls of one key space within one namespace.
+
+    `may_write` is False for readers, whose look-ups change nothing and count nothing.
+    """
 
     namespace: str
     space: Space
+    may_write: bool = True
+    salt: bytes = field(default=b"", repr=False)
 
-    def name(self, *parts: str) -> str:
-        """A key of this namespace."""
-        return ":".join((f"kf:{{{self.namespace}}}", *parts))
+    @property
+    def names(self) -> Names:
+        """The names of the namespace's keys."""
+        return Names(self.namespace, self.salt)
 
     @property
     def channel(self) -> str:
-        """The pub/sub channel that tells of finished keys."""
-        return self.name("done")
-
-    @property
-    def stats_key(self) -> str:
-        """The hash of counters."""
-        return self.name("stats")
-
-    def blob_key(self, sha256: bytes) -> str:
-        """Where a blob, or its number of chunks, lies."""
-        return self.name("b", sha256.hex())
+        """The pub/sub channel that tells of finished keys, those of all tenants."""
+        return self.names.of_farm("done")
 
     def failure_key(self, key: bytes) -> str:
         """Where a key's failure lies."""
-        return self.name("neg", self.space.value, key.hex())
+        return self._own("neg", key)
 
     def job_key(self, key: bytes) -> str:
         """Where a key's job lies."""
-        return self.name("j", key.hex())
+        names = self.names
+        return names.name("j", names.slot(key).hex())
 
     def message(self, key: bytes) -> str:
         """What the channel says when this key is finished."""
-        return f"{self.space.value}:{key.hex()}"
+        return f"{self.space.value}:{self.names.slot(key).hex()}"
 
     def counter(self, name: str = "") -> str:
         """A counter's field within the stats."""
         return f"{self.space.value}.{name}"
 
-    def lookup(self, key: bytes, is_counted: bool) -> Call[list[bytes] | None]:
+    def lookup(self, key: bytes, tags: Sequence[str], is_counted: bool) -> Call[Found]:
         """See `KernelCache.lookup`."""
-        return Call(
-            "lookup",
-            (self._manifest(key), self.stats_key),
-            (
-                self.name("b", ""),
-                MANIFEST_TTL_S,
-                BLOB_TTL_S,
-                self.counter(),
-                int(is_counted),
-            ),
-            lambda reply: reply,
+        names = self.names
+        keys = (self._entry(key), names.stats, names.epochs, names.announcements, names.toolchains)
+        args = (
+            names.blobs,
+            MANIFEST_TTL_S,
+            BLOB_TTL_S,
+            self.counter(),
+            int(is_counted),
+            uuid.uuid4().hex,
+            _ms(TOOLCHAIN_WINDOW_S),
+            " ".join(tags),
+            int(self.may_write),
         )
+        return Call("lookup", keys, args, _read_found)
 
-    def acquire(self, key: bytes, owner: str, ttl_s: float, is_queued: bool) -> Call[Lease | None]:
-        """See `KernelCache.acquire`."""
+    def acquire(
+        self, key: bytes, owner: str, ttl_s: float, is_queued: bool, seen: tuple[str, Sequence[str]]
+    ) -> Call[Lease | None]:
+        """See `KernelCache.acquire`; `seen` is the entry's stamp and the caller's tags."""
 
         def read(reply: Any) -> Lease | None:
-            return Lease(key, owner, int(reply[0]), ttl_s, int(reply[1])) if reply else None
+            if not reply:
+                return None
+            fence, attempts, incarnation, epoch = reply
+            return Lease(
+                key, owner, int(fence), ttl_s, int(attempts), incarnation.decode(), int(epoch)
+            )
 
-        return Call(
-            "acquire",
-            (
-                self._lease(key),
-                self._manifest(key),
-                self._attempts(key),
-                self.name("fence"),
-                self.stats_key,
-            ),
-            (
-                owner,
-                _ms(ttl_s),
-                "queued" if is_queued else "running",
-                time.time_ns() // 1_000_000,
-                self.counter(),
-                ATTEMPTS_TTL_S,
-            ),
-            read,
+        names = self.names
+        keys = (
+            self._lease(key),
+            self._entry(key),
+            self._attempts(key),
+            names.of_farm("fence"),
+            names.stats,
+            names.epochs,
+            names.announcements,
+            names.toolchains,
         )
+        args = (
+            owner,
+            _ms(ttl_s),
+            "queued" if is_queued else "running",
+            time.time_ns() // 1_000_000,
+            self.counter(),
+            ATTEMPTS_TTL_S,
+            uuid.uuid4().hex,
+            seen[0],
+            " ".join(seen[1]),
+            names.blobs,
+            _ms(TOOLCHAIN_WINDOW_S),
+        )
+        return Call("acquire", keys, args, read)
 
-    def adopt(self, lease: Lease) -> Call[bytes | None]:
+    def adopt(self, lease: Lease) -> Call[Adopted | None]:
         """See `WorkerCache.adopt`."""
+
+        def read(reply: Any) -> Adopted | None:
+            if not reply:
+                return None
+            job, incarnation, epoch = reply
+            known = replace(lease, incarnation=incarnation.decode(), epoch=int(epoch))
+            return Adopted(job, known)
+
         key = lease.key
         return Call(
             "adopt",
-            (self._lease(key), self._attempts(key), self.job_key(key)),
-            (lease.fence, lease.owner, _ms(lease.ttl_s), ATTEMPTS_TTL_S),
-            lambda reply: reply,
+            (self._lease(key), self._attempts(key), self.job_key(key), self.names.stats),
+            (lease.fence, lease.owner, _ms(lease.ttl_s), ATTEMPTS_TTL_S, self.counter()),
+            read,
         )
 
     def renew(self, lease: Lease) -> Call[bool]:
@@ -158,35 +243,54 @@ class Calls:
             bool,
         )
 
-    def publish(self, lease: Lease, variants: Sequence[Variant]) -> Call[Published]:
+    def publish(self, lease: Lease, variants: Sequence[Signed]) -> Call[Published]:
         """See `KernelCache.publish`."""
         if not variants:
             raise ValueError("a result has at least one variant")
-        key = lease.key
-        digests = sorted({blob.hex() for variant in variants for blob in variant.blobs})
-        return Call(
-            "publish",
-            (
-                self._manifest(key),
-                self._lease(key),
-                self._attempts(key),
-                self.job_key(key),
-                self.failure_key(key),
-                self.stats_key,
-            ),
-            (
-                lease.fence,
-                self.name("b", ""),
-                MANIFEST_TTL_S,
-                BLOB_TTL_S,
-                self.counter(),
-                self.channel,
-                self.message(key),
-                " ".join(digests),
-                *(variant.payload for variant in variants),
-            ),
-            lambda reply: Published(reply.decode()),
+        key, names = lease.key, self.names
+        keys = (
+            self._entry(key),
+            self._lease(key),
+            self._attempts(key),
+            self.job_key(key),
+            self.failure_key(key),
+            names.stats,
+            names.epochs,
+            names.announcements,
+            names.toolchains,
+            names.held,
+            names.sizes,
         )
+        args = (
+            lease.fence,
+            names.blobs,
+            MANIFEST_TTL_S,
+            BLOB_TTL_S,
+            self.counter(),
+            self.channel,
+            self.message(key),
+            uuid.uuid4().hex,
+            _ms(TOOLCHAIN_WINDOW_S),
+            MAX_VARIANTS,
+            *(part for variant in variants for part in variant.args()),
+        )
+        return Call("publish", keys, args, _read_published)
+
+    def refresh(self, key: bytes, old: bytes, new: Signed) -> Call[bool]:
+        """See `KernelCache.refresh`."""
+        args = (new.variant_id, old, new.manifest, new.not_after_s)
+        return Call("refresh", (self._entry(key),), args, bool)
+
+    def drop(self, key: bytes, variant_id: str, manifest: bytes, counter: str) -> Call[bool]:
+        """Removes a variant that is not believed, and counts it."""
+        keys = (self._entry(key), self.names.stats)
+        return Call("drop", keys, (variant_id, manifest, self.counter(counter)), bool)
+
+    def lose(self, sha256: bytes) -> Call[bool]:
+        """See `KernelCache.tell_lost`."""
+        names, digest = self.names, sha256.hex()
+        args = (digest, self.channel, f"{LOST_BLOB}{digest}")
+        return Call("lose", (names.sizes, names.held), args, bool)
 
     def fail(
         self, key: bytes, facts: ErrorFacts, ttl_s: float, lease: Lease | None
@@ -196,7 +300,7 @@ class Calls:
             raise ValueError(f"a failure must expire; ttl_s is {ttl_s}")
         return Call(
             "fail",
-            (self.failure_key(key), self._lease(key), self._attempts(key), self.stats_key),
+            (self.failure_key(key), self._lease(key), self._attempts(key), self.names.stats),
             (
                 facts_to_json(facts),
                 _ms(ttl_s),
@@ -205,22 +309,40 @@ class Calls:
                 self.channel,
                 self.message(key),
             ),
-            lambda reply: Published(reply.decode()),
+            _read_published,
         )
 
-    def pending(self, key: bytes) -> Call[float]:
+    def pending(self, key: bytes, seen: str) -> Call[float]:
         """Seconds until the key's lease lapses; negative if there is nothing to wait for."""
-        keys = (self._manifest(key), self.failure_key(key), self._lease(key))
-        return Call("pending", keys, (), lambda reply: reply / 1e3)
+        keys = (self._entry(key), self.failure_key(key), self._lease(key))
+        return Call("pending", keys, (seen,), lambda reply: reply / 1e3)
 
-    def _manifest(self, key: bytes) -> str:
-        return self.name("m", self.space.value, key.hex())
+    def _entry(self, key: bytes) -> str:
+        return self.names.entry(self.space, key)
 
     def _lease(self, key: bytes) -> str:
-        return self.name("l", self.space.value, key.hex())
+        return self._own("l", key)
 
     def _attempts(self, key: bytes) -> str:
-        return self.name("a", self.space.value, key.hex())
+        return self._own("a", key)
+
+    def _own(self, kind: str, key: bytes) -> str:
+        names = self.names
+        return names.name(kind, self.space.value, names.slot(key).hex())
+
+
+def _read_found(reply: Any) -> Found:
+    reason, incarnation, epoch, stamp, *rest = reply
+    word = reason.decode()
+    if word != "hit":
+        return Found((), word, rest[0].decode(), stamp.decode(), incarnation.decode(), int(epoch))
+    pairs = zip(rest[::2], rest[1::2], strict=True)
+    variants = tuple(StoredVariant(manifest, content) for manifest, content in pairs)
+    return Found(variants, word, "", stamp.decode(), incarnation.decode(), int(epoch))
+
+
+def _read_published(reply: Any) -> Published:
+    return Published(reply.decode())
 
 
 def _ms(seconds: float) -> int:

@@ -5,8 +5,13 @@ Clients are typed Any: redis-py's types do not tell that replies are bytes, whic
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import redis
@@ -22,10 +27,36 @@ _RETRIES = 9
 _BACKOFF_BASE_S = 0.02
 _BACKOFF_CAP_S = 1.0
 
+# How long connections that end as they begin are tried again, and how often.
+_GREETING_S = 4.0
+_GREET_AGAIN_S = 0.1
+
+# A host that does not answer for about a minute is gone.
+_KEEPALIVE = {
+    getattr(socket, name): value
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+    if hasattr(socket, name)  # not everywhere
+}
+
 # Bursts of look-ups queue for a connection instead of opening a thousand.
 _MAX_CONNECTIONS = 32
 _WAIT_FOR_CONNECTION_S = 30
 _SOCKET_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """A script that each connection runs first; it answers 1 where the server is fit for us."""
+
+    source: str
+    sha1: str
+    keys: tuple[str, ...]
+    fresh: Callable[[], str]
+
+    def args(self) -> tuple[str | int, ...]:
+        """What follows the script in its command."""
+        return (len(self.keys), *self.keys, self.fresh())
+
 
 _LOST: tuple[type[redis.exceptions.RedisError], ...] = (
     redis.exceptions.ConnectionError,
@@ -34,22 +65,36 @@ _LOST: tuple[type[redis.exceptions.RedisError], ...] = (
 )
 
 
-def connect_async(url: str) -> Any:
-    """An asyncio client for a server's URL (`redis://`, `unix://`, ...); connects lazily."""
-    pool = async_redis.BlockingConnectionPool.from_url(
+def connect_async(url: str, greeting: Greeting | None = None) -> Any:
+    """An asyncio client for a server's URL (`redis://`, `unix://`, ...); connects lazily.
+
+    Each connection begins with the greeting.
+    """
+    pool = _PatientAsyncPool.from_url(
         url,
         max_connections=_MAX_CONNECTIONS,
         timeout=_WAIT_FOR_CONNECTION_S,
         retry=AsyncRetry(_backoff(), _RETRIES, supported_errors=_LOST),
-        **_socket_options(),
+        redis_connect_func=None if greeting is None else partial(_greet_async, greeting),
+        **_socket_options(url),
     )
     return async_redis.Redis(connection_pool=pool)
 
 
-def connect(url: str) -> Any:
-    """A blocking client for a server's URL; connects lazily, may be shared by threads."""
+def connect(url: str, greeting: Greeting | None = None) -> Any:
+    """A blocking client for a server's URL; connects lazily, may be shared by threads.
+
+    Each connection begins with the greeting.
+    """
     retry = Retry(_backoff(), _RETRIES, supported_errors=_LOST)
-    return redis.Redis.from_url(url, retry=retry, **_socket_options())
+    greet = None if greeting is None else partial(_greet, greeting)
+    pool = _PatientPool.from_url(url, retry=retry, redis_connect_func=greet, **_socket_options(url))
+    return redis.Redis.from_pool(pool)
+
+
+def is_demoted(error: redis.exceptions.ResponseError) -> bool:
+    """True if the server is a replica now: within scripts, old servers tell it in their words."""
+    return isinstance(error, redis.exceptions.ReadOnlyError) or "READONLY" in str(error)
 
 
 @contextmanager
@@ -67,9 +112,87 @@ def translated_errors() -> Iterator[None]:
         raise UnavailableError(f"the cache does not answer: {error}") from error
 
 
+class _PatientAsyncPool(async_redis.BlockingConnectionPool):
+    """Asks again where a connection ends as it begins: what leads to the server has no server."""
+
+    async def get_connection(self, *args: Any, **options: Any) -> Any:
+        began_s = time.monotonic()
+        while True:
+            try:
+                return await super().get_connection(  # type: ignore[no-untyped-call] # redis's
+                    *args, **options
+                )
+            except redis.exceptions.ConnectionError:
+                if time.monotonic() - began_s > _GREETING_S:
+                    raise
+            await asyncio.sleep(_GREET_AGAIN_S)
+
+
+class _PatientPool(redis.ConnectionPool):
+    """The same for blocking clients."""
+
+    def get_connection(self, *args: Any, **options: Any) -> Any:
+        began_s = time.monotonic()
+        while True:
+            try:
+                return super().get_connection(*args, **options)
+            except redis.exceptions.ConnectionError:
+                if time.monotonic() - began_s > _GREETING_S:
+                    raise
+            time.sleep(_GREET_AGAIN_S)
+
+
+async def _greet_async(greeting: Greeting, connection: Any) -> None:
+    await connection.on_connect()
+    try:
+        try:
+            await connection.send_command("EVALSHA", greeting.sha1, *greeting.args())
+            reply = await connection.read_response()
+        except redis.exceptions.NoScriptError:
+            await connection.send_command("EVAL", greeting.source, *greeting.args())
+            reply = await connection.read_response()
+    except redis.exceptions.ResponseError as error:
+        raise _unfit(error) from error
+    _check_greeted(reply)
+
+
+def _greet(greeting: Greeting, connection: Any) -> None:
+    connection.on_connect()
+    try:
+        try:
+            connection.send_command("EVALSHA", greeting.sha1, *greeting.args())
+            reply = connection.read_response()
+        except redis.exceptions.NoScriptError:
+            connection.send_command("EVAL", greeting.source, *greeting.args())
+            reply = connection.read_response()
+    except redis.exceptions.ResponseError as error:
+        raise _unfit(error) from error
+    _check_greeted(reply)
+
+
+def _unfit(error: redis.exceptions.ResponseError) -> redis.exceptions.RedisError:
+    """What a refused greeting means: a replica may be the primary at the next attempt."""
+    return redis.exceptions.ConnectionError(str(error)) if is_demoted(error) else error
+
+
+def _check_greeted(reply: object) -> None:
+    if reply != 1:
+        raise redis.exceptions.ConnectionError(
+            "this server took over, and nobody who may write has begun its life yet"
+        )
+
+
 def _backoff() -> ExponentialBackoff:
     return ExponentialBackoff(cap=_BACKOFF_CAP_S, base=_BACKOFF_BASE_S)
 
 
-def _socket_options() -> dict[str, Any]:
-    return {"socket_timeout": _SOCKET_TIMEOUT_S, "socket_connect_timeout": 2.0, "protocol": 2}
+def _socket_options(url: str) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "socket_timeout": _SOCKET_TIMEOUT_S,
+        "socket_connect_timeout": 2.0,
+        "protocol": 2,
+    }
+    if not url.startswith("unix:"):
+        # A subscription only listens: without this it never sees that the server's host is gone.
+        options |= {"socket_keepalive": True, "socket_keepalive_options": _KEEPALIVE}
+    return options

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from kernelfarm.cache import blobs
-from kernelfarm.cache.calls import BLOB_TTL_S, JOB_TTL_S, Call, Calls, script_source
+from kernelfarm.cache import blobs, epoch_calls
+from kernelfarm.cache.belief import Belief
+from kernelfarm.cache.calls import BLOB_TTL_S, JOB_TTL_S, LOST_BLOB, Call, Calls
 from kernelfarm.cache.connection import connect_async, translated_errors
+from kernelfarm.cache.epochs import EpochTable
+from kernelfarm.cache.names import Names, check_namespace
 from kernelfarm.cache.records import (
+    STALE_SERVES,
+    Found,
     Lease,
     Published,
     Space,
+    StoredVariant,
     Variant,
     WorkerReport,
     facts_from_json,
 )
+from kernelfarm.cache.scripts import AsyncScripts
+from kernelfarm.cache.statements import Trust, counter_of
 from kernelfarm.cache.wakeups import Wakeups
-from kernelfarm.errors import ErrorFacts
+from kernelfarm.errors import ErrorFacts, IntegrityError, MalformedMessageError, PoisonedBlobError
+from kernelfarm.signing import Place
 
 T = TypeVar("T")
 
@@ -29,6 +40,9 @@ _POLL_S = 1.0
 _LAPSE_MARGIN_S = 0.005
 _SUBSCRIBE_S = 1.0
 
+UNSIGNED = Trust()
+"""For farms that state that they sign nothing."""
+
 
 class KernelCache:
     """One key space of the store. Every method raises UnavailableError if Redis does not serve.
@@ -36,22 +50,59 @@ class KernelCache:
     The pattern of a maker:
 
         while True:
-            if (found := await cache.lookup(key)) is not None: return found
+            if (found := await cache.lookup(key)).is_hit: return found
             if (facts := await cache.get_failure(key)) is not None: raise error_from_facts(facts)
-            if (lease := await cache.acquire(key, owner, ttl_s)) is not None: make and publish
-            else: await cache.wait(key, timeout_s)
+            lease = await cache.acquire(key, owner, ttl_s, seen=found.stamp)
+            if lease is not None: make and publish
+            else: await cache.wait(key, timeout_s, seen=found.stamp)
     """
 
-    def __init__(self, url: str, *, namespace: str = "default", space: Space) -> None:
-        self._client = connect_async(url)
-        self._calls = Calls(namespace, space)
-        self._scripts: dict[str, Any] = {}
-        self._wakeups = Wakeups(self._client, self._calls.channel)
+    def __init__(
+        self,
+        url: str,
+        *,
+        namespace: str = "default",
+        space: Space,
+        trust: Trust = UNSIGNED,
+        may_write: bool = True,
+        salt: bytes = b"",
+    ) -> None:
+        self._calls = Calls(namespace, space, may_write, salt)
+        self.client = connect_async(url, epoch_calls.greeting(self._calls.names, may_write))
+        self._scripts = AsyncScripts(self.client)
+        self._trust = trust
+        self._belief = Belief(trust)
+        self._wakeups = Wakeups(self.client, self._calls.channel)
+        self.epochs = EpochTable(self.client, self._calls.names)
+
+    def within(self, namespace: str, salt: bytes = b"") -> KernelCache:
+        """The same store for a tenant of the same farm; it shares connections: do not close it.
+
+        Raises:
+            CallerError: the namespace is not of this farm.
+        """
+        check_namespace(namespace, self.namespace.partition("/")[0])
+        calls = replace(self._calls, namespace=namespace, salt=salt)
+        if calls == self._calls:
+            return self
+        part = copy(self)
+        part._calls = calls
+        return part
+
+    @property
+    def names(self) -> Names:
+        """The names of its keys."""
+        return self._calls.names
 
     @property
     def namespace(self) -> str:
         """The namespace whose keys it uses."""
         return self._calls.namespace
+
+    @property
+    def space(self) -> Space:
+        """Its key space."""
+        return self._calls.space
 
     async def __aenter__(self) -> KernelCache:
         return self
@@ -67,31 +118,47 @@ class KernelCache:
     async def close(self) -> None:
         """Ends the subscription and the connections."""
         await self._wakeups.close()
-        await self._client.aclose()
-        await self._client.connection_pool.disconnect()
+        await self.client.aclose()
+        await self.client.connection_pool.disconnect()
 
     async def ping(self) -> None:
         """Returns if the server answers."""
         with translated_errors():
-            await self._client.ping()
+            await self.client.ping()
 
-    async def lookup(self, key: bytes, *, is_counted: bool = True) -> list[bytes] | None:
-        """The payloads of a key's variants in published order, or None.
+    async def lookup(
+        self, key: bytes, *, tags: Sequence[str] = (), is_counted: bool = True
+    ) -> Found:
+        """A key's live variants, or why there are none.
 
-        All blobs that they name are stored: a manifest with a hole is deleted and counted as a hole
-        and a miss. Waiters that look again pass `is_counted=False`.
+        All blobs that they name are stored; a variant with a hole is deleted. What is stale, too
+        old, or of a toolchain that nobody advertises is not given, and what is not believed is
+        deleted and counted by its fault. `tags` are the caller's own (its model): what is stale for
+        them is not given to this caller. Waiters that look again pass `is_counted=False`.
         """
-        return await self._run(self._calls.lookup(key, is_counted))
+        found = await self._run(self._calls.lookup(key, tags, is_counted))
+        believed = [variant for variant in found.variants if await self._is_believed(key, variant)]
+        if len(believed) == len(found.variants):
+            return found
+        return replace(found, variants=tuple(believed), reason="hit" if believed else "disbelieved")
 
     async def acquire(
-        self, key: bytes, owner: str, ttl_s: float, *, is_queued: bool = False
+        self,
+        key: bytes,
+        owner: str,
+        ttl_s: float,
+        *,
+        is_queued: bool = False,
+        seen: str = "",
+        tags: Sequence[str] = (),
     ) -> Lease | None:
-        """The right to make a key's result, or None if somebody has it or the result is there.
+        """The right to make a key's result, or None if somebody has it or a result is there.
 
         `owner` is unique for each attempt. A lease with `is_queued` waits for a worker to adopt it;
-        only what runs counts as an attempt.
+        only what runs counts as an attempt. `seen` is the stamp of a look-up whose variants did not
+        fit: they do not stand in the way.
         """
-        return await self._run(self._calls.acquire(key, owner, ttl_s, is_queued))
+        return await self._run(self._calls.acquire(key, owner, ttl_s, is_queued, (seen, tags)))
 
     async def renew(self, lease: Lease) -> bool:
         """Prolongs a lease by its time to live; False if it lapsed or a worker adopted it."""
@@ -102,11 +169,23 @@ class KernelCache:
         return await self._run(self._calls.release(lease))
 
     async def publish(self, lease: Lease, variants: Sequence[Variant]) -> Published:
-        """Makes variants (most specific first) the key's result, ends the lease, wakes waiters.
+        """Signs variants, adds them to the key's entry, ends the lease, wakes waiters.
 
-        Their blobs must have been stored before.
+        Their blobs must have been stored before. A variant with an equal guard is replaced if it is
+        stale; if it is live, the new one must name the same blobs.
         """
-        return await self._run(self._calls.publish(lease, variants))
+        place = Place(self.namespace, self.space, lease.key)
+        made = self._trust.signed(place, lease, variants)
+        return await self._run(self._calls.publish(lease, made))
+
+    async def refresh(self, key: bytes, variant: StoredVariant) -> StoredVariant:
+        """A variant of ours under a statement that is good for longer, stored if it is still there.
+
+        Only what `lookup` gave may be refreshed: that was checked.
+        """
+        made = self._trust.renewed(variant.manifest, variant.content)
+        await self._run(self._calls.refresh(key, variant.manifest_bytes, made))
+        return StoredVariant(made.manifest, variant.content)
 
     async def put_failure(
         self, key: bytes, facts: ErrorFacts, ttl_s: float, lease: Lease | None = None
@@ -117,11 +196,14 @@ class KernelCache:
     async def get_failure(self, key: bytes) -> ErrorFacts | None:
         """The failure recorded for a key, until it expires."""
         with translated_errors():
-            stored = await self._client.get(self._calls.failure_key(key))
+            stored = await self.client.get(self._calls.failure_key(key))
         return None if stored is None else facts_from_json(stored)
 
-    async def wait(self, key: bytes, timeout_s: float) -> None:
-        """Returns when the key has a result or a failure or no lease, or after the timeout."""
+    async def wait(self, key: bytes, timeout_s: float, *, seen: str = "") -> None:
+        """Returns when there is something new to see: a publication, a failure, a lapsed lease.
+
+        Also after the timeout. `seen` is the stamp of the caller's last look-up.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         with self._wakeups.waiting(self._calls.message(key)) as event:
@@ -129,7 +211,7 @@ class KernelCache:
             await self._wakeups.listening(min(timeout_s, _SUBSCRIBE_S))
             while True:
                 event.clear()
-                lapse_s = await self._run(self._calls.pending(key))
+                lapse_s = await self._run(self._calls.pending(key, seen))
                 left_s = deadline - loop.time()
                 if lapse_s < 0 or left_s <= 0:
                     return
@@ -141,74 +223,135 @@ class KernelCache:
 
     async def put_blobs(self, contents: Mapping[bytes, bytes]) -> None:
         """Stores blobs under their SHA-256 digests."""
+        parts = await asyncio.to_thread(self._parts, contents)
         with translated_errors():
-            pipeline = self._client.pipeline(transaction=False)
-            for sha256, content in contents.items():
-                for name, part in blobs.stored_parts(self._calls.blob_key(sha256), content):
-                    pipeline.set(name, part, ex=BLOB_TTL_S)
+            pipeline = self.client.pipeline(transaction=False)
+            for name, part in parts:
+                pipeline.set(name, part, ex=BLOB_TTL_S)
             await pipeline.execute()
 
     async def get_blob(self, sha256: bytes) -> bytes | None:
-        """A blob's content, or None; readers check the digest."""
+        """A blob's content, or None.
+
+        Raises:
+            PoisonedBlobError: another content is stored there; it is deleted, so that the entries
+                that name it become misses.
+        """
         return (await self.get_blobs([sha256]))[0]
 
     async def get_blobs(self, digests: Sequence[bytes]) -> list[bytes | None]:
-        """Contents of several blobs in one round trip (more for large ones), None where absent."""
+        """Contents of several blobs in one round trip (more for large ones), None where absent.
+
+        Raises:
+            PoisonedBlobError: see `get_blob`.
+        """
         if not digests:
             return []
-        keys = [self._calls.blob_key(sha256) for sha256 in digests]
         with translated_errors():
-            heads = await self._client.mget(keys)
-            return [await self._whole(key, head) for key, head in zip(keys, heads, strict=True)]
+            heads = await self.client.mget([self._calls.names.blob(sha256) for sha256 in digests])
+        return [await self._whole(sha, head) for sha, head in zip(digests, heads, strict=True)]
+
+    async def tell_lost(self, sha256: bytes) -> bool:
+        """Tells all gateways that a blob is gone; False if it was told, or never was here.
+
+        So whoever asks for digests that do not exist makes nobody forget anything.
+        """
+        return await self._run(self._calls.lose(sha256))
+
+    def follow_lost(self, obey: Callable[[bytes], object]) -> None:
+        """Calls `obey` with each blob that a gateway tells to be lost, as far as messages come."""
+        self._wakeups.follow(
+            LOST_BLOB, lambda message: obey(bytes.fromhex(message.removeprefix(LOST_BLOB)))
+        )
 
     async def put_job(self, key: bytes, job: bytes) -> None:
         """Stores the input of a kernel job until its key is published."""
         with translated_errors():
-            await self._client.set(self._calls.job_key(key), job, ex=JOB_TTL_S)
+            await self.client.set(self._calls.job_key(key), job, ex=JOB_TTL_S)
+
+    async def advertise(self, toolchains: Sequence[str]) -> None:
+        """Tells that these toolchains (`backend@fingerprint`) serve; to be repeated."""
+        if toolchains:
+            await self._run(epoch_calls.advertise(self._calls.names, toolchains))
 
     async def count(self, counter: str, by: int = 1) -> None:
         """Adds to a counter of this key space (`merged`, `jobs`, ...)."""
         with translated_errors():
-            await self._client.hincrby(self._calls.stats_key, self._calls.counter(counter), by)
+            name = self._calls.counter(counter)
+            await self.client.hincrby(self._calls.names.stats, name, by)
 
     async def stats(self) -> dict[str, int]:
         """Counters of this key space since the server started with an empty store.
 
         hits, misses, holes, published, failures, takeovers, fenced, and what services `count`.
         """
+        return (await self.counters())[self.space]
+
+    async def counters(self) -> dict[Space, dict[str, int]]:
+        """Counters of all key spaces."""
         with translated_errors():
-            stored = await self._client.hgetall(self._calls.stats_key)
-        prefix = self._calls.counter()
-        return {
-            name.decode().removeprefix(prefix): int(value)
-            for name, value in sorted(stored.items())
-            if name.decode().startswith(prefix)
-        }
+            stored = await self.client.hgetall(self._calls.names.stats)
+        counters: dict[Space, dict[str, int]] = {space: {} for space in Space}
+        counters[Space.PROGRAMS][STALE_SERVES] = 0
+        for field, value in sorted(stored.items()):
+            prefix, _, name = field.decode().partition(".")
+            if name:
+                counters[Space(prefix)][name] = int(value)
+        return counters
 
     async def worker_reports(self) -> list[WorkerReport]:
         """Reports of the workers that live, sorted by queue and worker."""
+        name = self._calls.names.of_farm
         with translated_errors():
-            names = sorted(await self._client.smembers(self._calls.name("workers")))
-            if not names:
+            workers = sorted(await self.client.smembers(name("workers")))
+            if not workers:
                 return []
-            keys = [self._calls.name("w", name.decode()) for name in names]
-            stored = await self._client.mget(keys)
-            gone = [name for name, report in zip(names, stored, strict=True) if report is None]
+            stored = await self.client.mget([name("w", worker.decode()) for worker in workers])
+            gone = [worker for worker, report in zip(workers, stored, strict=True) if not report]
             if gone:
-                await self._client.srem(self._calls.name("workers"), *gone)
+                await self.client.srem(name("workers"), *gone)
         reports = [WorkerReport.from_json(report) for report in stored if report is not None]
         return sorted(reports, key=lambda report: (report.queue, report.worker))
 
-    async def _whole(self, key: str, head: bytes | None) -> bytes | None:
+    async def _is_believed(self, key: bytes, variant: StoredVariant) -> bool:
+        try:
+            self._belief.check(Place(self.namespace, self.space, key), variant)
+        except (IntegrityError, MalformedMessageError) as error:
+            if self._calls.may_write:
+                await self._drop(key, variant, counter_of(error))
+            return False
+        return True
+
+    async def _drop(self, key: bytes, variant: StoredVariant, counter: str) -> None:
+        try:
+            variant_id = variant.manifest.variant_id.hex()
+        except MalformedMessageError:
+            variant_id = ""
+        call = self._calls.drop(key, variant_id, variant.manifest_bytes, counter)
+        await self._run(call)
+
+    async def _whole(self, sha256: bytes, head: bytes | None) -> bytes | None:
         if head is None:
             return None
-        names = blobs.chunk_keys(key, head)
-        return blobs.joined(head, [await self._client.get(name) for name in names])
+        key = self._calls.names.blob(sha256)
+        try:
+            with translated_errors():
+                chunks = [await self.client.get(name) for name in blobs.chunk_keys(key, head)]
+            return await asyncio.to_thread(blobs.joined, sha256, head, chunks)
+        except PoisonedBlobError:
+            if self._calls.may_write:
+                await self.count("poisoned")
+                with translated_errors():
+                    await self.client.delete(key)
+            raise
+
+    def _parts(self, contents: Mapping[bytes, bytes]) -> list[tuple[str, bytes]]:
+        name = self._calls.names.blob
+        return [
+            part
+            for sha256, content in contents.items()
+            for part in blobs.stored_parts(name(sha256), content)
+        ]
 
     async def _run(self, call: Call[T]) -> T:
-        script = self._scripts.get(call.script)
-        if script is None:
-            script = self._client.register_script(script_source(call.script))
-            self._scripts[call.script] = script
-        with translated_errors():
-            return call.read(await script(keys=call.keys, args=call.args))
+        return await self._scripts.run(call)

@@ -5,27 +5,50 @@ from __future__ import annotations
 import enum
 import json
 from dataclasses import asdict, dataclass
+from functools import cached_property
 
 from kernelfarm.errors import ErrorFacts
+from kernelfarm.ir.guards import Guard
+from kernelfarm.signing import BlobRef, Manifest, Space
+from kernelfarm.wire.manifest import manifest_from_bytes
+
+__all__ = [
+    "Adopted",
+    "Found",
+    "Lease",
+    "Published",
+    "Space",
+    "StoredVariant",
+    "Variant",
+    "WorkerReport",
+    "facts_from_json",
+    "facts_to_json",
+]
 
 
-class Space(enum.Enum):
-    """A key space: programs and kernels never share keys."""
+FORGOTTEN = "forgotten"
+"""The detail of an epoch miss of what is older than all tags whose invalidation is still known."""
 
-    PROGRAMS = "p"
-    KERNELS = "k"
+STALE_SERVES = "stale_serves"
+"""The counter of serves against the rules; it must stay 0."""
 
 
 class Published(enum.Enum):
     """How a publication ended.
 
     FENCED: the lease lapsed or somebody else has it; drop the result. MISSING_BLOB: a blob that a
-    variant names is not stored (evicted since); store it again.
+    variant names is not stored (evicted since); store it again. STALE_INC, STALE_EPOCH: the epoch
+    table was lost, or something that the result depends on was invalidated, since the lease was
+    given; drop the result and make it anew. NONDET: another result of the same toolchain is there;
+    drop ours, theirs is served. All but MISSING_BLOB end the lease.
     """
 
     OK = "OK"
     FENCED = "FENCED"
     MISSING_BLOB = "MISSING_BLOB"
+    STALE_INC = "STALE_INC"
+    STALE_EPOCH = "STALE_EPOCH"
+    NONDET = "NONDET"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +56,8 @@ class Lease:
     """The right to make one key's result, until its time to live passes without a renewal.
 
     `fence` grows with every lease given, so that a late publication can be told from a current one.
-    `attempts` counts earlier holders that vanished without a result.
+    `attempts` counts earlier holders that vanished without a result. `incarnation` and `epoch` tell
+    when it was given: what is invalidated later must not be published under it.
     """
 
     key: bytes
@@ -41,14 +65,70 @@ class Lease:
     fence: int
     ttl_s: float
     attempts: int
+    incarnation: str = ""
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """A job that a worker took over, and its lease; the job is empty if its input was evicted."""
+
+    job: bytes
+    lease: Lease
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One variant of a result: opaque bytes, and the SHA-256 digests of the blobs it names."""
+    """One variant to publish: opaque bytes, the blobs that they name, and when it may be used.
 
-    payload: bytes
-    blobs: tuple[bytes, ...] = ()
+    `tags` are what it depends on, see `kernelfarm.cache.tags`.
+    """
+
+    content: bytes
+    blobs: tuple[BlobRef, ...] = ()
+    guard: Guard = ()
+    tags: tuple[str, ...] = ()
+    cost_ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class StoredVariant:
+    """One variant as it is stored."""
+
+    manifest_bytes: bytes
+    content: bytes
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """What its publisher states.
+
+        Raises:
+            MalformedMessageError: the stored bytes are no manifest.
+        """
+        return manifest_from_bytes(self.manifest_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a look-up met: the live variants, most specific first, or why there are none.
+
+    `reason` is `hit`, `absent`, `incarnation`, `epoch`, `expired`, `toolchain`, `hole` or
+    `disbelieved`; `detail` is the tag, toolchain or digest behind it. `stamp` names this version of
+    the entry: a lease is given only to who saw the present one. `incarnation` and `epoch` are those
+    of the epoch table.
+    """
+
+    variants: tuple[StoredVariant, ...]
+    reason: str
+    detail: str
+    stamp: str
+    incarnation: str
+    epoch: int
+
+    @property
+    def is_hit(self) -> bool:
+        """True if there is a live variant."""
+        return bool(self.variants)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from redis.exceptions import RedisError
+
+from kernelfarm.cache.end_task import end_task
 
 _RECONNECT_S = 0.2
 
@@ -23,6 +25,7 @@ class Wakeups:
         self._client = client
         self._channel = channel
         self._waiters: dict[str, set[asyncio.Event]] = {}
+        self._followers: dict[str, Callable[[str], object]] = {}
         self._listener: asyncio.Task[None] | None = None
         self._is_listening = asyncio.Event()
 
@@ -39,10 +42,18 @@ class Wakeups:
             if not waiters:
                 self._waiters.pop(message, None)
 
-    async def listening(self, timeout_s: float) -> bool:
-        """Starts to listen if need be; True once messages arrive, False after the timeout."""
+    def follow(self, prefix: str, obey: Callable[[str], object]) -> None:
+        """Starts to listen, and calls `obey` with each message that begins so."""
+        self._followers[prefix] = obey
+        self._start()
+
+    def _start(self) -> None:
         if self._listener is None or self._listener.done():
             self._listener = asyncio.create_task(self._listen())
+
+    async def listening(self, timeout_s: float) -> bool:
+        """Starts to listen if need be; True once messages arrive, False after the timeout."""
+        self._start()
         try:
             await asyncio.wait_for(self._is_listening.wait(), timeout_s)
         except TimeoutError:
@@ -52,8 +63,7 @@ class Wakeups:
     async def close(self) -> None:
         """Stops listening."""
         if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.gather(self._listener, return_exceptions=True)
+            await end_task(self._listener)
 
     async def _listen(self) -> None:
         while True:
@@ -72,7 +82,13 @@ class Wakeups:
                     self._is_listening.set()
                     self._wake_all()
                 elif message["type"] == "message":
-                    self._wake(message["data"].decode())
+                    self._hear(message["data"].decode())
+
+    def _hear(self, message: str) -> None:
+        self._wake(message)
+        for prefix, obey in self._followers.items():
+            if message.startswith(prefix):
+                obey(message)
 
     def _wake(self, message: str) -> None:
         for event in self._waiters.get(message, ()):

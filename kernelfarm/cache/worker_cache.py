@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from copy import copy
 
-from kernelfarm.cache import blobs
-from kernelfarm.cache.calls import BLOB_TTL_S, REPORT_TTL_S, Call, Calls, script_source
+from kernelfarm.cache import blobs, epoch_calls
+from kernelfarm.cache.calls import BLOB_TTL_S, REPORT_TTL_S, Calls
 from kernelfarm.cache.connection import connect, translated_errors
-from kernelfarm.cache.records import Lease, Published, Space, Variant, WorkerReport
+from kernelfarm.cache.kernel_cache import UNSIGNED
+from kernelfarm.cache.records import Adopted, Lease, Published, Space, Variant, WorkerReport
+from kernelfarm.cache.scripts import Scripts
+from kernelfarm.cache.statements import Trust
 from kernelfarm.errors import ErrorFacts, UnavailableError
-
-T = TypeVar("T")
+from kernelfarm.signing import Place
 
 
 class WorkerCache:
@@ -22,60 +24,77 @@ class WorkerCache:
     May be shared by threads.
     """
 
-    def __init__(self, url: str, *, namespace: str = "default") -> None:
-        self._client = connect(url)
+    def __init__(self, url: str, *, namespace: str = "default", trust: Trust = UNSIGNED) -> None:
         self._calls = Calls(namespace, Space.KERNELS)
-        self._scripts: dict[str, Any] = {}
+        self._client = connect(url, epoch_calls.greeting(self._calls.names, may_write=True))
+        self._scripts = Scripts(self._client)
+        self._trust = trust
+
+    def within(self, namespace: str) -> WorkerCache:
+        """The same store for another namespace; it shares connections: do not close it."""
+        part = copy(self)
+        part._calls = Calls(namespace, Space.KERNELS)
+        return part
 
     def close(self) -> None:
         """Ends the connections."""
         self._client.close()
 
-    def adopt(self, lease: Lease) -> bytes | None:
+    def adopt(self, lease: Lease) -> Adopted | None:
         """Makes a queued lease of this fence the owner's, and gives the job.
 
-        None if the fence is old or another worker runs it; empty if the job's input was evicted.
+        None, counted as dropped, if the fence is old or another worker runs it.
         """
-        return self._run(self._calls.adopt(lease))
+        return self._scripts.run(self._calls.adopt(lease))
 
     def renew(self, lease: Lease) -> bool:
         """Prolongs a lease by its time to live; False if it is not ours any more."""
-        return self._run(self._calls.renew(lease))
+        return self._scripts.run(self._calls.renew(lease))
 
     def release(self, lease: Lease) -> bool:
         """Gives a lease back without a result and wakes waiters; False if it was not ours."""
-        return self._run(self._calls.release(lease))
+        return self._scripts.run(self._calls.release(lease))
 
     def put_blobs(self, contents: Mapping[bytes, bytes]) -> None:
         """Stores blobs under their SHA-256 digests."""
         with translated_errors():
             pipeline = self._client.pipeline(transaction=False)
             for sha256, content in contents.items():
-                for name, part in blobs.stored_parts(self._calls.blob_key(sha256), content):
+                for name, part in blobs.stored_parts(self._calls.names.blob(sha256), content):
                     pipeline.set(name, part, ex=BLOB_TTL_S)
             pipeline.execute()
 
-    def publish(self, lease: Lease, variants: Sequence[Variant]) -> Published:
-        """Makes variants (most specific first) the key's result, ends the lease, wakes waiters."""
-        return self._run(self._calls.publish(lease, variants))
+    def publish(
+        self, lease: Lease, variants: Sequence[Variant], *, key: bytes | None = None
+    ) -> Published:
+        """Signs variants, adds them to the lease's entry, ends the lease, wakes waiters.
+
+        `key` is the kernel's own, where the entry lies elsewhere: at the salted key of a tenant,
+        whose salt no worker knows.
+        """
+        place = Place(self._calls.namespace, self._calls.space, lease.key if key is None else key)
+        made = self._trust.signed(place, lease, variants)
+        return self._scripts.run(self._calls.publish(lease, made))
 
     def put_failure(self, lease: Lease, facts: ErrorFacts, ttl_s: float) -> Published:
         """Records a failure for a time, ends the lease, wakes waiters; FENCED if not ours."""
-        return self._run(self._calls.fail(lease.key, facts, ttl_s, lease))
+        return self._scripts.run(self._calls.fail(lease.key, facts, ttl_s, lease))
 
     def report(self, report: WorkerReport) -> None:
-        """Tells that a worker lives, for `REPORT_TTL_S`."""
+        """Tells that a worker lives, for `REPORT_TTL_S`, and advertises its toolchain."""
+        name = self._calls.names.of_farm
         with translated_errors():
             pipeline = self._client.pipeline(transaction=False)
-            key = self._calls.name("w", report.worker)
-            pipeline.set(key, report.to_json(), ex=REPORT_TTL_S)
-            pipeline.sadd(self._calls.name("workers"), report.worker)
+            pipeline.set(name("w", report.worker), report.to_json(), ex=REPORT_TTL_S)
+            pipeline.sadd(name("workers"), report.worker)
             pipeline.execute()
+        if report.toolchain:
+            self._scripts.run(epoch_calls.advertise(self._calls.names, [report.toolchain]))
 
     def withdraw(self, worker: str) -> None:
         """Takes a worker's report back."""
         with translated_errors():
-            self._client.delete(self._calls.name("w", worker))
+            self._client.delete(self._calls.names.of_farm("w", worker))
 
     @contextmanager
     def kept(self, lease: Lease) -> Iterator[None]:
@@ -99,11 +118,3 @@ class WorkerCache:
                     return
             except UnavailableError:
                 continue  # the next turn tries again; the lease decides in the end
-
-    def _run(self, call: Call[T]) -> T:
-        script = self._scripts.get(call.script)
-        if script is None:
-            script = self._client.register_script(script_source(call.script))
-            self._scripts[call.script] = script
-        with translated_errors():
-            return call.read(script(keys=call.keys, args=call.args))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import grpc
 
+from kernelfarm.errors import CallerError
+from kernelfarm.service.tls import ChannelTls
 from kernelfarm.wire.status import error_from_rpc
 
 # gRPC repeats a call by itself only as long as no response arrived, and all our calls are
@@ -48,9 +51,82 @@ def channel_options() -> list[tuple[str, int | str]]:
     ]
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """An asyncio channel to a service; connects when first used, and again after losses."""
-    return grpc.aio.insecure_channel(address, options=channel_options())
+_LOCAL = ("unix:", "127.", "localhost:", "[::1]:")
+
+
+def open_channel(address: str, tls: ChannelTls | None = None) -> grpc.aio.Channel:
+    """An asyncio channel to a service; connects when first used, and again after losses.
+
+    Raises:
+        CallerError: a file of `tls` cannot be read.
+    """
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=channel_options())
+    options = [*channel_options(), *tls.options()]
+    return grpc.aio.secure_channel(address, tls.credentials(), options=options)
+
+
+def open_blocking_channel(
+    address: str, tls: ChannelTls | None = None, token: str = "", *, may_be_clear: bool = False
+) -> grpc.Channel:
+    """A blocking channel whose calls bear a token, if one is given.
+
+    Raises:
+        CallerError: a token would travel in the clear to another machine, unless it
+            `may_be_clear`; or a file of `tls` cannot be read.
+    """
+    if tls is not None:
+        options = [*channel_options(), *tls.options()]
+        channel = grpc.secure_channel(address, tls.credentials(), options=options)
+    elif token and not may_be_clear and not address.startswith(_LOCAL):
+        raise CallerError(
+            f"the token would travel to {address} in the clear: set KERNELFARM_CA_FILE to the"
+            " farm's CA (or `system`), or KERNELFARM_CLEAR_TOKEN=true where the network is trusted"
+        )
+    else:
+        channel = grpc.insecure_channel(address, options=channel_options())
+    return grpc.intercept_channel(channel, _Bearer(token)) if token else channel
+
+
+class _Details(NamedTuple):
+    """A call's details as gRPC's interceptors pass them on."""
+
+    method: str
+    timeout: float | None
+    metadata: Any
+    credentials: Any
+    wait_for_ready: bool | None
+    compression: Any
+
+
+class _Bearer(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
+    """Adds the header `authorization` to each call that has none of its own."""
+
+    def __init__(self, token: str) -> None:
+        self._header = ("authorization", f"Bearer {token}")
+
+    def intercept_unary_unary(
+        self, continuation: Callable[[Any, Any], Any], client_call_details: Any, request: Any
+    ) -> Any:
+        return continuation(self._with_token(client_call_details), request)
+
+    def intercept_unary_stream(
+        self, continuation: Callable[[Any, Any], Any], client_call_details: Any, request: Any
+    ) -> Any:
+        return continuation(self._with_token(client_call_details), request)
+
+    def _with_token(self, details: Any) -> Any:
+        metadata = list(details.metadata or ())
+        if any(name == "authorization" for name, _ in metadata):
+            return details
+        return _Details(
+            details.method,
+            details.timeout,
+            [*metadata, self._header],
+            details.credentials,
+            details.wait_for_ready,
+            details.compression,
+        )
 
 
 @contextmanager

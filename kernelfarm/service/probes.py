@@ -1,6 +1,7 @@
 """Asks running services how they are: health, and which vendors' workers have reported.
 
 As a command, for containers: `python -m kernelfarm.service.probes HOST:PORT [--worker VENDOR]`.
+It takes the same `KERNELFARM_ROOM_..._FILE` as the room that it asks.
 """
 
 from __future__ import annotations
@@ -8,11 +9,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from pathlib import Path
 
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from kernelfarm.errors import CallerError
 from kernelfarm.internal.v1 import codegen_service_pb2, codegen_service_pb2_grpc
+from kernelfarm.service.settings import ServiceSettings, load_settings
+from kernelfarm.service.tls import ChannelTls, tls_to_ourselves
 
 _TIMEOUT_S = 1.0
 # A probe asks again soon; the default backs off to seconds after the first refusal.
@@ -24,9 +29,9 @@ _OPTIONS = [
 ]
 
 
-async def is_serving(address: str) -> bool:
+async def is_serving(address: str, tls: ChannelTls | None = None) -> bool:
     """True if the service at the address is healthy."""
-    async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
+    async with _channel(address, tls) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
             response = await stub.Check(health_pb2.HealthCheckRequest(), timeout=_TIMEOUT_S)
@@ -35,13 +40,13 @@ async def is_serving(address: str) -> bool:
         return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
 
 
-async def reported_vendors(codegen_address: str) -> dict[str, bool]:
+async def reported_vendors(codegen_address: str, tls: ChannelTls | None = None) -> dict[str, bool]:
     """Vendors of which a worker has reported, and whether it has its toolchain.
 
     None while the service is down. A worker without its toolchain reports too: it answers its jobs
     with what to install.
     """
-    async with grpc.aio.insecure_channel(codegen_address, options=_OPTIONS) as channel:
+    async with _channel(codegen_address, tls) as channel:
         stub = codegen_service_pb2_grpc.CodegenServiceStub(channel)
         try:
             response = await stub.GetToolchains(
@@ -50,6 +55,12 @@ async def reported_vendors(codegen_address: str) -> dict[str, bool]:
         except grpc.aio.AioRpcError:
             return {}
     return {t.target.partition(":")[0]: bool(t.toolchain) for t in response.targets}
+
+
+def _channel(address: str, tls: ChannelTls | None) -> grpc.aio.Channel:
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=_OPTIONS)
+    return grpc.aio.secure_channel(address, tls.credentials(), options=[*_OPTIONS, *tls.options()])
 
 
 def main(argv: list[str]) -> int:
@@ -65,15 +76,35 @@ def main(argv: list[str]) -> int:
         metavar="VENDOR",
         help="ask the code generators' edge at the address for a worker with its toolchain instead",
     )
+    parser.add_argument("--public", action="store_true", help="ask a frontend in the clear")
+    parser.add_argument(
+        "--public-cert",
+        metavar="FILE",
+        type=Path,
+        help="ask by TLS, and believe the server that bears this certificate (a frontend's)",
+    )
     arguments = parser.parse_args(argv)
-    if arguments.worker is None:
-        is_healthy, subject = asyncio.run(is_serving(arguments.address)), "service"
-    else:
-        is_healthy = asyncio.run(reported_vendors(arguments.address)).get(arguments.worker, False)
-        subject = f"{arguments.worker} worker with its toolchain"
+    try:
+        is_healthy, subject = _asked(arguments)
+    except CallerError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
     if not is_healthy:
         sys.stderr.write(f"no {subject} at {arguments.address}\n")
     return 0 if is_healthy else 1
+
+
+def _asked(arguments: argparse.Namespace) -> tuple[bool, str]:
+    """Whether what the arguments name is healthy, and its name."""
+    tls = load_settings(ServiceSettings).room_channel_tls()
+    if arguments.worker is not None:
+        vendors = asyncio.run(reported_vendors(arguments.address, tls))
+        return vendors.get(arguments.worker, False), f"{arguments.worker} worker with its toolchain"
+    if arguments.public_cert is not None:
+        tls = tls_to_ourselves(arguments.public_cert)
+    elif arguments.public:
+        tls = None
+    return asyncio.run(is_serving(arguments.address, tls)), "service"
 
 
 if __name__ == "__main__":

@@ -13,10 +13,13 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from kernelfarm.errors import UnavailableError
+from kernelfarm.service.access import Access
+from kernelfarm.service.call_log import CallLog
 from kernelfarm.service.collector import collect_rarely
 from kernelfarm.service.interceptors import EdgeInterceptor
 from kernelfarm.service.logs import get_logger
 from kernelfarm.service.settings import ServiceSettings
+from kernelfarm.service.tls import ServerTls
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,30 +34,56 @@ class Registration:
 
 
 @dataclass(frozen=True, slots=True)
-class RunningServer:
-    """A server that accepts calls at `address` until `drain`."""
+class Door:
+    """`host:port` (port 0: any free one) or `unix:PATH`, in the clear without TLS.
 
-    address: str
+    Where it `is_shared`, other processes listen too, and each connection reaches one of them.
+    """
+
+    listen: str
+    tls: ServerTls | None = None
+    is_shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A server that accepts calls at `addresses`, one for each door, until `drain`."""
+
+    addresses: tuple[str, ...]
     server: grpc.aio.Server
     health: HealthServicer
+    call_log: CallLog
+
+    @property
+    def address(self) -> str:
+        """The address of the first door."""
+        return self.addresses[0]
 
     async def drain(self, grace_s: float) -> None:
         """Stops in stages: unhealthy, no new calls, `grace_s` for calls in flight, then an end."""
         await self.health.enter_graceful_shutdown()
         get_logger().info("draining", grace_s=grace_s)
         await self.server.stop(grace_s)
+        self.call_log.tell_all()
         get_logger().info("stopped")
 
 
 async def start_server(
-    listen: str, registrations: Sequence[Registration], settings: ServiceSettings
+    doors: str | Sequence[Door],
+    registrations: Sequence[Registration],
+    settings: ServiceSettings,
+    access: Access | None = None,
 ) -> RunningServer:
-    """A server that listens (`host:port`, port 0 for any free one, or `unix:PATH`) and is healthy.
+    """A server that listens at its doors (an address stands for one in the clear), and is healthy.
 
     Raises:
-        UnavailableError: the address cannot be bound.
+        UnavailableError: an address cannot be bound.
+        CallerError: a certificate or key cannot be read.
     """
-    server = grpc.aio.server(interceptors=[EdgeInterceptor()], options=_options(settings))
+    opened = [Door(doors)] if isinstance(doors, str) else doors
+    options = _options(settings, is_shared=any(door.is_shared for door in opened))
+    call_log = CallLog(tells_each=settings.log_level == "debug")
+    server = grpc.aio.server(interceptors=[EdgeInterceptor(access, call_log)], options=options)
     health = HealthServicer()
     names = [registration.service_name for registration in registrations]
     for registration in registrations:
@@ -63,39 +92,49 @@ async def start_server(
     reflection.enable_server_reflection(
         [*names, "grpc.health.v1.Health", reflection.SERVICE_NAME], server
     )
-    address = _bind(server, listen)
+    addresses = tuple(_bind(server, door) for door in opened)
     await server.start()
     for name in names:
         await health.set(name, health_pb2.HealthCheckResponse.SERVING)
-    get_logger().info("listening", address=address, services=names)
-    return RunningServer(address, server, health)
+    for door, address in zip(opened, addresses, strict=True):
+        get_logger().info(
+            "listening", address=address, services=names, is_encrypted=door.tls is not None
+        )
+    return RunningServer(addresses, server, health, call_log)
 
 
 async def serve(
-    listen: str,
+    doors: str | Sequence[Door],
     registrations: Sequence[Registration],
     settings: ServiceSettings,
     on_listening: Callable[[str], None] = lambda address: None,
+    on_draining: Callable[[], None] = lambda: None,
+    access: Access | None = None,
 ) -> None:
     """Serves until SIGTERM or SIGINT, then drains; returns when the last call has ended.
 
-    `on_listening` is told the bound address. A second signal during the drain changes nothing: the
-    grace bounds it.
+    `on_listening` is told the first bound address; `on_draining` ends streams that would never end
+    by themselves. A second signal during the drain changes nothing: the grace bounds it.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    running = await start_server(listen, registrations, settings)
+    running = await start_server(doors, registrations, settings, access)
     collect_rarely()
     on_listening(running.address)
     await stop.wait()
+    on_draining()
     await running.drain(settings.drain_grace_s)
 
 
-def _bind(server: grpc.aio.Server, listen: str) -> str:
+def _bind(server: grpc.aio.Server, door: Door) -> str:
+    listen = door.listen
     try:
-        port = server.add_insecure_port(listen)
+        if door.tls is None:
+            port = server.add_insecure_port(listen)
+        else:
+            port = server.add_secure_port(listen, door.tls.credentials())
     except RuntimeError as error:
         raise UnavailableError(f"cannot listen on {listen}: {error}") from error
     if listen.startswith("unix:"):
@@ -105,12 +144,12 @@ def _bind(server: grpc.aio.Server, listen: str) -> str:
     return f"{listen.rpartition(':')[0]}:{port}"
 
 
-def _options(settings: ServiceSettings) -> list[tuple[str, int]]:
+def _options(settings: ServiceSettings, *, is_shared: bool) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_send_message_length", -1),
-        # Two servers on one port would share its calls in silence.
-        ("grpc.so_reuseport", 0),
+        # Two servers on one port share its calls in silence: only where that is meant.
+        ("grpc.so_reuseport", int(is_shared)),
         # Clients ping idle connections each 20 s (see `channels`): do not cut them for it.
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, TypeVar
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from kernelfarm.errors import CallerError
+from kernelfarm.service.tls import ChannelTls, ServerTls
 
 ENV_PREFIX = "KERNELFARM_"
 
@@ -29,6 +31,42 @@ class ServiceSettings(BaseSettings):
     log_format: Literal["json", "console"] = "json"
     max_message_bytes: int = Field(default=DEFAULT_MAX_MESSAGE_BYTES, gt=0, lt=2**31)
     drain_grace_s: float = Field(default=20.0, ge=0)
+
+    room_cert_file: Path | None = None
+    room_key_file: Path | None = None
+    """This room's own certificate for the other rooms, and its key; PEM."""
+    room_ca_file: Path | None = None
+    """Who signs the rooms' certificates, and nobody else's: whoever bears one is a room. With these
+    three, rooms talk by TLS and show each other their certificates; without, in the clear."""
+
+    def room_server_tls(self) -> ServerTls | None:
+        """How a room listens for other rooms; None in the clear.
+
+        Raises:
+            CallerError: some of the three files are set, but not all.
+        """
+        files = self._room_files()
+        return ServerTls(*files) if files else None
+
+    def room_channel_tls(self) -> ChannelTls | None:
+        """How a room connects to another one; None in the clear.
+
+        Raises:
+            CallerError: some of the three files are set, but not all.
+        """
+        files = self._room_files()
+        return ChannelTls(files[2], files[0], files[1]) if files else None
+
+    def _room_files(self) -> tuple[Path, Path, Path] | None:
+        cert, key, ca = self.room_cert_file, self.room_key_file, self.room_ca_file
+        if cert and key and ca:
+            return cert, key, ca
+        if cert or key or ca:
+            raise CallerError(
+                "KERNELFARM_ROOM_CERT_FILE, KERNELFARM_ROOM_KEY_FILE and KERNELFARM_ROOM_CA_FILE go"
+                " together: set all three, or none for rooms that talk in the clear"
+            )
+        return None
 
 
 def load_settings(kind: type[SettingsT]) -> SettingsT:

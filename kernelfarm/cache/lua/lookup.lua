@@ -1,33 +1,53 @@
--- The variants of a manifest, or nil; a manifest with a missing blob is deleted and is a miss.
--- KEYS: manifest, stats
--- ARGV: blob key prefix, manifest ttl s, blob ttl s, counter prefix, 1 to count the look-up
+-- An entry's live variants: {'hit', incarnation, epoch, stamp, manifest, content, ...}, or
+-- {reason, incarnation, epoch, stamp, what}. A variant with a missing blob is deleted; other dead
+-- ones stay for the sweeper, so that a miss can be explained.
+-- KEYS: entry, stats, epochs, announcements, toolchains
+-- ARGV: blob key prefix, entry ttl s, blob ttl s, counter prefix, 1 to count the look-up,
+--       fresh incarnation, toolchain window ms, the caller's tags, 1 if the caller may write
+local may_write = ARGV[9] == '1'
 local function count(name)
-  if ARGV[5] == '1' then redis.call('HINCRBY', KEYS[2], ARGV[4] .. name, 1) end
+  if may_write and ARGV[5] == '1' then redis.call('HINCRBY', KEYS[2], ARGV[4] .. name, 1) end
 end
 
-local flat = redis.call('HGETALL', KEYS[1])
-if #flat == 0 then
-  count('misses')
-  return false
-end
-local fields = {}
-for i = 1, #flat, 2 do fields[flat[i]] = flat[i + 1] end
-
-for digest in string.gmatch(fields['blobs'], '%x+') do
-  if not is_stored(ARGV[1] .. digest) then
-    redis.call('DEL', KEYS[1])
-    redis.call('HINCRBY', KEYS[2], ARGV[4] .. 'holes', 1)
-    count('misses')
-    return false
+local inc, epoch, floor = epoch_table(KEYS[3], KEYS[4], may_write and ARGV[6] or '')
+local fields = fields_of(KEYS[1])
+local stamp = fields['stamp'] or ''
+local world = {
+  ep = KEYS[3], tools = KEYS[5], blobs = ARGV[1], inc = inc, epoch = epoch, floor = floor,
+  window_ms = tonumber(ARGV[7]), now = now_ms(), tags = ARGV[8],
+}
+local reply = {'hit', inc, epoch, stamp}
+local reason, what, holes = 'absent', '', {}
+for _, id in ipairs(ids_of(fields)) do
+  local dead, detail = fault(fields, id, world)
+  if dead then
+    reason, what = dead, detail
+    if dead == 'hole' then holes[id] = true end
+  else
+    reply[#reply + 1] = fields[id .. ':m']
+    reply[#reply + 1] = fields[id .. ':c']
   end
 end
+if may_write and next(holes) then
+  remove(KEYS[1], fields, holes)
+  redis.call('HINCRBY', KEYS[2], ARGV[4] .. 'holes', 1)
+end
+if #reply == 4 then
+  count('misses')
+  if reason ~= 'absent' and reason ~= 'hole' then count(reason .. '_misses') end
+  return {reason, inc, epoch, stamp, what}
+end
 
--- What is used lives on; the blobs always longer than the manifest that names them.
-if redis.call('TTL', KEYS[1]) < tonumber(ARGV[2]) / 2 then
+-- What is used lives on; the blobs always longer than the manifests that name them.
+if may_write and redis.call('TTL', KEYS[1]) < tonumber(ARGV[2]) / 2 then
   redis.call('EXPIRE', KEYS[1], ARGV[2])
-  for digest in string.gmatch(fields['blobs'], '%x+') do keep(ARGV[1] .. digest, ARGV[3]) end
+  for _, id in ipairs(ids_of(fields)) do
+    if not holes[id] then
+      for digest in string.gmatch(fields[id .. ':b'], '%x+') do
+        if redis.call('EXISTS', ARGV[1] .. digest) == 1 then keep(ARGV[1] .. digest, ARGV[3]) end
+      end
+    end
+  end
 end
 count('hits')
-local payloads = {}
-for i = 1, tonumber(fields['variants']) do payloads[i] = fields['v' .. i] end
-return payloads
+return reply

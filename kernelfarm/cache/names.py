@@ -1,0 +1,123 @@
+"""The names of all keys of a namespace; `kernelfarm.cache` tells what lies under each.
+
+A namespace is FARM, or FARM/TENANT for the part of one tenant. Tenants of a farm share its epoch
+table, toolchains and workers; entries, blobs, leases and counts are each one's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass
+
+from kernelfarm.errors import CallerError
+from kernelfarm.signing import Space
+
+_NAMESPACE = re.compile(r"[^{}/\s]{1,200}(/[a-z0-9][a-z0-9-]{0,62})?")
+
+
+def tenant_namespace(farm: str, tenant: str) -> str:
+    """The namespace of a tenant's part; the farm's own without a tenant."""
+    return f"{farm}/{tenant}" if tenant else farm
+
+
+def tenant_of(namespace: str) -> str:
+    """The tenant whose part a namespace is; empty for the farm's own."""
+    return namespace.partition("/")[2]
+
+
+def check_namespace(namespace: str, farm: str) -> str:
+    """A namespace, if it is the farm's or one of its tenants'.
+
+    Raises:
+        CallerError: it is another farm's, or none.
+    """
+    if not _NAMESPACE.fullmatch(namespace) or namespace.partition("/")[0] != farm:
+        raise CallerError(
+            f"namespace {namespace[:80]!r}; expected {farm!r} or {farm + '/TENANT'!r}"
+        )
+    return namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Key names; the braces are Redis's hash tag: a farm's keys live in one slot.
+
+    With a salt, entries lie where only the salt's owner can tell: at the HMAC of their key.
+    """
+
+    namespace: str
+    salt: bytes = b""
+
+    def name(self, *parts: str) -> str:
+        """A key of this namespace."""
+        farm, _, tenant = self.namespace.partition("/")
+        own = ("t", tenant) if tenant else ()
+        return ":".join((f"kf:{{{farm}}}", *own, *parts))
+
+    def of_farm(self, *parts: str) -> str:
+        """A key that all tenants of the farm share."""
+        return ":".join((f"kf:{{{self.namespace.partition('/')[0]}}}", *parts))
+
+    def slot(self, key: bytes) -> bytes:
+        """Where the entry, lease and failure of a key lie."""
+        return hmac.digest(self.salt, key, hashlib.sha256) if self.salt else key
+
+    @property
+    def stats(self) -> str:
+        """The hash of counters."""
+        return self.name("stats")
+
+    @property
+    def epochs(self) -> str:
+        """The epoch table."""
+        return self.of_farm("ep")
+
+    @property
+    def announcements(self) -> str:
+        """The stream of invalidations."""
+        return self.of_farm("inv")
+
+    @property
+    def gateways(self) -> str:
+        """How far each gateway has obeyed the announcements."""
+        return self.of_farm("gw")
+
+    @property
+    def toolchains(self) -> str:
+        """When each toolchain was reported last."""
+        return self.of_farm("tc")
+
+    @property
+    def usage(self) -> str:
+        """What the last sweep counted."""
+        return self.name("usage")
+
+    @property
+    def held(self) -> str:
+        """What the namespace holds, kept up by publications: bytes and entries."""
+        return self.name("held")
+
+    @property
+    def sizes(self) -> str:
+        """The stored size of each blob that is counted there."""
+        return self.name("sizes")
+
+    @property
+    def in_flight(self) -> str:
+        """The compilations in flight, by the end of their time."""
+        return self.name("flying")
+
+    @property
+    def blobs(self) -> str:
+        """What the keys of blobs begin with."""
+        return self.name("b", "")
+
+    def blob(self, sha256: bytes) -> str:
+        """Where a blob, or its number of chunks, lies."""
+        return self.name("b", sha256.hex())
+
+    def entry(self, space: Space, key: bytes) -> str:
+        """Where a key's variants lie."""
+        return self.name("m", space.value, self.slot(key).hex())

@@ -1,0 +1,239 @@
+"""Frees what nobody will find any more, slowly: dead variants, entries with holes, orphan blobs.
+
+A sweep walks all entries, drops their dead variants, and notes which blobs the living name; then it
+walks all blobs and drops those that no entry names and that nobody stored within the last hour: a
+publisher stores blobs before it publishes. On its way it counts what the namespace holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from kernelfarm.cache.calls import BLOB_TTL_S, TOOLCHAIN_WINDOW_S, Call
+from kernelfarm.cache.connection import translated_errors
+from kernelfarm.cache.end_task import end_task
+from kernelfarm.cache.names import Names
+from kernelfarm.cache.records import Space
+from kernelfarm.cache.scripts import AsyncScripts
+from kernelfarm.errors import FarmFullError, UnavailableError
+
+# Blobs stored within this time may belong to a publication that is under way.
+_YOUNG_S = 3600
+_KEYS_A_STEP = 100
+_LOCK_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceUsage:
+    """What a key space holds; bytes are those of manifests and contents."""
+
+    entries: int = 0
+    variants: int = 0
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a namespace held when it was counted, seconds since 1970; blob bytes as stored."""
+
+    counted_s: float
+    programs: SpaceUsage
+    kernels: SpaceUsage
+    blobs: int
+    blob_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep did."""
+
+    entries: int = 0
+    dead_variants: int = 0
+    holes: int = 0
+    orphan_blobs: int = 0
+
+
+class Sweeper:
+    """Sweeps one namespace, a step at a time; `keys_per_s` bounds what it asks of the server.
+
+    Every method raises UnavailableError if Redis does not serve.
+    """
+
+    def __init__(self, client: Any, namespace: str, keys_per_s: float) -> None:
+        self._client = client
+        self._names = Names(namespace)
+        self._scripts = AsyncScripts(client)
+        self._keys_per_s = keys_per_s
+
+    async def sweep(self) -> Swept:
+        """Frees what is dead and counts what is left.
+
+        Raises:
+            FarmFullError: another sweep of this namespace runs.
+        """
+        async with self._alone():
+            began_s = time.monotonic()
+            named: set[bytes] = set()
+            swept = Swept()
+            usage: dict[Space, SpaceUsage] = {}
+            for space in Space:
+                swept, usage[space] = await self._sweep_space(space, swept, named)
+            # After too long a walk, a blob may be named by an entry that came behind our back.
+            may_free = time.monotonic() - began_s < _YOUNG_S / 2
+            present: set[str] = set()
+            orphans, blob_bytes = await self._sweep_blobs(named if may_free else None, present)
+            counted = Usage(
+                time.time(), usage[Space.PROGRAMS], usage[Space.KERNELS], len(present), blob_bytes
+            )
+            with translated_errors():
+                await self._client.set(self._names.usage, json.dumps(asdict(counted)))
+            await self._count_anew(counted, present)
+        return replace(swept, orphan_blobs=orphans)
+
+    async def usage(self) -> Usage | None:
+        """What the last sweep counted, None before the first."""
+        with translated_errors():
+            stored = await self._client.get(self._names.usage)
+        if stored is None:
+            return None
+        told = json.loads(stored)
+        return Usage(
+            told["counted_s"],
+            SpaceUsage(**told["programs"]),
+            SpaceUsage(**told["kernels"]),
+            told["blobs"],
+            told["blob_bytes"],
+        )
+
+    async def count_hit(self, space: Space, tags: frozenset[str]) -> int:
+        """Entries of a space of which a variant depends on one of the tags."""
+        hits = 0
+        async for keys in self._steps(f"{_quoted(self._names.name('m', space.value, ''))}*"):
+            if keys:
+                names = tuple(key.decode() for key in keys)
+                hits += await self._scripts.run(Call("hits", names, tuple(sorted(tags)), int))
+        return hits
+
+    async def _sweep_space(
+        self, space: Space, swept: Swept, named: set[bytes]
+    ) -> tuple[Swept, SpaceUsage]:
+        usage = SpaceUsage()
+        async for keys in self._steps(f"{_quoted(self._names.name('m', space.value, ''))}*"):
+            for key in keys:
+                live, size, dead, holes, digests = await self._scripts.run(self._call(key))
+                named.update(bytes.fromhex(digest) for digest in digests.decode().split())
+                swept = replace(
+                    swept,
+                    entries=swept.entries + 1,
+                    dead_variants=swept.dead_variants + dead,
+                    holes=swept.holes + holes,
+                )
+                usage = SpaceUsage(
+                    usage.entries + (live > 0), usage.variants + live, usage.size_bytes + size
+                )
+        return swept, usage
+
+    async def _count_anew(self, counted: Usage, present: set[str]) -> None:
+        """Puts what was counted in the place of what publications added up."""
+        names, spaces = self._names, (counted.programs, counted.kernels)
+        held = {
+            "bytes": counted.blob_bytes + sum(space.size_bytes for space in spaces),
+            "entries": sum(space.entries for space in spaces),
+        }
+        with translated_errors():
+            await self._client.hset(names.held, mapping=held)
+            known = [digest.decode() for digest in await self._client.hkeys(names.sizes)]
+            gone = [digest for digest in known if digest not in present]
+            for first in range(0, len(gone), _KEYS_A_STEP):
+                await self._client.hdel(names.sizes, *gone[first : first + _KEYS_A_STEP])
+
+    async def _sweep_blobs(self, named: set[bytes] | None, present: set[str]) -> tuple[int, int]:
+        """Orphans freed, and the stored bytes of what is left; tells the digests `present`."""
+        prefix = self._names.blobs
+        freed = size = 0
+        async for keys in self._steps(f"{_quoted(prefix)}*"):
+            stored = [key.decode().removeprefix(prefix).partition(":") for key in keys]
+            orphans = [
+                key
+                for key, (digest, _, _) in zip(keys, stored, strict=True)
+                if named is not None and bytes.fromhex(digest) not in named
+            ]
+            gone = await self._free(orphans)
+            freed += sum(not key.decode().removeprefix(prefix).count(":") for key in gone)
+            left = [key for key in keys if key not in gone]
+            names = (key.decode().removeprefix(prefix) for key in left)
+            present.update(name for name in names if ":" not in name)
+            size += await self._stored_bytes(left)
+        return freed, size
+
+    async def _free(self, orphans: list[bytes]) -> set[bytes]:
+        """Orphans that were freed: a young one may be about to be published."""
+        gone = set()
+        for key in orphans:
+            call = Call("free", (key.decode(),), (BLOB_TTL_S - _YOUNG_S,), bool)
+            if await self._scripts.run(call):
+                gone.add(key)
+        return gone
+
+    async def _stored_bytes(self, keys: list[bytes]) -> int:
+        if not keys:
+            return 0
+        with translated_errors():
+            pipeline = self._client.pipeline(transaction=False)
+            for key in keys:
+                pipeline.strlen(key)
+            return sum(await pipeline.execute())
+
+    def _call(self, key: bytes) -> Call[tuple[int, int, int, int, bytes]]:
+        names = self._names
+        keys = (key.decode(), names.epochs, names.announcements, names.toolchains)
+        args = (names.blobs, uuid.uuid4().hex, TOOLCHAIN_WINDOW_S * 1000, 1)
+        return Call("sweep", keys, args, tuple)
+
+    async def _steps(self, pattern: str) -> AsyncIterator[list[bytes]]:
+        """Keys of a pattern, some at a time; pauses so as to stay within the rate."""
+        cursor = 0
+        while True:
+            with translated_errors():
+                cursor, keys = await self._client.scan(cursor, match=pattern, count=_KEYS_A_STEP)
+            yield keys
+            if not cursor:
+                return
+            # A step looks at so many keys of all namespaces, whether they match or not.
+            await asyncio.sleep(_KEYS_A_STEP / self._keys_per_s)
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Holds the namespace's sweep; it lapses by itself if this process dies."""
+        lock, owner = self._names.name("sweep"), uuid.uuid4().hex
+        with translated_errors():
+            if not await self._client.set(lock, owner, nx=True, ex=_LOCK_S):
+                raise FarmFullError("another sweep of this namespace runs; try again later")
+        beat = asyncio.create_task(self._keep(lock, owner))
+        try:
+            yield
+        finally:
+            await end_task(beat)
+            with translated_errors():
+                # One that lapsed while this server was away may be somebody else's by now.
+                if await self._client.get(lock) == owner.encode():
+                    await self._client.delete(lock)
+
+    async def _keep(self, lock: str, owner: str) -> None:
+        while True:
+            await asyncio.sleep(_LOCK_S / 3)
+            with suppress(UnavailableError), translated_errors():  # the next turn tries again
+                if await self._client.get(lock) == owner.encode():
+                    await self._client.expire(lock, _LOCK_S)
+
+
+def _quoted(text: str) -> str:
+    """Text as a part of a pattern."""
+    return "".join(f"\\{c}" if c in "*?[]\\" else c for c in text)

@@ -1,0 +1,76 @@
+"""Epoch tags: what entries depend on, by name, so that it can be invalidated.
+
+tag  = KIND ":" NAME          NAME: printable ASCII without spaces, 200 characters at most
+KIND = toolchain   BACKEND@FINGERPRINT of whatever took part: worker, optimizer, frontend
+     | pass        a pass of a pipeline, by its name
+     | op          a captured operator (`aten.gelu.default`)
+     | driver      the vendor whose driver runs the result
+     | model       ID@REVISION as the client names it
+     | tenant      who asked
+     | artifact    SHA-256 of a loadable binary, hex
+"""
+
+from __future__ import annotations
+
+import re
+
+from kernelfarm.errors import CallerError
+
+KINDS = ("toolchain", "pass", "op", "driver", "model", "tenant", "artifact")
+MAX_NAME_CHARS = 200
+
+_TAG = re.compile(rf"({'|'.join(KINDS)}):[!-~]{{1,{MAX_NAME_CHARS}}}")
+_NAME = re.compile(rf"[!-~]{{1,{MAX_NAME_CHARS}}}")
+
+
+def check_tag(tag: str) -> None:
+    """Passes a tag of the grammar.
+
+    Raises:
+        CallerError: it is none; the message says what is expected.
+    """
+    if not _TAG.fullmatch(tag):
+        raise CallerError(
+            f"tag {tag[:80]!r}; expected KIND:NAME without spaces, KIND one of {', '.join(KINDS)}"
+        )
+
+
+def model_tag(model: str) -> str:
+    """The tag of a model that a client names.
+
+    Raises:
+        CallerError: the name has spaces, is too long, or is not ASCII.
+    """
+    if not _NAME.fullmatch(model):
+        raise CallerError(f"model {model[:80]!r}; expected id@revision without spaces")
+    return f"model:{model}"
+
+
+def op_tag(op: str) -> str:
+    """The tag of a captured operator."""
+    return f"op:{op}"
+
+
+def pass_tag(name: str) -> str:
+    """The tag of a pass."""
+    return f"pass:{name}"
+
+
+def toolchain_tag(toolchain: str) -> str:
+    """The tag of `backend@fingerprint`."""
+    return f"toolchain:{toolchain}"
+
+
+def driver_tag(vendor: str) -> str:
+    """The tag of a vendor's driver."""
+    return f"driver:{vendor}"
+
+
+def tenant_tag(tenant: str) -> str:
+    """The tag of a tenant."""
+    return f"tenant:{tenant}"
+
+
+def artifact_tag(sha256: bytes) -> str:
+    """The tag of a loadable binary."""
+    return f"artifact:{sha256.hex()}"

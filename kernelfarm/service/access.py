@@ -1,0 +1,61 @@
+"""What guards the methods of a service: who is identified, what is open, what is counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from kernelfarm.errors import (
+    CompilesQuotaError,
+    PermissionDeniedError,
+    QuotaError,
+    UnauthenticatedError,
+)
+from kernelfarm.service.authentication import AuthContext, Authenticator, Metadata
+from kernelfarm.service.identity import Identity
+
+_REFUSALS = (UnauthenticatedError, PermissionDeniedError, QuotaError, CompilesQuotaError)
+
+
+class Refusals:
+    """Counts refused calls by tenant (empty: nobody that was identified) and reason."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    def count(self, tenant: str, error: BaseException) -> None:
+        """Counts a refusal; other errors are not counted here."""
+        if isinstance(error, _REFUSALS):
+            self._counts[tenant, error.reason] += 1
+
+    def take(self) -> dict[tuple[str, str], int]:
+        """What was counted since the last time."""
+        taken, self._counts = dict(self._counts), Counter()
+        return taken
+
+    def give_back(self, counts: dict[tuple[str, str], int]) -> None:
+        """Counts again what could not be told."""
+        self._counts.update(counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """`open_methods` need no identity (`/package.Service/Method`)."""
+
+    authenticator: Authenticator
+    open_methods: frozenset[str] = frozenset()
+    refusals: Refusals = field(default_factory=Refusals)
+
+    def identify(
+        self, method: str, metadata: Iterable[tuple[str, str | bytes]], auth: AuthContext, peer: str
+    ) -> Identity:
+        """Who calls a method.
+
+        Raises:
+            UnauthenticatedError: nobody that this farm knows, and the method is not open.
+        """
+        sent: Metadata = tuple(metadata)
+        if method in self.open_methods:
+            return self.authenticator.anybody(sent, auth, peer)
+        return self.authenticator.identify(sent, auth, peer)

@@ -1,0 +1,123 @@
+"""Keys as files: a private key for whoever publishes, a list of public keys for all others.
+
+private: {"space": "kernels", "private_key": BASE64}                     readable by its owner
+public:  [{"space": "kernels", "public_key": BASE64, "not_after_s": 1}]  `not_after_s` optional
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from kernelfarm.errors import CallerError
+from kernelfarm.signing.keys import KEY_BYTES, Keyring, Signer, TrustedKey, new_signer
+from kernelfarm.signing.manifest import Space
+
+PROGRAM_KEY = "programs.key"
+KERNEL_KEY = "kernels.key"
+PUBLIC_KEYS = "public.json"
+"""Names of a farm's key files within a folder."""
+
+
+def make_keys(folder: Path) -> Keyring:
+    """The public keys of a folder; a folder without keys gets new ones of both spaces.
+
+    Raises:
+        CallerError: the folder cannot be written, or holds a part of the keys only.
+    """
+    paths = [folder / name for name in (PROGRAM_KEY, KERNEL_KEY, PUBLIC_KEYS)]
+    present = [path.name for path in paths if path.exists()]
+    if len(present) == len(paths):
+        return read_keyring(folder / PUBLIC_KEYS)
+    if present:
+        raise CallerError(f"{folder} holds {', '.join(present)} alone; expected all keys or none")
+    signers = [new_signer(Space.PROGRAMS), new_signer(Space.KERNELS)]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, signer in zip(paths, signers, strict=False):
+            write_signer(path, signer)
+        write_keyring(folder / PUBLIC_KEYS, [signer.trusted for signer in signers])
+    except OSError as error:
+        raise CallerError(f"cannot write keys into {folder}: {error}") from error
+    return read_keyring(folder / PUBLIC_KEYS)
+
+
+def write_signer(path: Path, signer: Signer) -> None:
+    """Writes a private key that only its owner may read."""
+    stored = {
+        "space": signer.trusted.space.name.lower(),
+        "private_key": base64.b64encode(signer.private_key).decode(),
+    }
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(stored, file)
+
+
+def read_signer(path: Path, space: Space) -> Signer:
+    """The signer of a file.
+
+    Raises:
+        CallerError: the file cannot be read, is no private key, or is one for the other space.
+    """
+    stored = _read(path)
+    try:
+        named, key = _space(stored["space"]), _key(stored["private_key"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CallerError(f"{path} holds no private key of ours: {error}") from error
+    if named is not space:
+        raise CallerError(f"{path} signs {named.name.lower()}; expected a key for {space.name}")
+    return Signer(key, space)
+
+
+def write_keyring(path: Path, keys: Iterable[TrustedKey]) -> None:
+    """Writes public keys for whoever checks."""
+    stored = [
+        {
+            "space": key.space.name.lower(),
+            "public_key": base64.b64encode(key.public_key).decode(),
+            **({} if key.not_after_s is None else {"not_after_s": key.not_after_s}),
+        }
+        for key in keys
+    ]
+    path.write_text(json.dumps(stored, indent=1) + "\n")
+
+
+def read_keyring(path: Path) -> Keyring:
+    """The public keys of a file.
+
+    Raises:
+        CallerError: the file cannot be read, or is no list of public keys.
+    """
+    stored = _read(path)
+    try:
+        return Keyring(
+            TrustedKey(_key(item["public_key"]), _space(item["space"]), item.get("not_after_s"))
+            for item in stored
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CallerError(f"{path} holds no list of public keys: {error}") from error
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise CallerError(f"cannot read keys from {path}: {error}") from error
+
+
+def _space(name: str) -> Space:
+    try:
+        return Space[name.upper()]
+    except KeyError:
+        raise ValueError(f"space {name!r}; expected programs or kernels") from None
+
+
+def _key(text: str) -> bytes:
+    key = base64.b64decode(text, validate=True)
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"a key of {len(key)} bytes; expected {KEY_BYTES}")
+    return key

@@ -1,0 +1,60 @@
+"""The statement that a publisher makes about one variant of one entry."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from dataclasses import dataclass
+
+from kernelfarm.ir.guards import Guard
+from kernelfarm.signing.encoding import encode_guard
+
+
+class Space(enum.Enum):
+    """A key space: programs and kernels never share keys, and have publishers of their own."""
+
+    PROGRAMS = "p"
+    KERNELS = "k"
+
+
+@dataclass(frozen=True, slots=True)
+class BlobRef:
+    """Content by digest: SHA-256 (32 bytes) and length."""
+
+    sha256: bytes
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What is published and signed about one variant.
+
+    `epoch` and `incarnation` tell when its compilation began, in the counting of its namespace's
+    epoch table; `tags` tell what it depends on. `not_after_s` is seconds since 1970. An empty
+    `key_id` means that the farm states that it signs nothing.
+    """
+
+    namespace: str
+    space: Space
+    key: bytes
+    variant_id: bytes
+    guard: Guard
+    tags: tuple[str, ...]
+    epoch: int
+    incarnation: str
+    content: BlobRef
+    blobs: tuple[BlobRef, ...]
+    cost_ms: float
+    not_after_s: int
+    key_id: str = ""
+    signature: bytes = b""
+
+
+def variant_id(guard: Guard) -> bytes:
+    """The name of a variant within its entry: 32 bytes over its guard."""
+    return hashlib.sha256(b"kernelfarm-variant-1\n" + encode_guard(guard)).digest()
+
+
+def blob_ref(content: bytes) -> BlobRef:
+    """The reference to a content."""
+    return BlobRef(hashlib.sha256(content).digest(), len(content))
