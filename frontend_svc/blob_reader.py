@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from kernelfarm.cache import KernelCache
-from kernelfarm.errors import NotFoundError
+from frontend_svc.programs import Programs
 
 MAX_CHUNK_BYTES = 512 * 1024
 
@@ -21,16 +20,15 @@ class Chunk:
     is_last: bool
 
 
-async def read_blobs(cache: KernelCache, digests: tuple[bytes, ...]) -> AsyncIterator[Chunk]:
+async def read_blobs(programs: Programs, digests: tuple[bytes, ...]) -> AsyncIterator[Chunk]:
     """The blobs in the order asked for; an empty blob is one empty chunk.
 
     Raises:
         NotFoundError: a blob is not stored.
+        PoisonedBlobError: something else was stored in its place.
     """
     for index, digest in enumerate(digests):
-        content = await cache.get_blob(digest)
-        if content is None:
-            raise NotFoundError(f"no blob with SHA-256 {digest.hex()}; compile the program again")
+        content = await programs.blob(digest)
         for offset_bytes in range(0, max(len(content), 1), MAX_CHUNK_BYTES):
             end_bytes = offset_bytes + MAX_CHUNK_BYTES
             data = content[offset_bytes:end_bytes]

@@ -1,9 +1,12 @@
 """The story of one request, top to bottom. Read this file first.
 
-    run                     check the request, decode graph, program keys; serve all targets at once
+    run                     check the request, find its program keys; serve all targets at once
       _serve_target         look-up -> hit; else lead the compilation, or wait for who leads it
-        _lead               hold the lease, compile, publish for all who wait
+        _lead               hold the lease, compile, publish for all who wait; then look up again
           _compile          Prims (once for all targets) -> optimizer -> code generators -> result
+
+Whoever asks is served from the cache, also who compiled: only what was published under a lease that
+held, and that nothing invalidated meanwhile, reaches a client.
 
 Only this file decides in which order rooms are asked; `downstream` knows how to ask them.
 """
@@ -15,27 +18,44 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
+from frontend_svc.admission import Gate
 from frontend_svc.cpu_work import CpuWork
-from frontend_svc.downstream import CodegenRoom, OptimizedProgram, OptimizerRoom
+from frontend_svc.downstream import (
+    BuiltArtifacts,
+    CodegenRoom,
+    KernelWork,
+    OptimizedProgram,
+    OptimizerRoom,
+    kernel_keys,
+)
 from frontend_svc.events import CompileJob, Event, EventStream, Outcome, ProgramReady
+from frontend_svc.imports import Import, Imports, ProgramKeys
 from frontend_svc.lease_keeper import kept_alive
-from frontend_svc.lowering import Lowering, import_graph
+from frontend_svc.lowering import Lowering
+from frontend_svc.parts import Parts
+from frontend_svc.program_tags import program_tags
 from frontend_svc.settings import FrontendSettings
 from kernelfarm.cache import KernelCache, Lease, Published, Variant
-from kernelfarm.digest import program_keys
+from kernelfarm.cache.end_task import end_task
+from kernelfarm.digest import program_parts
 from kernelfarm.errors import (
     CallerError,
     FarmFullError,
+    InternalError,
     KernelfarmError,
     UnavailableError,
     error_facts,
     error_from_facts,
 )
-from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.service.logs import get_logger
 from kernelfarm.targets import target_facts
-from kernelfarm.wire.program_result import KernelArtifacts, ProgramResult, program_result
+from kernelfarm.wire.program_result import program_result
+
+# Invalidations in the middle of a compilation are rare; a cache that keeps nothing must not make
+# us compile for ever.
+_MAX_LEADS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +63,7 @@ class Rooms:
     """Whom the flow asks."""
 
     cache: KernelCache
+    parts: Parts
     optimizer: OptimizerRoom
     codegen: CodegenRoom
 
@@ -52,7 +73,8 @@ class _Request:
     """A decoded request: program keys by target, and what the targets share."""
 
     job: CompileJob
-    keys: dict[str, bytes]
+    imported: Import
+    keys: ProgramKeys
     lowering: Lowering
     events: EventStream
 
@@ -64,7 +86,9 @@ class CompileFlow:
         self._rooms = rooms
         self._cpu = cpu
         self._settings = settings
-        self._led: set[asyncio.Task[ProgramReady]] = set()
+        self._imports = Imports(cpu, settings.max_graph_nodes)
+        self._gate = Gate(settings.max_compiles_of_a_tenant, settings.lease_ttl_s)
+        self._led: set[asyncio.Task[int]] = set()
 
     async def run(self, job: CompileJob) -> AsyncIterator[Event]:
         """Serves one request: its stages as they happen, then one program for each target.
@@ -78,9 +102,10 @@ class CompileFlow:
         check_targets(job.targets)
         events = EventStream()
         stage = events.stage("import")
-        graph, keys = await self._cpu.run(_import, job, self._settings.max_graph_nodes)
-        stage.tell(len(graph.nodes), len(graph.nodes))
-        request = _Request(job, keys, Lowering(graph, self._cpu, events), events)
+        imported, keys = await self._imports.of(job)
+        stage.tell(len(job.graph.nodes), len(job.graph.nodes))
+        lowering = Lowering(self._cpu, events, fallback_random=job.fallback_random)
+        request = _Request(job, imported, keys, lowering, events)
         work = asyncio.create_task(self._serve_all(request))
         try:
             async for event in events.listen():
@@ -88,8 +113,7 @@ class CompileFlow:
             await work
         finally:
             # Only this client's interest ends here: programs that it leads are compiled on.
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
+            await end_task(work)
 
     async def _serve_all(self, request: _Request) -> None:
         served = (self._serve_target(request, target) for target in request.job.targets)
@@ -101,52 +125,95 @@ class CompileFlow:
 
     async def _serve_target(self, request: _Request, target: str) -> None:
         """Finds the program, makes it, or waits for whoever makes it already."""
-        cache = self._rooms.cache
-        key = request.keys[target]
+        key, part = request.keys[target], request.job.part
         stage = request.events.stage("lookup", target)
         outcome = Outcome.HIT
+        jobs = leads = 0
         while True:
-            found = await cache.lookup(key, is_counted=outcome is Outcome.HIT)
-            if found is not None:
+            looked = await part.programs.find(
+                key, request.job.caller, is_counted=outcome is Outcome.HIT
+            )
+            if looked.program is not None:
                 stage.tell(1, 1, outcome.value)
-                _serve(request, ProgramReady(target, found[0], outcome, 0))
+                _serve(request, ProgramReady(target, looked.program, outcome, jobs))
                 return
-            await self._raise_known_failure(key)
-            lease = await self._try_to_lead(key)
+            await _raise_known_failure(part.cache, key)
+            lease = await self._try_to_lead(request.job, key, looked.stamp)
             if lease is not None:
-                stage.tell(0, 1, Outcome.MISS.value)
-                _serve(request, await self._led_by_us(request, target, lease))
-                return
+                leads += 1
+                _check_leads(key, leads)
+                outcome = Outcome.MISS
+                stage.tell(0, 1, outcome.value)
+                jobs += await self._led_by_us(request, target, lease)
+                continue
             # Woken by the leader's publication, its failure, or the end of its lease.
-            outcome = Outcome.MERGED
+            outcome = Outcome.MERGED if outcome is Outcome.HIT else outcome
             stage.tell(0, 1, "another request compiles it")
-            await cache.wait(key, self._settings.lease_ttl_s)
+            await part.cache.wait(key, self._settings.lease_ttl_s, seen=looked.stamp)
 
-    async def _try_to_lead(self, key: bytes) -> Lease | None:
-        """The lease on a missing program; None if another request has it, or just published."""
+    async def _try_to_lead(self, job: CompileJob, key: bytes, seen: str) -> Lease | None:
+        """The lease on a missing program; None if another request has it, or just published.
+
+        Its owner is the name under which the compilation flies.
+
+        Raises:
+            PermissionDeniedError, QuotaError: the caller may not compile, or not so much.
+            FarmFullError: too many programs are being compiled here; that costs no attempt.
+            InternalError: earlier attempts ended their frontends; this is told for a while.
+        """
         if len(self._led) >= self._settings.max_compiles:
             raise FarmFullError(
                 f"{len(self._led)} programs are being compiled, the limit of this frontend"
             )
-        return await self._rooms.cache.acquire(key, uuid.uuid4().hex, self._settings.lease_ttl_s)
+        part, flight = job.part, uuid.uuid4().hex
+        await self._gate.enter(part, flight, may_compile=job.may_compile)
+        lease = None
+        try:
+            lease = await part.cache.acquire(
+                key, flight, self._settings.lease_ttl_s, seen=seen, tags=job.caller.tags
+            )
+            if lease is not None and lease.attempts >= self._settings.max_attempts:
+                await self._quarantine(part.cache, lease)
+        except Exception:
+            await self._gate.leave(part, flight)
+            raise
+        if lease is None:
+            await self._gate.leave(part, flight)
+        return lease
 
-    async def _led_by_us(self, request: _Request, target: str, lease: Lease) -> ProgramReady:
+    async def _quarantine(self, cache: KernelCache, lease: Lease) -> None:
+        ttl_s = self._settings.quarantine_ttl_s
+        error = InternalError(
+            f"program {lease.key.hex()[:16]} ended its frontend {lease.attempts} times while it was"
+            f" compiled; it is refused for {ttl_s:.0f} s. Report it with the graph"
+        )
+        await cache.put_failure(lease.key, error_facts(error), ttl_s, lease)
+        await cache.count("quarantined")
+        raise error
+
+    async def _led_by_us(self, request: _Request, target: str, lease: Lease) -> int:
         """Compiles in a task of its own: others may wait for it after this client has left."""
         task = asyncio.create_task(self._lead(request, target, lease))
         self._led.add(task)
         task.add_done_callback(self._forget)
         return await asyncio.shield(task)
 
-    async def _lead(self, request: _Request, target: str, lease: Lease) -> ProgramReady:
-        """Compiles under the lease and publishes; a failure too, for those who wait."""
-        cache = self._rooms.cache
+    async def _lead(self, request: _Request, target: str, lease: Lease) -> int:
+        """Compiles under the lease and publishes; a failure too, for those who wait.
+
+        The kernel jobs that it took.
+        """
+        part = request.job.part
+        cache = part.cache
+        flies = partial(self._gate.keep, part, lease.owner)
         try:
-            async with kept_alive(cache, lease):
-                result, jobs = await self._compile(request, target, lease.key)
+            async with kept_alive(cache, lease, flies):
+                variant, blobs, jobs = await self._compile(request, target, lease.key)
                 stage = request.events.stage("publish", target)
-                await self._publish(lease, result)
+                await _publish(cache, lease, variant, blobs)
+                await self._remember(request, target, lease.key)
                 stage.tell(1, 1)
-                return ProgramReady(target, result.payload, Outcome.MISS, jobs)
+                return jobs
         except Exception as error:
             with suppress(UnavailableError):  # the first error is the one to tell
                 facts = error_facts(error)
@@ -155,61 +222,70 @@ class CompileFlow:
         finally:
             with suppress(UnavailableError):  # then it lapses
                 await cache.release(lease)
+            await self._gate.leave(part, lease.owner)
 
-    async def _publish(self, lease: Lease, result: ProgramResult) -> None:
-        cache = self._rooms.cache
-        await cache.put_blobs(result.blobs)
-        published = await cache.publish(lease, [Variant(result.payload, result.digests)])
-        if published is Published.MISSING_BLOB:
-            raise UnavailableError("the cache evicted a kernel's stages before their program")
-        if published is Published.FENCED:
-            # Another request took the program over: ours is as good, but only theirs is stored.
-            get_logger().warning("publication_fenced", key=lease.key.hex())
+    async def _remember(self, request: _Request, target: str, key: bytes) -> None:
+        """Notes the key's parts, by which later misses are explained."""
+        graph = await request.imported.graph()
+        parts = await self._cpu.run(program_parts, graph, target, request.job.options)
+        with suppress(UnavailableError):  # an explanation is not worth a failure
+            await request.job.part.index.add(key, parts)
 
     async def _compile(
         self, request: _Request, target: str, key: bytes
-    ) -> tuple[ProgramResult, int]:
-        """Asks the rooms in order; returns the program and the kernel jobs that it took."""
-        lowered = await request.lowering.result()
+    ) -> tuple[Variant, dict[bytes, bytes], int]:
+        """Asks the rooms in order; the program, its blobs, and the kernel jobs that it took."""
+        graph = await request.imported.graph()
+        lowered = await request.lowering.result(graph, target_facts(target))
         stage = request.events.stage("optimize", target)
+        optimizing = await self._rooms.optimizer.toolchain()
         optimized = await self._rooms.optimizer.optimize(
             request.job.request_id, lowered.message, target
         )
         stage.tell(len(optimized.kernels), len(optimized.kernels))
-        artifacts, jobs = await self._build_kernels(request, target, optimized)
+        kernels = await self._build_kernels(request, target, optimized)
         result = await self._cpu.run(
-            program_result, key, optimized.plan, artifacts, lowered.texts_with(optimized.texts)
+            program_result,
+            key,
+            optimized.plan,
+            [kernel.artifacts for kernel in kernels],
+            lowered.texts_with(optimized.texts),
         )
-        return result, jobs
+        tags = program_tags(graph, target, optimizing, kernels)
+        tags = (*tags, *request.job.caller.tags, *request.job.part.tags)
+        variant = Variant(result.payload, result.named, tags=tags)
+        return variant, result.blobs, sum(kernel.caused_job for kernel in kernels)
 
     async def _build_kernels(
         self, request: _Request, target: str, optimized: OptimizedProgram
-    ) -> tuple[list[KernelArtifacts], int]:
+    ) -> tuple[BuiltArtifacts, ...]:
         """Every kernel's artifacts, in the plan's order."""
         total = len(optimized.kernels)
-        built: dict[int, KernelArtifacts] = {}
-        jobs = 0
+        built: dict[int, BuiltArtifacts] = {}
         stage = request.events.stage("codegen", target)
         stage.tell(0, total)
-        async for kernel in self._rooms.codegen.build(
-            request.job.request_id, optimized.kernels, target, request.job.priority
-        ):
-            built[kernel.index] = kernel.artifacts
-            jobs += kernel.caused_job
+        keys = await self._cpu.run(kernel_keys, optimized.kernels, target)
+        job = request.job
+        work = KernelWork(
+            job.request_id,
+            optimized.kernels,
+            keys,
+            target,
+            job.priority,
+            job.part.namespace,
+            job.part.kernel_salt,
+        )
+        async for kernel in self._rooms.codegen.build(work):
+            built[kernel.index] = kernel
             stage.tell(len(built), total, optimized.kernels[kernel.index].name)
-        return [built[index] for index in range(total)], jobs
-
-    async def _raise_known_failure(self, key: bytes) -> None:
-        facts = await self._rooms.cache.get_failure(key)
-        if facts is not None:
-            raise error_from_facts(facts)
+        return tuple(built[index] for index in range(total))
 
     def _failure_ttl_s(self, error: Exception) -> float:
         if isinstance(error, CallerError):
             return self._settings.rejection_ttl_s
         return self._settings.outage_ttl_s
 
-    def _forget(self, task: asyncio.Task[ProgramReady]) -> None:
+    def _forget(self, task: asyncio.Task[int]) -> None:
         self._led.discard(task)
         if not task.cancelled() and isinstance(error := task.exception(), KernelfarmError):
             # Its client may have left: the log is then the only place that tells.
@@ -220,20 +296,44 @@ class CompileFlow:
         await asyncio.gather(*self._led, return_exceptions=True)
 
 
-def _import(job: CompileJob, max_nodes: int) -> tuple[Graph, dict[str, bytes]]:
-    graph = import_graph(job.graph, max_nodes)
-    return graph, program_keys(graph, job.targets, job.options)
+async def _publish(
+    cache: KernelCache, lease: Lease, variant: Variant, blobs: dict[bytes, bytes]
+) -> None:
+    """Publishes a program; what may not be published is dropped, and its client looks again."""
+    await cache.put_blobs(blobs)
+    published = await cache.publish(lease, [variant])
+    if published is Published.MISSING_BLOB:
+        raise UnavailableError("the cache evicted a kernel's stages before their program")
+    if published is not Published.OK:
+        get_logger().warning("publication_refused", key=lease.key.hex(), reason=published.value)
+
+
+async def _raise_known_failure(cache: KernelCache, key: bytes) -> None:
+    facts = await cache.get_failure(key)
+    if facts is not None:
+        raise error_from_facts(facts)
 
 
 def _serve(request: _Request, program: ProgramReady) -> None:
     request.events.tell(program)
-    get_logger().info(
+    log = get_logger()
+    tell = log.debug if program.outcome is Outcome.HIT else log.info
+    tell(
         "program_served",
         target=program.target,
         outcome=program.outcome.value,
         codegen_jobs=program.codegen_jobs,
-        payload_bytes=len(program.payload),
+        tier=program.found.tier.value,
+        payload_bytes=len(program.found.variant.content),
     )
+
+
+def _check_leads(key: bytes, leads: int) -> None:
+    if leads > _MAX_LEADS:
+        raise UnavailableError(
+            f"program {key.hex()[:16]} was compiled {_MAX_LEADS} times, and each time something was"
+            " invalidated meanwhile that it depends on, or the cache dropped it; try again later"
+        )
 
 
 def check_targets(targets: tuple[str, ...]) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 import grpc.aio
 
+from kernelfarm.cache import StoredVariant
+from kernelfarm.digest import kernel_key
+from kernelfarm.errors import NoAnswerError
 from kernelfarm.internal.v1 import (
     codegen_service_pb2,
     codegen_service_pb2_grpc,
@@ -15,8 +21,15 @@ from kernelfarm.internal.v1 import (
     optimizer_service_pb2_grpc,
 )
 from kernelfarm.service.channels import translated_errors
-from kernelfarm.v1 import compile_service_pb2, graph_pb2, plan_pb2
+from kernelfarm.v1 import artifact_pb2, compile_service_pb2, graph_pb2, plan_pb2
+from kernelfarm.wire import kernel_from_proto
 from kernelfarm.wire.program_result import KernelArtifacts
+
+T = TypeVar("T")
+
+# A supervisor starts a room that died again within seconds; programs wait for it.
+_RESTART_S = 10.0
+_ASK_AGAIN_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +42,73 @@ class OptimizedProgram:
 
 
 @dataclass(frozen=True, slots=True)
+class Optimizing:
+    """What optimizes: `optimizer@fingerprint`, and its passes in order."""
+
+    toolchain: str
+    passes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BuiltArtifacts:
-    """One kernel of a request, built: its index there, and whether that took a job."""
+    """One kernel of a request, built: its index there, and whether that took a job.
+
+    `tags` are what its workers state that it depends on.
+    """
 
     index: int
     artifacts: KernelArtifacts
     caused_job: bool
+    tags: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelWork:
+    """Kernels to build for one target; `keys` are theirs, as we know them ourselves.
+
+    They are looked for and published in `namespace`, at places that `salt` leads to.
+    """
+
+    request_id: str
+    kernels: tuple[loops_pb2.Kernel, ...]
+    keys: tuple[bytes, ...]
+    target: str
+    priority: int
+    namespace: str
+    salt: bytes = field(default=b"", repr=False)
+
+
+def kernel_keys(kernels: tuple[loops_pb2.Kernel, ...], target: str) -> tuple[bytes, ...]:
+    """The keys under which workers must have signed these kernels."""
+    return tuple(kernel_key(kernel_from_proto(kernel), target) for kernel in kernels)
+
+
+KernelCheck = Callable[[StoredVariant, str, bytes], None]
+"""Passes a worker's statement about a kernel of a namespace and a key."""
+
+
+class _Patience:
+    """Waits for a room's next process, for a while from now on."""
+
+    def __init__(self) -> None:
+        self._ends_s = time.monotonic() + _RESTART_S
+
+    async def wait(self, error: NoAnswerError) -> None:
+        """Returns when the room may be asked again; raises the error when it is too late."""
+        if time.monotonic() > self._ends_s:
+            raise error
+        await asyncio.sleep(_ASK_AGAIN_S)
+
+
+async def _bridged(peer: str, ask: Callable[[], Awaitable[T]]) -> T:
+    """What a room answers to a call that may be repeated, across a restart of the room."""
+    patience = _Patience()
+    while True:
+        try:
+            with translated_errors(peer):
+                return await ask()
+        except NoAnswerError as error:
+            await patience.wait(error)
 
 
 class OptimizerRoom:
@@ -56,39 +130,60 @@ class OptimizerRoom:
         request = optimizer_service_pb2.OptimizeRequest(
             request_id=request_id, graph=graph, target=target
         )
-        with translated_errors("optimizer"):
-            response = await self._stub.Optimize(request, timeout=self._timeout_s)
+        response = await _bridged(
+            "optimizer", lambda: self._stub.Optimize(request, timeout=self._timeout_s)
+        )
         texts = tuple((stage.name, stage.text) for stage in response.stages)
         return OptimizedProgram(tuple(response.kernels), response.plan, texts)
+
+    async def toolchain(self) -> Optimizing:
+        """What optimizes there now.
+
+        Raises:
+            UnavailableError: the optimizer does not answer.
+        """
+        request = optimizer_service_pb2.GetToolchainRequest()
+        response = await _bridged(
+            "optimizer", lambda: self._stub.GetToolchain(request, timeout=5.0)
+        )
+        return Optimizing(response.toolchain, tuple(response.passes))
 
 
 class CodegenRoom:
     """Asks the code generators."""
 
-    def __init__(self, channel: grpc.aio.Channel, timeout_s: float) -> None:
+    def __init__(self, channel: grpc.aio.Channel, timeout_s: float, check: KernelCheck) -> None:
         self._stub = codegen_service_pb2_grpc.CodegenServiceStub(channel)
         self._timeout_s = timeout_s
+        self._check = check
 
-    async def build(
-        self, request_id: str, kernels: tuple[loops_pb2.Kernel, ...], target: str, priority: int
-    ) -> AsyncIterator[BuiltArtifacts]:
+    async def build(self, work: KernelWork) -> AsyncIterator[BuiltArtifacts]:
         """Each kernel's artifacts as soon as they exist; nothing is asked for no kernels.
 
         Raises:
             KernelRejectedError: the target's toolchain refuses a kernel.
+            IntegrityError: a kernel is not what a worker signed for its key.
             UnavailableError: broker, cache or workers do not answer.
         """
-        if not kernels:
+        if not work.kernels:
             return
         request = codegen_service_pb2.BuildKernelsRequest(
-            request_id=request_id,
-            kernels=kernels,
-            target=target,
-            priority=compile_service_pb2.Priority.ValueType(priority),
+            request_id=work.request_id,
+            kernels=work.kernels,
+            target=work.target,
+            priority=compile_service_pb2.Priority.ValueType(work.priority),
+            namespace=work.namespace,
+            salt=work.salt,
         )
-        with translated_errors("codegen"):
-            async for built in self._stub.BuildKernels(request, timeout=self._timeout_s):
-                yield BuiltArtifacts(built.index, tuple(built.artifacts), built.caused_job)
+        patience = _Patience()
+        while True:
+            try:
+                with translated_errors("codegen"):
+                    async for built in self._stub.BuildKernels(request, timeout=self._timeout_s):
+                        yield self._built(built, work)
+                return
+            except NoAnswerError as error:  # what was built is found, and told again
+                await patience.wait(error)
 
     async def toolchains(self) -> tuple[compile_service_pb2.TargetCapability, ...]:
         """Targets and toolchains of the workers that have reported.
@@ -100,3 +195,17 @@ class CodegenRoom:
         with translated_errors("codegen"):
             response = await self._stub.GetToolchains(request, timeout=5.0)
         return tuple(response.targets)
+
+    def _built(
+        self, message: codegen_service_pb2.BuildKernelsResponse, work: KernelWork
+    ) -> BuiltArtifacts:
+        """A kernel from what its worker signed; what the edge says of it is not looked at."""
+        artifacts = []
+        tags: set[str] = set()
+        for signed in message.signed:
+            artifact = artifact_pb2.Artifact.FromString(signed.content)
+            stored = StoredVariant(signed.manifest.SerializeToString(), signed.content)
+            self._check(stored, work.namespace, work.keys[message.index])
+            artifacts.append(artifact)
+            tags.update(stored.manifest.tags)
+        return BuiltArtifacts(message.index, tuple(artifacts), message.caused_job, frozenset(tags))

@@ -9,6 +9,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union
 
+from frontend_svc.parts import Part
+from frontend_svc.programs import NOBODY, Caller, FoundProgram
+
 if TYPE_CHECKING:  # generated code stays behind its fence: here it is only a type
     from kernelfarm.v1.graph_pb2 import Graph as WireGraph
 
@@ -18,7 +21,8 @@ class CompileJob:
     """A request to compile, still undecoded.
 
     `options` are sorted pairs of text, as they enter the program key; `priority` is the number on
-    the wire.
+    the wire. It is served in `part`; what is missing there is compiled if the caller
+    `may_compile`.
     """
 
     request_id: str
@@ -26,6 +30,14 @@ class CompileJob:
     targets: tuple[str, ...]
     options: tuple[tuple[str, str], ...]
     priority: int
+    part: Part
+    caller: Caller = NOBODY
+    may_compile: bool = True
+
+    @property
+    def fallback_random(self) -> bool:
+        """Whether random numbers are to be the framework's own."""
+        return ("fallback_random", str(True)) in self.options
 
 
 class Outcome(enum.Enum):
@@ -50,10 +62,10 @@ class StageDone:
 
 @dataclass(frozen=True, slots=True)
 class ProgramReady:
-    """A finished program: `payload` is the serialized result as the cache holds it."""
+    """A finished program as the cache holds it."""
 
     target: str
-    payload: bytes
+    found: FoundProgram
     outcome: Outcome
     codegen_jobs: int
 

@@ -6,22 +6,24 @@ element types contradict its operators is refused here, by node. Nothing a clien
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from frontend_svc.opaque_types import opaque_reason
 from frontend_svc.operators import (
     DECOMPOSED,
-    EXTERN,
+    EXTERN_CHECKS,
     Extents,
-    ExternOperator,
+    ExternGroup,
     Lowering,
     NotDecomposedError,
     Operator,
     Tensor,
+    extern_group_of,
     text_of,
 )
-from frontend_svc.operators.memory import read_memory
-from frontend_svc.report import Note, Outcome
+from frontend_svc.operators.memory import is_relative, read_memory
 from kernelfarm.errors import InvalidGraphError, VerificationError
 from kernelfarm.ir.builder import GraphBuilder
 from kernelfarm.ir.graph_ir import (
@@ -35,7 +37,8 @@ from kernelfarm.ir.graph_ir import (
     uses_of,
 )
 
-_UNKNOWN = "unknown operator: the framework runs it"
+_UNKNOWN = "not in the table: a custom operator"
+_EFFECT = "effect: it gives no tensor, and the framework runs it in its place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +46,23 @@ class Imported:
     """The Prims graph as decomposed; `externs` says why captured nodes went to the framework."""
 
     graph: Graph
-    notes: tuple[Note, ...]
     externs: dict[int, str]
 
 
-def import_aten(graph: Graph) -> Imported:
+def import_aten(
+    graph: Graph, *, fallback_random: bool = False, sorts_any_row: bool = False
+) -> Imported:
     """Decomposes every node of a captured graph.
+
+    With `fallback_random`, whatever draws random numbers is left to the framework; unless
+    `sorts_any_row`, so are sorts of rows that are long or of any length.
 
     Raises:
         InvalidGraphError: an argument is malformed, or a stated type contradicts its operator;
             names the node by index and operator, what was seen and what was expected.
     """
-    importer = _Importer(graph)
+    lowering = partial(Lowering, is_random_native=not fallback_random, sorts_any_row=sorts_any_row)
+    importer = _Importer(graph, lowering)
     for index, node in enumerate(graph.nodes):
         try:
             importer.add(index, node)
@@ -67,14 +75,15 @@ def import_aten(graph: Graph) -> Imported:
 
 
 class _Importer:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(
+        self, graph: Graph, lowering_of: Callable[[GraphBuilder, Extents], Lowering]
+    ) -> None:
         self._graph = graph
         self._builder = GraphBuilder(graph.symbols, graph.locations)
         self._extents = Extents(graph.symbols)
-        self._lowering = Lowering(self._builder, self._extents)
+        self._lowering = lowering_of(self._builder, self._extents)
         self._values: dict[int, Tensor] = {}
         self._used = _used_values(graph)
-        self._notes: list[Note] = []
         self._externs: dict[int, str] = {}
         self._inputs = frozenset(source.value for source in graph.inputs)
         self._layouts = {
@@ -87,18 +96,20 @@ class _Importer:
             tensor = tensor_type_of(source)
             if tensor is not None:
                 self._values[source.value] = Tensor(value, tensor)
+                self._layouts[source.value] = tensor
 
     def add(self, index: int, node: Node) -> None:
         """Adds the prims of one captured node."""
         _refuse_mutation(node)
         with self._builder.origin(index, location=node.location):
-            if not node.results:
-                self._drop(index, node)
-                return
             operator = DECOMPOSED.get(node.op)
+            opaque = opaque_reason(node, [self._operand(v).type for v in uses_of(node)])
+            if opaque is not None:
+                self._send_whole(index, node, extern_group_of(node.op), opaque)
+                return
             if operator is None:
-                known = EXTERN.get(node.op)
-                self._send(index, node, known, known.reason if known else _UNKNOWN)
+                group = extern_group_of(node.op)
+                self._send(index, node, group, _reason_of(node, group))
                 return
             try:
                 self._decompose(node, operator)
@@ -109,7 +120,7 @@ class _Importer:
         """The graph with its outputs."""
         outputs = [self._output(output) for output in self._graph.outputs]
         graph = self._builder.build(outputs, self._graph.output_types)
-        return Imported(graph, tuple(self._notes), self._externs)
+        return Imported(graph, self._externs)
 
     def _decompose(self, node: Node, operator: Operator) -> None:
         lowering = self._lowering
@@ -142,29 +153,29 @@ class _Importer:
         # The framework knows the extents as equal: from here on they bear its names.
         return self._lowering.reshape(result, stated.shape)
 
-    def _send(self, index: int, node: Node, operator: ExternOperator | None, reason: str) -> None:
-        if operator is not None and operator.reads_memory and self._is_view(node):
+    def _send(self, index: int, node: Node, group: ExternGroup | None, reason: str) -> None:
+        if group is not None and group.reads_memory and self._is_view(node):
             return
+        self._send_whole(index, node, group, reason)
+
+    def _send_whole(self, index: int, node: Node, group: ExternGroup | None, reason: str) -> None:
+        """Leaves a node to the framework as it is."""
         operands = [self._operand(value) for value in uses_of(node)]
-        if operator is not None and operator.check is not None:
-            self._check_extern(node, operator, [operand.type for operand in operands])
+        if node.op in EXTERN_CHECKS:
+            self._check_extern(node, [operand.type for operand in operands])
         values = self._builder.add_extern(
             node.op,
             index,
             [operand.id for operand in operands],
             [_with_strides(tensor) for tensor in node.types],
-            is_contraction=operator is not None and operator.is_contraction,
+            is_contraction=group is not None and group.is_contraction,
         )
         self._externs[index] = reason
         for value, made in zip(node.results, values, strict=True):
             self._values[value] = Tensor(made, self._builder.type_of(made))
 
-    def _check_extern(
-        self, node: Node, operator: ExternOperator, types: Sequence[TensorType]
-    ) -> None:
-        if operator.check is None:
-            return
-        expected = operator.check(self._extents, types)
+    def _check_extern(self, node: Node, types: Sequence[TensorType]) -> None:
+        expected = EXTERN_CHECKS[node.op](self._extents, types)
         stated = node.types[0]
         is_same = stated.dtype is expected.dtype and self._extents.is_same_shape(
             stated.shape, expected.shape
@@ -175,10 +186,10 @@ class _Importer:
     def _is_view(self, node: Node) -> bool:
         """Lowers what addresses memory to views if the operand's layout allows it.
 
-        Inputs are left to the framework: they come as they lie in its memory.
+        Of inputs it is not known where they begin in memory: the framework counts from there.
         """
         source = next(uses_of(node), None)
-        if source is None or source in self._inputs:
+        if source is None or (source in self._inputs and not is_relative(node)):
             return False
         self._lowering.stated = node.types
         found = read_memory(self._lowering, node, self._operand(source), self._layouts[source])
@@ -191,11 +202,6 @@ class _Importer:
         if found is None:
             raise InvalidGraphError(f"value {value} is not a tensor defined before its use")
         return found
-
-    def _drop(self, index: int, node: Node) -> None:
-        if next(uses_of(node), None) is not None:
-            raise InvalidGraphError("takes tensors, but no result is a tensor; expected one")
-        self._notes.append(Note((index,), Outcome.REMOVED, "it has no tensor result"))
 
     def _output(self, output: Arg) -> Arg:
         if isinstance(output, Ref):
@@ -213,6 +219,12 @@ def _with_strides(tensor: TensorType) -> TensorType:
     if tensor.strides is not None:
         return tensor
     return TensorType(tensor.dtype, tensor.shape, contiguous_strides(tensor.shape))
+
+
+def _reason_of(node: Node, group: ExternGroup | None) -> str:
+    if group is not None:
+        return group.explanation
+    return _UNKNOWN if node.results else _EFFECT
 
 
 def _refuse_mutation(node: Node) -> None:

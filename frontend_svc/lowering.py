@@ -1,4 +1,4 @@
-"""From a wire graph to Prims, once for all targets of a request."""
+"""From a wire graph to Prims, once for all targets of a request that decompose alike."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from frontend_svc.cpu_work import CpuWork
 from frontend_svc.events import EventStream
+from frontend_svc.operators.ordering import is_sort
 from frontend_svc.pipeline import lower_to_prims
 from kernelfarm.errors import InvalidGraphError, MessageTooLargeError
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.text import print_graph
+from kernelfarm.targets import TargetFacts
 from kernelfarm.wire import graph_from_proto, graph_to_proto
 
 if TYPE_CHECKING:  # generated code stays behind its fence: here it is only a type
@@ -58,34 +60,42 @@ def import_graph(wire: WireGraph, max_nodes: int) -> Graph:
 
 
 class Lowering:
-    """The decomposition of one request's graph: begun by the first target that misses."""
+    """The decompositions of one request's graph, each begun by the first target that needs it."""
 
-    def __init__(self, graph: Graph, cpu: CpuWork, events: EventStream) -> None:
-        self._graph = graph
+    def __init__(self, cpu: CpuWork, events: EventStream, *, fallback_random: bool) -> None:
+        self._fallback_random = fallback_random
         self._cpu = cpu
         self._events = events
-        self._task: asyncio.Task[LoweredGraph] | None = None
+        self._tasks: dict[bool, asyncio.Task[LoweredGraph]] = {}
 
-    async def result(self) -> LoweredGraph:
-        """The Prims graph.
+    async def result(self, graph: Graph, target: TargetFacts) -> LoweredGraph:
+        """The Prims graph for a target; the graph is the same in every call.
 
         Raises:
             InvalidGraphError: an operator is used in a form that contradicts its definition.
         """
-        if self._task is None:
-            self._task = asyncio.create_task(self._lower())
-        return await asyncio.shield(self._task)  # a target that gives up leaves it to the others
+        sorts_any_row = target.sorts_any_row and any(is_sort(node.op) for node in graph.nodes)
+        task = self._tasks.get(sorts_any_row)
+        if task is None:
+            work = self._lower(graph, sorts_any_row=sorts_any_row)
+            task = self._tasks[sorts_any_row] = asyncio.create_task(work)
+        return await asyncio.shield(task)  # a target that gives up leaves it to the others
 
-    async def _lower(self) -> LoweredGraph:
+    async def _lower(self, graph: Graph, *, sorts_any_row: bool) -> LoweredGraph:
         stage = self._events.stage("decompose")
-        lowered = await self._cpu.run(_lower, self._graph)
-        nodes = len(self._graph.nodes)
+        lowered = await self._cpu.run(
+            _lower,
+            graph,
+            fallback_random=self._fallback_random,
+            sorts_any_row=sorts_any_row,
+        )
+        nodes = len(graph.nodes)
         stage.tell(nodes, nodes)
         return lowered
 
 
-def _lower(graph: Graph) -> LoweredGraph:
-    lowered = lower_to_prims(graph)
+def _lower(graph: Graph, *, fallback_random: bool, sorts_any_row: bool) -> LoweredGraph:
+    lowered = lower_to_prims(graph, fallback_random=fallback_random, sorts_any_row=sorts_any_row)
     report = "\n".join(
         f"node {node.index} {node.op}: {node.outcome.value} ({node.detail})"
         for node in lowered.report

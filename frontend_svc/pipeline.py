@@ -32,9 +32,13 @@ class Lowered:
     report: tuple[NodeReport, ...]
 
 
-def lower_to_prims(graph: Graph) -> Lowered:
+def lower_to_prims(
+    graph: Graph, *, fallback_random: bool = False, sorts_any_row: bool = False
+) -> Lowered:
     """Decomposes a captured graph to Prims.
 
+    With `fallback_random`, whatever draws random numbers is left to the framework; unless
+    `sorts_any_row` (a fact of the target), so are sorts of rows that are long or of any length.
     Inputs and outputs keep their positions, and output types their binding strides.
 
     Raises:
@@ -43,12 +47,13 @@ def lower_to_prims(graph: Graph) -> Lowered:
     if graph.dialect != ATEN_DIALECT:
         raise InvalidGraphError(f"a graph of dialect {graph.dialect!r}; expected {ATEN_DIALECT!r}")
     check_client_graph(graph)
-    imported = import_aten(graph)
+    imported = import_aten(graph, fallback_random=fallback_random, sorts_any_row=sorts_any_row)
     lowered = imported.graph
-    notes: list[Note] = list(imported.notes)
+    notes: list[Note] = []
     for step in PASSES:
         rewritten = step.rewrite(lowered, graph)
         lowered = rewritten.graph
         notes.extend(rewritten.notes)
-    lowered = replace(lowered, origin_ops=tuple(node.op for node in graph.nodes))
+    origin_ops = tuple(node.op for node in graph.nodes)
+    lowered = replace(lowered, origin_ops=origin_ops, updates=graph.updates)
     return Lowered(lowered, summarize(graph, lowered, notes, imported.externs))

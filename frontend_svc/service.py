@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from functools import partial
 from importlib.metadata import version
 
 import grpc.aio
@@ -12,22 +10,21 @@ from google.protobuf.duration_pb2 import Duration
 
 from frontend_svc.blob_reader import read_blobs
 from frontend_svc.compile_flow import CompileFlow, Rooms
-from frontend_svc.cpu_work import CpuWork
-from frontend_svc.downstream import CodegenRoom, OptimizerRoom
 from frontend_svc.events import CompileJob, Event, Outcome, ProgramReady, StageDone
+from frontend_svc.parts import Part
+from frontend_svc.programs import Caller, FoundProgram, Tier
+from frontend_svc.request_budget import RequestBudget
 from frontend_svc.settings import FrontendSettings
-from kernelfarm.cache import KernelCache, Space
+from kernelfarm.cache.tags import model_tag
 from kernelfarm.errors import CallerError, MalformedMessageError, NotFoundError
 from kernelfarm.ir.graph_ir import ABI_VERSION
-from kernelfarm.service.channels import open_channel
+from kernelfarm.service.identity import CACHE_USERS, Identity, Role, current_identity
 from kernelfarm.service.interceptors import current_request_id
-from kernelfarm.service.server import Registration, serve
 from kernelfarm.targets import all_targets
 from kernelfarm.v1 import compile_service_pb2 as api
-from kernelfarm.v1.compile_service_pb2_grpc import (
-    CompileServiceServicer,
-    add_CompileServiceServicer_to_server,
-)
+from kernelfarm.v1 import manifest_pb2
+from kernelfarm.v1.compile_service_pb2_grpc import CompileServiceServicer
+from kernelfarm.wire.manifest import facts_from_proto, key_to_proto
 
 SERVICE_NAME = "kernelfarm.v1.CompileService"
 DIGEST_BYTES = 32
@@ -39,6 +36,8 @@ _OUTCOMES = {
     Outcome.MERGED: api.CACHE_OUTCOME_MERGED,
 }
 
+_TIERS = {Tier.GATEWAY: api.CACHE_TIER_GATEWAY, Tier.STORE: api.CACHE_TIER_STORE}
+
 Context = grpc.aio.ServicerContext[object, object]
 
 
@@ -49,34 +48,46 @@ class CompileService(CompileServiceServicer):
         self._flow = flow
         self._rooms = rooms
         self._settings = settings
+        self._budget = RequestBudget(settings.max_requests_bytes)
+        keyring = settings.keyring()
+        self._public_keys = [key_to_proto(key) for key in keyring.keys] if keyring else []
 
-    async def Compile(
+    async def Compile(  # type: ignore[override] # hits are ready bytes, which the edge passes
         self, request: api.CompileRequest, context: Context
-    ) -> AsyncIterator[api.CompileResponse]:
+    ) -> AsyncIterator[api.CompileResponse | bytes]:
         """Compiles a graph for its targets, or finds the programs."""
-        async for event in self._flow.run(_job(request)):
-            yield _response(event)
+        identity = _cache_user()
+        part = self._rooms.parts.of(identity.partition)
+        may_compile = not identity.roles.isdisjoint((Role.MEMBER, Role.WARMER))
+        job = _job(request, part, may_compile=may_compile)
+        with self._budget.held(request.ByteSize()):
+            async for event in self._flow.run(job):
+                yield _response(event, wants_signed=request.wants_signed)
 
-    async def Lookup(self, request: api.LookupRequest, context: Context) -> api.LookupResponse:
+    async def Lookup(  # type: ignore[override] # as in `Compile`
+        self, request: api.LookupRequest, context: Context
+    ) -> bytes:
         """Finds a program by key."""
+        part = self._rooms.parts.of(_cache_user().partition)
         _check_digest("key", request.key)
-        found = await self._rooms.cache.lookup(request.key)
-        if found is None:
+        caller = caller_of(request.model, request.facts)
+        looked = await part.programs.find(request.key, caller)
+        if looked.program is None:
             raise NotFoundError(f"no program with key {request.key.hex()}; call Compile")
-        program = _program(ProgramReady("", found[0], Outcome.HIT, 0))
-        return api.LookupResponse(program=program)
+        return _found_response(looked.program, wants_signed=request.wants_signed)
 
     async def ReadBlobs(
         self, request: api.ReadBlobsRequest, context: Context
     ) -> AsyncIterator[api.ReadBlobsResponse]:
         """Streams blobs in chunks."""
+        part = self._rooms.parts.of(_cache_user().partition)
         if len(request.sha256) > MAX_BLOBS_PER_READ:
             raise CallerError(
                 f"{len(request.sha256)} digests; expected at most {MAX_BLOBS_PER_READ}"
             )
         for digest in request.sha256:
             _check_digest("sha256", digest)
-        async for chunk in read_blobs(self._rooms.cache, tuple(request.sha256)):
+        async for chunk in read_blobs(part.programs, tuple(request.sha256)):
             yield api.ReadBlobsResponse(
                 index=chunk.index,
                 offset_bytes=chunk.offset_bytes,
@@ -97,56 +108,112 @@ class CompileService(CompileServiceServicer):
             ],
             max_request_bytes=self._settings.max_message_bytes,
             farm_version=version("kernelfarm"),
+            is_signed=self._settings.is_signed,
+            public_keys=self._public_keys,
+            namespace=self._namespace(),
+            shared_namespace=self._rooms.parts.shared_namespace if self._has_tenants else "",
+            needs_credentials=self._has_tenants,
+            is_encrypted=b"ssl" in context.auth_context().get("transport_security_type", ()),
         )
 
+    @property
+    def _has_tenants(self) -> bool:
+        return self._settings.tenants_file is not None
 
-async def serve_frontend(settings: FrontendSettings) -> None:
-    """Serves until SIGTERM; compilations in progress are finished within the grace."""
-    all_targets()  # read now: the first request should not wait for files
-    cache = KernelCache(settings.cache_url, namespace=settings.namespace, space=Space.PROGRAMS)
-    optimizer = open_channel(settings.optimizer_address)
-    codegen = open_channel(settings.codegen_address)
-    rooms = Rooms(
-        cache,
-        OptimizerRoom(optimizer, settings.optimizer_timeout_s),
-        CodegenRoom(codegen, settings.codegen_timeout_s),
-    )
-    cpu = CpuWork(settings.cpu_threads)
-    flow = CompileFlow(rooms, cpu, settings)
-    service = CompileService(flow, rooms, settings)
-    add = partial(add_CompileServiceServicer_to_server, service)
-    try:
-        await serve(settings.frontend_listen, [Registration(SERVICE_NAME, add)], settings)
-        await asyncio.wait_for(flow.drain(), settings.drain_grace_s)
-    finally:
-        cpu.close()
-        await optimizer.close()
-        await codegen.close()
-        await cache.close()
+    def _namespace(self) -> str:
+        """The caller's namespace; empty for nobody where there are tenants."""
+        identity = current_identity()
+        if self._has_tenants and not identity.tenant:
+            return ""
+        return self._rooms.parts.of(identity.partition).namespace
 
 
-def _job(request: api.CompileRequest) -> CompileJob:
+def _cache_user() -> Identity:
+    """The caller, who may use the cache.
+
+    Raises:
+        PermissionDeniedError: it may not.
+    """
+    identity = current_identity()
+    identity.require(*CACHE_USERS)
+    return identity
+
+
+def _job(request: api.CompileRequest, part: Part, *, may_compile: bool) -> CompileJob:
     if not request.HasField("graph"):
         raise MalformedMessageError("CompileRequest without a graph; expected one")
     return CompileJob(
         request_id=current_request_id(),
         graph=request.graph,
         targets=tuple(request.targets),
-        options=_options(request.options),
+        options=options_of(request.options),
         priority=request.priority,
+        part=part,
+        caller=caller_of(request.model, request.facts),
+        may_compile=may_compile,
     )
 
 
-def _options(options: api.CompileOptions) -> tuple[tuple[str, str], ...]:
+def caller_of(model: str, facts: manifest_pb2.CallerFacts) -> Caller:
+    """Who asks, from what a request tells.
+
+    Raises:
+        CallerError: the model's name cannot stand in a tag.
+    """
+    return Caller((model_tag(model),) if model else (), facts_from_proto(facts))
+
+
+def options_of(options: api.CompileOptions) -> tuple[tuple[str, str], ...]:
     """Every field of the options as text, sorted: all of them are part of the program key."""
     fields = api.CompileOptions.DESCRIPTOR.fields
     return tuple(sorted((field.name, str(getattr(options, field.name))) for field in fields))
 
 
-def _response(event: Event) -> api.CompileResponse:
-    if isinstance(event, ProgramReady):
-        return api.CompileResponse(program=_program(event))
-    return api.CompileResponse(stage=_stage(event))
+def _response(event: Event, *, wants_signed: bool) -> api.CompileResponse | bytes:
+    if not isinstance(event, ProgramReady):
+        return api.CompileResponse(stage=_stage(event))
+    if event.outcome is Outcome.HIT:
+        return _hit_response(event.found, wants_signed=wants_signed)
+    program = _program(event.found, wants_signed=wants_signed)
+    program.outcome = _OUTCOMES[event.outcome]
+    program.codegen_jobs = event.codegen_jobs
+    program.tier = api.CACHE_TIER_UNSPECIFIED
+    return api.CompileResponse(program=program)
+
+
+def _hit_response(found: FoundProgram, *, wants_signed: bool) -> bytes:
+    """A hit as an event, ready to be sent: made once for each program in this gateway's memory."""
+    memo = ("event", found.tier, wants_signed, found.variant.manifest_bytes)
+    ready = found.answers.get(memo)
+    if ready is None:
+        message = api.CompileResponse(program=_program(found, wants_signed=wants_signed))
+        ready = found.answers[memo] = message.SerializeToString()
+    return ready
+
+
+def _found_response(found: FoundProgram, *, wants_signed: bool) -> bytes:
+    """A hit as an answer, ready to be sent: made once for each program in this gateway's memory."""
+    memo = ("answer", found.tier, wants_signed, found.variant.manifest_bytes)
+    ready = found.answers.get(memo)
+    if ready is None:
+        message = api.LookupResponse(program=_program(found, wants_signed=wants_signed))
+        ready = found.answers[memo] = message.SerializeToString()
+    return ready
+
+
+def _program(found: FoundProgram, *, wants_signed: bool) -> api.ProgramResult:
+    variant = found.variant
+    if wants_signed:
+        manifest = manifest_pb2.Manifest.FromString(variant.manifest_bytes)
+        program = api.ProgramResult(
+            signed=manifest_pb2.SignedVariant(manifest=manifest, content=variant.content)
+        )
+        program.key = manifest.key
+    else:
+        program = api.ProgramResult.FromString(variant.content)
+    program.outcome = api.CACHE_OUTCOME_HIT
+    program.tier = _TIERS[found.tier]
+    return program
 
 
 def _stage(event: StageDone) -> api.StageEvent:
@@ -160,13 +227,6 @@ def _stage(event: StageDone) -> api.StageEvent:
         elapsed=elapsed,
         detail=event.detail,
     )
-
-
-def _program(ready: ProgramReady) -> api.ProgramResult:
-    program = api.ProgramResult.FromString(ready.payload)
-    program.outcome = _OUTCOMES[ready.outcome]
-    program.codegen_jobs = ready.codegen_jobs
-    return program
 
 
 def _check_digest(field: str, digest: bytes) -> None:

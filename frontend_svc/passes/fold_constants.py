@@ -20,7 +20,7 @@ from kernelfarm.ir.builder import GraphBuilder
 from kernelfarm.ir.graph_ir import Constant, Graph, Node, Ref, TensorType
 from kernelfarm.ir.interpret import numpy_dtype, run_graph
 from kernelfarm.ir.interpret.scalar_ops import compute
-from kernelfarm.ir.prims import PRIMS, SCALAR_OPS, PrimKind
+from kernelfarm.ir.prims import CLIENT_OPS, PRIMS, SCALAR_OPS, PrimKind
 from kernelfarm.ir.symbolic import Expr, as_expr
 
 Array = npt.NDArray[Any]
@@ -40,7 +40,7 @@ def fold_constants(graph: Graph, captured: Graph) -> Rewritten:
     notes: list[Note] = []
 
     def rule(builder: GraphBuilder, node: Node, operands: tuple[int, ...]) -> int | None:
-        if node.op in ("full", "iota", "extern"):
+        if node.op in ("full", "iota") or node.op in CLIENT_OPS:
             return None
         value = node.results[0]
         scalar = uniform.get(value)
@@ -121,7 +121,7 @@ def _small_constant_nodes(graph: Graph) -> tuple[list[Node], bool]:
     work_bytes = 0
     is_worthwhile = False
     for node in graph.nodes:
-        if node.op == "extern" or isinstance(node.attr("value"), Expr):
+        if node.op in CLIENT_OPS or isinstance(node.attr("value"), Expr):
             continue
         if not all(isinstance(arg, Ref) and arg.value in known for arg in node.args):
             continue

@@ -1,14 +1,14 @@
 """Removes nodes whose results nothing uses.
 
 Framework calls go too, unless they may have effects: random operators move the generator's state,
-and what the table does not know could do anything.
+what gives no result is there for nothing else, and what the table does not know could do anything.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-from frontend_svc.operators import EXTERN
+from frontend_svc.operators import extern_group_of
 from frontend_svc.passes.rewriting import Pass, Rewritten
 from frontend_svc.report import Note, Outcome
 from kernelfarm.ir.graph_ir import Graph, Node, Ref, uses_of
@@ -44,8 +44,8 @@ def remove_dead_code(graph: Graph, captured: Graph) -> Rewritten:
 def _may_have_effects(node: Node) -> bool:
     if node.op != "extern":
         return False
-    known = EXTERN.get(str(node.attr("op")))
-    return known is None or known.reason.startswith("random")
+    group = extern_group_of(str(node.attr("op")))
+    return not node.results or group is None or group.has_effects
 
 
 REMOVE_DEAD_CODE = Pass("remove_dead_code", remove_dead_code)

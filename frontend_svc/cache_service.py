@@ -1,0 +1,250 @@
+"""The cache's public API: messages in, messages out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import grpc.aio
+
+from frontend_svc.admission import Rate
+from frontend_svc.compile_flow import Rooms, check_targets
+from frontend_svc.cpu_work import CpuWork
+from frontend_svc.explain_miss import Explanation, explain_miss
+from frontend_svc.invalidation_feed import FeedEvent, InvalidationFeed
+from frontend_svc.lowering import import_graph
+from frontend_svc.parts import Part
+from frontend_svc.programs import Caller
+from frontend_svc.refusals import RefusalTeller
+from frontend_svc.service import DIGEST_BYTES, caller_of, options_of
+from frontend_svc.settings import FrontendSettings
+from frontend_svc.sweeping import FarmSweeper
+from kernelfarm.cache import Epoch, Space
+from kernelfarm.cache.sweeper import SpaceUsage
+from kernelfarm.cache.tags import check_tag, tenant_tag
+from kernelfarm.digest import program_key, program_parts
+from kernelfarm.errors import CallerError, NotFoundError
+from kernelfarm.service.authentication import TenantsFile
+from kernelfarm.service.identity import (
+    CACHE_USERS,
+    SHARED_TENANT,
+    Partition,
+    Role,
+    current_identity,
+)
+from kernelfarm.service.logs import get_logger
+from kernelfarm.v1 import cache_service_pb2 as api
+from kernelfarm.v1 import manifest_pb2
+from kernelfarm.v1.cache_service_pb2_grpc import CacheServiceServicer
+
+CACHE_SERVICE = "kernelfarm.v1.CacheService"
+MAX_TAGS = 64
+
+_TOKEN = re.compile(r"([0-9a-f]{32}):(\d{1,15})")
+_REASONS = {
+    "found": api.MISS_REASON_NONE,
+    "key": api.MISS_REASON_KEY,
+    "guard": api.MISS_REASON_GUARD,
+    "epoch": api.MISS_REASON_EPOCH,
+    "incarnation": api.MISS_REASON_INCARNATION,
+    "toolchain": api.MISS_REASON_TOOLCHAIN,
+    "expired": api.MISS_REASON_EXPIRED,
+    "hole": api.MISS_REASON_HOLE,
+    "disbelieved": api.MISS_REASON_DISBELIEVED,
+}
+
+Context = grpc.aio.ServicerContext[object, object]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheWork:
+    """Whom the service asks."""
+
+    rooms: Rooms
+    cpu: CpuWork
+    feed: InvalidationFeed
+    sweeper: FarmSweeper
+    refusals: RefusalTeller
+    tenants: TenantsFile | None
+
+
+class CacheService(CacheServiceServicer):
+    """Answers the RPCs about the cache."""
+
+    def __init__(self, work: CacheWork, settings: FrontendSettings) -> None:
+        self._work = work
+        self._settings = settings
+        self._dry_runs = Rate(settings.dry_runs_per_minute)
+
+    async def Invalidate(
+        self, request: api.InvalidateRequest, context: Context
+    ) -> api.InvalidateResponse:
+        """Makes stale what depends on tags, or counts it."""
+        current_identity().require(Role.ADMINISTRATOR)
+        if not 1 <= len(request.tags) <= MAX_TAGS:
+            raise CallerError(f"{len(request.tags)} tags; expected 1 to {MAX_TAGS}")
+        for tag in request.tags:
+            check_tag(tag)
+        if request.dry_run:
+            return await self._dry_run(frozenset(request.tags))
+        epochs = self._work.rooms.cache.epochs
+        epoch = await epochs.bump(request.tags)
+        gateways = await epochs.wait_for_gateways(epoch)
+        get_logger().warning(
+            "invalidated", tags=list(request.tags), epoch=epoch.number, reason=request.reason
+        )
+        return api.InvalidateResponse(
+            epoch=epoch.number, programs=-1, kernels=-1, gateways=gateways
+        )
+
+    async def WatchInvalidations(
+        self, request: api.WatchInvalidationsRequest, context: Context
+    ) -> AsyncIterator[api.WatchInvalidationsResponse]:
+        """Streams invalidations, the missed ones first."""
+        resumed = _epoch_of(request.resume_token) if request.resume_token else None
+        visible = {tenant_tag(current_identity().tenant), tenant_tag(SHARED_TENANT)}
+        async for event in self._work.feed.watch(resumed):
+            # Who the others are is nobody's business.
+            tags = [t for t in event.tags if t in visible or not t.startswith("tenant:")]
+            yield _event(event, tags)
+
+    async def ExplainMiss(
+        self, request: api.ExplainMissRequest, context: Context
+    ) -> api.ExplainMissResponse:
+        """Tells why a program is not found."""
+        identity = current_identity()
+        identity.require(*CACHE_USERS)
+        part = self._work.rooms.parts.of(identity.partition)
+        key, parts = await self._work.cpu.run(self._key_and_parts, request)
+        explained = await explain_miss(part.cache, part.index, key, parts, _caller(request))
+        return _explanation(explained)
+
+    async def GetUsage(
+        self, request: api.GetUsageRequest, context: Context
+    ) -> api.GetUsageResponse:
+        """Tells what a tenant holds, and the counters."""
+        part = self._work.rooms.parts.of(self._asked_for(request.tenant))
+        await self._work.refusals.tell()
+        usage = await self._work.sweeper.usage(part.namespace)
+        counters = await part.cache.counters()
+        spaces = {
+            Space.PROGRAMS: usage.programs if usage else SpaceUsage(),
+            Space.KERNELS: usage.kernels if usage else SpaceUsage(),
+        }
+        response = api.GetUsageResponse(
+            spaces=[_space(space, told, counters[space]) for space, told in spaces.items()]
+        )
+        if usage is not None:
+            response.counted_time.FromNanoseconds(round(usage.counted_s * 1e9))
+            response.blobs, response.blob_bytes = usage.blobs, usage.blob_bytes
+        await _tell_quota(part, response)
+        return response
+
+    async def Sweep(self, request: api.SweepRequest, context: Context) -> api.SweepResponse:
+        """Frees what nobody will find any more."""
+        current_identity().require(Role.ADMINISTRATOR)
+        swept = await self._work.sweeper.sweep()
+        return api.SweepResponse(
+            entries=swept.entries,
+            dead_variants=swept.dead_variants,
+            holes=swept.holes,
+            orphan_blobs=swept.orphan_blobs,
+        )
+
+    async def _dry_run(self, tags: frozenset[str]) -> api.InvalidateResponse:
+        self._dry_runs.take("dry runs")
+        epoch = await self._work.rooms.cache.epochs.current()
+        return api.InvalidateResponse(
+            epoch=epoch.number,
+            programs=await self._work.sweeper.count_hit(Space.PROGRAMS, tags),
+            kernels=await self._work.sweeper.count_hit(Space.KERNELS, tags),
+        )
+
+    def _asked_for(self, tenant: str) -> Partition:
+        """Whose usage is asked for.
+
+        Raises:
+            OtherTenantError: another tenant's, by no administrator.
+            NotFoundError: the farm has no such tenant.
+        """
+        identity, tenants = current_identity(), self._work.tenants
+        identity.require(*Role)
+        if not tenant and (tenants is None or Role.ADMINISTRATOR in identity.roles):
+            return Partition()
+        wanted = tenant or identity.tenant
+        identity.require_tenant(wanted)
+        known = tenants.current().partition_of(wanted) if tenants else None
+        if known is None:
+            raise NotFoundError(f"this farm has no tenant {wanted[:80]!r}")
+        return known
+
+    def _key_and_parts(
+        self, request: api.ExplainMissRequest
+    ) -> tuple[bytes, dict[str, str] | None]:
+        if request.key:
+            if len(request.key) != DIGEST_BYTES:
+                raise CallerError(f"key has {len(request.key)} bytes; expected {DIGEST_BYTES}")
+            return request.key, None
+        if not request.HasField("graph"):
+            raise CallerError("neither a graph nor a key; expected one of them")
+        check_targets((request.target,))
+        graph = import_graph(request.graph, self._settings.max_graph_nodes)
+        options = options_of(request.options)
+        return (
+            program_key(graph, request.target, options),
+            program_parts(graph, request.target, options),
+        )
+
+
+async def _tell_quota(part: Part, response: api.GetUsageResponse) -> None:
+    held, quota = await part.quotas.held(), part.partition.quota
+    response.tenant = part.partition.tenant
+    response.held_bytes, response.held_entries = held.size_bytes, held.entries
+    response.compiles_in_flight = await part.quotas.in_flight()
+    response.max_bytes = quota.max_bytes or 0
+    response.max_entries = quota.max_entries or 0
+    response.max_compiles = quota.max_compiles or 0
+
+
+def _caller(request: api.ExplainMissRequest) -> Caller:
+    return caller_of(request.model, request.facts)
+
+
+def _epoch_of(token: str) -> Epoch:
+    found = _TOKEN.fullmatch(token)
+    if found is None:
+        raise CallerError(f"resume token {token[:60]!r} was not made by this service")
+    return Epoch(found.group(1), int(found.group(2)))
+
+
+def _event(event: FeedEvent, tags: list[str]) -> api.WatchInvalidationsResponse:
+    return api.WatchInvalidationsResponse(
+        resume_token=f"{event.epoch.incarnation}:{event.epoch.number}",
+        tags=tags,
+        epoch=event.epoch.number,
+        incarnation=event.epoch.incarnation,
+        is_flush=event.is_flush,
+    )
+
+
+def _explanation(explained: Explanation) -> api.ExplainMissResponse:
+    return api.ExplainMissResponse(
+        reason=_REASONS.get(explained.reason, api.MISS_REASON_UNSPECIFIED),
+        key=explained.key,
+        nearest_key=explained.nearest_key,
+        differences=[
+            api.Difference(part=d.part, asked=d.asked, nearest=d.nearest)
+            for d in explained.differences
+        ],
+    )
+
+
+def _space(space: Space, usage: SpaceUsage, counters: dict[str, int]) -> api.SpaceUsage:
+    return api.SpaceUsage(
+        space=manifest_pb2.CacheSpace.Value(f"CACHE_SPACE_{space.name}"),
+        entries=usage.entries,
+        variants=usage.variants,
+        bytes=usage.size_bytes,
+        counters={name: max(0, count) for name, count in counters.items()},
+    )

@@ -1,0 +1,85 @@
+"""Several gateways as processes on one port: starts them, starts again what dies, drains all.
+
+Each connection reaches one of them. They are fresh processes, never forked from one that has used
+gRPC, and share nothing but the port: each has a memory of its own, which invalidations reach.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+from frontend_svc.settings import FrontendSettings
+from kernelfarm.cache.end_task import end_task
+from kernelfarm.service.logs import get_logger
+from kernelfarm.service.probes import is_serving
+from kernelfarm.supervisor.child import Child, ChildSpec
+from kernelfarm.supervisor.ports import bound_address
+
+# Above the gateways' own grace, so that SIGKILL is for those that hang.
+_DRAIN_MARGIN_S = 10.0
+
+
+async def serve_gateways(settings: FrontendSettings) -> None:
+    """Serves until SIGTERM or SIGINT, then drains all gateways at once.
+
+    Raises:
+        UnavailableError: the port is taken, or a gateway does not start.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    address = bound_address(settings.frontend_listen)
+    with tempfile.TemporaryDirectory(prefix="kernelfarm-") as folder:
+        gateways = [
+            Child(_spec(settings, address, Path(folder), number), None, _tell)
+            for number in range(settings.frontend_processes)
+        ]
+        try:
+            await _started(gateways, stop)
+            keepers = [asyncio.create_task(gateway.keep_alive()) for gateway in gateways]
+            get_logger().info("gateways_serve", address=address, processes=len(gateways))
+            await stop.wait()
+        finally:
+            await asyncio.gather(*(gateway.stop() for gateway in gateways))
+        await asyncio.gather(*keepers)
+
+
+async def _started(gateways: list[Child], stop: asyncio.Event) -> None:
+    """Returns when all serve, or when we are told to stop."""
+    for gateway in gateways:
+        await gateway.start()
+    serving = asyncio.ensure_future(asyncio.gather(*(g.wait_ready() for g in gateways)))
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            serving.result()
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        await end_task(stopping)
+
+
+def _spec(settings: FrontendSettings, address: str, folder: Path, number: int) -> ChildSpec:
+    own = f"unix:{folder}/{number}"
+    return ChildSpec(
+        name=f"gateway-{number}",
+        argv=(sys.executable, "-m", "frontend_svc"),
+        environment=(
+            ("KERNELFARM_FRONTEND_PROCESSES", "1"),
+            ("KERNELFARM_FRONTEND_LISTEN", address),
+            ("KERNELFARM_FRONTEND_OWN_LISTEN", own),
+        ),
+        probe=partial(is_serving, own),
+        drain_s=2 * settings.drain_grace_s + _DRAIN_MARGIN_S,
+    )
+
+
+def _tell(line: str) -> None:
+    get_logger().warning("gateway_changed", message=line)

@@ -1,0 +1,81 @@
+"""Parts of the cache: each tenant's own, the one that all share, or a farm's only one."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+
+from frontend_svc.program_tier import ProgramTier
+from frontend_svc.programs import Programs
+from kernelfarm.cache import KernelCache, Trust
+from kernelfarm.cache.key_index import KeyIndex
+from kernelfarm.cache.names import tenant_namespace
+from kernelfarm.cache.quotas import Quotas
+from kernelfarm.cache.tags import tenant_tag
+from kernelfarm.service.identity import SHARED_TENANT, Partition
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What the requests of one tenant use; `kernel_salt` is for the places of its kernels."""
+
+    partition: Partition
+    cache: KernelCache
+    programs: Programs
+    index: KeyIndex
+    quotas: Quotas
+    kernel_salt: bytes = field(repr=False)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that its manifests name."""
+        return self.cache.namespace
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Epoch tags of everything that is published here."""
+        tenant = self.partition.tenant
+        return (tenant_tag(tenant),) if tenant else ()
+
+
+class Parts:
+    """All parts of one farm's cache; they share connections, memory and epochs."""
+
+    def __init__(self, cache: KernelCache, tier: ProgramTier, trust: Trust) -> None:
+        self._cache = cache
+        self._tier = tier
+        self._trust = trust
+        self._parts: dict[tuple[str, bytes], Part] = {}
+
+    def of(self, partition: Partition) -> Part:
+        """The part that a caller works in."""
+        name = (partition.tenant, partition.salt)
+        known = self._parts.get(name)
+        if known is None or known.partition != partition:  # its quota may have changed
+            known = self._parts[name] = self._made(partition)
+        return known
+
+    @property
+    def shared_namespace(self) -> str:
+        """The namespace that warmers fill and every tenant reads."""
+        return tenant_namespace(self._cache.namespace, SHARED_TENANT)
+
+    def _made(self, partition: Partition) -> Part:
+        namespace = tenant_namespace(self._cache.namespace, partition.tenant)
+        cache = self._cache.within(namespace, partition.salt)
+        salt = partition.salt
+        return Part(
+            partition,
+            cache,
+            Programs(cache, self._tier, self._trust, self._shared_programs(partition)),
+            KeyIndex(cache.client, cache.names),
+            Quotas(cache.client, cache.names),
+            hmac.digest(salt, b"kernels", hashlib.sha256) if salt else b"",
+        )
+
+    def _shared_programs(self, partition: Partition) -> Programs | None:
+        """Where a tenant looks after its own part; a farm without tenants has nothing beside."""
+        if partition.tenant in ("", SHARED_TENANT):
+            return None
+        return Programs(self._cache.within(self.shared_namespace), self._tier, self._trust)

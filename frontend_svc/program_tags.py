@@ -1,0 +1,38 @@
+"""What a program depends on, as epoch tags: the reasons for which it may be invalidated."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import frontend_svc
+from frontend_svc.downstream import BuiltArtifacts, Optimizing
+from frontend_svc.pipeline import PASSES
+from kernelfarm import ir, targets
+from kernelfarm.cache.tags import MAX_NAME_CHARS, driver_tag, op_tag, pass_tag, toolchain_tag
+from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.service.fingerprint import fingerprint_of_packages
+from kernelfarm.targets import target_facts
+
+# Operators come from clients: what cannot stand in a tag is left out of it.
+_UNFIT = re.compile(r"[^!-~]")
+
+
+@lru_cache(maxsize=1)
+def frontend_toolchain() -> str:
+    """`frontend@fingerprint` over the code that imports and decomposes, read once in a process."""
+    return f"frontend@{fingerprint_of_packages(frontend_svc, ir, targets)}"
+
+
+def program_tags(
+    graph: Graph, target: str, optimizing: Optimizing, kernels: tuple[BuiltArtifacts, ...]
+) -> tuple[str, ...]:
+    """Tags of a program: its captured operators, the passes, every toolchain, its binaries."""
+    tags = {toolchain_tag(frontend_toolchain()), toolchain_tag(optimizing.toolchain)}
+    tags.add(driver_tag(target_facts(target).vendor))
+    tags.update(op_tag(_UNFIT.sub("", node.op)[:MAX_NAME_CHARS] or "?") for node in graph.nodes)
+    tags.update(pass_tag(step.name) for step in PASSES)
+    tags.update(pass_tag(name) for name in optimizing.passes)
+    for kernel in kernels:
+        tags.update(kernel.tags)
+    return tuple(sorted(tags))

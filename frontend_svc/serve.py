@@ -1,0 +1,180 @@
+"""The frontend's process: what it consists of, in which order it starts and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
+from functools import partial
+
+from frontend_svc.cache_service import CACHE_SERVICE, CacheService, CacheWork
+from frontend_svc.compile_flow import CompileFlow, Rooms
+from frontend_svc.cpu_work import CpuWork
+from frontend_svc.downstream import CodegenRoom, KernelCheck, OptimizerRoom
+from frontend_svc.invalidation_feed import InvalidationFeed
+from frontend_svc.parts import Parts
+from frontend_svc.program_tags import frontend_toolchain
+from frontend_svc.program_tier import ProgramTier
+from frontend_svc.refusals import RefusalTeller
+from frontend_svc.service import SERVICE_NAME, CompileService
+from frontend_svc.settings import FrontendSettings
+from frontend_svc.sweeping import FarmSweeper
+from kernelfarm.cache import KernelCache, Space, StoredVariant, Trust
+from kernelfarm.cache.connection import connect_async
+from kernelfarm.cache.end_task import end_task
+from kernelfarm.errors import FarmFullError, UnavailableError
+from kernelfarm.service.access import Access
+from kernelfarm.service.authentication import Authenticator, TenantsFile
+from kernelfarm.service.channels import open_channel
+from kernelfarm.service.logs import get_logger
+from kernelfarm.service.server import Door, Registration, serve
+from kernelfarm.signing import Place
+from kernelfarm.targets import all_targets
+from kernelfarm.v1.cache_service_pb2_grpc import add_CacheServiceServicer_to_server
+from kernelfarm.v1.compile_service_pb2_grpc import add_CompileServiceServicer_to_server
+
+# While the optimizer starts.
+_SOON_S = 0.2
+_LOCAL = ("unix:", "127.", "localhost:", "[::1]:")
+
+
+async def serve_frontend(settings: FrontendSettings) -> None:
+    """Serves until SIGTERM; compilations in progress are finished within the grace.
+
+    Raises:
+        CallerError: keys are missing or cannot be read.
+    """
+    access = _access(settings)
+    all_targets()  # read now: the first request should not wait for files
+    trust = Trust(
+        signer=settings.signer(Space.PROGRAMS),
+        keyring=settings.keyring(),
+        validity_s=settings.offline_validity_s,
+    )
+    cache = KernelCache(
+        settings.cache_url, namespace=settings.namespace, space=Space.PROGRAMS, trust=trust
+    )
+    tier = ProgramTier(settings.gateway_cache_bytes, settings.gateway_max_age_s)
+    gateway = f"{socket.gethostname()}:{os.getpid()}"
+    feed = InvalidationFeed(cache, tier, gateway)
+    optimizer = open_channel(settings.optimizer_address, settings.room_channel_tls())
+    codegen = open_channel(settings.codegen_address, settings.room_channel_tls())
+    rooms = Rooms(
+        cache,
+        Parts(cache, tier, trust),
+        OptimizerRoom(optimizer, settings.optimizer_timeout_s),
+        CodegenRoom(codegen, settings.codegen_timeout_s, _kernel_check(trust)),
+    )
+    sweeping_client = connect_async(settings.sweep_cache_url or settings.cache_url)
+    sweeper = FarmSweeper(
+        sweeping_client, settings.namespace, settings.sweep_keys_per_s, access.authenticator.tenants
+    )
+    refusals = RefusalTeller(access, rooms.parts)
+    cpu = CpuWork(settings.cpu_threads)
+    flow = CompileFlow(rooms, cpu, settings)
+    try:
+        advertising, sweeping = _advertise(rooms, settings), _sweep(sweeper, settings)
+        async with (
+            _kept_running(advertising),
+            _kept_running(sweeping),
+            _kept_running(refusals.run()),
+        ):
+            feed.start()
+            work = CacheWork(rooms, cpu, feed, sweeper, refusals, access.authenticator.tenants)
+            await serve(
+                _doors(settings),
+                _services(flow, work, settings),
+                settings,
+                on_draining=feed.end_watches,
+                access=access,
+            )
+            await asyncio.wait_for(flow.drain(), settings.drain_grace_s)
+    finally:
+        await feed.close()
+        cpu.close()
+        await optimizer.close()
+        await codegen.close()
+        await cache.close()
+        await sweeping_client.aclose()
+
+
+def _doors(settings: FrontendSettings) -> tuple[Door, ...]:
+    """The public ones and, for one of several gateways, one that leads to it alone."""
+    own, by_certificate = settings.frontend_own_listen, settings.frontend_mtls_listen
+    doors = [Door(settings.frontend_listen, settings.public_tls(), is_shared=bool(own))]
+    if by_certificate:
+        doors.append(Door(by_certificate, settings.certificate_tls(), is_shared=bool(own)))
+    if own:
+        doors.append(Door(own))
+    return tuple(doors)
+
+
+def _access(settings: FrontendSettings) -> Access:
+    """Who is let in; a farm that lets everybody in says so."""
+    tenants = None if settings.tenants_file is None else TenantsFile(settings.tenants_file)
+    if tenants is None:
+        get_logger().warning(
+            "open_farm",
+            message=f"whoever reaches {settings.frontend_listen} may compile: no tenants file"
+            " (KERNELFARM_TENANTS_FILE)"
+            + ("" if settings.public_tls() else ", no TLS (KERNELFARM_TLS_CERT_FILE)"),
+        )
+    elif settings.public_tls() is None and not settings.frontend_listen.startswith(_LOCAL):
+        get_logger().warning("tokens_in_the_clear", address=settings.frontend_listen)
+    authenticator = Authenticator(tenants, settings.admin_token.get_secret_value())
+    return Access(authenticator, frozenset({f"/{SERVICE_NAME}/GetCapabilities"}))
+
+
+def _services(flow: CompileFlow, work: CacheWork, settings: FrontendSettings) -> list[Registration]:
+    rooms = work.rooms
+    compiling = CompileService(flow, rooms, settings)
+    caching = CacheService(work, settings)
+    return [
+        Registration(SERVICE_NAME, partial(add_CompileServiceServicer_to_server, compiling)),
+        Registration(CACHE_SERVICE, partial(add_CacheServiceServicer_to_server, caching)),
+    ]
+
+
+def _kernel_check(trust: Trust) -> KernelCheck:
+    def check(stored: StoredVariant, namespace: str, key: bytes) -> None:
+        trust.check(Place(namespace, Space.KERNELS, key), stored)
+
+    return check
+
+
+async def _advertise(rooms: Rooms, settings: FrontendSettings) -> None:
+    """Tells again and again which toolchains of programs serve: what is not told becomes cold."""
+    while True:
+        toolchains = [frontend_toolchain()]
+        try:
+            with suppress(UnavailableError):
+                toolchains.append((await rooms.optimizer.toolchain()).toolchain)
+            await rooms.cache.advertise(toolchains)
+        except UnavailableError as error:
+            get_logger().warning("not_advertised", message=str(error))
+        is_whole = len(toolchains) > 1
+        await asyncio.sleep(settings.advertise_every_s if is_whole else _SOON_S)
+
+
+async def _sweep(sweeper: FarmSweeper, settings: FrontendSettings) -> None:
+    """Sweeps now and then; of several frontends one at a time."""
+    while settings.sweep_every_s > 0:
+        await asyncio.sleep(settings.sweep_every_s)
+        try:
+            get_logger().info("swept", **asdict(await sweeper.sweep()))
+        except FarmFullError:
+            continue  # another frontend does
+        except UnavailableError as error:
+            get_logger().warning("not_swept", message=str(error))
+
+
+@asynccontextmanager
+async def _kept_running(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        await end_task(task)
