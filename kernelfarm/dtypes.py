@@ -1,4 +1,9 @@
-"""Element types of tensors: one closed enumeration for every room."""
+"""Element types of tensors: one closed enumeration for every room.
+
+Kernels compute in most of them. The others are *opaque*: tensors of such a type pass through a
+program, from inputs and extern steps to extern steps and outputs, and the client's framework does
+all that is done to them.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +25,15 @@ class DType(enum.Enum):
     I8 = "i8"
     U8 = "u8"
     BOOL = "bool"
+    C32 = "c32"
+    C64 = "c64"
+    C128 = "c128"
+    U16 = "u16"
+    U32 = "u32"
+    U64 = "u64"
+    F8E4M3FNUZ = "f8e4m3fnuz"
+    F8E5M2FNUZ = "f8e5m2fnuz"
+    F8E8M0FNU = "f8e8m0fnu"
 
     @property
     def itemsize_bytes(self) -> int:
@@ -28,13 +42,23 @@ class DType(enum.Enum):
 
     @property
     def is_float(self) -> bool:
-        """True for every floating type, float8 included."""
+        """True for every floating type that kernels compute in, two kinds of float8 included."""
         return self in _FLOATS
 
     @property
     def is_integer(self) -> bool:
-        """True for integers; false for bool."""
-        return not self.is_float and self is not DType.BOOL
+        """True for integers that kernels compute in; false for bool."""
+        return self in _INTEGERS
+
+    @property
+    def is_opaque(self) -> bool:
+        """True for types that no kernel touches: operands and results of extern steps alone."""
+        return self in _OPAQUE
+
+    @property
+    def is_complex(self) -> bool:
+        """True for pairs of floats, real part first."""
+        return self in _COMPLEX
 
     @property
     def compute_dtype(self) -> DType:
@@ -58,6 +82,21 @@ _ITEMSIZE_BYTES = {
     DType.I8: 1,
     DType.U8: 1,
     DType.BOOL: 1,
+    DType.C32: 4,
+    DType.C64: 8,
+    DType.C128: 16,
+    DType.U16: 2,
+    DType.U32: 4,
+    DType.U64: 8,
+    DType.F8E4M3FNUZ: 1,
+    DType.F8E5M2FNUZ: 1,
+    DType.F8E8M0FNU: 1,
 }
 _NARROW_FLOATS = frozenset({DType.F16, DType.BF16, DType.F8E4M3FN, DType.F8E5M2})
 _FLOATS = _NARROW_FLOATS | {DType.F64, DType.F32}
+_INTEGERS = frozenset({DType.I64, DType.I32, DType.I16, DType.I8, DType.U8})
+_COMPLEX = frozenset({DType.C32, DType.C64, DType.C128})
+_OPAQUE = frozenset(DType) - _FLOATS - _INTEGERS - {DType.BOOL}
+
+KERNEL_DTYPES: tuple[DType, ...] = tuple(dtype for dtype in DType if not dtype.is_opaque)
+"""The types that kernels compute in."""

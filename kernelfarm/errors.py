@@ -74,6 +74,75 @@ class NotFoundError(CallerError):
     reason = "NOT_FOUND"
 
 
+class PermissionDeniedError(CallerError):
+    """A caller without the right to what it asks for."""
+
+    status = "PERMISSION_DENIED"
+    reason = "PERMISSION_DENIED"
+
+
+class ReadOnlyRoleError(PermissionDeniedError):
+    """A reader that asks for what is not compiled yet."""
+
+    reason = "READ_ONLY_ROLE"
+
+
+class OtherTenantError(PermissionDeniedError):
+    """A tenant that asks for what is another tenant's."""
+
+    reason = "OTHER_TENANT"
+
+
+class UnauthenticatedError(CallerError):
+    """A caller without credentials, where the farm knows its tenants."""
+
+    status = "UNAUTHENTICATED"
+    reason = "CREDENTIALS_MISSING"
+
+
+class UnknownTokenError(UnauthenticatedError):
+    """A token that no tenant has, or has any more."""
+
+    reason = "TOKEN_UNKNOWN"
+
+
+class ExpiredTokenError(UnauthenticatedError):
+    """A token past its time."""
+
+    reason = "TOKEN_EXPIRED"
+
+
+class UnknownCertificateError(UnauthenticatedError):
+    """A valid client certificate whose names belong to no tenant."""
+
+    reason = "CERTIFICATE_UNKNOWN"
+
+
+class CredentialsDisagreeError(UnauthenticatedError):
+    """A token of one tenant over the certificate of another."""
+
+    reason = "CREDENTIALS_DISAGREE"
+
+
+class QuotaError(CallerError):
+    """A tenant that holds as much as it may; waiting does not help."""
+
+    status = "RESOURCE_EXHAUSTED"
+    reason = "QUOTA"
+
+
+class BytesQuotaError(QuotaError):
+    """As many bytes as the tenant may hold."""
+
+    reason = "QUOTA_BYTES"
+
+
+class EntriesQuotaError(QuotaError):
+    """As many entries as the tenant may hold."""
+
+    reason = "QUOTA_ENTRIES"
+
+
 class KernelRejectedError(CallerError):
     """A kernel that the target's toolchain cannot compile; deterministic, so retrying is futile."""
 
@@ -89,11 +158,23 @@ class UnavailableError(KernelfarmError):
     retry_after_s = 1.0
 
 
+class NoAnswerError(UnavailableError):
+    """A process that is not there, or went away in the middle; another one may come soon."""
+
+    reason = "NO_ANSWER"
+
+
 class FarmFullError(UnavailableError):
     """Too much work is queued; retry after the delay."""
 
     status = "RESOURCE_EXHAUSTED"
     reason = "FARM_FULL"
+
+
+class CompilesQuotaError(FarmFullError):
+    """As many compilations in flight as the tenant may have; retry after the delay."""
+
+    reason = "QUOTA_COMPILES"
 
 
 class DeadlineError(KernelfarmError):
@@ -105,6 +186,43 @@ class DeadlineError(KernelfarmError):
 
 class InternalError(KernelfarmError):
     """Our bug: an invariant does not hold."""
+
+
+class IntegrityError(KernelfarmError):
+    """What a cache gave is not what its publisher made; it is dropped, so retrying compiles."""
+
+    status = "DATA_LOSS"
+    reason = "INTEGRITY"
+
+
+class ForgedManifestError(IntegrityError):
+    """A signature that is not its key's over this manifest."""
+
+    reason = "FORGED_MANIFEST"
+
+
+class UntrustedKeyError(IntegrityError):
+    """A manifest that nobody signed whom we believe."""
+
+    reason = "UNTRUSTED_KEY"
+
+
+class MisplacedManifestError(IntegrityError):
+    """A manifest that was made for another key, space, namespace or guard."""
+
+    reason = "MISPLACED_MANIFEST"
+
+
+class ExpiredManifestError(IntegrityError):
+    """A manifest past its time."""
+
+    reason = "EXPIRED_MANIFEST"
+
+
+class PoisonedBlobError(IntegrityError):
+    """A content of another digest than the one that it was stored under."""
+
+    reason = "POISONED_BLOB"
 
 
 class VerificationError(InternalError):

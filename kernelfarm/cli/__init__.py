@@ -13,14 +13,29 @@ import typer
 
 from kernelfarm.errors import KernelfarmError
 
-COMMANDS = ("up", "compile", "explain", "doctor")
+COMMANDS = (
+    "up",
+    "compile",
+    "explain",
+    "doctor",
+    "keys",
+    "invalidate",
+    "explain-miss",
+    "usage",
+    "sweep",
+    "tenants",
+    "cache",
+)
 """Modules of this package that are commands, in the order in which `--help` lists them."""
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
 _HINTS = {
-    "UNAVAILABLE": "is a farm running there? `kernelfarm up` starts one; `kernelfarm doctor` looks",
+    "CREDENTIALS_MISSING": "set KERNELFARM_TOKEN, or KERNELFARM_CLIENT_CERT_FILE and _KEY_FILE",
+    "TOKEN_UNKNOWN": "an operator makes tokens with `kernelfarm tenants token`",
+    "TOKEN_EXPIRED": "an operator makes tokens with `kernelfarm tenants token`",
+    "NO_ANSWER": "is a farm running there? `kernelfarm up` starts one; `kernelfarm doctor` looks",
     "FARM_FULL": "the farm is busy; try again in a moment",
     "DEADLINE_EXCEEDED": "the farm goes on with it; the same command later finds the result",
     "UNKNOWN_TARGET": "`kernelfarm doctor` lists the targets",
@@ -39,7 +54,7 @@ def make_app() -> typer.Typer:
     )
     app.callback()(_root)
     for name in COMMANDS:
-        import_module(f"{__name__}.{name}").register(app)
+        import_module(f"{__name__}.{name.replace('-', '_')}").register(app)
     return app
 
 

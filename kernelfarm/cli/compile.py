@@ -41,12 +41,16 @@ def compile_file(
     timeout: Annotated[
         float | None, typer.Option(help="Seconds to wait for the farm.", min=0.1)
     ] = None,
+    fallback_random: Annotated[
+        bool, typer.Option(help="Random numbers are the framework's own, not the farm's.")
+    ] = False,
 ) -> None:
     """Compiles an exported model through the farm and writes every kernel and stage."""
     # Loading torch takes about a second: not before it is needed.
     from rich.console import Console  # noqa: PLC0415
 
     from kernelfarm.client.compile_model import compile_exported, connect  # noqa: PLC0415
+    from kernelfarm.client.compile_options import CompileOptions  # noqa: PLC0415
     from kernelfarm.client.export_reader import read_pt2  # noqa: PLC0415
 
     console = Console()
@@ -56,6 +60,7 @@ def compile_file(
             exported,
             targets=target,
             client=connect(endpoint, timeout),
+            options=CompileOptions(fallback_random=fallback_random),
             on_progress=_Bars(progress).show,
         )
     manifest = compiled.save(out)

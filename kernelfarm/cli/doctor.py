@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 _EXIT_MISSING = 1
 _REGISTRY = "codegen_svc.backends.registry"
+_DISK_REMEDY = (
+    "set KERNELFARM_DISK_CACHE_BYTES above 0, so that new processes start without the farm"
+)
+_KEYS_REMEDY = "set KERNELFARM_TRUSTED_KEYS_FILE to the farm's public.json"
 _EPILOG = """
 [bold]Examples[/bold]
 
@@ -56,7 +60,7 @@ def doctor(
     from rich.console import Console  # noqa: PLC0415 (keeps --help quick)
     from rich.table import Table  # noqa: PLC0415
 
-    findings = [*_client(), _farm(endpoint), *_toolchains()]
+    findings = [*_client(), *_tiers(endpoint), _farm(endpoint), *_toolchains()]
     table = Table(show_edge=False, box=None, pad_edge=False)
     for name in ("area", "what", "", "found"):
         table.add_column(name, overflow="fold")
@@ -101,6 +105,27 @@ def _package(area: str, name: str) -> Finding:
         return Finding(area, name, True, True, version(name))
     except PackageNotFoundError:
         return Finding(area, name, False, True, "not installed", f"pip install {name}")
+
+
+def _tiers(endpoint: str | None) -> list[Finding]:
+    """Where programs come from here, and whom they are believed to be from."""
+    from kernelfarm.client.disk_check import usage  # noqa: PLC0415 (loads grpc)
+    from kernelfarm.client.settings import client_settings  # noqa: PLC0415
+    from kernelfarm.client.trust import describe_trust  # noqa: PLC0415
+
+    settings = client_settings(**({"endpoint": endpoint} if endpoint else {}))
+    found = [Finding("client", "mode", True, True, settings.mode)]
+    root = settings.disk_cache_dir.expanduser()
+    if settings.disk_cache_bytes:
+        held = usage(root)
+        state = f"{root}: {held.entries} programs, {held.size_bytes >> 20} MiB"
+        state += f" of {settings.disk_cache_bytes >> 20}"
+        found.append(Finding("client", "disk tier", True, False, state))
+    else:
+        found.append(Finding("client", "disk tier", False, False, "off", _DISK_REMEDY))
+    state, is_fine = describe_trust(settings)
+    found.append(Finding("client", "keys", is_fine, False, state, "" if is_fine else _KEYS_REMEDY))
+    return found
 
 
 def _farm(endpoint: str | None) -> Finding:

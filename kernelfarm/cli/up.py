@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
     app.command(epilog=_EPILOG)(up)
 
 
-def up(
+def up(  # noqa: PLR0913, PLR0917 -- one parameter for each option
     listen: Annotated[
         str | None,
         typer.Option(help="HOST:PORT of the public service; port 0 takes any free one."),
@@ -36,8 +36,15 @@ def up(
     workers: Annotated[
         int, typer.Option(min=0, help="Worker processes of the CPU queue; 0: one for each core.")
     ] = 0,
+    frontends: Annotated[
+        int, typer.Option(min=1, help="Processes of the public service, all on one port.")
+    ] = 1,
     data_dir: Annotated[
         Path | None, typer.Option(help="Where logs and the status file farm.json go.")
+    ] = None,
+    tenants: Annotated[
+        Path | None,
+        typer.Option(help="Who may call: a file made by `kernelfarm tenants`. Default: everybody."),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Copy the children's logs to stderr, prefixed.")
@@ -61,7 +68,9 @@ def up(
             listen=listen,
             vendors=tuple(v.strip() for v in vendors.split(",") if v.strip()),
             cpu_workers=workers,
+            frontends=frontends,
             data_dir=data_dir,
             follow=follow,
+            tenants_file=tenants,
         )
     )

@@ -8,7 +8,7 @@ part of the graph. Whatever has no words on the wire raises a typed error before
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,10 +22,17 @@ from kernelfarm.client.capture_locations import LocationTable
 from kernelfarm.client.capture_sizes import SizeReader
 from kernelfarm.client.capture_storages import StorageMakers, read_from_makers
 from kernelfarm.client.captured import Captured, HandedOut, UnsupportedGraphError
+from kernelfarm.client.saved_random_state import (
+    flat_item,
+    flat_results,
+    is_with_random_state,
+    note_random_results,
+)
 from kernelfarm.client.torch_dtypes import dtype_from_torch
+from kernelfarm.client.whole_attention import wire_name
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelfarmError
-from kernelfarm.ir.graph_ir import Arg, Graph, Input, Node, Ref, TensorType
+from kernelfarm.ir.graph_ir import Arg, Graph, Input, Node, Ref, TensorType, Update
 
 DROPPED_KWARGS = frozenset({"device", "layout", "pin_memory", "non_blocking"})
 """Keyword arguments that say where a tensor lies, not what it holds."""
@@ -36,27 +43,43 @@ IGNORED_OPS = frozenset({"aten._assert_tensor_metadata.default"})
 KNOWN_EFFECTS = frozenset({"aten._linalg_check_errors.default"})
 """Operators without results that must run: the framework runs them, ordered by a token."""
 
+_COPY = torch.ops.aten.copy_.default
+"""What writes the new value of an input to its memory, after everything else."""
+
+_BAGS = torch.ops.aten._embedding_bag.default
 _UNUSED = TensorType(DType.F32, (), ())
 """Type of a result that is no tensor, or that nobody uses."""
 
 
-def capture(module: fx.GraphModule, *, names: Sequence[str] = ()) -> Captured:
+def capture(
+    module: fx.GraphModule,
+    *,
+    names: Sequence[str] = (),
+    written: Mapping[int, int] | None = None,
+) -> Captured:
     """The graph of a traced module; `names` are names for its inputs, for people.
+
+    `written` has the arguments (by position) in which outputs of the module (by position) are to be
+    stored; those that the module itself copies into its arguments are stored there anyway.
 
     Raises:
         UnsupportedGraphError: an operator, argument or layout has no form on the wire.
-        UnsupportedDTypeError: a tensor of complex, quantized or another unknown element type.
+        UnsupportedDTypeError: a tensor of a quantized or another unknown element type.
         InvalidGraphError: a size depends on data.
     """
-    return _Capture(module, names).run()
+    return _Capture(module, names, written or {}).run()
 
 
 class _Capture:
     """One pass over the nodes; values are numbered as they appear."""
 
-    def __init__(self, module: fx.GraphModule, names: Sequence[str]) -> None:
+    def __init__(
+        self, module: fx.GraphModule, names: Sequence[str], written: Mapping[int, int]
+    ) -> None:
         self._module = module
         self._names = names
+        self._written = written
+        self._copied: list[tuple[fx.Node, fx.Node]] = []
         self._sizes = SizeReader()
         self._locations = LocationTable()
         self._values: dict[fx.Node, tuple[int | None, ...]] = {}
@@ -68,8 +91,11 @@ class _Capture:
         self._traced: list[fx.Node] = []
         self._devices: set[torch.device] = set()
         self._position = 0
+        self._negated: set[int] = set()
+        note_random_results(module.graph)
         self._makers = StorageMakers(module.graph)
         self._handed_out: tuple[HandedOut, ...] = ()
+        self._updates: list[Update] = []
 
     def run(self) -> Captured:
         read_from_makers(self._module.graph, self._makers)
@@ -116,9 +142,15 @@ class _Capture:
             outputs,
             types,
             self._locations.texts(),
+            updates=tuple(self._updates),
         )
         return Captured(
-            graph, tuple(self._sources), tuple(self._traced), self._device(), self._handed_out
+            graph,
+            tuple(self._sources),
+            tuple(self._traced),
+            self._device(),
+            self._handed_out,
+            frozenset(self._negated),
         )
 
     def _check_symbols_are_told(self, needed: set[str]) -> None:
@@ -147,6 +179,8 @@ class _Capture:
         kind: TensorType | str
         if isinstance(value, torch.Tensor):
             kind = self._tensor_type(value)
+            if value.is_neg():
+                self._negated.add(self._position)
         elif isinstance(value, torch.SymInt):
             size = self._sizes.read(value)
             if len(size.symbols) != 1 or str(size) not in size.symbols:
@@ -180,7 +214,7 @@ class _Capture:
             raise UnsupportedGraphError(f"holds a {type(tensor).__name__}; expected a tensor")
         number = self._number(node)
         with unset_fake_temporarily():  # the tensor is real, and AOT Autograd runs us in fake mode
-            tensor = tensor.detach()
+            tensor = tensor.detach().resolve_neg()
             if travels_with_the_graph(tensor):
                 source = Input(number, constant_of(tensor), str(node.target))
                 self._constants.append((source, tensor))
@@ -198,19 +232,41 @@ class _Capture:
         if node.target is with_effects and str(node.args[1]) in KNOWN_EFFECTS:
             self._append(node, value)
             return
+        if is_with_random_state(node.target):
+            self._append(node, flat_results(value))
+            return
         if not isinstance(node.target, torch._ops.OpOverload):
             raise UnsupportedGraphError("expected an operator's overload")
         if str(node.target) in IGNORED_OPS:
             return
+        if node.target is _COPY:
+            self._copy(node)
+            return
         if node.target._schema.is_mutable:
             raise UnsupportedGraphError("writes to an argument; expected a functional operator")
+        if node.target is _BAGS and _is_misstated(node):
+            raise UnsupportedGraphError("sums of bags of bfloat16; expected another type")
         self._append(node, value)
+
+    def _copy(self, node: fx.Node) -> None:
+        into, value = node.args[:2]
+        is_last = all(user.op == "output" for user in node.users)
+        if not isinstance(into, fx.Node) or not isinstance(value, fx.Node):
+            raise UnsupportedGraphError("writes a number to an argument; expected a tensor")
+        if not is_last or into.op != "placeholder":
+            raise UnsupportedGraphError("writes to a value; expected inputs alone to be written")
+        self._copied.append((into, value))
 
     def _append(self, node: fx.Node, value: Any) -> None:
         several = isinstance(value, list | tuple)
-        if not several and not isinstance(value, torch.Tensor):
+        if _is_effect(node):
+            types: tuple[TensorType, ...] = ()
+        elif several:
+            types = self._result_types(node, value)
+        elif isinstance(value, torch.Tensor):
+            types = (self._tensor_type(value),)
+        else:
             raise UnsupportedGraphError(f"gives {type(value).__name__}; expected tensors")
-        types = self._result_types(node, value) if several else (self._tensor_type(value),)
         args = tuple(self._arg(arg) for arg in node.args)
         attrs = tuple(
             (key, self._arg(node.kwargs[key]))
@@ -222,24 +278,46 @@ class _Capture:
         self._values[node] = results
         location = self._locations.number_of(node)
         origin = (len(self._nodes),)
-        self._nodes.append(Node(str(node.target), args, attrs, results, types, origin, location))
+        name = wire_name(node.target)
+        self._nodes.append(Node(name, args, attrs, results, types, origin, location))
         self._traced.append(node)
 
     def _getitem(self, node: fx.Node) -> None:
         source, index = node.args
         if not isinstance(source, fx.Node) or not isinstance(index, int):
             raise UnsupportedGraphError(f"item {index} of {source}; expected a result's number")
-        if isinstance(node.meta.get("val"), torch.Tensor):
+        value = node.meta.get("val")
+        if isinstance(value, list | tuple) or is_with_random_state(source.target):
+            # Of a wrapped operator: its results stand flat, in one row.
+            self._values[node] = flat_item(source, self._values[source], index)
+        elif isinstance(value, torch.Tensor):
             self._values[node] = (self._values[source][index],)
 
     def _outputs(self, node: fx.Node) -> tuple[tuple[Arg, ...], tuple[TensorType | None, ...]]:
         returned = node.args[0]
         items = returned if isinstance(returned, tuple | list) else (returned,)
-        items, self._handed_out = share_outputs(items, self._makers, self._sizes)
-        return (
-            tuple(self._arg(item) for item in items),
-            tuple(self._output_type(item) for item in items),
+        arguments = [n for n in self._module.graph.nodes if n.op == "placeholder"]
+        stored = [(arguments[place], items[number]) for number, place in self._written.items()]
+        items = [item for number, item in enumerate(items) if number not in self._written]
+        kept = [item for item in items if not _is_copy(item)]
+        kept, shared = share_outputs(kept, self._makers, self._sizes)
+        # A copy into an argument that is returned is that argument.
+        computed = iter(shared)
+        self._handed_out = tuple(
+            HandedOut(argument=arguments.index(item.args[0])) if _is_copy(item) else next(computed)
+            for item in items
         )
+        args = [self._arg(item) for item in kept]
+        types = [self._output_type(item) for item in kept]
+        for into, value in (*stored, *self._copied):
+            self._updates.append(Update(len(args), self._number_of_input(into)))
+            args.append(self._arg(value))
+            types.append(self._tensor_type(into.meta["val"]))
+        return tuple(args), tuple(types)
+
+    def _number_of_input(self, node: fx.Node) -> int:
+        (number,) = self._values[node]
+        return next(i for i, source in enumerate(self._inputs) if source.value == number)
 
     def _output_type(self, item: Any) -> TensorType | None:
         value = item.meta.get("val") if isinstance(item, fx.Node) else None
@@ -252,6 +330,8 @@ class _Capture:
         return number
 
     def _result_types(self, node: fx.Node, values: Sequence[Any]) -> tuple[TensorType, ...]:
+        if is_with_random_state(node.target):
+            return tuple(self._tensor_type(value) for value in values)
         # Devices and versions differ in by-products (a norm's statistics): only what is used tells.
         used = {user.args[1] for user in node.users if user.target is operator.getitem}
         return tuple(
@@ -285,7 +365,7 @@ class _Capture:
         return Ref(numbers[0])
 
     def _plain(self, value: Any) -> Arg:
-        if value is None or isinstance(value, bool | int | float | str):
+        if value is None or isinstance(value, bool | int | float | complex | str):
             return value
         if isinstance(value, torch.SymInt):
             size = self._sizes.read(value)
@@ -302,3 +382,18 @@ class _Capture:
             f"an argument of type {type(value).__name__}; expected tensors, numbers, text, "
             "element types, or lists of them"
         )
+
+
+def _is_effect(node: fx.Node) -> bool:
+    """True for an operator that by its schema gives nothing: it is run for what it does."""
+    return isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns
+
+
+def _is_copy(item: Any) -> bool:
+    return isinstance(item, fx.Node) and item.target is _COPY
+
+
+def _is_misstated(bags: fx.Node) -> bool:
+    """True for sums of bfloat16, of which tracing states other shapes than the kernel gives."""
+    mode: Any = bags.args[4] if len(bags.args) > 4 else bags.kwargs.get("mode", 0)
+    return bool(mode == 0) and bags.meta["val"][0].dtype is torch.bfloat16

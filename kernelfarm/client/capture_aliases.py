@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from kernelfarm.client.capture_sizes import SizeReader
-from kernelfarm.client.capture_storages import StorageMakers, begins_its_storage
+from kernelfarm.client.capture_storages import StorageMakers, begins_its_storage, is_alike
 from kernelfarm.client.captured import HandedOut, Window
 from kernelfarm.ir.symbolic import ONE
 
@@ -46,8 +46,8 @@ def _base(item: Any, makers: StorageMakers, sizes: SizeReader) -> fx.Node | None
     maker = makers.maker_of(item) if isinstance(item, fx.Node) else None
     if maker is None or maker.op != "call_function" or not begins_its_storage(maker):
         return None
-    made, value = maker.meta["val"], item.meta["val"]
-    return maker if value.dtype is made.dtype and _covers_its_storage(made, sizes) else None
+    is_window = is_alike(item, maker) and _covers_its_storage(maker.meta["val"], sizes)
+    return maker if is_window else None
 
 
 def _covers_its_storage(value: torch.Tensor, sizes: SizeReader) -> bool:

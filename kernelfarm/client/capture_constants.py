@@ -22,7 +22,7 @@ def travels_with_the_graph(tensor: torch.Tensor) -> bool:
 
 def constant_of(tensor: torch.Tensor) -> Constant:
     """The tensor by content: contiguous little-endian elements and their SHA-256."""
-    dense = tensor.detach().cpu().contiguous()
+    dense = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     data = dense.reshape(-1).view(torch.uint8).numpy().tobytes() if dense.numel() else b""
     shape = tuple(as_expr(extent) for extent in tensor.shape)
     kind = TensorType(dtype_from_torch(tensor.dtype), shape, contiguous_strides(shape))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from kernelfarm.client.rebuilt_nodes import RebuiltNode
 from kernelfarm.errors import KernelfarmError
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.symbolic import Expr
@@ -37,10 +38,14 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class HandedOut:
-    """What the module returns at one place: output `number` of the graph, or a window on it."""
+    """What the module returns at one place: output `number` of the graph, or a window on it.
 
-    number: int
+    With `argument` it is the module's argument at that position.
+    """
+
+    number: int = 0
     window: Window | None = None
+    argument: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +53,18 @@ class Captured:
     """A graph as it is sent, and the way back from it to the traced module.
 
     `sources` has one entry for each of the graph's inputs: the position of the traced module's
-    argument, or a tensor that the module holds. `nodes` has the traced node of each graph node.
-    `handed_out` has what the module returns, in its order.
+    argument, or a tensor that the module holds. `nodes` has the traced node of each graph node, or
+    what stands for it. `handed_out` has what the module returns, in its order. `negated` are the
+    positions of arguments whose elements lie in memory with the other sign (the imaginary part of a
+    conjugate, say).
     """
 
     graph: Graph
     sources: tuple[int | torch.Tensor, ...]
-    nodes: tuple[fx.Node, ...]
+    nodes: tuple[fx.Node | RebuiltNode, ...]
     device: torch.device
     handed_out: tuple[HandedOut, ...]
+    negated: frozenset[int] = frozenset()
 
     @property
     def is_trivial(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from kernelfarm.client.compile_options import CompileOptions
 from kernelfarm.client.compiled_files import save_programs
 from kernelfarm.client.export_reader import Exported, export_model
 from kernelfarm.client.farm_client import FarmClient, OnProgress
@@ -18,6 +19,8 @@ from kernelfarm.client.program_store import load_program
 from kernelfarm.client.settings import client_settings
 from kernelfarm.errors import CallerError
 from kernelfarm.ir.graph_ir import Graph
+
+_DEFAULTS = CompileOptions()
 
 
 class CompiledModel:
@@ -105,11 +108,13 @@ def compile_model(  # noqa: PLR0913 (the public entry point: all but two have de
     endpoint: str | None = None,
     timeout_s: float | None = None,
     is_deterministic: bool = False,
+    fallback_random: bool = False,
     on_progress: OnProgress | None = None,
 ) -> CompiledModel:
     """A model or function, captured by `torch.export` and compiled by the farm for each target.
 
     Without `targets`, it is compiled for the host's CPU. `dynamic_shapes` is as in `torch.export`.
+    `is_deterministic` and `fallback_random` are as in `CompileOptions`.
 
     Raises:
         UnsupportedGraphError: it cannot be captured as one graph.
@@ -120,7 +125,7 @@ def compile_model(  # noqa: PLR0913 (the public entry point: all but two have de
         exported,
         targets=targets,
         client=connect(endpoint, timeout_s),
-        is_deterministic=is_deterministic,
+        options=CompileOptions(is_deterministic, fallback_random),
         on_progress=on_progress,
     )
 
@@ -130,13 +135,13 @@ def compile_exported(
     *,
     targets: Sequence[str] | None,
     client: FarmClient,
-    is_deterministic: bool = False,
+    options: CompileOptions = _DEFAULTS,
     on_progress: OnProgress | None = None,
 ) -> CompiledModel:
     """An exported program, compiled by the farm for each target."""
     wanted = list(targets) if targets else [device_support(torch.device("cpu")).target]
     programs = client.compile(
-        exported.captured.graph, wanted, is_deterministic=is_deterministic, on_progress=on_progress
+        exported.captured.graph, wanted, options=options, on_progress=on_progress
     )
     return CompiledModel(exported, programs, client)
 

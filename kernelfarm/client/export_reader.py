@@ -16,11 +16,12 @@ from zipfile import BadZipFile
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from kernelfarm.client.capture import capture
 from kernelfarm.client.captured import Captured, UnsupportedGraphError
+from kernelfarm.client.export_aliases import held_tensor, read_constants_as_buffers
 from kernelfarm.errors import CallerError
 
 KEPT_WHOLE = frozenset(
@@ -52,28 +53,15 @@ class Exported:
             )
         rest = iter(given)
         return [
-            next(rest) if spec.kind is InputKind.USER_INPUT else self._held(str(spec.target))
+            next(rest) if spec.kind is InputKind.USER_INPUT else held_tensor(self.program, spec)
             for spec in self.program.graph_signature.input_specs
         ]
 
     def results(self, flat: Sequence[Any], args: Sequence[Any]) -> Any:
-        """What the model returns; what it changes in place is written back."""
-        names = [spec.arg.name for spec in self.program.graph_signature.input_specs]
-        returned = []
-        for spec, value in zip(self.program.graph_signature.output_specs, flat, strict=True):
-            if spec.kind is OutputKind.USER_OUTPUT:
-                returned.append(value)
-            elif spec.kind is OutputKind.USER_INPUT_MUTATION:
-                args[names.index(str(spec.target))].copy_(value)
-            else:
-                self._held(str(spec.target)).copy_(value)
-        return pytree.tree_unflatten(returned, self.program.call_spec.out_spec)
-
-    def _held(self, target: str) -> torch.Tensor:
-        held: torch.Tensor | None = self.program.state_dict.get(target)
-        if held is None:  # constants, and buffers that are no part of the state
-            held = self.program.constants[target]
-        return held
+        """What the model returns; the program has changed in place what the model changes."""
+        changed = [args[place] for place in _written(self.program.graph_signature).values()]
+        torch.autograd.graph.increment_version(t for t in changed if not t.is_inference())
+        return pytree.tree_unflatten(flat, self.program.call_spec.out_spec)
 
 
 def read_pt2(path: Path) -> Exported:
@@ -122,8 +110,16 @@ def read_exported(program: ExportedProgram) -> Exported:
         UnsupportedGraphError: an input or output that is no tensor of the graph, an operator
             without a form on the wire.
     """
-    with _torchs_own_warnings_ignored():
-        program = program.run_decompositions(dict(_composite_rules()))
+    read_constants_as_buffers(program)
+    try:
+        with _torchs_own_warnings_ignored():
+            program = program.run_decompositions(dict(_composite_rules()))
+    except AssertionError as error:  # torch's word for arguments that share memory
+        raise UnsupportedGraphError(
+            f"torch.export: {error}; a tensor that the model writes may reach it twice (as argument"
+            " and held by an object, say): pass it once or register it as a buffer, or use"
+            ' torch.compile(model, backend="kernelfarm")'
+        ) from error
     signature = program.graph_signature
     for spec in signature.input_specs:
         if spec.kind is not InputKind.USER_INPUT and spec.kind not in _HELD:
@@ -133,7 +129,21 @@ def read_exported(program: ExportedProgram) -> Exported:
         if out.kind is not OutputKind.USER_OUTPUT and out.kind not in mutations:
             raise UnsupportedGraphError(f"output {out.arg.name} is a {out.kind.name}")
     names = [str(spec.target or spec.arg.name) for spec in signature.input_specs]
-    return Exported(program, capture(program.graph_module, names=names))
+    captured = capture(program.graph_module, names=names, written=_written(signature))
+    return Exported(program, captured)
+
+
+def _written(signature: ExportGraphSignature) -> dict[int, int]:
+    """For each output that is stored in an argument, the argument's position."""
+    by_name = {spec.arg.name: place for place, spec in enumerate(signature.input_specs)}
+    by_target = {str(spec.target): place for place, spec in enumerate(signature.input_specs)}
+    found = {}
+    for number, spec in enumerate(signature.output_specs):
+        if spec.kind is OutputKind.USER_INPUT_MUTATION:
+            found[number] = by_name[str(spec.target)]
+        elif spec.kind is OutputKind.BUFFER_MUTATION:
+            found[number] = by_target[str(spec.target)]
+    return found
 
 
 class _FunctionModule(torch.nn.Module):

@@ -11,14 +11,19 @@ from torch._higher_order_ops.effects import with_effects
 
 from kernelfarm.client.capture_sizes import SizeReader
 from kernelfarm.client.capture_storages import MEMORY_READERS
+from kernelfarm.client.rebuilt_nodes import RebuiltNode
+from kernelfarm.client.saved_random_state import flat_results, is_with_random_state
+from kernelfarm.client.whole_attention import ATTENTION
 from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.graph_ir import TensorType, contiguous_strides
+from kernelfarm.ir.symbolic import Expr
 
 Tensors = Sequence[torch.Tensor]
 Results = tuple[torch.Tensor | None, ...]
 
 Sizes = tuple[int, ...]
 Target = torch._ops.OpOverload | torch._ops.HigherOrderOperator
-"""An operator, or `with_effects`, which runs one and passes a token on."""
+"""An operator, or what runs one: with a token that it passes on, or with a generator's state."""
 
 DIRECT_CALLS: Mapping[Target, Callable[..., Any]] = {
     torch.ops.aten.mm.default: torch.mm,
@@ -26,8 +31,13 @@ DIRECT_CALLS: Mapping[Target, Callable[..., Any]] = {
     torch.ops.aten.addmm.default: torch.addmm,
     torch.ops.aten.baddbmm.default: torch.baddbmm,
     torch.ops.aten.linear.default: torch.nn.functional.linear,
+    ATTENTION: torch.nn.functional.scaled_dot_product_attention,
 }
 """The same operators by their bound functions, which parse arguments about 1 us faster."""
+
+
+_WIDENING = frozenset({torch.ops.aten.view_as_complex.default, torch.ops.aten.view.dtype})
+"""Views that take several elements for one: these must lie side by side and on whole units."""
 
 
 class _Slot:
@@ -42,10 +52,14 @@ class _Slot:
 class ExternNode:
     """One node's operator with its arguments; tensors are handed over at each run, in order."""
 
-    def __init__(self, node: fx.Node, sizes: Mapping[str, int]) -> None:
-        if not isinstance(node.target, torch._ops.OpOverload) and node.target is not with_effects:
+    def __init__(self, node: fx.Node | RebuiltNode, sizes: Mapping[str, int]) -> None:
+        target = node.target
+        is_wrapper = target is with_effects or is_with_random_state(target)
+        if not isinstance(target, Target) or not (
+            is_wrapper or isinstance(target, torch._ops.OpOverload)
+        ):
             raise InvalidGraphError(f"node {node.name} is no operator")
-        self.target: Target = node.target
+        self.target: Target = target
         self._count = 0
         self._layouts: list[tuple[Sizes, Sizes]] = []
         self._sizes = sizes
@@ -55,6 +69,7 @@ class ExternNode:
         self._kwargs = {key: self._template(node.kwargs[key]) for key in sorted(node.kwargs)}
         self.may_alias = _may_alias(self.target)
         self.needs_own_storage = str(self.target).rpartition(".")[0] in MEMORY_READERS
+        self.widens_elements = self.target in _WIDENING
 
     @property
     def tensor_count(self) -> int:
@@ -77,6 +92,10 @@ class ExternNode:
         target, kwargs = DIRECT_CALLS.get(self.target, self.target), self._kwargs
         several = _gives_several(self.target)
         call = self._flat_call() if self._is_flat() else self._nested_call()
+        if _gives_nothing(self.target):
+            return lambda tensors: call(target, tensors, kwargs) or ()
+        if is_with_random_state(target):
+            return lambda tensors: tuple(flat_results(call(target, tensors, kwargs)))
         if several:
             return lambda tensors: tuple(call(target, tensors, kwargs))
         return lambda tensors: (call(target, tensors, kwargs),)
@@ -113,23 +132,29 @@ class ExternNode:
     def _template(self, arg: Any) -> Any:
         if isinstance(arg, fx.Node):
             value = arg.meta.get("val")
-            return self._slot_for(value) if isinstance(value, torch.Tensor) else self._number(value)
+            if not isinstance(value, torch.Tensor):
+                return self._number(value)
+            read = self._reader.read_all
+            return self._slot_for(read(value.shape), read(value.stride()))
+        if isinstance(arg, TensorType):
+            return self._slot_for(arg.shape, arg.strides or contiguous_strides(arg.shape))
         if isinstance(arg, list | tuple):
             items = [self._template(item) for item in arg]
             return items if any(isinstance(i, list | _Slot) for i in items) else tuple(items)
         return self._number(arg)
 
-    def _slot_for(self, traced: torch.Tensor) -> _Slot:
-        shape = [self._reader.read(extent).evaluate(self._sizes) for extent in traced.shape]
-        strides = [self._reader.read(stride).evaluate(self._sizes) for stride in traced.stride()]
-        self._layouts.append((tuple(shape), tuple(strides)))
+    def _slot_for(self, shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> _Slot:
+        sizes = self._sizes
+        self._layouts.append(
+            (tuple(e.evaluate(sizes) for e in shape), tuple(e.evaluate(sizes) for e in strides))
+        )
         self._count += 1
         return _Slot(self._count - 1)
 
     def _number(self, value: Any) -> Any:
         if isinstance(value, torch.SymInt):
             return self._reader.read(value).evaluate(self._sizes)
-        return value
+        return value.evaluate(self._sizes) if isinstance(value, Expr) else value
 
 
 def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
@@ -146,6 +171,10 @@ def _filled(arg: Any, tensors: Tensors) -> Any:
     if isinstance(arg, _Slot):
         return tensors[arg.number]
     return [_filled(item, tensors) for item in arg] if isinstance(arg, list) else arg
+
+
+def _gives_nothing(target: Target) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and not target._schema.returns
 
 
 def _gives_several(target: Target) -> bool:

@@ -1,4 +1,4 @@
-"""The way to the farm: one channel, deadlines, retries of what is idempotent, checked digests."""
+"""The way to the farm: one channel, deadlines, retries of what is idempotent, checked answers."""
 
 from __future__ import annotations
 
@@ -6,21 +6,38 @@ import hashlib
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import grpc
 
-from kernelfarm.client.found_program import FoundProgram, found_program
+from kernelfarm.client.checked_program import Wanted, checked_program
+from kernelfarm.client.compile_options import CompileOptions
+from kernelfarm.client.counters import count_refusal
+from kernelfarm.client.found_program import FoundProgram
 from kernelfarm.client.settings import ClientSettings
-from kernelfarm.errors import DeadlineError, MalformedMessageError, UnavailableError
+from kernelfarm.client.trust import Trust
+from kernelfarm.digest import program_keys
+from kernelfarm.errors import (
+    DeadlineError,
+    FarmFullError,
+    IntegrityError,
+    MalformedMessageError,
+    MisplacedManifestError,
+    PoisonedBlobError,
+    UnavailableError,
+)
 from kernelfarm.ir.graph_ir import Graph
-from kernelfarm.service.channels import channel_options, translated_errors
+from kernelfarm.ir.guards import NO_FACTS, CallerFacts
+from kernelfarm.service.channels import open_blocking_channel, translated_errors
+from kernelfarm.signing import Keyring
 from kernelfarm.v1 import compile_service_pb2 as pb
 from kernelfarm.v1.compile_service_pb2_grpc import CompileServiceStub
 from kernelfarm.wire import graph_to_proto
+from kernelfarm.wire.manifest import facts_to_proto, key_from_proto
 
 MAX_BLOBS_IN_A_REQUEST = 4096
 _FIRST_PAUSE_S = 0.2
@@ -44,15 +61,26 @@ class StageProgress:
 OnProgress = Callable[[StageProgress], None]
 
 
+_DEFAULTS = CompileOptions()
+
+
 class FarmClient:
     """Calls the farm; safe to use from several threads. `settings.timeout_s` bounds each call.
 
-    All methods raise `KernelfarmError` subclasses with the farm's own message.
+    All methods raise `KernelfarmError` subclasses with the farm's own message. What is no program
+    of whom we believe, made for what was asked, is refused (`IntegrityError`) and counted.
+    `remembered_keys` is where `Trust` keeps the keys of a farm that are not pinned.
     """
 
-    def __init__(self, settings: ClientSettings) -> None:
+    def __init__(self, settings: ClientSettings, remembered_keys: Path | None = None) -> None:
         self.settings = settings
-        self._channel = grpc.insecure_channel(settings.endpoint, options=channel_options())
+        self.trust = Trust(settings, self._public_keys, remembered_keys)
+        self._channel = open_blocking_channel(
+            settings.endpoint,
+            settings.tls(),
+            settings.bearer(),
+            may_be_clear=settings.clear_token,
+        )
         self._stub = CompileServiceStub(self._channel)
         self._peer = f"the farm at {settings.endpoint}"
 
@@ -79,12 +107,18 @@ class FarmClient:
         graph: Graph,
         targets: Sequence[str],
         *,
-        is_deterministic: bool = False,
+        options: CompileOptions = _DEFAULTS,
         on_progress: OnProgress | None = None,
+        facts: CallerFacts = NO_FACTS,
+        keys: Mapping[str, bytes] | None = None,
     ) -> list[FoundProgram]:
         """The programs of a graph, one for each target, in the order of the targets.
 
+        `facts` must hold at every call of the programs. `keys` are the program keys by target,
+        where the caller knows them already.
+
         Raises:
+            IntegrityError: an answer is not what its publisher made for this graph.
             CallerError: the farm refuses the graph or a target; the message says why.
             UnavailableError: no farm answers there, or it lost a room; retry later.
             DeadlineError: not ready in time; the farm goes on, so a later call finds the result.
@@ -94,12 +128,20 @@ class FarmClient:
             graph=graph_to_proto(graph),
             targets=targets,
             priority=pb.PRIORITY_INTERACTIVE,
-            options=pb.CompileOptions(deterministic=is_deterministic),
+            options=pb.CompileOptions(
+                deterministic=options.is_deterministic, fallback_random=options.fallback_random
+            ),
+            model=self.settings.model,
+            facts=facts_to_proto(facts),
+            wants_signed=True,
         )
+        known = keys or program_keys(graph, targets, options.pairs())
+        wanted = {known[t]: Wanted(self.settings.namespaces, known[t], t, facts) for t in targets}
 
         def attempt(remaining_s: float) -> list[FoundProgram]:
             events = self._stub.Compile(request, timeout=remaining_s)
-            found = {p.target: p for p in _programs(events, on_progress)}
+            answers = _programs(events, on_progress)
+            found = {p.target: p for p in (self._checked(answer, wanted) for answer in answers)}
             missing = [target for target in targets if target not in found]
             if missing:
                 raise MalformedMessageError(f"{self._peer} sent no program for {missing}")
@@ -112,11 +154,14 @@ class FarmClient:
 
         Raises:
             NotFoundError: the farm's cache does not hold it.
+            IntegrityError: the answer is not what its publisher made for this key.
         """
+        request = pb.LookupRequest(key=key, model=self.settings.model, wants_signed=True)
+        wanted = {key: Wanted(self.settings.namespaces, key, target="")}
 
         def attempt(remaining_s: float) -> FoundProgram:
-            reply = self._stub.Lookup(pb.LookupRequest(key=key), timeout=remaining_s)
-            return found_program(reply.program)
+            reply = self._stub.Lookup(request, timeout=remaining_s)
+            return self._checked(reply.program, wanted)
 
         return self._retried(attempt)
 
@@ -125,7 +170,7 @@ class FarmClient:
 
         Raises:
             NotFoundError: the farm no longer holds one; compile again.
-            MalformedMessageError: a content has another digest than asked for.
+            PoisonedBlobError: a content has another digest than asked for; compile again.
         """
         wanted = list(dict.fromkeys(digests))
         found: dict[bytes, bytes] = {}
@@ -139,6 +184,23 @@ class FarmClient:
         request = pb.GetCapabilitiesRequest()
         return self._retried(lambda s: self._stub.GetCapabilities(request, timeout=s))
 
+    def _public_keys(self) -> Keyring | None:
+        told = self.capabilities()
+        return Keyring(map(key_from_proto, told.public_keys)) if told.is_signed else None
+
+    def _checked(self, answer: pb.ProgramResult, wanted: Mapping[bytes, Wanted]) -> FoundProgram:
+        try:
+            place = wanted.get(answer.key)
+            if place is None:
+                raise MisplacedManifestError(
+                    f"{self._peer} sent program {answer.key.hex()[:16]}, which was not asked for:"
+                    " client and farm are of different versions, or it is another's"
+                )
+            return checked_program(answer, place, self.trust.check)
+        except IntegrityError as error:
+            count_refusal("farm", error)
+            raise
+
     def _read_part(self, digests: list[bytes], remaining_s: float) -> dict[bytes, bytes]:
         buffers = [bytearray() for _ in digests]
         request = pb.ReadBlobsRequest(sha256=digests)
@@ -150,9 +212,11 @@ class FarmClient:
         for digest, content in contents.items():
             seen = hashlib.sha256(content).hexdigest()
             if seen != digest.hex():
-                raise MalformedMessageError(
+                poisoned = PoisonedBlobError(
                     f"{self._peer} sent a blob of digest {seen}; expected {digest.hex()}"
                 )
+                count_refusal("farm", poisoned)
+                raise poisoned
         return contents
 
     def _retried(self, attempt: Callable[[float], ResultT]) -> ResultT:
@@ -171,8 +235,9 @@ class FarmClient:
                 with translated_errors(self._peer):
                     return attempt(remaining_s)
             except UnavailableError as error:
-                wait_s = max(error.retry_after_s or 0, pause_s) * random.uniform(0.8, 1.2)
-                if error.reason != "FARM_FULL" or wait_s > deadline - time.monotonic():
+                # Never sooner than the farm says, and not all clients at once.
+                wait_s = max(error.retry_after_s or 0, pause_s) * random.uniform(1.0, 1.5)
+                if not isinstance(error, FarmFullError) or wait_s > deadline - time.monotonic():
                     raise
             time.sleep(wait_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -180,10 +245,10 @@ class FarmClient:
 
 def _programs(
     events: Iterator[pb.CompileResponse], on_progress: OnProgress | None
-) -> Iterator[FoundProgram]:
+) -> Iterator[pb.ProgramResult]:
     for event in events:
         if event.WhichOneof("event") == "program":
-            yield found_program(event.program)
+            yield event.program
         elif on_progress is not None:
             on_progress(_progress(event.stage))
 

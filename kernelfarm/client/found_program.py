@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.ir.artifact import GuardAtom, LaunchFacts
 from kernelfarm.ir.program_ir import Plan
+from kernelfarm.signing import Manifest
 from kernelfarm.v1 import artifact_pb2, compile_service_pb2
 from kernelfarm.wire import (
     check_artifact,
@@ -51,7 +52,10 @@ class FoundArtifact:
 
 @dataclass(frozen=True, slots=True)
 class FoundProgram:
-    """A compiled program; `kernels` has the variants of each of the plan's kernels, in order."""
+    """A compiled program; `kernels` has the variants of each of the plan's kernels, in order.
+
+    `manifest` is its publisher's statement, which names `content`, the program as it was signed.
+    """
 
     key: bytes
     target: str
@@ -60,10 +64,14 @@ class FoundProgram:
     stages: tuple[Content, ...]
     outcome: str
     codegen_jobs: int
+    manifest: Manifest
+    content: bytes
 
 
-def found_program(message: compile_service_pb2.ProgramResult) -> FoundProgram:
-    """The program of a message.
+def found_program(
+    message: compile_service_pb2.ProgramResult, manifest: Manifest, content: bytes
+) -> FoundProgram:
+    """The program of a message whose manifest and content were checked.
 
     Raises:
         MalformedMessageError: a kernel of the plan has no artifact, or a part is missing.
@@ -84,6 +92,8 @@ def found_program(message: compile_service_pb2.ProgramResult) -> FoundProgram:
         tuple(_content(stage) for stage in message.stages),
         _OUTCOMES.get(message.outcome, "unknown"),
         message.codegen_jobs,
+        manifest,
+        content,
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kernelfarm.client.program import LoadedProgram
+from kernelfarm.dtypes import DType
 from kernelfarm.errors import CallerError, InvalidGraphError
-from kernelfarm.ir.graph_ir import Constant, TensorType
+from kernelfarm.ir.graph_ir import Constant, Graph, Ref, TensorType
 from kernelfarm.ir.program_ir import (
     Buffer,
     BufferKind,
+    DrawSeeds,
     ExternCall,
     Launch,
     Plan,
@@ -30,6 +32,7 @@ def check_plan(program: LoadedProgram) -> None:
     for buffer in plan.buffers:
         _check_buffer(program, buffer)
     _check_steps(plan)
+    _check_seeds(plan)
     _check_symbols(program)
 
 
@@ -49,13 +52,30 @@ def check_sizes(program: LoadedProgram, sizes: Mapping[str, int]) -> None:
 
 
 def _check_outputs(program: LoadedProgram) -> None:
-    expected = len(program.captured.graph.outputs)
-    if len(program.plan.outputs) != expected:
-        raise _wrong(f"{len(program.plan.outputs)} outputs; the captured graph has {expected}")
-    names = {buffer.name for buffer in program.plan.buffers}
-    for output in program.plan.outputs:
-        if isinstance(output, TensorView) and output.buffer not in names:
+    graph = program.captured.graph
+    if len(program.plan.outputs) != len(graph.outputs):
+        seen, expected = len(program.plan.outputs), len(graph.outputs)
+        raise _wrong(f"{seen} outputs; the captured graph has {expected}")
+    buffers = {buffer.name: buffer for buffer in program.plan.buffers}
+    handed = {(u.output, u.input) for u in graph.updates} | _handed_through(graph)
+    for number, output in enumerate(program.plan.outputs):
+        if not isinstance(output, TensorView):
+            continue
+        buffer = buffers.get(output.buffer)
+        if buffer is None:
             raise _wrong(f"an output in buffer {output.buffer}, which does not exist")
+        if buffer.kind is BufferKind.INPUT and (number, buffer.position) not in handed:
+            raise _wrong(f"output {number} in input {buffer.position}, which it does not update")
+
+
+def _handed_through(graph: Graph) -> set[tuple[int, int]]:
+    """Outputs that are inputs, by position: what a forward graph keeps for its backward graph."""
+    positions = {source.value: position for position, source in enumerate(graph.inputs)}
+    return {
+        (number, positions[output.value])
+        for number, output in enumerate(graph.outputs)
+        if isinstance(output, Ref) and output.value in positions
+    }
 
 
 def _check_buffer(program: LoadedProgram, buffer: Buffer) -> None:
@@ -79,7 +99,9 @@ def _check_buffer(program: LoadedProgram, buffer: Buffer) -> None:
 def _check_steps(plan: Plan) -> None:
     names = {buffer.name for buffer in plan.buffers}
     for step in plan.steps:
-        if isinstance(step, Launch):
+        if isinstance(step, DrawSeeds):
+            used = set(step.buffers)
+        elif isinstance(step, Launch):
             used = set(step.buffers)
             if not 0 <= step.kernel < len(plan.kernel_names):
                 raise _wrong(f"a launch of kernel {step.kernel} of {len(plan.kernel_names)}")
@@ -87,6 +109,16 @@ def _check_steps(plan: Plan) -> None:
             used = _buffers_of(step)
         if used - names:
             raise _wrong(f"a step uses buffers {sorted(used - names)}, which do not exist")
+
+
+def _check_seeds(plan: Plan) -> None:
+    buffers = {buffer.name: buffer for buffer in plan.buffers}
+    for step in plan.steps:
+        for name in step.buffers if isinstance(step, DrawSeeds) else ():
+            buffer = buffers[name]
+            is_seed = buffer.kind is BufferKind.EXTERN and buffer.dtype is DType.I64
+            if not is_seed or buffer.size_elems != 1:
+                raise _wrong(f"a seed in buffer {name} of {buffer.dtype!r}[{buffer.size_elems}]")
 
 
 def _buffers_of(step: ExternCall) -> set[str]:

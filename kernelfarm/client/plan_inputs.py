@@ -49,10 +49,14 @@ class InputReader:
         self._is_cpu = captured.device.type == "cpu"
         self._is_checked = is_checked
         self._pick = self._picker()
+        negated = captured.negated
+        self._negated = [i for i, place in enumerate(self._positions) if place in negated]
 
     def read(self, args: Sequence[Any]) -> list[torch.Tensor]:
         """One tensor for each slot that is read, with the strides of the graph's inputs."""
         tensors = self._pick(args)
+        for number in self._negated:  # kernels read memory as it is
+            tensors[number] = tensors[number].resolve_neg()
         if not self._is_cpu:  # zero-dimensional tensors may lie on the CPU
             device = self._device
             tensors = [t if t.device == device else t.to(device) for t in tensors]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kernelfarm.client.captured import Captured, HandedOut
 from kernelfarm.client.fast_torch import reinterpret_tensor
 
-HandOut = Callable[[list[Any]], list[Any]]
+HandOut = Callable[[list[Any], Sequence[Any]], list[Any]]
+"""What the module returns, from the program's outputs and the call's arguments."""
 
 
 def hand_out(captured: Captured, sizes: Mapping[str, int]) -> HandOut | None:
@@ -17,14 +18,16 @@ def hand_out(captured: Captured, sizes: Mapping[str, int]) -> HandOut | None:
     if wanted == tuple(HandedOut(number) for number in range(len(captured.graph.outputs))):
         return None
     pickers = [_picker(item, sizes) for item in wanted]
-    return lambda outputs: [pick(outputs) for pick in pickers]
+    return lambda outputs, args: [pick(outputs, args) for pick in pickers]
 
 
-def _picker(item: HandedOut, sizes: Mapping[str, int]) -> Callable[[list[Any]], Any]:
-    number, window = item.number, item.window
+def _picker(item: HandedOut, sizes: Mapping[str, int]) -> Callable[[list[Any], Sequence[Any]], Any]:
+    number, window, argument = item.number, item.window, item.argument
+    if argument is not None:
+        return lambda outputs, args: args[argument]
     if window is None:
-        return lambda outputs: outputs[number]
+        return lambda outputs, args: outputs[number]
     shape = tuple(extent.evaluate(sizes) for extent in window.shape)
     strides = tuple(stride.evaluate(sizes) for stride in window.strides)
     offset = window.offset.evaluate(sizes)
-    return lambda outputs: reinterpret_tensor(outputs[number], shape, strides, offset)
+    return lambda outputs, args: reinterpret_tensor(outputs[number], shape, strides, offset)

@@ -22,6 +22,7 @@ from kernelfarm.client.plan_layout import Layout, Result
 from kernelfarm.client.plan_results import hand_out
 from kernelfarm.client.plan_steps import CallState, StepBuilder
 from kernelfarm.client.plan_symbols import SymbolReader
+from kernelfarm.client.plan_updates import InputUpdates
 from kernelfarm.client.program import LoadedProgram
 from kernelfarm.ir.program_ir import BufferKind
 
@@ -93,7 +94,11 @@ class _SizedProgram:
         self._layout = layout
         builder = StepBuilder(program, layout)
         self._steps = builder.build()
-        self._results = [_giver(result, builder) for result in layout.results]
+        self._updates = InputUpdates(program, layout, builder)
+        self._results = [
+            _nothing if number in self._updates.outputs else _giver(result, builder)
+            for number, result in enumerate(layout.results)
+        ]
         self._hand_out = hand_out(program.captured, layout.traced_sizes)
         self._arena_views = builder.arena_views
         # Temporaries may all be empty: who looks at them still wants tensors.
@@ -139,8 +144,9 @@ class _SizedProgram:
         state.tensors = tensors
         for step in self._steps:
             step(state)
+        self._updates.finish(state, args)
         outputs = [give(state) for give in self._results]
-        return outputs if self._hand_out is None else self._hand_out(outputs)
+        return outputs if self._hand_out is None else self._hand_out(outputs, args)
 
     def _settle(self, state: CallState, block: torch.Tensor) -> None:
         """Computes addresses and views of the temporaries for another block of memory."""
@@ -149,6 +155,10 @@ class _SizedProgram:
         slots = self._layout.by_index
         state.fixed = [base + slots[i].offset_bytes for i in self._layout.table.temporaries]
         state.views = [view.of_arena(block) for view in self._arena_views]
+
+
+def _nothing(state: CallState) -> None:
+    """What is handed out in the place of an output that is stored in an input."""
 
 
 def _giver(result: Result, builder: StepBuilder) -> Callable[[CallState], Any]:

@@ -7,14 +7,16 @@ from collections.abc import Callable
 
 import torch
 
+from kernelfarm.client.drawn_seeds import draw_seeds
 from kernelfarm.client.extern_node import ExternNode, is_contiguous
 from kernelfarm.client.plan_inputs import input_layouts
 from kernelfarm.client.plan_layout import POINTER_BYTES, Layout
 from kernelfarm.client.plan_views import Slot, View
 from kernelfarm.client.program import LoadedProgram
 from kernelfarm.client.variants import bind_variants
+from kernelfarm.client.whole_attention import wire_name
 from kernelfarm.errors import InternalError, InvalidGraphError
-from kernelfarm.ir.program_ir import BufferKind, ExternCall, Launch
+from kernelfarm.ir.program_ir import BufferKind, DrawSeeds, ExternCall, Launch
 
 
 class CallState:
@@ -36,6 +38,12 @@ class CallState:
         self.context = 0
 
 
+WIDEST_UNIT_ELEMS = 16
+"""Elements that a view may take for one: bytes of the widest element type."""
+
+_NO_MEMORY = 2
+"""A kernel's status where it found no memory."""
+
 Step = Callable[[CallState], None]
 Fetch = Callable[[CallState], torch.Tensor]
 
@@ -54,10 +62,7 @@ class StepBuilder:
 
     def build(self) -> list[Step]:
         """One function for each step of the plan, in order."""
-        return [
-            self._launch(step) if isinstance(step, Launch) else self._extern(step)
-            for step in self._program.plan.steps
-        ]
+        return [self._step(step) for step in self._program.plan.steps]
 
     def fetch(self, view: View) -> Fetch:
         """How a call gets at a view as a tensor."""
@@ -71,6 +76,31 @@ class StepBuilder:
             return lambda state: state.tensors[index]
         take = view.of
         return lambda state: take(state.tensors[index])
+
+    def _step(self, step: Launch | ExternCall | DrawSeeds) -> Step:
+        match step:
+            case Launch():
+                return self._launch(step)
+            case ExternCall():
+                return self._extern(step)
+            case DrawSeeds():
+                return self._draw(step)
+
+    def _draw(self, step: DrawSeeds) -> Step:
+        slots = [self._layout.slots[name] for name in step.buffers]
+        for slot in slots:
+            self._known_layouts[slot.index] = ((1,), (1,))
+        places = [(s.index, self._layout.table.places.get(s.index, ())) for s in slots]
+        device = self._program.captured.device
+
+        def run(state: CallState) -> None:
+            for (index, found), seed in zip(places, draw_seeds(len(places), device), strict=True):
+                state.tensors[index] = seed
+                address = seed.data_ptr()
+                for place in found:
+                    state.table[place] = address
+
+        return run
 
     def _launch(self, step: Launch) -> Step:
         plan = self._program.plan
@@ -118,7 +148,10 @@ class StepBuilder:
         if node.needs_own_storage and view.slot.kind is not BufferKind.INPUT:
             return self._own_storage(fetch, node, number)
         is_promised = node.was_contiguous(number) and not step.is_contraction
-        if is_promised and not is_contiguous(view.shape, view.strides):
+        is_as_promised = is_contiguous(view.shape, view.strides)
+        if node.widens_elements:
+            return lambda state: _on_whole_units(fetch(state))
+        if is_promised and not is_as_promised:
             return lambda state: fetch(state).contiguous()
         return fetch
 
@@ -139,7 +172,7 @@ class StepBuilder:
             raise InvalidGraphError(
                 f"plan: extern step for node {step.node}; the captured graph has {len(traced)}"
             )
-        own = str(traced[step.node].target)
+        own = wire_name(traced[step.node].target)
         if own != step.op:
             raise InvalidGraphError(
                 f"plan: extern step {step.op} for node {step.node}, which is {own}; refused"
@@ -180,6 +213,12 @@ class StepBuilder:
         return keep
 
 
+def _on_whole_units(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements side by side, and beginning where a wider element may begin."""
+    is_aligned = tensor.is_contiguous() and tensor.storage_offset() % WIDEST_UNIT_ELEMS == 0
+    return tensor if is_aligned else tensor.clone(memory_format=torch.contiguous_format)
+
+
 def _own_copy(view: View, slot: Slot, tensor: torch.Tensor) -> torch.Tensor:
     if view.offset == 0 and view.span_elems() == slot.size_elems:
         own = torch.empty_strided(view.shape, view.strides, dtype=view.dtype, device=tensor.device)
@@ -197,10 +236,22 @@ def _copy(into: torch.Tensor, tensor: torch.Tensor) -> None:
         raise InternalError(
             f"an extern step gave shape {tuple(tensor.shape)}; the plan expects {tuple(into.shape)}"
         )
+    if 0 in into.stride():
+        into, tensor = _unexpanded(into, into), _unexpanded(tensor, into)
     into.copy_(tensor)
+
+
+def _unexpanded(tensor: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
+    """One of those elements that share a place in `into`: torch refuses to write there twice."""
+    for axis, (extent, stride) in enumerate(zip(into.shape, into.stride(), strict=True)):
+        if not stride and extent > 1:
+            tensor = tensor.narrow(axis, 0, 1)
+    return tensor
 
 
 def _raise_for(status: int, name: str) -> None:
     if status == 1:
         raise IndexError(f"index out of bounds in kernel {name}")
+    if status == _NO_MEMORY:
+        raise MemoryError(f"kernel {name} got no memory for the rows that it sorts")
     raise InternalError(f"kernel {name} failed with status {status}")

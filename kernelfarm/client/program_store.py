@@ -3,108 +3,168 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from kernelfarm.client.captured import Captured, NotRunnableHereError
-from kernelfarm.client.farm_client import FarmClient
+from kernelfarm.client import counters
+from kernelfarm.client.caller_facts import facts_of
+from kernelfarm.client.captured import Captured
+from kernelfarm.client.compile_options import CompileOptions
+from kernelfarm.client.farm_access import FarmAccess
 from kernelfarm.client.found_program import FoundProgram
-from kernelfarm.client.loaders.contract import LoadedKernel, Loader
+from kernelfarm.client.known_epochs import KnownEpochs
+from kernelfarm.client.loaded_kernels import BlobReader, load_kernels
+from kernelfarm.client.loaders.contract import Loader
 from kernelfarm.client.loaders.of_device import DeviceSupport
 from kernelfarm.client.program import LoadedProgram
+from kernelfarm.client.program_tiers import Request, find_program
 from kernelfarm.client.variants import Variant
 from kernelfarm.digest import program_key
 from kernelfarm.ir.program_ir import Plan
+from kernelfarm.signing import Manifest
+
+
+@dataclass(slots=True)
+class Validity:
+    """Whether a program may be used for further calls; what was invalidated is not valid again."""
+
+    is_valid: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class SharedProgram:
-    """A plan with its kernels in memory, for every graph of the same canonical form."""
+    """A plan with its kernels in memory, for every graph of the same canonical form.
+
+    `tags` are the caller's own; `known` is what was heard of invalidations before it was found.
+    """
 
     plan: Plan
     kernels: tuple[tuple[Variant, ...], ...]
+    manifest: Manifest
+    tags: tuple[str, ...] = ()
+    known: KnownEpochs | None = None
+    validity: Validity = field(default_factory=Validity, compare=False)
 
     def for_graph(self, captured: Captured, loader: Loader) -> LoadedProgram:
         """The program for one captured graph."""
         return LoadedProgram(self.plan, self.kernels, captured, loader)
 
+    def is_stale(self, known: KnownEpochs) -> bool:
+        """True if it was invalidated, or may have been while nobody listened."""
+        if known.is_stale(self.manifest, self.tags):
+            return True
+        heard_all = self.known is not None and (
+            (self.known.incarnation, self.known.base) == (known.incarnation, known.base)
+        )
+        is_newer = (
+            self.manifest.incarnation == known.incarnation and self.manifest.epoch >= known.base
+        )
+        return not (heard_all or is_newer)
+
+
+Place = tuple[str, str, str, bytes]
+"""Endpoint, namespace, model and program key."""
+
 
 class ProgramStore:
-    """Programs by key; two threads that ask for one key make one request."""
+    """Programs by place; two threads that ask for one make one request."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._programs: dict[tuple[str, bytes], Future[SharedProgram]] = {}
+        self._programs: dict[Place, Future[SharedProgram]] = {}
 
     def program(
-        self, client: FarmClient, captured: Captured, support: DeviceSupport, is_deterministic: bool
+        self,
+        access: FarmAccess,
+        captured: Captured,
+        support: DeviceSupport,
+        options: CompileOptions,
+        key: bytes | None = None,
     ) -> SharedProgram:
-        """The program of a graph, from memory or from the farm.
+        """The program of a graph: from memory, from disk, or from the farm.
+
+        `key` is the program's, where the caller has it.
 
         Raises:
-            KernelfarmError: as `FarmClient.compile`; a failure is forgotten, so it may be retried.
+            KernelfarmError: as `find_program`; a failure is forgotten, so it may be retried.
         """
-        options = (("deterministic", "1"),) if is_deterministic else ()
-        key = program_key(captured.graph, support.target, options)
-        return self._once(
-            (client.settings.endpoint, key),
-            lambda: self._compile(client, captured, support, is_deterministic),
+        key = key or program_key(captured.graph, support.target, options.pairs())
+        request = Request(
+            captured.graph, key, support.target, options, facts_of(captured.graph), support.loader
         )
+        access.watch.tell(self)
+        settings = access.settings
+        place = (settings.endpoint, settings.namespace, settings.model, key)
+        found = self._once(place, lambda: _found(access, request))
+        known = access.watch.known
+        if known is not None:  # it may have been told of while the program was not here yet
+            self.obey(settings.endpoint, known)
+        return found
+
+    def obey(self, endpoint: str, known: KnownEpochs) -> None:
+        """Forgets what was invalidated; calls that run finish, the next ones do without it."""
+        with self._lock:
+            stale = [
+                (place, program)
+                for place, program in self._loaded()
+                if place[0] == endpoint and program.is_stale(known)
+            ]
+            for place, program in stale:
+                program.validity.is_valid = False
+                del self._programs[place]
+        counters.count("memory.stale", len(stale))
 
     def forget_unfinished(self) -> None:
         """For a child after a fork: the threads that would finish are not there."""
         self._lock = threading.Lock()
         self._programs = {key: made for key, made in self._programs.items() if made.done()}
 
-    def _once(self, key: tuple[str, bytes], make: Callable[[], SharedProgram]) -> SharedProgram:
+    def _loaded(self) -> list[tuple[Place, SharedProgram]]:
+        return [
+            (place, made.result())
+            for place, made in self._programs.items()
+            if made.done() and made.exception() is None
+        ]
+
+    def _once(self, place: Place, make: Callable[[], SharedProgram]) -> SharedProgram:
         with self._lock:
-            known = self._programs.get(key)
+            known = self._programs.get(place)
+            if known is not None and known.done() and _has_ended(known.result()):
+                known = None
             mine: Future[SharedProgram] | None = None
             if known is None:
-                known = mine = self._programs[key] = Future()
+                known = mine = self._programs[place] = Future()
         if mine is None:
-            return known.result()
+            found = known.result()
+            counters.count("memory.hits")
+            return found
         try:
             mine.set_result(make())
         except BaseException as error:
             with self._lock:
-                del self._programs[key]
+                del self._programs[place]
             mine.set_exception(error)
         return mine.result()
 
-    def _compile(
-        self, client: FarmClient, captured: Captured, support: DeviceSupport, is_deterministic: bool
-    ) -> SharedProgram:
-        (found,) = client.compile(
-            captured.graph, [support.target], is_deterministic=is_deterministic
-        )
-        return load_program(client, found, support.loader)
+
+def _found(access: FarmAccess, request: Request) -> SharedProgram:
+    tier = find_program(access, request)
+    return SharedProgram(
+        tier.found.plan, tier.kernels, tier.found.manifest, access.tags, tier.known
+    )
 
 
-def load_program(client: FarmClient, found: FoundProgram, loader: Loader) -> SharedProgram:
-    """The program with its binaries fetched, checked and loaded.
+def _has_ended(program: SharedProgram) -> bool:
+    return program.manifest.not_after_s < time.time()
+
+
+def load_program(reader: BlobReader, found: FoundProgram, loader: Loader) -> SharedProgram:
+    """A program that the farm answered with, its binaries fetched, checked and loaded.
 
     Raises:
         NotRunnableHereError: an artifact is a stub.
         UnavailableError: the device refuses a binary.
     """
-    artifacts = [artifact for variants in found.kernels for artifact in variants]
-    stub = next((artifact for artifact in artifacts if artifact.is_stub), None)
-    if stub is not None:
-        raise NotRunnableHereError(f"the farm has a stub for {stub.target}: {stub.stub_reason}")
-    missing = [d for a in artifacts if (d := a.binary.sha256) not in _kernels]
-    binaries = client.read_blobs(missing) if missing else {}
-    for artifact in artifacts:
-        digest = artifact.binary.sha256
-        if digest in binaries:
-            _kernels.setdefault(digest, loader.load(binaries[digest], artifact.launch))
-    kernels = tuple(
-        tuple(Variant(a.guard, _kernels[a.binary.sha256]) for a in variants)
-        for variants in found.kernels
-    )
-    return SharedProgram(found.plan, kernels)
-
-
-_kernels: dict[bytes, LoadedKernel] = {}
-"""Loaded binaries of this process by SHA-256: programs of one model share many kernels."""
+    return SharedProgram(found.plan, load_kernels(reader, found, loader), found.manifest)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -17,26 +16,27 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from kernelfarm.client.capture import capture
+from kernelfarm.client.captured import Captured
+from kernelfarm.client.compile_options import CompileOptions
 from kernelfarm.client.eager import warn_eager
-from kernelfarm.client.farm_client import FarmClient
+from kernelfarm.client.farm_access import FarmAccess
+from kernelfarm.client.live_program import BoxedFunction, LiveProgram, Runnable
 from kernelfarm.client.loaders.of_device import device_support
 from kernelfarm.client.plan_runtime import PlanRunner
 from kernelfarm.client.program_store import ProgramStore
 from kernelfarm.client.settings import ClientSettings, client_settings
-from kernelfarm.errors import CallerError, KernelfarmError, UnavailableError
-
-BoxedFunction = Callable[[list[Any]], Sequence[Any]]
+from kernelfarm.client.tracing import traced
+from kernelfarm.client.warm_start import WarmStart, autocast_is_on, without_autocast
+from kernelfarm.client.whole_attention import keep_attention_whole
+from kernelfarm.digest import program_key
+from kernelfarm.errors import CallerError, KernelfarmError
 
 _LATE_IMPORTS = ("functorch.compile", "torch._inductor.debug", "torch.export._trace")
 """What torch's Dynamo and AOT Autograd themselves import at their first graph, 0.1 s."""
-
-PAUSE_AFTER_FAILURE_S = 10.0
-"""After a farm did not answer, further graphs run eager at once for so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class BackendOptions:
     """What `torch.compile(..., options={...})` may say."""
 
     settings: ClientSettings
-    is_deterministic: bool
+    compiled: CompileOptions
 
 
 def kernelfarm(
@@ -56,15 +56,25 @@ def kernelfarm(
 ) -> Callable[..., Any]:
     """Compiles a Dynamo graph through the farm; forward and backward where gradients are needed.
 
-    `options`: `endpoint`, `timeout_s`, `strict` (bool), `deterministic` (bool). `mode`: `wait` or
-    `strict`, as the option.
+    `options`: `endpoint`, `timeout_s`, `mode` (`wait`, `swap` or `strict`), `strict` (bool: that
+    mode), `model` (`id@revision`, by which what is compiled can be invalidated), `deterministic`
+    (bool), `fallback_random` (bool: eager's own random numbers, at the price of speed). `mode`: as
+    the option; torch allows one of both.
 
     Raises:
         CallerError: an option that does not exist, or a value that it cannot have.
         KernelfarmError: (strict only) the farm could not serve a graph.
     """
-    compiler = _GraphCompiler(_backend_options(options or {}, mode))
-    return aot_autograd(fw_compiler=compiler, bw_compiler=compiler)(gm, example_inputs)
+    keep_attention_whole(gm)
+    stated = _backend_options(options or {}, mode)
+    # Connects while the graph is digested or traced.
+    disk = _access_to(stated.settings).disk
+    warm = WarmStart(gm, None if disk is None else disk.root, stated.compiled)
+    known = _known_program(warm, stated)
+    if known is not None:
+        return known
+    compiler = _GraphCompiler(stated)
+    return traced(gm, example_inputs, compiler, _GraphCompiler(stated, warm))
 
 
 def preload() -> None:
@@ -73,89 +83,115 @@ def preload() -> None:
         import_module(name)
     settings = client_settings()
     device_support(torch.device("cpu"))
-    with _lock:
-        client = _client_for(settings)
-    client.connect()
+    access = _access_to(settings)
+    access.client.connect()
 
 
 def _backend_options(options: Mapping[str, Any], mode: str | None) -> BackendOptions:
-    known = {"endpoint", "timeout_s", "strict", "deterministic"}
+    known = {"endpoint", "timeout_s", "model", "mode", "strict"}
+    known |= {"deterministic", "fallback_random"}
     unknown = sorted(set(options) - known)
     if unknown:
         raise CallerError(f"options {unknown}; expected some of {sorted(known)}")
-    stated = {key: options[key] for key in ("endpoint", "timeout_s") if key in options}
+    stated = {
+        key: options[key] for key in ("endpoint", "timeout_s", "model", "mode") if key in options
+    }
     if "strict" in options:
         stated["mode"] = "strict" if options["strict"] else "wait"
     if mode is not None:
         stated["mode"] = mode
-    return BackendOptions(client_settings(**stated), bool(options.get("deterministic", False)))
+    compiled = CompileOptions(
+        is_deterministic=bool(options.get("deterministic", False)),
+        fallback_random=bool(options.get("fallback_random", False)),
+    )
+    return BackendOptions(client_settings(**stated), compiled)
 
 
 class _GraphCompiler:
-    """What AOT Autograd calls with each graph."""
+    """What AOT Autograd calls with each graph; `warm` keeps what it made of one for inference."""
 
-    def __init__(self, options: BackendOptions) -> None:
+    def __init__(self, options: BackendOptions, warm: WarmStart | None = None) -> None:
         self._options = options
+        self._warm = warm
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedFunction:
         # AOT Autograd calls us in its fake mode; constants and buffers of ours are real.
         with unset_fake_temporarily():
             try:
-                runner = self._compile(gm)
+                program = self._compile(gm)
             except KernelfarmError as error:
                 if self._options.settings.mode == "strict":
                     raise
                 warn_eager(error, self._options.settings)
-                runner = None
-        if runner is None:
-            return make_boxed_func(gm.forward)
-        return _boxed(runner)
+                program = None
+        return make_boxed_func(gm.forward) if program is None else program.boxed()
 
-    def _compile(self, gm: fx.GraphModule) -> PlanRunner | None:
+    def _compile(self, gm: fx.GraphModule) -> LiveProgram | None:
         captured = capture(gm)
         if captured.is_trivial:
             return None
-        support = device_support(captured.device)
-        client = self._client()
-        try:
-            shared = _store.program(client, captured, support, self._options.is_deterministic)
-        except UnavailableError:
-            _failures[client.settings.endpoint] = time.monotonic()
-            raise
-        return PlanRunner(shared.for_graph(captured, support.loader))
-
-    def _client(self) -> FarmClient:
-        settings = self._options.settings
-        failed = _failures.get(settings.endpoint)
-        is_recent = failed is not None and time.monotonic() - failed < PAUSE_AFTER_FAILURE_S
-        if is_recent and settings.mode != "strict":
-            raise UnavailableError(f"the farm at {settings.endpoint} did not answer just now")
-        with _lock:
-            return _client_for(settings)
+        target = device_support(captured.device).target
+        key = program_key(captured.graph, target, self._options.compiled.pairs())
+        if self._warm is not None:
+            self._warm.keep(gm, captured, key)
+        find = _finder(captured, key, self._options)
+        return _started(make_boxed_func(gm.forward), find, self._options.settings)
 
 
-def _boxed(runner: PlanRunner) -> BoxedFunction:
-    def run(args: list[Any]) -> Sequence[Any]:
-        results = runner(args)
-        args.clear()  # the caller hands its references over, so that inputs can be freed
-        return results
+def _known_program(warm: WarmStart, options: BackendOptions) -> Callable[..., Any] | None:
+    """What Dynamo calls, if its graph was traced before; else, or if that fails, it is traced."""
+    known = warm.entry()
+    if known is None:
+        return None
+    entry, captured = known
+    find = _finder(captured, entry.key, options)
 
-    run._boxed_call = True  # type: ignore[attr-defined] # AOT Autograd's mark of this convention
-    return run
+    def find_outside_autocast() -> Runnable:
+        found = find()
+        return Runnable(without_autocast(found.run), found.validity)
+
+    found_by = find_outside_autocast if autocast_is_on() else find
+    try:
+        program = _started(warm.eager(), found_by, options.settings)
+    except KernelfarmError:
+        return None
+    return warm.callable_for(entry, program.boxed())
+
+
+def _finder(captured: Captured, key: bytes, options: BackendOptions) -> Callable[[], Runnable]:
+    support = device_support(captured.device)
+
+    def find() -> Runnable:
+        access = _access_to(options.settings)
+        shared = _store.program(access, captured, support, options.compiled, key)
+        return Runnable(PlanRunner(shared.for_graph(captured, support.loader)), shared.validity)
+
+    return find
+
+
+def _started(
+    eager: BoxedFunction, find: Callable[[], Runnable], settings: ClientSettings
+) -> LiveProgram:
+    program = LiveProgram(eager, find, settings)
+    if settings.mode == "swap":
+        program.ask_in_background()
+    else:
+        program.fetch()
+    return program
 
 
 _lock = threading.Lock()
-_clients: dict[tuple[int, ClientSettings], FarmClient] = {}
-_failures: dict[str, float] = {}
+_accesses: dict[tuple[int, ClientSettings], FarmAccess] = {}
 _store = ProgramStore()
 
 
-def _client_for(settings: ClientSettings) -> FarmClient:
-    key = (os.getpid(), settings)  # a channel does not survive a fork
-    client = _clients.get(key)
-    if client is None:
-        client = _clients[key] = FarmClient(settings)
-    return client
+def _access_to(settings: ClientSettings) -> FarmAccess:
+    key = (os.getpid(), settings)  # channels and threads do not survive a fork
+    with _lock:
+        access = _accesses.get(key)
+        if access is None:
+            access = _accesses[key] = FarmAccess(settings)
+        return access
 
 
 def _forget_what_the_parent_waits_for() -> None:

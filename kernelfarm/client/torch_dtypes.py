@@ -20,6 +20,15 @@ _FROM_TORCH = {
     torch.int8: DType.I8,
     torch.uint8: DType.U8,
     torch.bool: DType.BOOL,
+    torch.complex32: DType.C32,
+    torch.complex64: DType.C64,
+    torch.complex128: DType.C128,
+    torch.uint16: DType.U16,
+    torch.uint32: DType.U32,
+    torch.uint64: DType.U64,
+    torch.float8_e4m3fnuz: DType.F8E4M3FNUZ,
+    torch.float8_e5m2fnuz: DType.F8E5M2FNUZ,
+    torch.float8_e8m0fnu: DType.F8E8M0FNU,
 }
 _TO_TORCH = {ours: theirs for theirs, ours in _FROM_TORCH.items()}
 
@@ -28,7 +37,7 @@ def dtype_from_torch(dtype: torch.dtype) -> DType:
     """Our name of a torch dtype.
 
     Raises:
-        UnsupportedDTypeError: complex, quantized and other types that no kernel computes in.
+        UnsupportedDTypeError: quantized and other types that have no name on the wire.
     """
     found = _FROM_TORCH.get(dtype)
     if found is None:

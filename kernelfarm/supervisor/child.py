@@ -46,9 +46,11 @@ class ChildSpec:
 
 
 class Child:
-    """A process that is kept alive until `stop`."""
+    """A process that is kept alive until `stop`; without a log of its own it writes to ours."""
 
-    def __init__(self, spec: ChildSpec, log_path: Path, on_change: Callable[[str], None]) -> None:
+    def __init__(
+        self, spec: ChildSpec, log_path: Path | None, on_change: Callable[[str], None]
+    ) -> None:
         self.spec = spec
         self.log_path = log_path
         self.restarts = 0
@@ -66,11 +68,12 @@ class Child:
     async def start(self) -> None:
         """Starts the process in a session of its own: Ctrl-C reaches it through us only."""
         parent = str(os.getpid())
-        with self.log_path.open("ab") as log:
+        with contextlib.ExitStack() as files:
+            log = None if self.log_path is None else files.enter_context(self.log_path.open("ab"))
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-IS", str(_BOUND_EXEC), parent, *self.spec.argv),
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
+                stdout=sys.stderr if log is None else log,
                 stderr=log,
                 env=child_environment(self.spec.environment),
                 start_new_session=True,
@@ -147,7 +150,10 @@ class Child:
 
     def _obituary(self) -> str:
         code = None if self._process is None else self._process.returncode
-        head = f"{self.spec.name} did not start ({_how(code)}); the end of {self.log_path}:"
+        head = f"{self.spec.name} did not start ({_how(code)})"
+        if self.log_path is None:
+            return f"{head}; its lines above tell why"
+        head = f"{head}; the end of {self.log_path}:"
         return "\n".join([head, *(f"  {line}" for line in last_lines(self.log_path))])
 
 

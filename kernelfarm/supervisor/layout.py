@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kernelfarm.cache.embedded import Role, find_server, server_command
 from kernelfarm.service.probes import is_serving, reported_vendors
+from kernelfarm.signing.key_files import KERNEL_KEY, PROGRAM_KEY, PUBLIC_KEYS
 from kernelfarm.supervisor.child import ChildSpec
 from kernelfarm.supervisor.supervisor import FarmLayout
 
@@ -26,7 +27,8 @@ _MAX_MEMORY_BYTES = {Role.BROKER: 0, Role.CACHE: 1 << 30}
 class FarmPlan:
     """What farm is wanted; a URL that is None means a server of our own.
 
-    `jobs_each` is how many kernels a worker of an accelerator's queue compiles at once.
+    `jobs_each` is how many kernels a worker of an accelerator's queue compiles at once. A farm that
+    is signed has its keys in `keys_dir`.
     """
 
     endpoint: str
@@ -37,6 +39,10 @@ class FarmPlan:
     jobs_each: int
     broker_url: str | None
     cache_url: str | None
+    is_signed: bool = True
+    tenants_file: Path | None = None
+    is_public_encrypted: bool = False
+    frontends: int = 1
 
     @property
     def optimizer_address(self) -> str:
@@ -47,6 +53,11 @@ class FarmPlan:
     def codegen_address(self) -> str:
         """Where the code generators' edge listens."""
         return f"unix:{self.run_dir}/codegen.sock"
+
+    @property
+    def keys_dir(self) -> Path:
+        """Where the farm's keys lie; `public.json` there is for clients to pin."""
+        return self.data_dir / "keys"
 
     def socket(self, role: Role) -> Path:
         """The socket of one of our own servers."""
@@ -61,7 +72,7 @@ def farm_layout(plan: FarmPlan) -> FarmLayout:
         endpoint=plan.endpoint,
         data_dir=plan.data_dir,
         stages=(
-            (service("frontend", "frontend_svc", plan.endpoint),),
+            tuple(_frontends(plan, environment)),
             (service("codegen", "codegen_svc", plan.codegen_address),),
             (service("optimizer", "optimizer_svc", plan.optimizer_address),),
             tuple(_workers(plan, environment)),
@@ -80,6 +91,23 @@ def _environment(plan: FarmPlan) -> tuple[tuple[str, str], ...]:
         ("KERNELFARM_CODEGEN_ADDRESS", plan.codegen_address),
         ("KERNELFARM_BROKER_URL", plan.broker_url or f"unix://{plan.socket(Role.BROKER)}"),
         ("KERNELFARM_CACHE_URL", plan.cache_url or f"unix://{plan.socket(Role.CACHE)}"),
+        *(_keys(plan) if plan.is_signed else ()),
+        *_tenants(plan),
+    )
+
+
+def _tenants(plan: FarmPlan) -> tuple[tuple[str, str], ...]:
+    """Who may call; the frontend alone reads it."""
+    path = plan.tenants_file
+    return (("KERNELFARM_TENANTS_FILE", str(path.resolve())),) if path else ()
+
+
+def _keys(plan: FarmPlan) -> tuple[tuple[str, str], ...]:
+    """Whom the rooms believe, and what they sign with: the farm's own keys."""
+    return (
+        ("KERNELFARM_PROGRAM_KEY_FILE", str(plan.keys_dir / PROGRAM_KEY)),
+        ("KERNELFARM_KERNEL_KEY_FILE", str(plan.keys_dir / KERNEL_KEY)),
+        ("KERNELFARM_TRUSTED_KEYS_FILE", str(plan.keys_dir / PUBLIC_KEYS)),
     )
 
 
@@ -93,6 +121,17 @@ def _service(
         probe=partial(is_serving, address),
         drain_s=_SERVICE_DRAIN_S,
     )
+
+
+def _frontends(plan: FarmPlan, environment: tuple[tuple[str, str], ...]) -> Iterator[ChildSpec]:
+    """The public service; of several, or behind TLS, each has a socket that tells its health."""
+    if plan.frontends == 1 and not plan.is_public_encrypted:
+        yield _service("frontend", "frontend_svc", plan.endpoint, environment)
+        return
+    for number in range(plan.frontends):
+        own = f"unix:{plan.run_dir}/frontend-{number}.sock"
+        added = (*environment, ("KERNELFARM_FRONTEND_OWN_LISTEN", own))
+        yield _service(f"frontend-{number}", "frontend_svc", own, added)
 
 
 def _workers(plan: FarmPlan, environment: tuple[tuple[str, str], ...]) -> Iterator[ChildSpec]:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from kernelfarm.errors import CallerError
 from kernelfarm.service.probes import reported_vendors
+from kernelfarm.service.tenants_file import read_tenants
+from kernelfarm.signing.key_files import PUBLIC_KEYS, make_keys
 from kernelfarm.supervisor.follow import follow_logs
 from kernelfarm.supervisor.layout import FarmPlan, farm_layout
 from kernelfarm.supervisor.ports import bound_address
@@ -35,6 +37,8 @@ class FarmOptions:
     cpu_workers: int
     data_dir: Path | None
     follow: bool
+    frontends: int = 1
+    tenants_file: Path | None = None
 
 
 def run_farm(options: FarmOptions) -> None:
@@ -46,6 +50,8 @@ def run_farm(options: FarmOptions) -> None:
     """
     _check_vendors(options.vendors)
     settings = SupervisorSettings()
+    if tenants_file := options.tenants_file or settings.tenants_file:
+        read_tenants(tenants_file)  # now: a frontend that refuses it tells its log alone
     data_dir = (options.data_dir or settings.data_dir).expanduser().resolve()
     with sole_owner(data_dir), _private_dir() as run_dir:
         plan = FarmPlan(
@@ -54,17 +60,26 @@ def run_farm(options: FarmOptions) -> None:
             run_dir=run_dir,
             vendors=options.vendors,
             cpu_workers=options.cpu_workers or default_cpu_workers(),
+            frontends=options.frontends,
             jobs_each=default_jobs_each(),
             broker_url=settings.broker_url,
             cache_url=settings.cache_url,
+            is_signed=settings.signing == "required",
+            tenants_file=options.tenants_file or settings.tenants_file,
+            is_public_encrypted=settings.tls_cert_file is not None,
         )
+        if plan.is_signed:
+            make_keys(plan.keys_dir)
+            _tell(f"public keys, for clients to pin: {plan.keys_dir / PUBLIC_KEYS}")
+        else:
+            _tell("this farm signs nothing (KERNELFARM_SIGNING=off): clients must take it on trust")
         asyncio.run(_serve(plan, settings.start_timeout_s, is_followed=options.follow))
 
 
 async def _serve(plan: FarmPlan, start_timeout_s: float, *, is_followed: bool) -> None:
     supervisor = Supervisor(farm_layout(plan), _tell)
     _tell(f"starting {len(supervisor.children)} processes; logs in {plan.data_dir}/logs")
-    logs = [(child.spec.name, child.log_path) for child in supervisor.children]
+    logs = [(child.spec.name, child.log_path) for child in supervisor.children if child.log_path]
     follower = asyncio.create_task(follow_logs(logs, sys.stderr)) if is_followed else None
     try:
         await supervisor.run(partial(_announce, plan), start_timeout_s)

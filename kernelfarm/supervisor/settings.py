@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -24,6 +25,12 @@ class SupervisorSettings(BaseSettings):
     broker_url: str | None = None
     cache_url: str | None = None
     start_timeout_s: float = 60.0
+    tenants_file: Path | None = None
+    """Who may call; None: whoever connects."""
+    tls_cert_file: Path | None = None
+    """The public certificate, which the frontend reads too."""
+    signing: Literal["required", "off"] = "required"
+    """`required` makes the farm's own keys; `off` states that it signs nothing."""
 
 
 def child_environment(added: tuple[tuple[str, str], ...]) -> dict[str, str]:

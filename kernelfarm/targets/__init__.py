@@ -21,6 +21,19 @@ ENTRY_POINT_GROUP = "kernelfarm.targets"
 
 
 @dataclass(frozen=True, slots=True)
+class TwoPassLimits:
+    """The longest rows that two passes reduce better than one; None: two passes always do.
+
+    `rows` lie along the reduction in memory, `columns` across it. `varying`: rows of varying length
+    without a limit are reduced in one pass, too.
+    """
+
+    rows: int | None = None
+    columns: int | None = None
+    varying: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TargetFacts:
     """Facts about one chip.
 
@@ -39,7 +52,17 @@ class TargetFacts:
     vector_bytes: int
     vector_cores: int
     local_buffer_bytes: int
+    two_pass_limits: tuple[tuple[str, TwoPassLimits], ...]
     extras: tuple[tuple[str, str], ...]
+
+    @property
+    def sorts_any_row(self) -> bool:
+        """True where a row that is sorted need not fit a block: a thread has memory of its own."""
+        return not (self.warp_size or self.local_buffer_bytes)
+
+    def two_passes(self, op: str) -> TwoPassLimits:
+        """Where a guided reduction of the loop IR is better done in two passes."""
+        return dict(self.two_pass_limits).get(op, TwoPassLimits())
 
     def extra(self, key: str) -> str:
         """A vendor-specific fact by name.
@@ -96,5 +119,9 @@ def _parse(data: dict[str, Any]) -> TargetFacts:
         vector_bytes=data.get("vector_bytes", 0),
         vector_cores=data.get("vector_cores", 0),
         local_buffer_bytes=data.get("local_buffer_bytes", 0),
+        two_pass_limits=tuple(
+            (op, TwoPassLimits(**limits))
+            for op, limits in sorted(data.get("max_two_pass_elems", {}).items())
+        ),
         extras=tuple(sorted((key, str(value)) for key, value in data.get("extras", {}).items())),
     )

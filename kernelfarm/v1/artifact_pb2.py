@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from kernelfarm.v1 import graph_pb2 as kernelfarm_dot_v1_dot_graph__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ckernelfarm/v1/artifact.proto\x12\rkernelfarm.v1\x1a\x19kernelfarm/v1/graph.proto\"*\n\x04\x42lob\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\"I\n\x05Stage\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x04\x62lob\x18\x02 \x01(\x0b\x32\x13.kernelfarm.v1.Blob\x12\x0f\n\x07is_text\x18\x03 \x01(\x08\"\x8e\x01\n\tGuardAtom\x12\x10\n\x06symbol\x18\x01 \x01(\tH\x00\x12\x17\n\rparam_address\x18\x02 \x01(\rH\x00\x12\x16\n\x0cparam_extent\x18\x03 \x01(\rH\x00\x12\"\n\x02op\x18\x04 \x01(\x0e\x32\x16.kernelfarm.v1.GuardOp\x12\x0f\n\x07operand\x18\x05 \x01(\x03\x42\t\n\x07subject\"0\n\x05Guard\x12\'\n\x05\x61toms\x18\x01 \x03(\x0b\x32\x18.kernelfarm.v1.GuardAtom\"\xda\x02\n\x0bLaunchFacts\x12\x0e\n\x06symbol\x18\x01 \x01(\t\x12!\n\x04grid\x18\x02 \x03(\x0b\x32\x13.kernelfarm.v1.Expr\x12\x11\n\tnum_warps\x18\x03 \x01(\r\x12\x11\n\twarp_size\x18\x04 \x01(\r\x12\x14\n\x0cshared_bytes\x18\x05 \x01(\r\x12\x11\n\tregisters\x18\x06 \x01(\r\x12\x0e\n\x06spills\x18\x07 \x01(\r\x12\x14\n\x0cxblock_elems\x18\x08 \x01(\r\x12\x14\n\x0crblock_elems\x18\t \x01(\r\x12\x13\n\x0blocal_bytes\x18\n \x01(\x04\x12\x11\n\targuments\x18\x0b \x03(\t\x12\x36\n\x06\x65xtras\x18\x0c \x03(\x0b\x32&.kernelfarm.v1.LaunchFacts.ExtrasEntry\x1a-\n\x0b\x45xtrasEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x8d\x02\n\x08\x41rtifact\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x14\n\x0c\x62inary_stage\x18\x03 \x01(\t\x12$\n\x06stages\x18\x04 \x03(\x0b\x32\x14.kernelfarm.v1.Stage\x12*\n\x06launch\x18\x05 \x01(\x0b\x32\x1a.kernelfarm.v1.LaunchFacts\x12#\n\x05guard\x18\x06 \x01(\x0b\x32\x14.kernelfarm.v1.Guard\x12\x0f\n\x07is_stub\x18\x07 \x01(\x08\x12\x13\n\x0bstub_reason\x18\x08 \x01(\t\x12\x11\n\ttoolchain\x18\t \x01(\t\x12\x0f\n\x07\x63ost_ms\x18\n \x01(\x01\x12\r\n\x05notes\x18\x0b \x03(\t*\xa1\x01\n\x07GuardOp\x12\x18\n\x14GUARD_OP_UNSPECIFIED\x10\x00\x12\x0f\n\x0bGUARD_OP_EQ\x10\x01\x12\x0f\n\x0bGUARD_OP_NE\x10\x02\x12\x0f\n\x0bGUARD_OP_LT\x10\x03\x12\x0f\n\x0bGUARD_OP_LE\x10\x04\x12\x0f\n\x0bGUARD_OP_GT\x10\x05\x12\x0f\n\x0bGUARD_OP_GE\x10\x06\x12\x16\n\x12GUARD_OP_DIVISIBLE\x10\x07\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ckernelfarm/v1/artifact.proto\x12\rkernelfarm.v1\x1a\x19kernelfarm/v1/graph.proto\"*\n\x04\x42lob\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\"I\n\x05Stage\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x04\x62lob\x18\x02 \x01(\x0b\x32\x13.kernelfarm.v1.Blob\x12\x0f\n\x07is_text\x18\x03 \x01(\x08\"\xc7\x02\n\tGuardAtom\x12\x10\n\x06symbol\x18\x01 \x01(\tH\x00\x12\x17\n\rparam_address\x18\x02 \x01(\rH\x00\x12\x16\n\x0cparam_extent\x18\x03 \x01(\rH\x00\x12.\n\ninput_size\x18\x06 \x01(\x0b\x32\x18.kernelfarm.v1.InputAxisH\x00\x12\x30\n\x0cinput_stride\x18\x07 \x01(\x0b\x32\x18.kernelfarm.v1.InputAxisH\x00\x12\x19\n\x0finput_alignment\x18\x08 \x01(\rH\x00\x12\x15\n\x0binput_dtype\x18\t \x01(\rH\x00\x12\x15\n\x0b\x65nvironment\x18\n \x01(\tH\x00\x12\"\n\x02op\x18\x04 \x01(\x0e\x32\x16.kernelfarm.v1.GuardOp\x12\x0f\n\x07operand\x18\x05 \x01(\x03\x12\x0c\n\x04text\x18\x0b \x01(\tB\t\n\x07subject\"(\n\tInputAxis\x12\r\n\x05input\x18\x01 \x01(\r\x12\x0c\n\x04\x61xis\x18\x02 \x01(\r\"0\n\x05Guard\x12\'\n\x05\x61toms\x18\x01 \x03(\x0b\x32\x18.kernelfarm.v1.GuardAtom\"\xda\x02\n\x0bLaunchFacts\x12\x0e\n\x06symbol\x18\x01 \x01(\t\x12!\n\x04grid\x18\x02 \x03(\x0b\x32\x13.kernelfarm.v1.Expr\x12\x11\n\tnum_warps\x18\x03 \x01(\r\x12\x11\n\twarp_size\x18\x04 \x01(\r\x12\x14\n\x0cshared_bytes\x18\x05 \x01(\r\x12\x11\n\tregisters\x18\x06 \x01(\r\x12\x0e\n\x06spills\x18\x07 \x01(\r\x12\x14\n\x0cxblock_elems\x18\x08 \x01(\r\x12\x14\n\x0crblock_elems\x18\t \x01(\r\x12\x13\n\x0blocal_bytes\x18\n \x01(\x04\x12\x11\n\targuments\x18\x0b \x03(\t\x12\x36\n\x06\x65xtras\x18\x0c \x03(\x0b\x32&.kernelfarm.v1.LaunchFacts.ExtrasEntry\x1a-\n\x0b\x45xtrasEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x8d\x02\n\x08\x41rtifact\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x14\n\x0c\x62inary_stage\x18\x03 \x01(\t\x12$\n\x06stages\x18\x04 \x03(\x0b\x32\x14.kernelfarm.v1.Stage\x12*\n\x06launch\x18\x05 \x01(\x0b\x32\x1a.kernelfarm.v1.LaunchFacts\x12#\n\x05guard\x18\x06 \x01(\x0b\x32\x14.kernelfarm.v1.Guard\x12\x0f\n\x07is_stub\x18\x07 \x01(\x08\x12\x13\n\x0bstub_reason\x18\x08 \x01(\t\x12\x11\n\ttoolchain\x18\t \x01(\t\x12\x0f\n\x07\x63ost_ms\x18\n \x01(\x01\x12\r\n\x05notes\x18\x0b \x03(\t*\xa1\x01\n\x07GuardOp\x12\x18\n\x14GUARD_OP_UNSPECIFIED\x10\x00\x12\x0f\n\x0bGUARD_OP_EQ\x10\x01\x12\x0f\n\x0bGUARD_OP_NE\x10\x02\x12\x0f\n\x0bGUARD_OP_LT\x10\x03\x12\x0f\n\x0bGUARD_OP_LE\x10\x04\x12\x0f\n\x0bGUARD_OP_GT\x10\x05\x12\x0f\n\x0bGUARD_OP_GE\x10\x06\x12\x16\n\x12GUARD_OP_DIVISIBLE\x10\x07\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,20 +34,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LAUNCHFACTS_EXTRASENTRY']._loaded_options = None
   _globals['_LAUNCHFACTS_EXTRASENTRY']._serialized_options = b'8\001'
-  _globals['_GUARDOP']._serialized_start=1010
-  _globals['_GUARDOP']._serialized_end=1171
+  _globals['_GUARDOP']._serialized_start=1237
+  _globals['_GUARDOP']._serialized_end=1398
   _globals['_BLOB']._serialized_start=74
   _globals['_BLOB']._serialized_end=116
   _globals['_STAGE']._serialized_start=118
   _globals['_STAGE']._serialized_end=191
   _globals['_GUARDATOM']._serialized_start=194
-  _globals['_GUARDATOM']._serialized_end=336
-  _globals['_GUARD']._serialized_start=338
-  _globals['_GUARD']._serialized_end=386
-  _globals['_LAUNCHFACTS']._serialized_start=389
-  _globals['_LAUNCHFACTS']._serialized_end=735
-  _globals['_LAUNCHFACTS_EXTRASENTRY']._serialized_start=690
-  _globals['_LAUNCHFACTS_EXTRASENTRY']._serialized_end=735
-  _globals['_ARTIFACT']._serialized_start=738
-  _globals['_ARTIFACT']._serialized_end=1007
+  _globals['_GUARDATOM']._serialized_end=521
+  _globals['_INPUTAXIS']._serialized_start=523
+  _globals['_INPUTAXIS']._serialized_end=563
+  _globals['_GUARD']._serialized_start=565
+  _globals['_GUARD']._serialized_end=613
+  _globals['_LAUNCHFACTS']._serialized_start=616
+  _globals['_LAUNCHFACTS']._serialized_end=962
+  _globals['_LAUNCHFACTS_EXTRASENTRY']._serialized_start=917
+  _globals['_LAUNCHFACTS_EXTRASENTRY']._serialized_end=962
+  _globals['_ARTIFACT']._serialized_start=965
+  _globals['_ARTIFACT']._serialized_end=1234
 # @@protoc_insertion_point(module_scope)

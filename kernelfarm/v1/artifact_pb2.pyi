@@ -131,36 +131,94 @@ class GuardAtom(_message.Message):
     SYMBOL_FIELD_NUMBER: _builtins.int
     PARAM_ADDRESS_FIELD_NUMBER: _builtins.int
     PARAM_EXTENT_FIELD_NUMBER: _builtins.int
+    INPUT_SIZE_FIELD_NUMBER: _builtins.int
+    INPUT_STRIDE_FIELD_NUMBER: _builtins.int
+    INPUT_ALIGNMENT_FIELD_NUMBER: _builtins.int
+    INPUT_DTYPE_FIELD_NUMBER: _builtins.int
+    ENVIRONMENT_FIELD_NUMBER: _builtins.int
     OP_FIELD_NUMBER: _builtins.int
     OPERAND_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
     symbol: _builtins.str
     """A size symbol."""
     param_address: _builtins.int
     """The address of buffer parameter number N, bytes."""
     param_extent: _builtins.int
     """Elements spanned by buffer parameter number N."""
+    input_alignment: _builtins.int
+    """Largest power of two up to 4096 that divides the address of graph input number N, bytes."""
+    input_dtype: _builtins.int
+    """Element type of graph input number N; compared with `text`, EQ and NE only."""
+    environment: _builtins.str
+    """A fact of the caller's environment by name (`driver`, `torch`); compared with `text`: EQ and
+    NE as words, the others as versions (dotted numbers); DIVISIBLE is invalid.
+    """
     op: Global___GuardOp.ValueType
     """The comparison."""
     operand: _builtins.int
     """The number that it is compared with."""
+    text: _builtins.str
+    """The text that a dtype or an environment fact is compared with; empty for other subjects."""
+    @_builtins.property
+    def input_size(self) -> Global___InputAxis:
+        """Extent of a graph input along an axis, elements. This and what follows stand in guards of
+        cache entries only: a launch knows parameters.
+        """
+
+    @_builtins.property
+    def input_stride(self) -> Global___InputAxis:
+        """Stride of a graph input along an axis, elements."""
+
     def __init__(
         self,
         *,
         symbol: _builtins.str = ...,
         param_address: _builtins.int = ...,
         param_extent: _builtins.int = ...,
+        input_size: Global___InputAxis | None = ...,
+        input_stride: Global___InputAxis | None = ...,
+        input_alignment: _builtins.int = ...,
+        input_dtype: _builtins.int = ...,
+        environment: _builtins.str = ...,
         op: Global___GuardOp.ValueType = ...,
         operand: _builtins.int = ...,
+        text: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["param_address", b"param_address", "param_extent", b"param_extent", "subject", b"subject", "symbol", b"symbol"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "input_alignment", b"input_alignment", "input_dtype", b"input_dtype", "input_size", b"input_size", "input_stride", b"input_stride", "param_address", b"param_address", "param_extent", b"param_extent", "subject", b"subject", "symbol", b"symbol"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["op", b"op", "operand", b"operand", "param_address", b"param_address", "param_extent", b"param_extent", "subject", b"subject", "symbol", b"symbol"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "input_alignment", b"input_alignment", "input_dtype", b"input_dtype", "input_size", b"input_size", "input_stride", b"input_stride", "op", b"op", "operand", b"operand", "param_address", b"param_address", "param_extent", b"param_extent", "subject", b"subject", "symbol", b"symbol", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_subject: _TypeAlias = _typing.Literal["symbol", "param_address", "param_extent"]  # noqa: Y015
+    _WhichOneofReturnType_subject: _TypeAlias = _typing.Literal["symbol", "param_address", "param_extent", "input_size", "input_stride", "input_alignment", "input_dtype", "environment"]  # noqa: Y015
     _WhichOneofArgType_subject: _TypeAlias = _typing.Literal["subject", b"subject"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_subject) -> _WhichOneofReturnType_subject | None: ...
 
 Global___GuardAtom: _TypeAlias = GuardAtom  # noqa: Y015
+
+@_typing.final
+class InputAxis(_message.Message):
+    """An axis of a graph input."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INPUT_FIELD_NUMBER: _builtins.int
+    AXIS_FIELD_NUMBER: _builtins.int
+    input: _builtins.int
+    """Position of the input."""
+    axis: _builtins.int
+    """The axis, from 0."""
+    def __init__(
+        self,
+        *,
+        input: _builtins.int = ...,
+        axis: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["axis", b"axis", "input", b"input"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InputAxis: _TypeAlias = InputAxis  # noqa: Y015
 
 @_typing.final
 class Guard(_message.Message):

@@ -11,6 +11,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from kernelfarm.v1 import artifact_pb2 as _artifact_pb2
 from kernelfarm.v1 import graph_pb2 as _graph_pb2
+from kernelfarm.v1 import manifest_pb2 as _manifest_pb2
 from kernelfarm.v1 import plan_pb2 as _plan_pb2
 import builtins as _builtins
 import sys
@@ -75,6 +76,30 @@ CACHE_OUTCOME_MERGED: CacheOutcome.ValueType  # 3
 """Another request was compiling it; this one waited."""
 Global___CacheOutcome: _TypeAlias = CacheOutcome  # noqa: Y015
 
+class _CacheTier:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CacheTierEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CacheTier.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CACHE_TIER_UNSPECIFIED: _CacheTier.ValueType  # 0
+    """It was no hit."""
+    CACHE_TIER_GATEWAY: _CacheTier.ValueType  # 1
+    """The memory of the gateway that answered."""
+    CACHE_TIER_STORE: _CacheTier.ValueType  # 2
+    """The store that all gateways share."""
+
+class CacheTier(_CacheTier, metaclass=_CacheTierEnumTypeWrapper):
+    """A tier of the cache within the farm."""
+
+CACHE_TIER_UNSPECIFIED: CacheTier.ValueType  # 0
+"""It was no hit."""
+CACHE_TIER_GATEWAY: CacheTier.ValueType  # 1
+"""The memory of the gateway that answered."""
+CACHE_TIER_STORE: CacheTier.ValueType  # 2
+"""The store that all gateways share."""
+Global___CacheTier: _TypeAlias = CacheTier  # noqa: Y015
+
 @_typing.final
 class CompileRequest(_message.Message):
     """A request to compile."""
@@ -86,10 +111,19 @@ class CompileRequest(_message.Message):
     TARGETS_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    FACTS_FIELD_NUMBER: _builtins.int
+    WANTS_SIGNED_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Chosen by the client, appears in every log line; empty lets the farm choose."""
     priority: Global___Priority.ValueType
     """How urgent it is."""
+    model: _builtins.str
+    """The model that the graph belongs to, as `id@revision`, so that it can be invalidated by name;
+    no part of the key; empty is allowed.
+    """
+    wants_signed: _builtins.bool
+    """True: results come as `ProgramResult.signed` alone, for clients that check signatures."""
     @_builtins.property
     def graph(self) -> _graph_pb2.Graph:
         """The captured graph, dialect `aten`."""
@@ -102,6 +136,10 @@ class CompileRequest(_message.Message):
     def options(self) -> Global___CompileOptions:
         """Options that change the code; part of the key."""
 
+    @_builtins.property
+    def facts(self) -> _manifest_pb2.CallerFacts:
+        """What the caller knows, for the choice among variants; absent: the general variant."""
+
     def __init__(
         self,
         *,
@@ -110,10 +148,13 @@ class CompileRequest(_message.Message):
         targets: _abc.Iterable[_builtins.str] | None = ...,
         priority: Global___Priority.ValueType = ...,
         options: Global___CompileOptions | None = ...,
+        model: _builtins.str = ...,
+        facts: _manifest_pb2.CallerFacts | None = ...,
+        wants_signed: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "options", b"options"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["facts", b"facts", "graph", b"graph", "options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "options", b"options", "priority", b"priority", "request_id", b"request_id", "targets", b"targets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["facts", b"facts", "graph", b"graph", "model", b"model", "options", b"options", "priority", b"priority", "request_id", b"request_id", "targets", b"targets", "wants_signed", b"wants_signed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -126,16 +167,20 @@ class CompileOptions(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DETERMINISTIC_FIELD_NUMBER: _builtins.int
+    FALLBACK_RANDOM_FIELD_NUMBER: _builtins.int
     deterministic: _builtins.bool
     """Results do not depend on scheduling."""
+    fallback_random: _builtins.bool
+    """Random operators are the framework's: their numbers are those of its eager execution."""
     def __init__(
         self,
         *,
         deterministic: _builtins.bool = ...,
+        fallback_random: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deterministic", b"deterministic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deterministic", b"deterministic", "fallback_random", b"fallback_random"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -230,6 +275,8 @@ class ProgramResult(_message.Message):
     STAGES_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
     CODEGEN_JOBS_FIELD_NUMBER: _builtins.int
+    SIGNED_FIELD_NUMBER: _builtins.int
+    TIER_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     """Program key: SHA-256 over canonical graph, target and options, 32 bytes."""
     target: _builtins.str
@@ -238,6 +285,8 @@ class ProgramResult(_message.Message):
     """Where it came from."""
     codegen_jobs: _builtins.int
     """Kernel jobs that this request caused; 0 on a hit."""
+    tier: Global___CacheTier.ValueType
+    """Which tier of the cache a hit came from."""
     @_builtins.property
     def plan(self) -> _plan_pb2.Plan:
         """How to run it."""
@@ -252,6 +301,12 @@ class ProgramResult(_message.Message):
     def stages(self) -> _containers.RepeatedCompositeFieldContainer[_artifact_pb2.Stage]:
         """Program stages as text: `aten`, `prims`, `loops`, `plan`, `report`."""
 
+    @_builtins.property
+    def signed(self) -> _manifest_pb2.SignedVariant:
+        """Where a request wants it: the content (a serialized ProgramResult with `key`, `target`, `plan`,
+        `artifacts` and `stages`) with its manifest. Those fields are then empty here.
+        """
+
     def __init__(
         self,
         *,
@@ -262,10 +317,12 @@ class ProgramResult(_message.Message):
         stages: _abc.Iterable[_artifact_pb2.Stage] | None = ...,
         outcome: Global___CacheOutcome.ValueType = ...,
         codegen_jobs: _builtins.int = ...,
+        signed: _manifest_pb2.SignedVariant | None = ...,
+        tier: Global___CacheTier.ValueType = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan", "signed", b"signed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifacts", b"artifacts", "codegen_jobs", b"codegen_jobs", "key", b"key", "outcome", b"outcome", "plan", b"plan", "stages", b"stages", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifacts", b"artifacts", "codegen_jobs", b"codegen_jobs", "key", b"key", "outcome", b"outcome", "plan", b"plan", "signed", b"signed", "stages", b"stages", "target", b"target", "tier", b"tier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -278,16 +335,30 @@ class LookupRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    FACTS_FIELD_NUMBER: _builtins.int
+    WANTS_SIGNED_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     """Program key, 32 bytes."""
+    model: _builtins.str
+    """See CompileRequest."""
+    wants_signed: _builtins.bool
+    """See CompileRequest."""
+    @_builtins.property
+    def facts(self) -> _manifest_pb2.CallerFacts:
+        """See CompileRequest."""
+
     def __init__(
         self,
         *,
         key: _builtins.bytes = ...,
+        model: _builtins.str = ...,
+        facts: _manifest_pb2.CallerFacts | None = ...,
+        wants_signed: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["facts", b"facts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["facts", b"facts", "key", b"key", "model", b"model", "wants_signed", b"wants_signed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -403,6 +474,12 @@ class GetCapabilitiesResponse(_message.Message):
     TARGETS_FIELD_NUMBER: _builtins.int
     MAX_REQUEST_BYTES_FIELD_NUMBER: _builtins.int
     FARM_VERSION_FIELD_NUMBER: _builtins.int
+    IS_SIGNED_FIELD_NUMBER: _builtins.int
+    PUBLIC_KEYS_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    SHARED_NAMESPACE_FIELD_NUMBER: _builtins.int
+    NEEDS_CREDENTIALS_FIELD_NUMBER: _builtins.int
+    IS_ENCRYPTED_FIELD_NUMBER: _builtins.int
     min_abi_version: _builtins.int
     """The contract versions that it understands."""
     max_abi_version: _builtins.int
@@ -411,9 +488,29 @@ class GetCapabilitiesResponse(_message.Message):
     """Largest request that it accepts, bytes."""
     farm_version: _builtins.str
     """Version of the farm."""
+    is_signed: _builtins.bool
+    """False: the farm states that it signs nothing; clients that demand signatures must refuse it."""
+    namespace: _builtins.str
+    """The namespace that manifests must name, for this caller: the farm's, or FARM/TENANT where the
+    farm knows its tenants; empty if it does and the caller showed no credentials.
+    """
+    shared_namespace: _builtins.str
+    """The namespace whose manifests may be used beside: trusted warmers fill it, everybody reads it.
+    Empty in a farm that knows no tenants.
+    """
+    needs_credentials: _builtins.bool
+    """True: callers must show a token or a certificate."""
+    is_encrypted: _builtins.bool
+    """True: this call came over an encrypted connection."""
     @_builtins.property
     def targets(self) -> _containers.RepeatedCompositeFieldContainer[Global___TargetCapability]:
         """Targets that it compiles for."""
+
+    @_builtins.property
+    def public_keys(self) -> _containers.RepeatedCompositeFieldContainer[_manifest_pb2.PublicKey]:
+        """Public keys of whoever publishes. A client pins the keys that it got by a way it trusts; what
+        comes over this call is as trustworthy as the channel.
+        """
 
     def __init__(
         self,
@@ -423,10 +520,16 @@ class GetCapabilitiesResponse(_message.Message):
         targets: _abc.Iterable[Global___TargetCapability] | None = ...,
         max_request_bytes: _builtins.int = ...,
         farm_version: _builtins.str = ...,
+        is_signed: _builtins.bool = ...,
+        public_keys: _abc.Iterable[_manifest_pb2.PublicKey] | None = ...,
+        namespace: _builtins.str = ...,
+        shared_namespace: _builtins.str = ...,
+        needs_credentials: _builtins.bool = ...,
+        is_encrypted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["farm_version", b"farm_version", "max_abi_version", b"max_abi_version", "max_request_bytes", b"max_request_bytes", "min_abi_version", b"min_abi_version", "targets", b"targets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["farm_version", b"farm_version", "is_encrypted", b"is_encrypted", "is_signed", b"is_signed", "max_abi_version", b"max_abi_version", "max_request_bytes", b"max_request_bytes", "min_abi_version", b"min_abi_version", "namespace", b"namespace", "needs_credentials", b"needs_credentials", "public_keys", b"public_keys", "shared_namespace", b"shared_namespace", "targets", b"targets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

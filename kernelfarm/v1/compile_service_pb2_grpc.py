@@ -27,6 +27,11 @@ if _version_not_supported:
 
 class CompileServiceStub(object):
     """Compiles captured graphs into kernels for the targets asked for.
+
+    In a farm that knows its tenants, every method but GetCapabilities also answers:
+    UNAUTHENTICATED: no token (header `authorization: Bearer TOKEN`) and no client certificate that
+    the farm knows; the reason in ErrorInfo tells missing, unknown and expired apart.
+    PERMISSION_DENIED: the credential's role does not allow it.
     """
 
     def __init__(self, channel):
@@ -59,6 +64,11 @@ class CompileServiceStub(object):
 
 class CompileServiceServicer(object):
     """Compiles captured graphs into kernels for the targets asked for.
+
+    In a farm that knows its tenants, every method but GetCapabilities also answers:
+    UNAUTHENTICATED: no token (header `authorization: Bearer TOKEN`) and no client certificate that
+    the farm knows; the reason in ErrorInfo tells missing, unknown and expired apart.
+    PERMISSION_DENIED: the credential's role does not allow it.
     """
 
     def Compile(self, request, context):
@@ -67,8 +77,8 @@ class CompileServiceServicer(object):
 
         INVALID_ARGUMENT: the graph is malformed, contradicts an operator, or names an unknown operator
         form, dtype or target; the message names what was seen and what was expected. Do not retry.
-        RESOURCE_EXHAUSTED: the message is larger than the farm accepts, or the farm is full; with
-        RetryInfo, retry after its delay, without it send less.
+        RESOURCE_EXHAUSTED: the message is larger than the farm accepts, the farm is full, or the
+        tenant's quota is used up; with RetryInfo, retry after its delay, without it send or keep less.
         UNAVAILABLE: a room or the cache does not answer; retry with backoff.
         DEADLINE_EXCEEDED: the caller's deadline passed; the compilation goes on for later callers.
         INTERNAL: our bug; report it with the request id.
@@ -141,6 +151,11 @@ def add_CompileServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class CompileService(object):
     """Compiles captured graphs into kernels for the targets asked for.
+
+    In a farm that knows its tenants, every method but GetCapabilities also answers:
+    UNAUTHENTICATED: no token (header `authorization: Bearer TOKEN`) and no client certificate that
+    the farm knows; the reason in ErrorInfo tells missing, unknown and expired apart.
+    PERMISSION_DENIED: the credential's role does not allow it.
     """
 
     @staticmethod

@@ -27,7 +27,13 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class CompileServiceStub:
-    """Compiles captured graphs into kernels for the targets asked for."""
+    """Compiles captured graphs into kernels for the targets asked for.
+
+    In a farm that knows its tenants, every method but GetCapabilities also answers:
+    UNAUTHENTICATED: no token (header `authorization: Bearer TOKEN`) and no client certificate that
+      the farm knows; the reason in ErrorInfo tells missing, unknown and expired apart.
+    PERMISSION_DENIED: the credential's role does not allow it.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -39,8 +45,8 @@ class CompileServiceStub:
 
     INVALID_ARGUMENT: the graph is malformed, contradicts an operator, or names an unknown operator
       form, dtype or target; the message names what was seen and what was expected. Do not retry.
-    RESOURCE_EXHAUSTED: the message is larger than the farm accepts, or the farm is full; with
-      RetryInfo, retry after its delay, without it send less.
+    RESOURCE_EXHAUSTED: the message is larger than the farm accepts, the farm is full, or the
+      tenant's quota is used up; with RetryInfo, retry after its delay, without it send or keep less.
     UNAVAILABLE: a room or the cache does not answer; retry with backoff.
     DEADLINE_EXCEEDED: the caller's deadline passed; the compilation goes on for later callers.
     INTERNAL: our bug; report it with the request id.
@@ -67,7 +73,13 @@ class CompileServiceStub:
 
 @_typing.type_check_only
 class CompileServiceAsyncStub(CompileServiceStub):
-    """Compiles captured graphs into kernels for the targets asked for."""
+    """Compiles captured graphs into kernels for the targets asked for.
+
+    In a farm that knows its tenants, every method but GetCapabilities also answers:
+    UNAUTHENTICATED: no token (header `authorization: Bearer TOKEN`) and no client certificate that
+      the farm knows; the reason in ErrorInfo tells missing, unknown and expired apart.
+    PERMISSION_DENIED: the credential's role does not allow it.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Compile: _aio.UnaryStreamMultiCallable[_compile_service_pb2.CompileRequest, _compile_service_pb2.CompileResponse]  # type: ignore[assignment]
@@ -76,8 +88,8 @@ class CompileServiceAsyncStub(CompileServiceStub):
 
     INVALID_ARGUMENT: the graph is malformed, contradicts an operator, or names an unknown operator
       form, dtype or target; the message names what was seen and what was expected. Do not retry.
-    RESOURCE_EXHAUSTED: the message is larger than the farm accepts, or the farm is full; with
-      RetryInfo, retry after its delay, without it send less.
+    RESOURCE_EXHAUSTED: the message is larger than the farm accepts, the farm is full, or the
+      tenant's quota is used up; with RetryInfo, retry after its delay, without it send or keep less.
     UNAVAILABLE: a room or the cache does not answer; retry with backoff.
     DEADLINE_EXCEEDED: the caller's deadline passed; the compilation goes on for later callers.
     INTERNAL: our bug; report it with the request id.
@@ -103,7 +115,13 @@ class CompileServiceAsyncStub(CompileServiceStub):
     """
 
 class CompileServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Compiles captured graphs into kernels for the targets asked for."""
+    """Compiles captured graphs into kernels for the targets asked for.
+
+    In a farm that knows its tenants, every method but GetCapabilities also answers:
+    UNAUTHENTICATED: no token (header `authorization: Bearer TOKEN`) and no client certificate that
+      the farm knows; the reason in ErrorInfo tells missing, unknown and expired apart.
+    PERMISSION_DENIED: the credential's role does not allow it.
+    """
 
     @_abc_1.abstractmethod
     def Compile(
@@ -116,8 +134,8 @@ class CompileServiceServicer(metaclass=_abc_1.ABCMeta):
 
         INVALID_ARGUMENT: the graph is malformed, contradicts an operator, or names an unknown operator
           form, dtype or target; the message names what was seen and what was expected. Do not retry.
-        RESOURCE_EXHAUSTED: the message is larger than the farm accepts, or the farm is full; with
-          RetryInfo, retry after its delay, without it send less.
+        RESOURCE_EXHAUSTED: the message is larger than the farm accepts, the farm is full, or the
+          tenant's quota is used up; with RetryInfo, retry after its delay, without it send or keep less.
         UNAVAILABLE: a room or the cache does not answer; retry with backoff.
         DEADLINE_EXCEEDED: the caller's deadline passed; the compilation goes on for later callers.
         INTERNAL: our bug; report it with the request id.

@@ -51,9 +51,29 @@ class _DtypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Dtype.ValueType
     """Unsigned 8-bit integer."""
     DTYPE_BOOL: _Dtype.ValueType  # 12
     """One byte, 0 or 1."""
+    DTYPE_C32: _Dtype.ValueType  # 13
+    """Two IEEE binary16, the real part first."""
+    DTYPE_C64: _Dtype.ValueType  # 14
+    """Two IEEE binary32, the real part first."""
+    DTYPE_C128: _Dtype.ValueType  # 15
+    """Two IEEE binary64, the real part first."""
+    DTYPE_U16: _Dtype.ValueType  # 16
+    """Unsigned 16-bit integer."""
+    DTYPE_U32: _Dtype.ValueType  # 17
+    """Unsigned 32-bit integer."""
+    DTYPE_U64: _Dtype.ValueType  # 18
+    """Unsigned 64-bit integer."""
+    DTYPE_F8E4M3FNUZ: _Dtype.ValueType  # 19
+    """8-bit float, 4 exponent bits, finite only, no negative zero."""
+    DTYPE_F8E5M2FNUZ: _Dtype.ValueType  # 20
+    """8-bit float, 5 exponent bits, finite only, no negative zero."""
+    DTYPE_F8E8M0FNU: _Dtype.ValueType  # 21
+    """8-bit power of two, 8 exponent bits."""
 
 class Dtype(_Dtype, metaclass=_DtypeEnumTypeWrapper):
-    """Element type of a tensor."""
+    """Element type of a tensor. Types from 13 on are opaque: only the framework computes in them, so
+    that they stand in inputs, outputs and nodes that the framework runs, never in a kernel.
+    """
 
 DTYPE_UNSPECIFIED: Dtype.ValueType  # 0
 """Never valid on the wire."""
@@ -81,6 +101,24 @@ DTYPE_U8: Dtype.ValueType  # 11
 """Unsigned 8-bit integer."""
 DTYPE_BOOL: Dtype.ValueType  # 12
 """One byte, 0 or 1."""
+DTYPE_C32: Dtype.ValueType  # 13
+"""Two IEEE binary16, the real part first."""
+DTYPE_C64: Dtype.ValueType  # 14
+"""Two IEEE binary32, the real part first."""
+DTYPE_C128: Dtype.ValueType  # 15
+"""Two IEEE binary64, the real part first."""
+DTYPE_U16: Dtype.ValueType  # 16
+"""Unsigned 16-bit integer."""
+DTYPE_U32: Dtype.ValueType  # 17
+"""Unsigned 32-bit integer."""
+DTYPE_U64: Dtype.ValueType  # 18
+"""Unsigned 64-bit integer."""
+DTYPE_F8E4M3FNUZ: Dtype.ValueType  # 19
+"""8-bit float, 4 exponent bits, finite only, no negative zero."""
+DTYPE_F8E5M2FNUZ: Dtype.ValueType  # 20
+"""8-bit float, 5 exponent bits, finite only, no negative zero."""
+DTYPE_F8E8M0FNU: Dtype.ValueType  # 21
+"""8-bit power of two, 8 exponent bits."""
 Global___Dtype: _TypeAlias = Dtype  # noqa: Y015
 
 class _ExprOp:
@@ -346,6 +384,7 @@ class Argument(_message.Message):
     DTYPE_FIELD_NUMBER: _builtins.int
     EXPR_FIELD_NUMBER: _builtins.int
     LIST_FIELD_NUMBER: _builtins.int
+    COMPLEX_NUMBER_FIELD_NUMBER: _builtins.int
     value: _builtins.int
     """A tensor value by id."""
     integer: _builtins.int
@@ -370,6 +409,10 @@ class Argument(_message.Message):
     def list(self) -> Global___ArgumentList:
         """A list of arguments; empty is allowed."""
 
+    @_builtins.property
+    def complex_number(self) -> Global___ComplexNumber:
+        """A complex number, of operators that the framework runs."""
+
     def __init__(
         self,
         *,
@@ -382,16 +425,43 @@ class Argument(_message.Message):
         dtype: Global___Dtype.ValueType = ...,
         expr: Global___Expr | None = ...,
         list: Global___ArgumentList | None = ...,
+        complex_number: Global___ComplexNumber | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["boolean", b"boolean", "dtype", b"dtype", "expr", b"expr", "form", b"form", "integer", b"integer", "list", b"list", "none", b"none", "real", b"real", "text", b"text", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["boolean", b"boolean", "complex_number", b"complex_number", "dtype", b"dtype", "expr", b"expr", "form", b"form", "integer", b"integer", "list", b"list", "none", b"none", "real", b"real", "text", b"text", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boolean", b"boolean", "dtype", b"dtype", "expr", b"expr", "form", b"form", "integer", b"integer", "list", b"list", "none", b"none", "real", b"real", "text", b"text", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boolean", b"boolean", "complex_number", b"complex_number", "dtype", b"dtype", "expr", b"expr", "form", b"form", "integer", b"integer", "list", b"list", "none", b"none", "real", b"real", "text", b"text", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_form: _TypeAlias = _typing.Literal["none", "value", "integer", "real", "boolean", "text", "dtype", "expr", "list"]  # noqa: Y015
+    _WhichOneofReturnType_form: _TypeAlias = _typing.Literal["none", "value", "integer", "real", "boolean", "text", "dtype", "expr", "list", "complex_number"]  # noqa: Y015
     _WhichOneofArgType_form: _TypeAlias = _typing.Literal["form", b"form"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_form) -> _WhichOneofReturnType_form | None: ...
 
 Global___Argument: _TypeAlias = Argument  # noqa: Y015
+
+@_typing.final
+class ComplexNumber(_message.Message):
+    """A complex number; NaN and infinities allowed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REAL_FIELD_NUMBER: _builtins.int
+    IMAGINARY_FIELD_NUMBER: _builtins.int
+    real: _builtins.float
+    """Real part."""
+    imaginary: _builtins.float
+    """Imaginary part."""
+    def __init__(
+        self,
+        *,
+        real: _builtins.float = ...,
+        imaginary: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["imaginary", b"imaginary", "real", b"real"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ComplexNumber: _TypeAlias = ComplexNumber  # noqa: Y015
 
 @_typing.final
 class NoneValue(_message.Message):
@@ -533,6 +603,7 @@ class Graph(_message.Message):
     OUTPUT_TYPES_FIELD_NUMBER: _builtins.int
     LOCATIONS_FIELD_NUMBER: _builtins.int
     ORIGIN_OPS_FIELD_NUMBER: _builtins.int
+    UPDATES_FIELD_NUMBER: _builtins.int
     abi_version: _builtins.int
     """Version of the contract between client and farm; see docs/versions.md."""
     dialect: _builtins.str
@@ -569,6 +640,12 @@ class Graph(_message.Message):
         captured one; may be empty; debug text, no part of any key.
         """
 
+    @_builtins.property
+    def updates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Update]:
+        """Outputs that are written to the memory of an input, which the program changes: caches, running
+        statistics, optimizer steps. Each input and each output is named at most once.
+        """
+
     def __init__(
         self,
         *,
@@ -581,11 +658,38 @@ class Graph(_message.Message):
         output_types: _abc.Iterable[Global___TensorType] | None = ...,
         locations: _abc.Iterable[_builtins.str] | None = ...,
         origin_ops: _abc.Iterable[_builtins.str] | None = ...,
+        updates: _abc.Iterable[Global___Update] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abi_version", b"abi_version", "dialect", b"dialect", "inputs", b"inputs", "locations", b"locations", "nodes", b"nodes", "origin_ops", b"origin_ops", "output_types", b"output_types", "outputs", b"outputs", "symbols", b"symbols"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abi_version", b"abi_version", "dialect", b"dialect", "inputs", b"inputs", "locations", b"locations", "nodes", b"nodes", "origin_ops", b"origin_ops", "output_types", b"output_types", "outputs", b"outputs", "symbols", b"symbols", "updates", b"updates"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Graph: _TypeAlias = Graph  # noqa: Y015
+
+@_typing.final
+class Update(_message.Message):
+    """One output that is what one input holds in the end; element type and shape are equal."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTPUT_FIELD_NUMBER: _builtins.int
+    INPUT_FIELD_NUMBER: _builtins.int
+    output: _builtins.int
+    """Number of the output."""
+    input: _builtins.int
+    """Number of the input: a tensor, no constant."""
+    def __init__(
+        self,
+        *,
+        output: _builtins.int = ...,
+        input: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["input", b"input", "output", b"output"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Update: _TypeAlias = Update  # noqa: Y015

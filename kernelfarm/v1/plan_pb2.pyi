@@ -35,7 +35,7 @@ class _BufferKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_BufferKind
     BUFFER_KIND_TEMPORARY: _BufferKind.ValueType  # 3
     """A range of the arena."""
     BUFFER_KIND_EXTERN: _BufferKind.ValueType  # 4
-    """The result of an extern step."""
+    """The result of an extern step, or a seed that the client draws."""
     BUFFER_KIND_CONSTANT: _BufferKind.ValueType  # 5
     """A constant, by index among the graph's constants."""
 
@@ -51,7 +51,7 @@ BUFFER_KIND_OUTPUT: BufferKind.ValueType  # 2
 BUFFER_KIND_TEMPORARY: BufferKind.ValueType  # 3
 """A range of the arena."""
 BUFFER_KIND_EXTERN: BufferKind.ValueType  # 4
-"""The result of an extern step."""
+"""The result of an extern step, or a seed that the client draws."""
 BUFFER_KIND_CONSTANT: BufferKind.ValueType  # 5
 """A constant, by index among the graph's constants."""
 Global___BufferKind: _TypeAlias = BufferKind  # noqa: Y015
@@ -255,6 +255,32 @@ class ExternStep(_message.Message):
 Global___ExternStep: _TypeAlias = ExternStep  # noqa: Y015
 
 @_typing.final
+class DrawSeedsStep(_message.Message):
+    """Let the client's framework draw seeds, anew at every run; a plan has at most one such step."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUFFERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def buffers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Buffers of one element (int64, kind EXTERN) each, at least one; each gets 64 random bits from
+        the default generator of the device, in this order.
+        """
+
+    def __init__(
+        self,
+        *,
+        buffers: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffers", b"buffers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrawSeedsStep: _TypeAlias = DrawSeedsStep  # noqa: Y015
+
+@_typing.final
 class Step(_message.Message):
     """One step of a plan."""
 
@@ -262,6 +288,7 @@ class Step(_message.Message):
 
     LAUNCH_FIELD_NUMBER: _builtins.int
     EXTERN_CALL_FIELD_NUMBER: _builtins.int
+    DRAW_SEEDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def launch(self) -> Global___LaunchStep:
         """Launch a kernel."""
@@ -270,17 +297,22 @@ class Step(_message.Message):
     def extern_call(self) -> Global___ExternStep:
         """Run a node of the captured graph."""
 
+    @_builtins.property
+    def draw_seeds(self) -> Global___DrawSeedsStep:
+        """Draw the seeds of the program's random numbers."""
+
     def __init__(
         self,
         *,
         launch: Global___LaunchStep | None = ...,
         extern_call: Global___ExternStep | None = ...,
+        draw_seeds: Global___DrawSeedsStep | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["extern_call", b"extern_call", "form", b"form", "launch", b"launch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["draw_seeds", b"draw_seeds", "extern_call", b"extern_call", "form", b"form", "launch", b"launch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["extern_call", b"extern_call", "form", b"form", "launch", b"launch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draw_seeds", b"draw_seeds", "extern_call", b"extern_call", "form", b"form", "launch", b"launch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_form: _TypeAlias = _typing.Literal["launch", "extern_call"]  # noqa: Y015
+    _WhichOneofReturnType_form: _TypeAlias = _typing.Literal["launch", "extern_call", "draw_seeds"]  # noqa: Y015
     _WhichOneofArgType_form: _TypeAlias = _typing.Literal["form", b"form"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_form) -> _WhichOneofReturnType_form | None: ...
 

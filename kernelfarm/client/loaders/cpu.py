@@ -32,7 +32,8 @@ from kernelfarm.targets import TargetFacts, all_targets
 ABI: Final = "kf-cpu-1"
 OPENMP_SYMBOLS: Final = frozenset({"GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads"})
 LIBM_SYMBOLS: Final = frozenset({"fmod", "fmodf"})
-ALLOWED_SYMBOLS: Final = OPENMP_SYMBOLS | LIBM_SYMBOLS | {"memcpy", "memmove", "memset"}
+MEMORY_SYMBOLS: Final = frozenset({"memcpy", "memmove", "memset", "malloc", "free"})
+ALLOWED_SYMBOLS: Final = OPENMP_SYMBOLS | LIBM_SYMBOLS | MEMORY_SYMBOLS
 FORBIDDEN_TAGS: Final = {
     elf.DT_NEEDED: "another library",
     elf.DT_RPATH: "a search path",
@@ -101,7 +102,7 @@ class CpuKernel:
         self._size_count = size_count
 
     def launch(self, buffers: int, sizes: int, threads: int) -> int:
-        """Runs on the tables at two addresses; 0, or 1 for an index out of bounds."""
+        """Runs on the tables at two addresses; 0, 1: an index out of bounds, 2: no memory."""
         failed: int = self._entry(buffers, sizes, threads)
         return failed
 

@@ -10,6 +10,7 @@ from google.protobuf.internal import containers as _containers
 from kernelfarm.internal.v1 import loops_pb2 as _loops_pb2
 from kernelfarm.v1 import artifact_pb2 as _artifact_pb2
 from kernelfarm.v1 import compile_service_pb2 as _compile_service_pb2
+from kernelfarm.v1 import manifest_pb2 as _manifest_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -31,12 +32,18 @@ class BuildKernelsRequest(_message.Message):
     KERNELS_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    SALT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """For the logs."""
     target: _builtins.str
     """The target descriptor; its vendor names the queue."""
     priority: _compile_service_pb2.Priority.ValueType
     """How urgent it is."""
+    namespace: _builtins.str
+    """The namespace to look in and to publish to: the farm's, or FARM/TENANT; empty: the farm's."""
+    salt: _builtins.bytes
+    """Salts the places of kernels in that namespace; a secret; empty: they are not salted."""
     @_builtins.property
     def kernels(self) -> _containers.RepeatedCompositeFieldContainer[_loops_pb2.Kernel]:
         """Distinct kernels."""
@@ -48,10 +55,12 @@ class BuildKernelsRequest(_message.Message):
         kernels: _abc.Iterable[_loops_pb2.Kernel] | None = ...,
         target: _builtins.str = ...,
         priority: _compile_service_pb2.Priority.ValueType = ...,
+        namespace: _builtins.str = ...,
+        salt: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kernels", b"kernels", "priority", b"priority", "request_id", b"request_id", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kernels", b"kernels", "namespace", b"namespace", "priority", b"priority", "request_id", b"request_id", "salt", b"salt", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -66,6 +75,7 @@ class BuildKernelsResponse(_message.Message):
     INDEX_FIELD_NUMBER: _builtins.int
     ARTIFACTS_FIELD_NUMBER: _builtins.int
     CAUSED_JOB_FIELD_NUMBER: _builtins.int
+    SIGNED_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """Index into the request's kernels."""
     caused_job: _builtins.bool
@@ -74,16 +84,21 @@ class BuildKernelsResponse(_message.Message):
     def artifacts(self) -> _containers.RepeatedCompositeFieldContainer[_artifact_pb2.Artifact]:
         """The kernel's variants, the most specific first, the general one last; at least one."""
 
+    @_builtins.property
+    def signed(self) -> _containers.RepeatedCompositeFieldContainer[_manifest_pb2.SignedVariant]:
+        """The same artifacts as the worker published them, in the same order: serialized, with manifests."""
+
     def __init__(
         self,
         *,
         index: _builtins.int = ...,
         artifacts: _abc.Iterable[_artifact_pb2.Artifact] | None = ...,
         caused_job: _builtins.bool = ...,
+        signed: _abc.Iterable[_manifest_pb2.SignedVariant] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifacts", b"artifacts", "caused_job", b"caused_job", "index", b"index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifacts", b"artifacts", "caused_job", b"caused_job", "index", b"index", "signed", b"signed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -57,6 +57,8 @@ class CodegenServiceServicer(object):
         INVALID_ARGUMENT: a kernel fails the verifier or the target is unknown. Do not retry.
         FAILED_PRECONDITION: a kernel cannot be compiled for this target (too large, an operation that
         the target lacks); the message names it. Do not retry.
+        RESOURCE_EXHAUSTED: too many kernels are in flight, of this tenant or of all; retry after the
+        delay in RetryInfo.
         UNAVAILABLE: broker, cache or workers do not answer; retry with backoff.
         INTERNAL: our bug.
         """

@@ -39,6 +39,8 @@ class CodegenServiceStub:
     INVALID_ARGUMENT: a kernel fails the verifier or the target is unknown. Do not retry.
     FAILED_PRECONDITION: a kernel cannot be compiled for this target (too large, an operation that
       the target lacks); the message names it. Do not retry.
+    RESOURCE_EXHAUSTED: too many kernels are in flight, of this tenant or of all; retry after the
+      delay in RetryInfo.
     UNAVAILABLE: broker, cache or workers do not answer; retry with backoff.
     INTERNAL: our bug.
     """
@@ -59,6 +61,8 @@ class CodegenServiceAsyncStub(CodegenServiceStub):
     INVALID_ARGUMENT: a kernel fails the verifier or the target is unknown. Do not retry.
     FAILED_PRECONDITION: a kernel cannot be compiled for this target (too large, an operation that
       the target lacks); the message names it. Do not retry.
+    RESOURCE_EXHAUSTED: too many kernels are in flight, of this tenant or of all; retry after the
+      delay in RetryInfo.
     UNAVAILABLE: broker, cache or workers do not answer; retry with backoff.
     INTERNAL: our bug.
     """
@@ -82,6 +86,8 @@ class CodegenServiceServicer(metaclass=_abc_1.ABCMeta):
         INVALID_ARGUMENT: a kernel fails the verifier or the target is unknown. Do not retry.
         FAILED_PRECONDITION: a kernel cannot be compiled for this target (too large, an operation that
           the target lacks); the message names it. Do not retry.
+        RESOURCE_EXHAUSTED: too many kernels are in flight, of this tenant or of all; retry after the
+          delay in RetryInfo.
         UNAVAILABLE: broker, cache or workers do not answer; retry with backoff.
         INTERNAL: our bug.
         """

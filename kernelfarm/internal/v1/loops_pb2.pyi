@@ -192,6 +192,7 @@ class Statement(_message.Message):
     STORE_FIELD_NUMBER: _builtins.int
     INDIRECT_FIELD_NUMBER: _builtins.int
     SCAN_FIELD_NUMBER: _builtins.int
+    SORT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def load(self) -> Global___Load:
         """Read an element."""
@@ -224,6 +225,10 @@ class Statement(_message.Message):
     def scan(self) -> Global___Scan:
         """A running reduction along the reduction axes."""
 
+    @_builtins.property
+    def sort(self) -> Global___Sort:
+        """Where the element of this point's rank stands in the sorted row."""
+
     def __init__(
         self,
         *,
@@ -235,12 +240,13 @@ class Statement(_message.Message):
         store: Global___Store | None = ...,
         indirect: Global___IndirectIndex | None = ...,
         scan: Global___Scan | None = ...,
+        sort: Global___Sort | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["compute", b"compute", "form", b"form", "index_value", b"index_value", "indirect", b"indirect", "literal", b"literal", "load", b"load", "reduce", b"reduce", "scan", b"scan", "store", b"store"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compute", b"compute", "form", b"form", "index_value", b"index_value", "indirect", b"indirect", "literal", b"literal", "load", b"load", "reduce", b"reduce", "scan", b"scan", "sort", b"sort", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute", b"compute", "form", b"form", "index_value", b"index_value", "indirect", b"indirect", "literal", b"literal", "load", b"load", "reduce", b"reduce", "scan", b"scan", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute", b"compute", "form", b"form", "index_value", b"index_value", "indirect", b"indirect", "literal", b"literal", "load", b"load", "reduce", b"reduce", "scan", b"scan", "sort", b"sort", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_form: _TypeAlias = _typing.Literal["load", "literal", "index_value", "compute", "reduce", "store", "indirect", "scan"]  # noqa: Y015
+    _WhichOneofReturnType_form: _TypeAlias = _typing.Literal["load", "literal", "index_value", "compute", "reduce", "store", "indirect", "scan", "sort"]  # noqa: Y015
     _WhichOneofArgType_form: _TypeAlias = _typing.Literal["form", b"form"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_form) -> _WhichOneofReturnType_form | None: ...
 
@@ -391,7 +397,9 @@ class Reduce(_message.Message):
     OPERAND_FIELD_NUMBER: _builtins.int
     DTYPE_FIELD_NUMBER: _builtins.int
     op: _builtins.str
-    """`sum`, `prod`, `amax`, `amin`, `any`, `all`, `argmax`, `argmin`."""
+    """`sum`, `prod`, `amax`, `amin`, `any`, `all`, `argmax`, `argmin`; `softmax_sum`: the sum of
+    exp(x - amax x); `welford_m2`: the sum of (x - mean x)^2.
+    """
     operand: _builtins.int
     """The value that is reduced."""
     dtype: _graph_pb2.Dtype.ValueType
@@ -440,6 +448,34 @@ class Scan(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Scan: _TypeAlias = Scan  # noqa: Y015
+
+@_typing.final
+class Sort(_message.Message):
+    """The position (i64) of the element whose rank is this point's own position, both counted row-major
+    over the reduction axes. Equal elements keep their order; NaN is above every number.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERAND_FIELD_NUMBER: _builtins.int
+    DESCENDING_FIELD_NUMBER: _builtins.int
+    operand: _builtins.int
+    """The value whose row is sorted."""
+    descending: _builtins.bool
+    """The largest element has rank 0."""
+    def __init__(
+        self,
+        *,
+        operand: _builtins.int = ...,
+        descending: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["descending", b"descending", "operand", b"operand"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Sort: _TypeAlias = Sort  # noqa: Y015
 
 @_typing.final
 class Store(_message.Message):

@@ -22,6 +22,51 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class GetToolchainRequest(_message.Message):
+    """A request for the optimizer's toolchain."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetToolchainRequest: _TypeAlias = GetToolchainRequest  # noqa: Y015
+
+@_typing.final
+class GetToolchainResponse(_message.Message):
+    """What optimizes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOOLCHAIN_FIELD_NUMBER: _builtins.int
+    PASSES_FIELD_NUMBER: _builtins.int
+    toolchain: _builtins.str
+    """`optimizer@fingerprint`: a digest over the room's code and what it shares with others."""
+    @_builtins.property
+    def passes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of its passes in order."""
+
+    def __init__(
+        self,
+        *,
+        toolchain: _builtins.str = ...,
+        passes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["passes", b"passes", "toolchain", b"toolchain"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetToolchainResponse: _TypeAlias = GetToolchainResponse  # noqa: Y015
+
+@_typing.final
 class OptimizeRequest(_message.Message):
     """A request to optimize."""
 

@@ -40,6 +40,11 @@ class OptimizerServiceStub(object):
                 request_serializer=kernelfarm_dot_internal_dot_v1_dot_optimizer__service__pb2.OptimizeRequest.SerializeToString,
                 response_deserializer=kernelfarm_dot_internal_dot_v1_dot_optimizer__service__pb2.OptimizeResponse.FromString,
                 _registered_method=True)
+        self.GetToolchain = channel.unary_unary(
+                '/kernelfarm.internal.v1.OptimizerService/GetToolchain',
+                request_serializer=kernelfarm_dot_internal_dot_v1_dot_optimizer__service__pb2.GetToolchainRequest.SerializeToString,
+                response_deserializer=kernelfarm_dot_internal_dot_v1_dot_optimizer__service__pb2.GetToolchainResponse.FromString,
+                _registered_method=True)
 
 
 class OptimizerServiceServicer(object):
@@ -56,6 +61,15 @@ class OptimizerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetToolchain(self, request, context):
+        """Tells what optimizes here, for the tags of cache entries.
+
+        INTERNAL: our bug.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OptimizerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -63,6 +77,11 @@ def add_OptimizerServiceServicer_to_server(servicer, server):
                     servicer.Optimize,
                     request_deserializer=kernelfarm_dot_internal_dot_v1_dot_optimizer__service__pb2.OptimizeRequest.FromString,
                     response_serializer=kernelfarm_dot_internal_dot_v1_dot_optimizer__service__pb2.OptimizeResponse.SerializeToString,
+            ),
+            'GetToolchain': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetToolchain,
+                    request_deserializer=kernelfarm_dot_internal_dot_v1_dot_optimizer__service__pb2.GetToolchainRequest.FromString,
+                    response_serializer=kernelfarm_dot_internal_dot_v1_dot_optimizer__service__pb2.GetToolchainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -93,6 +112,33 @@ class OptimizerService(object):
             '/kernelfarm.internal.v1.OptimizerService/Optimize',
             kernelfarm_dot_internal_dot_v1_dot_optimizer__service__pb2.OptimizeRequest.SerializeToString,
             kernelfarm_dot_internal_dot_v1_dot_optimizer__service__pb2.OptimizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetToolchain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kernelfarm.internal.v1.OptimizerService/GetToolchain',
+            kernelfarm_dot_internal_dot_v1_dot_optimizer__service__pb2.GetToolchainRequest.SerializeToString,
+            kernelfarm_dot_internal_dot_v1_dot_optimizer__service__pb2.GetToolchainResponse.FromString,
             options,
             channel_credentials,
             insecure,

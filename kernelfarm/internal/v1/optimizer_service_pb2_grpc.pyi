@@ -39,6 +39,11 @@ class OptimizerServiceStub:
     INVALID_ARGUMENT: the graph fails the verifier or the target is unknown. Do not retry.
     INTERNAL: our bug.
     """
+    GetToolchain: _grpc.UnaryUnaryMultiCallable[_optimizer_service_pb2.GetToolchainRequest, _optimizer_service_pb2.GetToolchainResponse]
+    """Tells what optimizes here, for the tags of cache entries.
+
+    INTERNAL: our bug.
+    """
 
 @_typing.type_check_only
 class OptimizerServiceAsyncStub(OptimizerServiceStub):
@@ -49,6 +54,11 @@ class OptimizerServiceAsyncStub(OptimizerServiceStub):
     """Optimizes one graph for one target.
 
     INVALID_ARGUMENT: the graph fails the verifier or the target is unknown. Do not retry.
+    INTERNAL: our bug.
+    """
+    GetToolchain: _aio.UnaryUnaryMultiCallable[_optimizer_service_pb2.GetToolchainRequest, _optimizer_service_pb2.GetToolchainResponse]  # type: ignore[assignment]
+    """Tells what optimizes here, for the tags of cache entries.
+
     INTERNAL: our bug.
     """
 
@@ -64,6 +74,17 @@ class OptimizerServiceServicer(metaclass=_abc_1.ABCMeta):
         """Optimizes one graph for one target.
 
         INVALID_ARGUMENT: the graph fails the verifier or the target is unknown. Do not retry.
+        INTERNAL: our bug.
+        """
+
+    @_abc_1.abstractmethod
+    def GetToolchain(
+        self,
+        request: _optimizer_service_pb2.GetToolchainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_optimizer_service_pb2.GetToolchainResponse, _abc.Awaitable[_optimizer_service_pb2.GetToolchainResponse]]:
+        """Tells what optimizes here, for the tags of cache entries.
+
         INTERNAL: our bug.
         """
 

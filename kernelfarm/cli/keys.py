@@ -1,0 +1,33 @@
+"""`kernelfarm keys`: the keys that a farm signs with and that its clients pin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_EPILOG = """
+[bold]Examples[/bold]
+
+  kernelfarm keys /etc/kernelfarm/keys
+
+Give `programs.key` to frontends, `kernels.key` to workers, and `public.json` to all services and to
+clients. To rotate: add the new public keys to everybody's `public.json`, then change private keys,
+then take the old public keys away.
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(epilog=_EPILOG)(keys)
+
+
+def keys(
+    folder: Annotated[Path, typer.Argument(help="Where the keys lie or are to lie.")],
+) -> None:
+    """Makes a farm's keys, if the folder has none, and lists the public ones."""
+    from kernelfarm.signing.key_files import make_keys  # noqa: PLC0415 -- loads cryptography
+
+    for key in make_keys(folder).keys:
+        typer.echo(f"{key.key_id}  {key.space.name.lower()}")

@@ -1,0 +1,181 @@
+"""`kernelfarm tenants`: who may call a farm, as a file that its frontends read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernelfarm.errors import CallerError, NotFoundError
+
+if TYPE_CHECKING:
+    from kernelfarm.service.identity import Role
+    from kernelfarm.service.tenants import Tenant
+
+# What reads and writes the file is imported in each command: `kernelfarm --help` stays quick.
+
+_EPILOG = """
+[bold]Examples[/bold]
+
+  kernelfarm tenants add tenants.toml acme --max-bytes 10000000000
+
+  kernelfarm tenants token tenants.toml acme --role reader --days 90
+
+  kernelfarm tenants revoke tenants.toml acme 9f2c41d07b1e
+
+  kernelfarm up --tenants tenants.toml
+
+Running frontends read a changed file within a second. Comments in it are not kept.
+"""
+
+TenantsPath = Annotated[Path, typer.Argument(help="The tenants file.")]
+TenantName = Annotated[str, typer.Argument(help="Lower-case letters, digits and hyphens.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="No limit without it.")]
+Roles = Annotated[
+    list[str] | None,
+    typer.Option("--role", help="reader, member, warmer or administrator; repeatable."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    group = typer.Typer(help="Who may call a farm: tenants, their credentials and limits.")
+    for name, command in (
+        ("add", add),
+        ("list", list_tenants),
+        ("token", token),
+        ("certificate", certificate),
+        ("revoke", revoke),
+    ):
+        group.command(name, epilog=_EPILOG)(command)
+    app.add_typer(group, name="tenants", no_args_is_help=True, epilog=_EPILOG)
+
+
+def add(
+    path: TenantsPath,
+    tenant: TenantName,
+    max_bytes: Limit = None,
+    max_entries: Limit = None,
+    max_compiles: Limit = None,
+) -> None:
+    """Adds a tenant with a fresh salt, without tokens; makes the file if it is not there."""
+    import secrets  # noqa: PLC0415 -- here alone
+
+    from kernelfarm.service import tenants_file  # noqa: PLC0415 -- see above
+    from kernelfarm.service.identity import Quota  # noqa: PLC0415 -- see above
+    from kernelfarm.service.tenants import Directory, Tenant  # noqa: PLC0415 -- see above
+
+    known = tenants_file.read_tenants(path) if path.exists() else Directory([])
+    if tenants_file.check_name(tenant) in known.tenants:
+        raise CallerError(f"{path} has a tenant {tenant!r} already")
+    salt = secrets.token_bytes(tenants_file.SALT_BYTES)
+    made = Tenant(tenant, salt, Quota(max_bytes, max_entries, max_compiles))
+    tenants_file.write_tenants(path, Directory([*known.tenants.values(), made], known.shared.quota))
+    typer.echo(f"{tenant} added; `kernelfarm tenants token {path} {tenant}` makes a token")
+
+
+def list_tenants(path: TenantsPath) -> None:
+    """Lists tenants, their limits and credentials; secrets are not shown."""
+    from kernelfarm.service.tenants_file import read_tenants  # noqa: PLC0415 -- see above
+
+    for tenant in read_tenants(path).tenants.values():
+        typer.echo(f"{tenant.name}: {_limits(tenant)}")
+        for stored in tenant.tokens:
+            end = f"until {stored.not_after:%Y-%m-%d %H:%M}" if stored.not_after else "without end"
+            note = f" ({stored.note})" if stored.note else ""
+            typer.echo(f"  token {stored.token_id}  {_names(stored.roles)}  {end}{note}")
+        for known in tenant.certificates:
+            typer.echo(f"  certificate {known.name}  {_names(known.roles)}")
+
+
+def token(
+    path: TenantsPath,
+    tenant: TenantName,
+    roles: Roles = None,
+    days: Annotated[
+        float | None, typer.Option(min=0, help="Ends after so many days. Default: never.")
+    ] = None,
+    note: Annotated[str, typer.Option(help="What it is for.")] = "",
+) -> None:
+    """Makes a token, prints it once and keeps its digest; older ones stay good until revoked."""
+    from kernelfarm.service.tokens import new_token  # noqa: PLC0415 -- see above
+
+    end = None if days is None else datetime.now(UTC).replace(microsecond=0) + timedelta(days=days)
+    made, stored = new_token(_roles(roles), end, note)
+    _change(path, tenant, lambda old: replace(old, tokens=(*old.tokens, stored)))
+    typer.echo(made)
+
+
+def certificate(
+    path: TenantsPath,
+    tenant: TenantName,
+    name: Annotated[str, typer.Argument(help="A SAN (DNS, URI), or the CN where there is none.")],
+    roles: Roles = None,
+) -> None:
+    """Lets clients in that show a certificate with a name."""
+    from kernelfarm.service.tenants import StoredCertificate  # noqa: PLC0415 -- see above
+
+    stored = StoredCertificate(name, _roles(roles))
+    _change(path, tenant, lambda old: replace(old, certificates=(*old.certificates, stored)))
+    typer.echo(f"clients with a certificate for {name} are tenant {tenant}")
+
+
+def revoke(
+    path: TenantsPath,
+    tenant: TenantName,
+    credential: Annotated[str, typer.Argument(help="A token's id, or a certificate's name.")],
+) -> None:
+    """Takes a credential back: calls that show it are refused within a second."""
+
+    def without(old: Tenant) -> Tenant:
+        tokens = tuple(stored for stored in old.tokens if stored.token_id != credential)
+        certificates = tuple(stored for stored in old.certificates if stored.name != credential)
+        if (tokens, certificates) == (old.tokens, old.certificates):
+            raise NotFoundError(f"tenant {tenant!r} has no token or certificate {credential!r}")
+        return replace(old, tokens=tokens, certificates=certificates)
+
+    _change(path, tenant, without)
+    typer.echo(f"{credential} is revoked")
+
+
+def _change(path: Path, name: str, change: Callable[[Tenant], Tenant]) -> None:
+    """Replaces one tenant of a file, if the result can be used."""
+    from kernelfarm.service import tenants_file  # noqa: PLC0415 -- see above
+    from kernelfarm.service.tenants import Directory  # noqa: PLC0415 -- see above
+
+    known = tenants_file.read_tenants(path)
+    if name not in known.tenants:
+        raise NotFoundError(f"{path} has no tenant {name!r}; it has {', '.join(known.tenants)}")
+    tenants = [change(t) if t.name == name else t for t in known.tenants.values()]
+    changed = Directory(tenants, known.shared.quota)
+    tenants_file.check_tenants(changed)
+    tenants_file.write_tenants(path, changed)
+
+
+def _roles(names: list[str] | None) -> frozenset[Role]:
+    from kernelfarm.service.identity import Role  # noqa: PLC0415 -- see above
+
+    try:
+        return frozenset(Role(name) for name in names or [Role.MEMBER.value])
+    except ValueError as error:
+        known = ", ".join(role.value for role in Role)
+        raise CallerError(f"{error}; expected some of {known}") from error
+
+
+def _names(roles: frozenset[Role]) -> str:
+    return "+".join(sorted(role.value for role in roles))
+
+
+def _limits(tenant: Tenant) -> str:
+    quota = tenant.quota
+    limits = {
+        "bytes": quota.max_bytes,
+        "entries": quota.max_entries,
+        "compiles in flight": quota.max_compiles,
+    }
+    stated = [f"{limit} {what}" for what, limit in limits.items() if limit is not None]
+    return ", ".join(stated) or "no limits"

@@ -1,0 +1,159 @@
+"""Listens to a farm's invalidations in the background: one thread for each farm and process.
+
+It goes on where the last process of this machine stopped, so that what happened meanwhile is heard
+of before a program from disk is used. It outlives connections; a forked child begins its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from kernelfarm.client.cache_admin import CacheAdmin, Invalidation
+from kernelfarm.client.disk_files import write_whole
+from kernelfarm.client.known_epochs import KnownEpochs, first_known
+from kernelfarm.errors import KernelfarmError, MalformedMessageError
+
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 10.0
+_CLOSING_S = 2.0
+
+
+Connect = Callable[[], CacheAdmin]
+
+
+class Listener(Protocol):
+    """Who holds programs that may become stale."""
+
+    def obey(self, endpoint: str, known: KnownEpochs) -> None:
+        """Drops what is stale now."""
+
+
+class InvalidationWatch:
+    """Follows one farm; `state` is the file in which processes leave how far they heard."""
+
+    def __init__(self, endpoint: str, state: Path | None, connect: Connect) -> None:
+        self._endpoint = endpoint
+        self._state = state
+        self._admin = connect()
+        self._known = _recalled(state)
+        self._is_told = threading.Event()
+        self._is_closed = threading.Event()
+        self._is_live = False
+        self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
+        name = f"kernelfarm-watch-{endpoint}"
+        self._thread = threading.Thread(target=self._follow, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def known(self) -> KnownEpochs | None:
+        """What was heard so far, by this process or an earlier one; None if nothing ever was."""
+        return self._known
+
+    @property
+    def is_live(self) -> bool:
+        """True while connected, with nothing left to catch up with."""
+        return self._is_live
+
+    def tell(self, listener: Listener) -> None:
+        """Tells a listener of what happens from now on, as long as it lives."""
+        self._listeners.add(listener)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits until all that was missed is heard; False if no farm answers within the time."""
+        self._is_told.wait(timeout_s)
+        return self._is_live
+
+    def close(self) -> None:
+        """Stops to follow."""
+        self._is_closed.set()
+        self._admin.close()
+        self._thread.join(_CLOSING_S)
+
+    def _follow(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while not self._is_closed.is_set():
+            began_s = time.monotonic()
+            # A closed channel raises ValueError; whatever else the farm does, programs go on.
+            with suppress(KernelfarmError, ValueError):
+                self._follow_once()
+            self._is_live = False
+            self._is_told.set()
+            if time.monotonic() - began_s > _LONGEST_PAUSE_S:
+                pause_s = _FIRST_PAUSE_S
+            self._is_closed.wait(pause_s * random.uniform(0.5, 1.5))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _follow_once(self) -> None:
+        known = self._known
+        for event in self._admin.watch(known.resume_token if known is not None else ""):
+            self._hear(event)
+            if not event.tags and not event.is_flush:
+                self._is_live = True
+                self._is_told.set()
+
+    def _hear(self, event: Invalidation) -> None:
+        before, now_s = self._known, time.time()
+        known = first_known(event, now_s) if before is None else before.after(event, now_s)
+        if known is before:
+            return
+        self._known = known
+        for listener in list(self._listeners):
+            listener.obey(self._endpoint, known)
+        self._remember(known)
+
+    def _remember(self, known: KnownEpochs) -> None:
+        """Leaves it for the next process, unless another one heard more already."""
+        if self._state is None:
+            return
+        other = _recalled(self._state)
+        knows_more = (
+            other is not None
+            and other.incarnation == known.incarnation
+            and other.epoch >= known.epoch
+            and other.base <= known.base
+        )
+        if not knows_more:
+            with suppress(OSError):  # then the next process hears it again
+                write_whole(self._state, known.to_json().encode())
+
+
+def _recalled(state: Path | None) -> KnownEpochs | None:
+    if state is None:
+        return None
+    try:
+        return KnownEpochs.from_json(state.read_text())
+    except (OSError, MalformedMessageError, UnicodeDecodeError):
+        return None
+
+
+_lock = threading.Lock()
+_watches: dict[tuple[int, str, Path | None], InvalidationWatch] = {}
+
+
+def watch_of(endpoint: str, state: Path | None, connect: Connect) -> InvalidationWatch:
+    """This process's watch of a farm, which the first caller connects."""
+    key = (os.getpid(), endpoint, state)  # threads and channels do not survive a fork
+    with _lock:
+        found = _watches.get(key)
+        if found is None:
+            found = _watches[key] = InvalidationWatch(endpoint, state, connect)
+        return found
+
+
+def _close_all() -> None:
+    """A thread within gRPC would keep the interpreter from ending."""
+    for (process, *_), watch in list(_watches.items()):
+        if process == os.getpid():
+            watch.close()
+
+
+atexit.register(_close_all)

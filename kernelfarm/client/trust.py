@@ -1,0 +1,142 @@
+"""Whom a client believes: the keys that its settings pin, or those of a farm on this machine.
+
+A farm on this machine (loopback, unix socket) without pinned keys is asked for its keys: whoever
+can answer there can do worse. What it said is remembered beside the disk tier, so that a client
+starts without it. A farm elsewhere is believed only with pinned keys.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from kernelfarm.client.settings import ClientSettings
+from kernelfarm.errors import CallerError, UntrustedKeyError
+from kernelfarm.signing import Keyring, Manifest, Place, check_manifest
+from kernelfarm.signing.key_files import read_keyring, write_keyring
+
+AskForKeys = Callable[[], Keyring | None]
+"""Asks a farm for its public keys; None from a farm that states that it signs nothing."""
+
+
+class UnsignedFarmWarning(UserWarning):
+    """Native code is loaded that nobody signed."""
+
+
+class Trust:
+    """Checks manifests for one farm; `remembered` is a file for the keys of a farm without pins."""
+
+    def __init__(
+        self, settings: ClientSettings, ask: AskForKeys, remembered: Path | None = None
+    ) -> None:
+        self._settings = settings
+        self._ask = ask
+        self._remembered = remembered
+        self._lock = threading.Lock()
+        self._keyring: Keyring | None = None
+
+    def check(self, manifest: Manifest, place: Place) -> None:
+        """Passes a manifest that we believe; keys are read again if one is not known.
+
+        Raises:
+            IntegrityError: by its class, what is wrong; see `kernelfarm.signing.check_manifest`.
+            CallerError: the file of pinned keys cannot be read.
+        """
+        if self._settings.signing == "off":
+            _warn_unsigned(self._settings.endpoint)
+            check_manifest(manifest, place, None, time.time())
+            return
+        try:
+            check_manifest(manifest, place, self._known(), time.time())
+        except UntrustedKeyError:
+            # Keys are rotated by overlap: ours may be older than the manifest.
+            check_manifest(manifest, place, self._read_again(), time.time())
+
+    def _known(self) -> Keyring:
+        with self._lock:
+            if self._keyring is None:
+                self._keyring = self._recalled() or self._fetched()
+            return self._keyring
+
+    def _read_again(self) -> Keyring:
+        with self._lock:
+            self._keyring = self._fetched()
+            return self._keyring
+
+    def _recalled(self) -> Keyring | None:
+        path = self._remembered
+        if self._settings.trusted_keys_file is not None or path is None or not path.exists():
+            return None
+        with suppress(CallerError):  # then the farm is asked again
+            return read_keyring(path)
+        return None
+
+    def _fetched(self) -> Keyring:
+        pinned, endpoint = self._settings.trusted_keys_file, self._settings.endpoint
+        if pinned is not None:
+            return read_keyring(pinned)
+        if not is_on_this_machine(endpoint):
+            raise UntrustedKeyError(
+                f"no keys are pinned for the farm at {endpoint}: set KERNELFARM_TRUSTED_KEYS_FILE"
+                " to its public.json"
+            )
+        keyring = self._ask()
+        if keyring is None:
+            raise UntrustedKeyError(
+                f"the farm at {endpoint} signs nothing; to believe it all the same, set"
+                " KERNELFARM_SIGNING=off"
+            )
+        if self._remembered is not None:
+            with suppress(OSError):  # then it is asked again by the next process
+                self._remembered.parent.mkdir(parents=True, exist_ok=True)
+                write_keyring(self._remembered, keyring.keys)
+        return keyring
+
+
+def describe_trust(settings: ClientSettings) -> tuple[str, bool]:
+    """Where the keys come from, for people; False if programs are not checked, or all refused.
+
+    Raises:
+        CallerError: the file of pinned keys cannot be read.
+    """
+    if settings.signing == "off":
+        return "signatures are not checked (KERNELFARM_SIGNING=off)", False
+    if settings.trusted_keys_file is not None:
+        names = ", ".join(key.key_id for key in read_keyring(settings.trusted_keys_file).keys)
+        return f"pinned by {settings.trusted_keys_file}: {names}", True
+    if is_on_this_machine(settings.endpoint):
+        return "those of the farm on this machine; none are pinned", True
+    return "none are pinned: every program is refused", False
+
+
+def is_on_this_machine(endpoint: str) -> bool:
+    """True for unix sockets and loopback addresses."""
+    if endpoint.startswith(("unix:", "unix-abstract:")):
+        return True
+    host = endpoint.removeprefix("dns:").lstrip("/").rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+_said: set[str] = set()
+
+
+def _warn_unsigned(endpoint: str) -> None:
+    if endpoint in _said:
+        return
+    _said.add(endpoint)
+    warnings.warn(
+        f"kernelfarm: the farm at {endpoint} is believed without signatures"
+        " (KERNELFARM_SIGNING=off): whoever can answer there can run code here",
+        UnsignedFarmWarning,
+        stacklevel=2,
+    )

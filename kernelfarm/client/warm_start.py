@@ -1,0 +1,227 @@
+"""A warm start: what Dynamo gives is known by digest, so that nothing is traced again.
+
+The first process that meets a graph traces it with AOT Autograd, and keeps on disk what that gave:
+the captured graph, how it is called, and the program's key. The next process finds it by the digest
+of the Dynamo graph and asks for the program by its key.
+
+An entry is believed because nobody but this user can write it, as with Python's own `*.pyc`: it
+lies in the user's disk tier, is refused if another user owns it or may write it, and is never sent.
+The farm holds no such entries: it could not check what a client publishes, since it never traces.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch._functorch._aot_autograd import runtime_wrappers
+from torch._guards import TracingContext
+
+from kernelfarm.client import counters
+from kernelfarm.client.calling_facts import CallingFacts, OutputFact, calling_facts
+from kernelfarm.client.captured import Captured
+from kernelfarm.client.compile_options import CompileOptions
+from kernelfarm.client.disk_files import remove, write_whole
+from kernelfarm.client.disk_sweep import TRACE
+from kernelfarm.client.dynamo_digest import graph_digest
+from kernelfarm.client.dynamo_sizes import NotCoveredError, SizeTexts
+from kernelfarm.client.live_program import BoxedFunction
+from kernelfarm.client.loaders.of_device import device_support
+from kernelfarm.client.warm_entry import WarmEntry, entry_of, from_bytes, to_bytes
+from kernelfarm.errors import KernelfarmError
+
+_note_dynamic: Callable[[Any, set[int]], None] = next(
+    getattr(runtime_wrappers, name)
+    for name in ("mark_dynamo_propagated_dynamic_indices", "maybe_mark_dynamic_helper")
+    if hasattr(runtime_wrappers, name)
+)
+"""Tells Dynamo, for graphs that follow, which extents of a result vary; torch 2.13 renamed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A graph that may have an entry, and what was so before it was traced."""
+
+    path: Path
+    device: torch.device
+    sizes: SizeTexts
+    env_state: object
+    guard_count: int
+
+
+class WarmStart:
+    """One graph of Dynamo: answered by an entry, or traced, and then kept as one."""
+
+    def __init__(self, module: fx.GraphModule, root: Path | None, options: CompileOptions) -> None:
+        self._module = module
+        self._question: _Question | None = None
+        if root is None:
+            return
+        try:
+            self._question = _question(module, root, options)
+        except NotCoveredError as reason:
+            counters.count(f"warm.traced.{reason}")
+
+    def entry(self) -> tuple[WarmEntry, Captured] | None:
+        """What was kept of this graph; None if nothing was, or nothing that can be used."""
+        asked = self._question
+        if asked is None:
+            return None
+        try:
+            content = _own_content(asked.path)
+            entry = from_bytes(content)
+            captured = entry.captured(asked.device)
+        except FileNotFoundError:
+            counters.count("warm.misses")
+            return None
+        except OSError:
+            counters.count("warm.unreadable")
+            return None
+        except KernelfarmError as error:
+            counters.count_refusal("warm", error)
+            remove(asked.path)
+            return None
+        with suppress(OSError):
+            os.utime(asked.path)  # entries that are not used go first
+        counters.count("warm.hits")
+        return entry, captured
+
+    def keep(self, traced: fx.GraphModule, captured: Captured, key: bytes) -> None:
+        """Keeps what AOT Autograd and capture made of the graph, if an entry can say it."""
+        asked = self._question
+        if asked is None:
+            return
+        try:
+            facts = self._facts(asked, traced)
+            content = to_bytes(entry_of(key, captured, facts, asked.device))
+            write_whole(asked.path, content)
+        except NotCoveredError as reason:
+            counters.count(f"warm.traced.{reason}")
+        except OSError:
+            counters.count("warm.write_failures")
+        else:
+            counters.count("warm.kept")
+
+    def callable_for(self, entry: WarmEntry, program: BoxedFunction) -> Callable[..., Any]:
+        """What Dynamo calls: a program within what AOT Autograd would do around it."""
+        called: Callable[..., Any] = torch._dynamo.disable(  # type: ignore[no-untyped-call] # torch's
+            _called(entry.facts, program), reason="a compiled graph"
+        )
+        return called
+
+    def eager(self) -> BoxedFunction:
+        """The graph as Dynamo captured it, where no tier has its program any more."""
+        module = self._module
+
+        def run(args: list[Any]) -> Sequence[Any]:
+            results: Sequence[Any] = module(*args)
+            return results
+
+        return run
+
+    def _facts(self, asked: _Question, traced: fx.GraphModule) -> CallingFacts:
+        context = TracingContext.try_get()
+        if context is None or context.fw_metadata is None:
+            raise NotCoveredError("a trace of its own")
+        if asked.sizes.env_state() != asked.env_state:
+            raise NotCoveredError("sizes that the trace learnt of")
+        if len(context.guards_context.aotautograd_guards) != asked.guard_count:
+            raise NotCoveredError("arguments that are one memory")
+        count = len(self._module.graph.find_nodes(op="placeholder"))
+        return calling_facts(context.fw_metadata, traced, count)
+
+
+def autocast_is_on() -> bool:
+    """True if operators of this thread lower their types."""
+    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+
+
+def without_autocast(run: Callable[..., Any]) -> Callable[..., Any]:
+    """A program for callers under autocast: its types were fixed when it was traced."""
+
+    def outside(args: Sequence[Any]) -> Any:
+        with torch._C._DisableAutocast():
+            return run(args)
+
+    return outside
+
+
+def _question(module: fx.GraphModule, root: Path, options: CompileOptions) -> _Question:
+    device = _device_of(module)
+    target = device_support(device).target
+    context = TracingContext.try_get()
+    if context is None:
+        raise NotCoveredError("no trace of Dynamo")
+    digest, sizes = graph_digest(module, (target, repr(options.pairs())))
+    name = digest.hex()
+    path = root / "traces" / name[:2] / f"{name}{TRACE}"
+    guards = len(context.guards_context.aotautograd_guards)
+    return _Question(path, device, sizes, sizes.env_state(), guards)
+
+
+def _device_of(module: fx.GraphModule) -> torch.device:
+    values = [n.meta.get("example_value") for n in module.graph.find_nodes(op="placeholder")]
+    devices = {
+        value.device
+        for value in values
+        if isinstance(value, torch.Tensor) and (value.device.type != "cpu" or value.dim())
+    }
+    if len(devices) > 1:
+        raise NotCoveredError("several devices")
+    return next(iter(devices), torch.device("cpu"))
+
+
+def _own_content(path: Path) -> bytes:
+    """A file that nobody but this user can have written.
+
+    Raises:
+        PermissionError: another user owns it, or may write it.
+    """
+    with path.open("rb") as file:
+        found = os.fstat(file.fileno())
+        is_ours = found.st_uid == os.geteuid()
+        if not is_ours or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise PermissionError(f"{path} may be another user's")
+        return file.read()
+
+
+def _called(facts: CallingFacts, program: BoxedFunction) -> Callable[..., Any]:
+    outputs, written = facts.outputs, facts.written
+    is_plain = all(fact == OutputFact() for fact in outputs)
+
+    def call(*args: Any) -> Any:
+        if written:
+            torch.autograd.graph.increment_version([args[place] for place in written])
+        has_grad = torch.is_grad_enabled()
+        if has_grad:
+            torch._C._set_grad_enabled(False)
+        try:
+            results = program(list(args))
+            if is_plain:
+                return results
+            return [_given(f, r, args) for f, r in zip(outputs, results, strict=True)]
+        finally:
+            if has_grad:
+                torch._C._set_grad_enabled(True)
+
+    return call
+
+
+def _given(fact: OutputFact, result: Any, args: Sequence[Any]) -> Any:
+    if fact.argument is not None:
+        base = args[fact.argument]
+        if fact.offset is None:
+            result = base
+        else:
+            first = base.storage_offset() + fact.offset
+            result = base.as_strided(result.size(), result.stride(), first)
+    if fact.dynamic:
+        _note_dynamic(result, set(fact.dynamic))
+    return result

@@ -1,0 +1,165 @@
+"""Attention stays one operator in a captured graph, whatever device and torch version trace it.
+
+Left alone, torch splits `scaled_dot_product_attention` while tracing: into the fused kernel of the
+device at hand, or into matrix products and a softmax. So one model had one program for each kind of
+device. Here Dynamo's calls of it are replaced, before AOT Autograd runs, by an operator of our own
+that traces as one node; it travels as `aten.scaled_dot_product_attention`, and its step calls the
+framework, which picks its kernel at run time. Results lie as the fused kernels write them, rows of
+all heads side by side: (batch, length, heads, width) in memory; where a kernel gives another layout
+they are copied to this one.
+
+Gradients need what the device's own forward kernel saves, so where they are needed torch's way is
+left; likewise with dropout, or where the layout that eager has on this device could be seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
+
+_AXES = 4
+_KERNEL_CHOICES = ("sdpa_kernel", "_backend_from_string")
+"""Names of what states in a graph which kernel attention uses."""
+
+_SCHEMA = (
+    "(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0,"
+    " bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor"
+)
+
+torch.library.define("kernelfarm::attention", _SCHEMA)
+
+
+def _run(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    result = F.scaled_dot_product_attention(query, key, value, *args, **kwargs)
+    laid_out = _empty_result(query, value)
+    return result if result.stride() == laid_out.stride() else laid_out.copy_(result)
+
+
+def _empty_result(query: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
+    batch, heads, length, _width = query.shape
+    return query.new_empty((batch, length, heads, value.shape[-1])).transpose(1, 2)
+
+
+torch.library.impl("kernelfarm::attention", "CompositeExplicitAutograd", _run)
+torch.library.register_fake("kernelfarm::attention", lambda q, _k, v, *_, **__: _empty_result(q, v))
+
+ATTENTION = torch.ops.kernelfarm.attention.default
+"""The operator as it stands in traced graphs: its arguments are those of torch's function."""
+
+_WIRE_NAMES = {ATTENTION: str(torch.ops.aten.scaled_dot_product_attention.default)}
+
+
+def wire_name(target: Any) -> str:
+    """An operator's name in the graph that travels."""
+    return _WIRE_NAMES.get(target) or str(target)
+
+
+def keep_attention_whole(module: fx.GraphModule) -> None:
+    """Replaces attention in a graph of Dynamo, in place."""
+    if any(_chooses_kernels(node) for node in module.graph.nodes):
+        return
+    changed = False
+    for node in module.graph.find_nodes(op="call_function", target=F.scaled_dot_product_attention):
+        if _can_stay_whole(node):
+            node.target = attention
+            changed = True
+    if changed:
+        module.recompile()
+
+
+def attention(  # noqa: PLR0913, PLR0917 (the arguments of torch's function)
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """What stands in Dynamo's graph: our operator, or torch's own function for gradients."""
+    tensors = (query, key, value, attn_mask)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    query, key, value, mask = (_as_autocast_has_it(tensor) for tensor in tensors)
+    result: Tensor = ATTENTION(
+        query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+    return result
+
+
+def _as_autocast_has_it(tensor: Any) -> Any:
+    """The tensor in autocast's type: attention is on torch's list of what it lowers."""
+    if tensor is None or not torch.is_autocast_enabled(tensor.device.type):
+        return tensor
+    is_lowered = tensor.is_floating_point() and tensor.dtype is not torch.float64
+    return tensor.to(torch.get_autocast_dtype(tensor.device.type)) if is_lowered else tensor
+
+
+def _chooses_kernels(node: fx.Node) -> bool:
+    name = getattr(node.target, "__name__", "")
+    return node.op == "call_function" and any(choice in name for choice in _KERNEL_CHOICES)
+
+
+def _can_stay_whole(node: fx.Node) -> bool:
+    operands = [_example(arg) for arg in _first_three(node)]
+    result = _example(node)
+    if result is None or any(t is None or t.dim() != _AXES for t in operands):
+        return False
+    query, key, value = operands
+    if _dropout(node) != 0 or not _is_same(query.shape[0], key.shape[0], value.shape[0]):
+        return False
+    _batch, heads, length, width = result.shape
+    ours = (length * heads * width, width, heads * width, 1)
+    is_ours = all(_is_same(a, b) for a, b in zip(result.stride(), ours, strict=True))
+    return is_ours or all(_forgets_the_layout(user) for user in node.users)
+
+
+def _first_three(node: fx.Node) -> list[Any]:
+    named = [node.kwargs[name] for name in ("query", "key", "value") if name in node.kwargs]
+    return [*node.args[:3], *named]
+
+
+def _dropout(node: fx.Node) -> Any:
+    place = 4
+    return node.args[place] if len(node.args) > place else node.kwargs.get("dropout_p", 0.0)
+
+
+def _example(arg: Any) -> Any:
+    value = arg.meta.get("example_value") if isinstance(arg, fx.Node) else None
+    return value if isinstance(value, Tensor) else None
+
+
+def _is_same(first: Any, *others: Any) -> bool:
+    return all(statically_known_true(first == other) for other in others)
+
+
+def _forgets_the_layout(user: fx.Node) -> bool:
+    """True for a use whose results are the same for every layout of the operand: rows copied."""
+    if user.op != "call_method":
+        return False
+    if user.target == "contiguous":
+        return len(user.args) == 1 and not user.kwargs
+    if user.target == "reshape" and _keeps_the_shape(user):
+        return all(_forgets_the_layout(later) for later in user.users)
+    is_swap = user.target == "transpose" and set(user.args[1:]) in ({1, 2}, {-3, -2})
+    return is_swap and all(
+        later.op == "call_method" and later.target in {"contiguous", "reshape"}
+        for later in user.users
+    )
+
+
+def _keeps_the_shape(user: fx.Node) -> bool:
+    before, after = _example(user.args[0]), _example(user)
+    return (
+        before is not None
+        and after is not None
+        and before.dim() == after.dim()
+        and all(_is_same(a, b) for a, b in zip(before.shape, after.shape, strict=True))
+    )
