@@ -7,12 +7,13 @@ The farm runs workers for the CPU and for whatever vendors the collected tests n
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.farm_process import Farm, running_farm
 
-pytest_plugins = ["tests.not_run"]
+pytest_plugins = ["tests.not_run", "tests.servers"]
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +27,12 @@ def farm(
             vendors.update(v for mark in item.iter_markers("vendors") for v in mark.args)
     with running_farm(tmp_path_factory.mktemp("farm"), ",".join(sorted(vendors))) as running:
         yield running
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_disk_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Clients of this session, child processes too, leave the user's own disk tier alone."""
+    folder = tmp_path_factory.mktemp("client-cache")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("KERNELFARM_DISK_CACHE_DIR", str(folder))
+        yield folder

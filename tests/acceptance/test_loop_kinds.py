@@ -1,4 +1,4 @@
-"""Scans and scatters through a running farm: eager's values, gradients, and errors."""
+"""Scans, sorts and scatters through a running farm: eager's values, gradients, and errors."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import torch
 from kernelfarm.client import torch_backend
 
 
-def compiled(model: object) -> object:
+def compiled(model: object, *, dynamic: bool | None = None) -> object:
     return torch.compile(
-        model, backend=lambda gm, x: torch_backend.kernelfarm(gm, x, options={"strict": True})
+        model,
+        backend=lambda gm, x: torch_backend.kernelfarm(gm, x, options={"strict": True}),
+        dynamic=dynamic,
     )
 
 
@@ -28,6 +30,25 @@ def test_running_forms_equal_eager(endpoint: str) -> None:
     got, wanted = compiled(running_forms)(x, mask), running_forms(x, mask)
     for ours, theirs in zip(got, wanted, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def ordered_forms(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    # A router of experts, the running sums of nucleus sampling put back in place, ranks of rows.
+    weights, experts = torch.softmax(x, -1).topk(2)
+    # Stable: long rows of random floats hold equal ones, and eager's choice would show.
+    logits, tokens = x.sort(dim=1, descending=True, stable=True)
+    likely = torch.zeros_like(x).scatter(1, tokens, torch.softmax(logits, -1).cumsum(-1))
+    middle, where = x.median(1)
+    return weights, experts, likely, middle, where, x.quantile(0.3, 0), x.kthvalue(5, 0).values
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_ordered_forms_equal_eager(endpoint: str, dynamic: bool) -> None:
+    function = compiled(ordered_forms, dynamic=dynamic)
+    for width in (70, 71, 5000):
+        x = torch.randn(33, width)
+        for ours, theirs in zip(function(x), ordered_forms(x), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
 def writes(x: torch.Tensor, rows: torch.Tensor, along: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -1,35 +1,32 @@
-"""Real servers for the cache tests: the embedded one, and the one on PATH."""
+"""Real servers for the cache tests: every one of the matrix that is found, or all of it."""
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
 from kernelfarm.cache import KernelCache, Space
-from kernelfarm.cache.embedded import (
-    EmbeddedServer,
-    Role,
-    ServerProgram,
-    embedded_program,
-    start_server,
-)
-
-PROGRAMS = {
-    "embedded": embedded_program(),
-    "path": (found := shutil.which("redis-server")) and ServerProgram(Path(found), "PATH"),
-    # One more server for a wider check by hand, such as a Redis 6.2.
-    "extra": (extra := os.environ.get("KERNELFARM_TEST_REDIS"))
-    and ServerProgram(Path(extra), "extra"),
-}
+from kernelfarm.cache.embedded import EmbeddedServer, Role, ServerProgram, start_server
+from tests.servers import server_named, wanted_servers
 
 
-@pytest.fixture(scope="session", params=[name for name, found in PROGRAMS.items() if found])
-def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
-    started = start_server(Role.CACHE, program=PROGRAMS[request.param])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs what asks for a server program on each of the matrix."""
+    if "program" in metafunc.fixturenames:
+        names = wanted_servers(metafunc.config)
+        metafunc.parametrize("program", names, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def program(request: pytest.FixtureRequest) -> ServerProgram:
+    """A server of the matrix."""
+    return server_named(request.param)
+
+
+@pytest.fixture(scope="session")
+def server(program: ServerProgram) -> Iterator[EmbeddedServer]:
+    started = start_server(Role.CACHE, program=program)
     yield started
     started.stop()
 

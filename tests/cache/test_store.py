@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import random
 import time
 
 import pytest
@@ -19,16 +20,27 @@ from kernelfarm.cache import (
     WorkerReport,
 )
 from kernelfarm.cache.blobs import CHUNK_BYTES
-from kernelfarm.cache.calls import Calls
 from kernelfarm.cache.embedded import EmbeddedServer
+from kernelfarm.cache.names import Names
 from kernelfarm.errors import ErrorFacts
+from kernelfarm.ir.artifact import GuardOp
+from kernelfarm.ir.guards import FactAtom, FactSubject
+from kernelfarm.signing.manifest import blob_ref
 
 KEY = hashlib.sha256(b"some kernel").digest()
 FACTS = ErrorFacts("FAILED_PRECONDITION", "KERNEL_REJECTED", "too many axes", None)
 
 
+SPECIAL = (FactAtom(FactSubject.SYMBOL, "s0", GuardOp.DIVISIBLE, 16),)
+
+
 def sha(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
+
+
+async def contents(cache: KernelCache, key: bytes = KEY, *, is_counted: bool = True) -> list[bytes]:
+    found = await cache.lookup(key, is_counted=is_counted)
+    return [variant.content for variant in found.variants]
 
 
 async def leased(cache: KernelCache, owner: str = "edge", ttl_s: float = 30) -> Lease:
@@ -40,16 +52,18 @@ async def leased(cache: KernelCache, owner: str = "edge", ttl_s: float = 30) -> 
 async def test_what_is_published_is_found_with_its_variants_in_order(cache: KernelCache) -> None:
     await cache.put_blobs({sha(b"cubin"): b"cubin", sha(b"ptx"): b"ptx"})
     lease = await leased(cache)
-    variants = [Variant(b"special", (sha(b"cubin"),)), Variant(b"general", (sha(b"ptx"),))]
-    assert await cache.publish(lease, variants) is Published.OK
-    assert await cache.lookup(KEY) == [b"special", b"general"]
+    general = Variant(b"general", (blob_ref(b"ptx"),))
+    special = Variant(b"special", (blob_ref(b"cubin"),), SPECIAL)
+    assert await cache.publish(lease, [general, special]) is Published.OK
+    assert await contents(cache) == [b"special", b"general"]
     assert await cache.get_blob(sha(b"cubin")) == b"cubin"
 
 
 async def test_eleven_variants_keep_their_order(cache: KernelCache) -> None:
-    payloads = [str(number).encode() for number in range(11)]
-    await cache.publish(await leased(cache), [Variant(payload) for payload in payloads])
-    assert await cache.lookup(KEY) == payloads
+    guards = [(FactAtom(FactSubject.SYMBOL, "s0", GuardOp.EQ, n),) for n in range(11)]
+    variants = [Variant(str(n).encode(), guard=guard) for n, guard in enumerate(guards)]
+    await cache.publish(await leased(cache), variants)
+    assert await contents(cache) == [variant.content for variant in variants]
 
 
 async def test_programs_and_kernels_do_not_share_keys(
@@ -57,27 +71,29 @@ async def test_programs_and_kernels_do_not_share_keys(
 ) -> None:
     await cache.publish(await leased(cache), [Variant(b"kernel")])
     async with KernelCache(server.url, namespace=cache.namespace, space=Space.PROGRAMS) as programs:
-        assert await programs.lookup(KEY) is None
+        assert not (await programs.lookup(KEY)).is_hit
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES])
 async def test_a_blob_of_any_size_comes_back_whole(cache: KernelCache, size: int) -> None:
-    content = (b"0123456789abcdef" * (size // 16 + 1))[:size]
-    await cache.put_blobs({sha(content): content})
-    assert await cache.get_blobs([sha(content), sha(b"absent")]) == [content, None]
+    even = (b"0123456789abcdef" * (size // 16 + 1))[:size]
+    uneven = random.Random(size).randbytes(size)
+    await cache.put_blobs({sha(content): content for content in (even, uneven)})
+    found = await cache.get_blobs([sha(even), sha(b"absent"), sha(uneven)])
+    assert found == [even, None, uneven]
 
 
 @pytest.mark.parametrize("hole", ["whole", "chunk"])
 async def test_a_manifest_with_a_missing_blob_is_a_counted_hole_and_a_miss(
     cache: KernelCache, server: EmbeddedServer, hole: str
 ) -> None:
-    content = b"x" * (2 * CHUNK_BYTES)
+    content = random.Random(1).randbytes(2 * CHUNK_BYTES)  # does not shrink
     await cache.put_blobs({sha(content): content})
-    await cache.publish(await leased(cache), [Variant(b"v", (sha(content),))])
-    stored = Calls(cache.namespace, Space.KERNELS).blob_key(sha(content))
+    await cache.publish(await leased(cache), [Variant(b"v", (blob_ref(content),))])
+    stored = Names(cache.namespace).blob(sha(content))
     with redis.Redis.from_url(server.url) as raw:
         raw.delete(stored if hole == "whole" else f"{stored}:1")
-    assert await cache.lookup(KEY) is None
+    assert await contents(cache) == []
     stats = await cache.stats()
     assert (stats["holes"], stats["misses"]) == (1, 1)
     assert await leased(cache)  # it may be made again
@@ -85,7 +101,7 @@ async def test_a_manifest_with_a_missing_blob_is_a_counted_hole_and_a_miss(
 
 async def test_a_publication_whose_blob_is_missing_is_refused(cache: KernelCache) -> None:
     lease = await leased(cache)
-    refused = await cache.publish(lease, [Variant(b"v", (sha(b"never stored"),))])
+    refused = await cache.publish(lease, [Variant(b"v", (blob_ref(b"never stored"),))])
     assert refused is Published.MISSING_BLOB
     assert await cache.renew(lease)
 
@@ -96,7 +112,7 @@ async def test_one_of_64_gets_the_lease_and_the_result_reaches_all(cache: Kernel
     async def find_or_make(number: int) -> list[bytes]:
         nonlocal makers
         while True:
-            if (found := await cache.lookup(KEY, is_counted=False)) is not None:
+            if found := await contents(cache, is_counted=False):
                 return found
             lease = await cache.acquire(KEY, f"maker-{number}", 30)
             if lease is None:
@@ -121,7 +137,7 @@ async def test_a_lapsed_lease_goes_to_the_next_and_fences_the_first(cache: Kerne
     assert await cache.publish(first, [Variant(b"late")]) is Published.FENCED
     assert await cache.put_failure(KEY, FACTS, 10, first) is Published.FENCED
     assert await cache.publish(second, [Variant(b"current")]) is Published.OK
-    assert await cache.lookup(KEY) == [b"current"]
+    assert await contents(cache) == [b"current"]
     stats = await cache.stats()
     assert (stats["takeovers"], stats["fenced"]) == (1, 2)
 
@@ -207,16 +223,16 @@ async def test_a_publication_clears_the_failure(cache: KernelCache) -> None:
 async def test_everything_but_counters_fences_and_sets_expires(
     cache: KernelCache, server: EmbeddedServer
 ) -> None:
-    content = b"y" * (CHUNK_BYTES + 1)
+    content = random.Random(2).randbytes(CHUNK_BYTES + 1)
     await cache.put_blobs({sha(content): content})
-    await cache.publish(await leased(cache), [Variant(b"v", (sha(content),))])
+    await cache.publish(await leased(cache), [Variant(b"v", (blob_ref(content),))])
     await cache.put_job(sha(b"job"), b"input")
     await cache.put_failure(sha(b"bad"), FACTS, 60)
     with redis.Redis.from_url(server.url) as raw:
         keys = raw.keys(f"kf:{{{glob_quoted(cache.namespace)}}}:*")
         lasting = {key.decode().rpartition(":")[2] for key in keys if raw.ttl(key) < 0}
         ttl = {key.decode().split(":")[2]: raw.ttl(key) for key in keys}
-    assert lasting <= {"stats", "fence", "workers"}
+    assert lasting <= {"stats", "fence", "workers", "ep"}
     assert ttl["b"] > ttl["m"]
 
 
@@ -228,13 +244,16 @@ async def test_a_queued_lease_passes_to_one_worker_with_the_job(
     await cache.put_job(KEY, b"the kernel")
     workers = WorkerCache(server.url, namespace=cache.namespace)
     mine = Lease(KEY, "worker-1", queued.fence, 30, 0)
-    assert workers.adopt(mine) == b"the kernel"
-    assert workers.adopt(mine) == b"the kernel"  # a lost reply
+    adopted = workers.adopt(mine)
+    assert adopted is not None and adopted.job == b"the kernel"
+    assert (adopted.lease.incarnation, adopted.lease.epoch) == (queued.incarnation, queued.epoch)
+    assert workers.adopt(mine) == adopted  # a lost reply
     assert workers.adopt(Lease(KEY, "worker-2", queued.fence, 30, 0)) is None
     assert workers.adopt(Lease(KEY, "worker-2", queued.fence - 1, 30, 0)) is None
     assert not await cache.renew(queued)  # the edge's part is over
     assert workers.renew(mine)
-    assert workers.publish(mine, [Variant(b"v")]) is Published.OK
+    assert workers.publish(adopted.lease, [Variant(b"v")]) is Published.OK
+    assert (await cache.stats())["dropped"] == 2
     workers.close()
 
 
@@ -275,7 +294,7 @@ async def test_workers_report_and_withdraw(cache: KernelCache, server: EmbeddedS
 
 
 async def test_scripts_survive_a_script_flush(cache: KernelCache, server: EmbeddedServer) -> None:
-    assert await cache.lookup(KEY) is None
+    assert await contents(cache) == []
     with redis.Redis.from_url(server.url) as raw:
         raw.script_flush()
-    assert await cache.lookup(KEY) is None
+    assert await contents(cache) == []

@@ -11,8 +11,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from examples.real_inputs import WHOLE_GRAPHS, f, g, h
 from kernelfarm.client.capture import capture
 from kernelfarm.client.captured import UnsupportedGraphError
+from kernelfarm.client.whole_attention import wire_name
 from kernelfarm.dtypes import DType
-from kernelfarm.errors import InvalidGraphError, UnsupportedDTypeError
+from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.check_graph import check_client_graph
 from kernelfarm.ir.graph_ir import Constant, Ref, TensorType, uses_of
 from kernelfarm.ir.symbolic import symbol
@@ -33,7 +34,7 @@ def test_real_inputs_travel_and_arrive_unchanged(name):
     assert graph_from_proto(graph_to_proto(captured.graph)) == captured.graph
     assert len(captured.nodes) == len(captured.graph.nodes)
     for node, own in zip(captured.graph.nodes, captured.nodes, strict=True):
-        assert node.op == str(own.target)
+        assert node.op == wire_name(own.target)
 
 
 def test_h_is_seven_operators_with_shapes_strides_and_locations():
@@ -144,10 +145,15 @@ def refusal(function, *args) -> Exception:
     return caught.value.inner_exception
 
 
-def test_complex_numbers_are_refused_by_node_and_type():
-    error = refusal(lambda x: torch.fft.fft(x).abs(), torch.randn(8))
-    assert isinstance(error, UnsupportedDTypeError)
-    assert "complex64" in str(error) and "_fft" in str(error)
+def test_complex_numbers_are_sent_by_their_type():
+    captured = traced_one(lambda x: torch.fft.fft(x).abs(), torch.randn(8))
+    assert DType.C64 in [tensor.dtype for node in captured.graph.nodes for tensor in node.types]
+
+
+def test_sparse_tensors_are_refused_by_node_and_layout():
+    module = make_fx(lambda x: x.to_sparse(), tracing_mode="fake")(torch.randn(8))
+    with pytest.raises(UnsupportedGraphError, match=r"_to_sparse.*sparse_coo"):
+        capture(module)
 
 
 def test_sizes_that_depend_on_data_are_refused():

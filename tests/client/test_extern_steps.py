@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kernelfarm.client.captured import UnsupportedGraphError
 from kernelfarm.client.extern_node import ExternNode
 from tests.sweep.in_process import compiled_here
 
@@ -45,10 +46,11 @@ def test_a_step_gets_a_contiguous_tensor_where_the_trace_had_one() -> None:
     def function(x: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.embedding_bag(indices, x, offsets)
 
-    args = torch.randn(10, 5), torch.arange(10)[::2], torch.tensor([0, 2, 2])
+    table = torch.randn(10, 5, requires_grad=True)  # in training the framework does it
+    args = table, torch.arange(10)[::2], torch.tensor([0, 2, 2])
     compiled, counts = compiled_here(function)
     torch.testing.assert_close(compiled(*args), function(*args))
-    assert counts.externs == ["aten._embedding_bag_forward_only.default"]
+    assert counts.externs == ["aten._embedding_bag.default"]
 
 
 def test_what_a_step_returns_is_never_kept_where_another_value_will_lie() -> None:
@@ -68,3 +70,14 @@ def test_a_part_of_nothing_may_begin_beyond_its_buffer() -> None:
 
     x = torch.zeros(0, 6)
     assert compiled_here(function)[0](x).shape == function(x).shape == (0,)
+
+
+def test_a_step_whose_shapes_tracing_misstates_is_refused_before_it_runs() -> None:
+    table = torch.randn(10, 5, dtype=torch.bfloat16, requires_grad=True)
+    compiled, _ = compiled_here(
+        lambda x: torch.nn.functional.embedding_bag(
+            torch.arange(4), x, torch.tensor([0, 2]), mode="sum"
+        )
+    )
+    with pytest.raises(UnsupportedGraphError, match="sums of bags of bfloat16"):
+        compiled(table)

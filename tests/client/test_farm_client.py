@@ -21,6 +21,7 @@ from kernelfarm.errors import (
     DeadlineError,
     MalformedMessageError,
     NotFoundError,
+    PoisonedBlobError,
     UnavailableError,
     UnknownTargetError,
 )
@@ -87,7 +88,7 @@ def test_blobs_arrive_whole_from_several_chunks(odd):
 def test_a_blob_of_another_digest_is_refused(odd, chunks):
     servicer, client = odd
     servicer.chunks = chunks
-    with pytest.raises(MalformedMessageError):
+    with pytest.raises((PoisonedBlobError, MalformedMessageError)):
         client.read_blobs([DIGEST])
 
 

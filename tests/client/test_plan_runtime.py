@@ -147,6 +147,7 @@ def _larger_input(plan: Plan) -> tuple[Buffer, ...]:
         ({"outputs": (view("out0", (4, 5), (6, 1)),)}, "ends at element 23"),
         ({"buffers": _larger_input}, "the input spans 12"),
         ({"outputs": (view("out0", (4, 5), (5, 1), 1),)}, "ends at element 21"),
+        ({"outputs": (view("in0", (4, 3), (3, 1)),)}, "which it does not update"),
     ],
 )
 def test_a_plan_that_points_beyond_what_exists_is_refused(change, message):

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 
 from kernelfarm.client.capture import capture
 from kernelfarm.client.captured import Captured
+from kernelfarm.client.tracing import backend_around
 
 
 def traced(function: Callable[..., Any], *args: Any) -> list[Captured]:
@@ -23,7 +23,7 @@ def traced(function: Callable[..., Any], *args: Any) -> list[Captured]:
         return make_boxed_func(gm.forward)
 
     torch._dynamo.reset()
-    torch.compile(function, backend=aot_autograd(fw_compiler=compiler))(*args)
+    torch.compile(function, backend=backend_around(compiler))(*args)
     return found
 
 

@@ -364,6 +364,23 @@ def scalar_op(op: str, operand_types: tuple[DType, ...], result: DType, count: i
     return kernel(f"fused_{op}_bb55", params, {"d0": count}, {}, b, comments=(op,))
 
 
+def random_floats(rows: int = 6, width: int = 37) -> Kernel:
+    """Random bits and the fractions that they make, from one seed, by the element's position."""
+    b = Body()
+    seed = b.load("in0", 0)
+    place = b.position(I64, width * D0 + D1)
+    bits = b.compute("philox", seed, place, dtype=I64)
+    b.store("out0", width * D0 + D1, bits)
+    word = b.compute("convert", bits, dtype=I32)
+    high = b.compute("shr_arith", word, b.literal(I32, 8), dtype=I32)
+    whole = b.compute("bit_and", high, b.literal(I32, 0xFFFFFF), dtype=I32)
+    wide = b.compute("convert", whole, dtype=F32)
+    b.store("out1", width * D0 + D1, b.compute("mul", wide, b.literal(F32, 2.0**-24)))
+    count = rows * width
+    params = [param("in0", I64, 1), param("out0", I64, count), param("out1", F32, count)]
+    return kernel("fused_random_5eed", params, {"d0": rows, "d1": width}, {}, b)
+
+
 ALL: dict[str, Kernel] = {
     "layer_norm_silu": layer_norm_silu(),
     "h_sum": h_sum(),
@@ -380,6 +397,7 @@ ALL: dict[str, Kernel] = {
     "dynamic_softmax": dynamic_softmax(),
     "dynamic_add": dynamic_add(),
     "lone_point": lone_point(),
+    "random_floats": random_floats(),
     "one_element_behind_a_mask": one_element_behind_a_mask(),
     "looked_up_norm": looked_up_norm(),
     "looked_up_norms": looked_up_norm(9),

@@ -193,6 +193,7 @@ LINALG_KERNELS = [
     "rope_cat",
     "embedding",
     "column_mean",
+    "random_floats",
     "argmax",
     "dynamic_softmax",
     "dynamic_add",

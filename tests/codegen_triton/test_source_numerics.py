@@ -48,6 +48,8 @@ SMALL_KERNELS: dict[str, tuple[Kernel, Tiling | None]] = {
     "rms_norm_residual": (kernels.rms_norm_residual(3, 20), None),
     "rms_norm_residual_looped": (kernels.rms_norm_residual(3, 20), _looped(8, 2)),
     "rope_cat": (kernels.rope_cat(), None),
+    "random_floats": (kernels.random_floats(), None),
+    "random_floats_sub_blocked": (kernels.random_floats(), _sub_blocked(64, 16, 0)),
     "rope_cat_sub_blocked": (kernels.rope_cat(), _sub_blocked(64, 16, 0)),
     "column_mean": (kernels.column_mean(9, 10), None),
     "column_mean_looped": (kernels.column_mean(9, 10), _looped(4, 4)),
@@ -197,6 +199,7 @@ _BINARY = frozenset(
         "bit_xor",
         "shl",
         "shr_arith",
+        "philox",
         "eq",
         "ne",
         "lt",
@@ -243,6 +246,7 @@ def _scalar_cases() -> dict[str, tuple[Kernel, dict[str, Array], Tiling | None]]
     cases: dict[str, tuple[Kernel, dict[str, Array], Tiling | None]] = {}
     for op in sorted(SCALAR_OPS - {"convert"}):
         dtypes = [I64, I32] if op in _INTEGER_ONLY else [F32, F64]
+        dtypes = [I64] if op == "philox" else dtypes
         if op in ("add", "maximum", "floor_div", "mod_floor", "sign", "abs", "lt"):
             dtypes = [*dtypes, I64, I8]
         if op in _BOOL_OPS:

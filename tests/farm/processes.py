@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelfarm.cache.embedded import EmbeddedServer, Role, ServerProgram, start_server
+from kernelfarm.signing.key_files import KERNEL_KEY, PUBLIC_KEYS, make_keys
+from tests.servers import farm_server
 
 PLUGIN = Path(__file__).parent / "plugin"
 START_TIMEOUT_S = 60
@@ -26,6 +28,7 @@ class CodegenRoom:
     settings: dict[str, str]
     broker: EmbeddedServer
     cache: EmbeddedServer
+    program: ServerProgram | None = None
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -65,7 +68,12 @@ class CodegenRoom:
         """Ends both servers and starts empty ones at the same sockets."""
         self.broker.stop()
         self.cache.stop()
-        self.broker, self.cache = start_servers(self.folder)
+        self.broker, self.cache = start_servers(self.folder, self.program)
+
+    def restart_broker(self) -> None:
+        """Starts an empty broker at the socket of the present one, which is ended first."""
+        self.broker.stop()
+        self.broker = start_broker(self.folder, self.program)
 
     def pid_at_gate(self, kernel: str) -> int:
         """The process that compiles a gated kernel; waits until it is there."""
@@ -95,19 +103,33 @@ class CodegenRoom:
         self.cache.stop()
 
 
-def start_servers(folder: Path) -> tuple[EmbeddedServer, EmbeddedServer]:
-    """Broker on the embedded server or what is on PATH, cache on the embedded one."""
+def start_servers(
+    folder: Path, program: ServerProgram | None
+) -> tuple[EmbeddedServer, EmbeddedServer]:
+    """Broker and cache on one program; without, on what is on PATH and on the embedded one."""
+    cache = start_server(Role.CACHE, program=program, socket_path=folder / "cache")
+    return start_broker(folder, program), cache
+
+
+def start_broker(folder: Path, program: ServerProgram | None) -> EmbeddedServer:
+    """A broker on a program, or on what is on PATH."""
     found = shutil.which("redis-server")
-    program = ServerProgram(Path(found), "PATH") if found else None
-    broker = start_server(Role.BROKER, program=program, socket_path=folder / "broker")
-    return broker, start_server(Role.CACHE, socket_path=folder / "cache")
+    on_path = ServerProgram(Path(found), "PATH") if found else None
+    return start_server(Role.BROKER, program=program or on_path, socket_path=folder / "broker")
 
 
 @contextmanager
-def codegen_room(folder: Path, **settings: str) -> Iterator[CodegenRoom]:
-    """Servers only; the test starts the rest."""
-    broker, cache = start_servers(folder)
+def codegen_room(
+    folder: Path, program: ServerProgram | None = None, **settings: str
+) -> Iterator[CodegenRoom]:
+    """Servers only; the test starts the rest. `--farm-server` chooses the program."""
+    program = program or farm_server()
+    broker, cache = start_servers(folder, program)
+    keys = folder / "keys"
+    make_keys(keys)
     environment = {
+        "KERNELFARM_KERNEL_KEY_FILE": str(keys / KERNEL_KEY),
+        "KERNELFARM_TRUSTED_KEYS_FILE": str(keys / PUBLIC_KEYS),
         "KERNELFARM_BROKER_URL": broker.url,
         "KERNELFARM_CACHE_URL": cache.url,
         "KERNELFARM_CODEGEN_LISTEN": f"unix:{folder}/edge",
@@ -115,7 +137,7 @@ def codegen_room(folder: Path, **settings: str) -> Iterator[CodegenRoom]:
         "PYTHONPATH": os.pathsep.join([str(PLUGIN), str(PLUGIN.parents[2])]),
         **{f"KERNELFARM_{name.upper()}": value for name, value in settings.items()},
     }
-    room = CodegenRoom(folder, environment, broker, cache)
+    room = CodegenRoom(folder, environment, broker, cache, program)
     try:
         yield room
     finally:

@@ -62,8 +62,9 @@ def run(*variants: BuiltKernel) -> list[artifact_pb2.Artifact]:
     result = build_kernel(backend, kernel, target_facts(TARGET), KEY, lambda: next(ticks))
     assert set(result.blobs.values()) == {b"define", b"\x7fELF"}
     for variant in result.variants:
-        assert set(variant.blobs) == set(result.blobs)
-    return [artifact_pb2.Artifact.FromString(variant.payload) for variant in result.variants]
+        assert {blob.sha256 for blob in variant.blobs} == set(result.blobs)
+        assert {"toolchain:cpu@f00d", "driver:cpu"} < set(variant.tags)
+    return [artifact_pb2.Artifact.FromString(variant.content) for variant in result.variants]
 
 
 def test_artifacts_state_key_target_toolchain_and_cost() -> None:

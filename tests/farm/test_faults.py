@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
-from kernelfarm.errors import KernelRejectedError, UnavailableError
+from kernelfarm.errors import FarmFullError, KernelRejectedError, UnavailableError
 from kernelfarm.internal.v1 import codegen_service_pb2 as pb
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import open_channel, translated_errors
@@ -103,6 +104,29 @@ async def test_a_kernel_that_ends_its_workers_is_quarantined_and_the_queue_goes_
         await deadly
     assert room.compilations("deadly_1") == 2
     assert (await build(stub, "plain_afterwards")).artifacts
+    with redis.Redis.from_url(room.cache.url) as raw:
+        (failure,) = raw.keys("kf:{default}:neg:k:*")
+        assert 0 < raw.ttl(failure) <= 600
+        assert raw.hmget("kf:{default}:stats", "k.quarantined", "k.takeovers") == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("room", [{"max_jobs": "1"}], indirect=True)
+async def test_a_full_farm_says_when_to_come_back_and_that_costs_no_attempt(
+    room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    room.start_worker()
+    first = asyncio.create_task(build(stub, "gated_full"))
+    await asyncio.to_thread(room.pid_at_gate, "gated_full")
+    for _ in range(3):
+        with pytest.raises(FarmFullError) as caught:
+            await build(stub, "plain_full")
+        assert caught.value.retry_after_s == 1.0
+    with redis.Redis.from_url(room.cache.url) as raw:
+        assert len(raw.keys("kf:{default}:a:k:*")) == 1  # the gated one's
+        assert not raw.keys("kf:{default}:neg:*")
+    room.open_gate("gated_full")
+    await first
+    assert (await build(stub, "plain_full")).artifacts
 
 
 async def test_both_servers_restart_empty_in_the_middle_and_the_result_still_comes(
@@ -162,3 +186,40 @@ async def test_a_job_over_its_time_is_given_up_with_the_limit_in_the_message(
         async with open_channel(room.address) as channel:
             with pytest.raises(KernelRejectedError, match=r"longer than 0\.5 s"):
                 await build(CodegenServiceStub(channel), "gated_forever")
+
+
+async def test_a_broker_killed_with_jobs_in_it_comes_back_empty_and_costs_seconds(
+    room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    """One job runs, one waits in the worker or the broker; both results come, each made once."""
+    room.start_worker()
+    gated = asyncio.create_task(build(stub, "gated_broker"))
+    await asyncio.to_thread(room.pid_at_gate, "gated_broker")
+    waiting = asyncio.create_task(build(stub, "plain_broker"))
+    with redis.Redis.from_url(room.cache.url) as raw:
+        while len(raw.keys("kf:{default}:l:k:*")) < 2:
+            await asyncio.sleep(0.01)
+    room.broker.process.kill()
+    killed = time.monotonic()
+    await asyncio.to_thread(room.restart_broker)
+    room.open_gate("gated_broker")
+    assert (await gated).artifacts and (await waiting).artifacts
+    recovery_s = time.monotonic() - killed
+    print("broker", round(recovery_s, 1))
+    assert recovery_s < RECOVERY_S
+    assert (await build(stub, "plain_after_broker")).artifacts
+    assert room.compilations("gated_broker") == room.compilations("plain_broker") == 1
+
+
+async def test_an_edge_without_its_broker_says_so_and_that_costs_no_attempt(
+    room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    room.start_worker()
+    room.broker.process.kill()
+    room.broker.process.wait()
+    with pytest.raises(UnavailableError, match="broker"):
+        await build(stub, "plain_brokerless")
+    with redis.Redis.from_url(room.cache.url) as raw:
+        assert not raw.keys("kf:{default}:a:*") and not raw.keys("kf:{default}:l:*")
+    await asyncio.to_thread(room.restart_broker)
+    assert (await build(stub, "plain_brokerless")).artifacts

@@ -36,8 +36,23 @@ def test_an_unknown_queue_ends_the_worker_with_2_and_those_that_exist() -> None:
     assert "abacus" in ended.stderr and "cpu" in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "variable"),
+    [
+        (["codegen_svc"], "KERNELFARM_TRUSTED_KEYS_FILE"),
+        (["codegen_svc.worker", "--queue", "cpu"], "KERNELFARM_KERNEL_KEY_FILE"),
+        (["frontend_svc"], "KERNELFARM_PROGRAM_KEY_FILE"),
+    ],
+)
+def test_a_farm_that_signs_nothing_must_say_so(command: list[str], variable: str) -> None:
+    ended = run(command)
+    assert ended.returncode == 2
+    assert variable in ended.stderr and "KERNELFARM_SIGNING=off" in ended.stderr
+
+
 def test_a_port_that_cannot_be_bound_ends_the_edge_with_1(tmp_path: Path) -> None:
-    ended = run(["codegen_svc"], KERNELFARM_CODEGEN_LISTEN=f"unix:{tmp_path}/no/such/folder")
+    listen = f"unix:{tmp_path}/no/such/folder"
+    ended = run(["codegen_svc"], KERNELFARM_CODEGEN_LISTEN=listen, KERNELFARM_SIGNING="off")
     assert ended.returncode == 1
     last = json.loads(ended.stderr.splitlines()[-1])
     assert last["event"] == "service_failed" and "no/such/folder" in last["message"]

@@ -13,6 +13,7 @@ from torch.fx.node import map_arg
 from frontend_svc.pipeline import Lowered, lower_to_prims
 from kernelfarm.client.capture import capture
 from kernelfarm.client.captured import Captured
+from kernelfarm.client.drawn_seeds import draw_seeds
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.graph_ir import (
     Arg,
@@ -23,6 +24,7 @@ from kernelfarm.ir.graph_ir import (
     SizeSymbol,
     TensorType,
     contiguous_strides,
+    seed_nodes,
     uses_of,
 )
 from kernelfarm.ir.interpret import ExternSite, run_graph
@@ -99,7 +101,10 @@ def run_lowered(captured: Captured, lowered: Lowered, values: Sequence[Any]) -> 
             continue  # a constant travels in the graph
         value = values[source]
         inputs.append(to_numpy(value) if isinstance(value, torch.Tensor) else value)
-    results = run_graph(lowered.graph, inputs, run_extern)
+    # First of all, as a plan does: steps of the framework may draw from the same generator.
+    drawn = draw_seeds(len(seed_nodes(lowered.graph)), torch.device("cpu"))
+    seeds = [int(seed) for seed in drawn]
+    results = run_graph(lowered.graph, inputs, run_extern, seeds)
     return [to_torch(result) if hasattr(result, "dtype") else result for result in results]
 
 

@@ -19,6 +19,10 @@ from tests.frontend.sample_tensors import (
     positive,
     special,
 )
+from tests.frontend.samples_images import image_calls
+from tests.frontend.samples_kin import kin_calls
+from tests.frontend.samples_order import order_calls
+from tests.frontend.samples_places import place_calls
 from tests.frontend.samples_scatter import scan_and_scatter_calls
 from tests.frontend.samples_search import search_calls
 from tests.frontend.samples_special import special_calls
@@ -49,7 +53,11 @@ def calls() -> Iterator[Call]:
         _selection,
         _conversion,
         _losses,
+        order_calls,
         scan_and_scatter_calls,
+        place_calls,
+        image_calls,
+        kin_calls,
         search_calls,
         special_calls,
         training_calls,
@@ -84,6 +92,7 @@ def _pointwise() -> Iterator[Call]:
         "fix",
         "round",
         "neg",
+        "_neg_view",
         "abs",
         "sign",
         "sgn",
@@ -399,6 +408,9 @@ def _creation() -> Iterator[Call]:
     yield Call("aten.arange.default", [5], {"dtype": torch.float16})
     yield from _each("aten.arange.start", [2, 7], [-1.5, 2.0])
     yield from _each("aten.arange.start_step", [2, 9, 3], [9, 2, -3], [0, 1, 0.3], [3, 3, 1])
+    for dtype in (torch.int64, torch.int32, torch.uint8):
+        for ends in ([0.5, 7.9, 2.5], [9.9, 0.1, -1.5], [1.2, 6.0, 1]):
+            yield Call("aten.arange.start_step", ends, {"dtype": dtype})
     iota = {"start": 3, "step": -2, "dtype": torch.int64, "device": "cpu", "requires_grad": False}
     yield Call("prims.iota.default", [5], iota)
     yield from _each("aten.linspace.default", [0, 1, 7], [3.0, -2.0, 4], [0, 1, 1])

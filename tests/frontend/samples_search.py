@@ -33,8 +33,19 @@ def _searches() -> Iterator[Call]:
         yield Call("aten.searchsorted.Tensor", [rows.to(dtype), normal(2, 3, 4).to(dtype)])
     yield Call("aten.searchsorted.Tensor", [rows, normal(2, 3, 4)], {"side": "right"})
 
+    halves = torch.tensor([0.5, 2.0, -1.0, 0.0, 0.5])
+    for right in (False, True):
+        rest = {"right": right, "sorter": halves.argsort()}
+        yield Call("aten.searchsorted.Tensor", [halves, values], rest)
+        yield Call("aten.searchsorted.Scalar", [halves, 0.5], rest)
+        yield Call("aten.bucketize.Scalar", [0.5, bounds], {"right": right})
+    yield Call("aten.bucketize.Scalar", [3, whole], {"out_int32": True})
+
 
 def _members() -> Iterator[Call]:
+    for rest in ({}, {"invert": True}):
+        yield Call("aten.isin.Tensor_Scalar", [normal(4, dtype=INTS[0]), 3], rest)
+        yield Call("aten.isin.Scalar_Tensor", [3, normal(4, dtype=INTS[0])], rest)
     x = normal(4, 5, dtype=INTS[0])
     yield Call("aten.isin.Tensor_Tensor", [x, torch.tensor([1, 3, 8])])
     yield Call("aten.isin.Tensor_Tensor", [x, torch.tensor([1, 3, 8])], {"invert": True})

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
+from tests.frontend.samples_functions import function_calls
 from tests.frontend.single_op import Call
 
 INF, NAN = float("inf"), float("nan")
@@ -14,6 +15,7 @@ INF, NAN = float("inf"), float("nan")
 def special_calls() -> Iterator[Call]:
     """At least one call for each operator of these families."""
     yield from _functions()
+    yield from function_calls()
     yield from _bessel()
     yield from _products()
     yield from _rearranged()
@@ -71,6 +73,9 @@ def _products() -> Iterator[Call]:
     yield Call("aten.addr.default", [_normal(3, 4), _normal(3), _normal(4)])
     yield Call("aten.addr.default", [_normal(4), _normal(3), _normal(4)], {"beta": 2, "alpha": 3})
     yield Call("aten.addr.default", [torch.full((3, 4), NAN), _normal(3), _normal(4)], {"beta": 0})
+    truths = [torch.eye(3, 4) > 0, _normal(3) > 0, _normal(4) > 0]
+    for beta, alpha in ((True, True), (False, True), (True, False), (False, False)):
+        yield Call("aten.addr.default", truths, {"beta": beta, "alpha": alpha})
     yield Call("aten.linalg_cross.default", [_normal(5, 3), _normal(5, 3, seed=1)])
     yield Call("aten.linalg_cross.default", [_normal(3, 4), _normal(3, 1)], {"dim": 0})
     for norm in (2, 0, 1, INF, 3.5):
@@ -121,5 +126,8 @@ def _spaced() -> Iterator[Call]:
         for overload, (low, high) in ends.items():
             for steps in (7, 1, 0, 2):
                 yield Call(f"aten.{name}.{overload}", [low, high, steps])
-            options = {"dtype": torch.bfloat16}
-            yield Call(f"aten.{name}.{overload}", [low, high, 12], options)
+            for dtype in (torch.bfloat16, torch.int64, torch.int32, torch.int8):
+                yield Call(f"aten.{name}.{overload}", [low, high, 12], {"dtype": dtype})
+        for steps in (1, 5, 8):
+            yield Call(f"aten.{name}.default", [9.7, 0.2, steps], {"dtype": torch.int64})
+    yield Call("aten.logspace.default", [0, 5, 6, 2.5], {"dtype": torch.int64})

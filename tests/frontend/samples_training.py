@@ -69,8 +69,12 @@ def _activation_gradients() -> Iterator[Call]:
     yield Call("aten.log_sigmoid_backward.default", [grad, x, buffer])
     yield Call("aten.glu_backward.default", [normal(4, 3), normal(4, 6), -1])
     yield Call("aten.glu_backward.default", [normal(2, 6).half(), normal(4, 6).half(), 0])
-    yield Call("aten._prelu_kernel_backward.default", [grad, x, normal(9).expand(4, 9)])
+    for slope in (normal(9).expand(4, 9), normal(4, 1).expand(4, 9), normal(1).expand(4, 9)):
+        yield Call("aten._prelu_kernel_backward.default", [grad, x, slope])
+        yield Call("aten._prelu_kernel_backward.default", [grad[:, :1].expand(4, 9), x, slope])
+    yield Call("aten._prelu_kernel_backward.default", [grad, x, normal(1, 9)])
     yield Call("aten.native_dropout_backward.default", [grad, x > 0, 1.25])
+    yield Call("aten.native_dropout_backward.default", [grad.int(), x > 0, 1.25])
     yield Call("aten.native_dropout_backward.default", [grad.bfloat16(), x > 0, 1.25])
     noise = positive(4, 9)
     for training in (True, False):
@@ -248,6 +252,7 @@ def _unfolding_gradients() -> Iterator[Call]:
     yield Call(backward, [normal(2, 4, 5, 3), [2, 9, 5], 1, 3, 2])
     yield Call(backward, [normal(7, 3), [9], 0, 3, 1])
     yield Call(backward, [normal(3, 2), [9], 0, 2, 3])
+    yield Call(backward, [normal(1, 4, 3), [5, 9], 1, 3, 2])
 
 
 def _part_gradients() -> Iterator[Call]:

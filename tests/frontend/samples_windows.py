@@ -35,6 +35,8 @@ def _averages() -> Iterator[Call]:
     yield Call("aten.avg_pool2d.default", [x, [3, 3], [2, 2], [1, 1], False, False])
     yield Call("aten.avg_pool2d.default", [x, [2, 3], [3, 3], [1, 1], True, False])
     yield Call("aten.avg_pool2d.default", [x, [2, 3], [3, 3], [1, 1], True, True])
+    yield Call("aten.avg_pool2d.default", [x, [640, 70], [], [2, 0], True])
+    yield Call("aten.avg_pool2d.default", [x, [9, 16], [3, 2], [4, 7], False, False])
     yield Call("aten.avg_pool2d.default", [x[0], [4, 4], [], 0, False, True, 3])
     yield Call("aten.avg_pool2d.default", [x.to(torch.bfloat16), [3, 3], [1, 1], [1, 1]])
     yield Call("aten.avg_pool2d.default", [_normal(3, 5, 5, dtype=torch.int64), [2, 2]])

@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 import torch
 
-from frontend_svc.operators import DECOMPOSED, EXTERN
+from frontend_svc.operators import DECOMPOSED
 from tests.frontend.samples import calls
 from tests.frontend.single_op import Call, interpreted
 
@@ -28,12 +28,49 @@ WITHOUT_DEFINED_VALUES = {
     "aten.new_empty_strided.default",
 }
 
+TESTED_IN_FILES_OF_THEIR_OWN = {
+    "aten._embedding_bag_forward_only.default",
+    "aten._fused_rms_norm_backward.default",
+    "aten._masked_scale.default",
+}
+"""Some results are not made, or PyTorch has no kernel for the CPU."""
+
+RANDOM = ("random_choices", "random_numbers")
+"""Families without values of their own: `test_random_numbers` has distributions."""
+
 OF_STATIC_SIZES_ONLY = {
     "aten.adaptive_max_pool2d.default",
     "aten.adaptive_max_pool3d.default",
     # PyTorch's own shape rules for these take no symbols.
     "aten.hardshrink_backward.default",
     "aten.softshrink_backward.default",
+    # How many pixels or elements there are decides which Prims there are.
+    "aten._upsample_bicubic2d_aa.default",
+    "aten._upsample_bicubic2d_aa.vec",
+    "aten._upsample_bilinear2d_aa.default",
+    "aten._upsample_bilinear2d_aa.vec",
+    "aten.fractional_max_pool2d.default",
+    "aten.fractional_max_pool3d.default",
+    # PyTorch has no shape rules for these.
+    "aten._add_relu.Scalar",
+    "aten._aminmax.default",
+    "aten._aminmax.dim",
+    "aten._logcumsumexp.default",
+    "aten._histogramdd_bin_edges.default",
+    "aten._histogramdd_from_bin_cts.default",
+    "aten._histogramdd_from_bin_tensors.default",
+    "aten.histogram.bin_ct",
+    "aten.histogram.bins_tensor",
+    # Rows of any number of elements go to the framework.
+    "aten.kthvalue.default",
+    "aten.median.default",
+    "aten.median.dim",
+    "aten.mode.default",
+    "aten.nanmedian.default",
+    "aten.nanmedian.dim",
+    "aten.sort.default",
+    "aten.sort.stable",
+    "aten.topk.default",
 }
 
 SAMPLES: dict[str, list[Call]] = defaultdict(list)
@@ -63,7 +100,7 @@ def test_prims_with_symbolic_sizes_give_what_eager_gives(op: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:var.*degrees of freedom")
-@pytest.mark.parametrize("op", sorted(SAMPLES))
+@pytest.mark.parametrize("op", sorted(SAMPLES.keys() - OF_STATIC_SIZES_ONLY))
 def test_all_samples_with_symbolic_sizes_give_what_eager_gives(op: str) -> None:
     for call in SAMPLES[op]:
         assert_equals_eager(call, is_symbolic=True)
@@ -71,11 +108,12 @@ def test_all_samples_with_symbolic_sizes_give_what_eager_gives(op: str) -> None:
 
 def test_every_operator_that_decomposes_has_a_sample() -> None:
     without = DECOMPOSED.keys() - SAMPLES.keys()
-    assert without == WITHOUT_DEFINED_VALUES
+    without -= {name for name, operator in DECOMPOSED.items() if operator.family in RANDOM}
+    assert without == WITHOUT_DEFINED_VALUES | TESTED_IN_FILES_OF_THEIR_OWN
 
 
 def test_every_name_in_the_table_is_an_operator_of_this_torch() -> None:
-    for name in [*DECOMPOSED, *EXTERN]:
+    for name in DECOMPOSED:
         namespace, op, overload = name.split(".")
         packet = getattr(getattr(torch.ops, namespace), op)
         assert overload in packet.overloads(), f"{name}: overloads are {packet.overloads()}"

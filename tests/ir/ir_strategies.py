@@ -39,6 +39,7 @@ def arguments() -> st.SearchStrategy[Arg]:
         st.booleans(),
         st.integers(-(2**63), 2**63 - 1),
         st.floats(allow_nan=False),
+        st.complex_numbers(allow_nan=False),
         st.text(max_size=8),
         st.sampled_from(list(DType)),
         expressions(max_leaves=3),

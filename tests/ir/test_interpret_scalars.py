@@ -79,7 +79,7 @@ def operands(op: str, dtype: DType) -> list[torch.Tensor]:
 
 def cases() -> list[Any]:
     found = []
-    for op in sorted(SCALAR_OPS - {"where", "convert"}):
+    for op in sorted(SCALAR_OPS - {"where", "convert", "philox"}):
         for dtype in TORCH:
             if SCALAR_TYPES[op].has(dtype):
                 found.append(pytest.param(op, dtype, id=f"{op}-{dtype.value}"))
@@ -160,4 +160,4 @@ def test_the_error_function_is_accurate_in_double(op: str) -> None:
 
 def test_every_scalar_operation_has_a_reference_in_this_test() -> None:
     missing = [op for op in SCALAR_OPS if op not in REFERENCE and not hasattr(torch, op)]
-    assert sorted(missing) == ["convert"]
+    assert sorted(missing) == ["convert", "philox"]  # bits: see test_random_bits

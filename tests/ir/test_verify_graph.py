@@ -18,6 +18,7 @@ size s0 from 1
 %2: i64[2, 3]@[3, 1] = input
 %3: bool[2, 3]@[3, 1] = input
 %4: f32[s0, 3]@[3, 1] = input
+%5: c64[2, 3]@[3, 1] = input
 """
 
 BROKEN = [
@@ -39,6 +40,10 @@ BROKEN = [
     ("f32[3, 3] = exp(%0)", r"exp: a result of f32\[3, 3\]; expected f32\[2, 3\]"),
     ("f32[2, 3], %11: f32[2] = exp(%0)", "exp: 2 results; expected 1"),
     ("f32[2, 3] = convert(%0; dtype=5)", "dtype=5; expected an element type"),
+    ("c64[2, 3] = convert(%0; dtype=c64)", "convert: a tensor of c64; expected a type that kern"),
+    ("u32[2] = iota(; dtype=u32, length={2})", "expected an expression, an integer type"),
+    ("c64[3, 2] = permute(%5; dims=[1, 0])", "permute: a tensor of c64; expected a type that kern"),
+    ("bool[2, 3] = eq(%5, %5)", "eq: a tensor of c64; expected a type that kernels compute in"),
     ("f32[2] = full(; dtype=f32, shape=[{2}], value=1)", "value=1 of f32; expected .* float"),
     ("i64[2] = full(; dtype=i64, shape=[{2}], value=1.0)", "expected .* int or Expr"),
     ("bool[2] = full(; dtype=bool, shape=[{2}], value=1)", "expected .* bool"),

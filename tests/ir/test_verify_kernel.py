@@ -42,6 +42,8 @@ BROKEN = [
     ("%7: i32 = 2147483648", "expected an integer from -2147483648"),
     ("%7: f32 = index d0", "an index as f32; expected i32 or i64"),
     ("%7: i64 = index d1", "unknown symbol d1"),
+    ("%7: c64 = convert %0", "elements of c64; expected a type that kernels compute in"),
+    ("%7: u16 = 1", "elements of u16; expected a type that kernels compute in"),
     ("%7: f32 = add %0, %7", "uses %7; expected a value of an earlier statement, 0 to 6"),
     ("%7: f32 = add %0, %5", "uses statement 5, which defines no value"),
     ("%7: f32 = add %0", "add: 1 operands; expected 2"),
@@ -84,6 +86,7 @@ def test_the_header_alone_passes() -> None:
         ("for d0 in s0", "for d0 in n", "extent of d0: unknown symbol n; expected one of: s0"),
         ("reduce r0 in 8", "reduce r0 in d0", "extent of r0: unknown symbol d0"),
         ("u8[s0]", "u8[d0]", "size of flags: unknown symbol d0"),
+        ("param in flags: u8", "param in flags: c32", "parameter flags: elements of c32; expected"),
         ("  store out0[8*d0 + r0] = %4\n", "", "out0 is written, but no store names it"),
     ],
 )

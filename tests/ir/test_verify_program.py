@@ -92,6 +92,8 @@ BROKEN: list[tuple[Callable[[], Plan], str]] = [
     (lambda: with_step(0, Launch(0, ("tmp1", "tmp0"), (S0,))), "reads tmp1, which nothing"),
     (lambda: with_step(0, Launch(0, ("in0", "const0"), (S0,))), "writes const0, which is read"),
     (lambda: with_step(1, Launch(0, ("tmp0", "tmp0"), (S0,))), "tmp0 is written and passed twice"),
+    (lambda: with_buffer(2, dtype=DType.U32), "tmp0 of u32; expected it among inputs, constants"),
+    (lambda: with_buffer(6, dtype=DType.C64), "out0 of c64; expected it among inputs, constants"),
     (lambda: with_buffer(0, dtype=DType.I32), "in0 of i32 as in0; expected f32"),
     (lambda: replace(PLAN, steps=PLAN.steps[:-1]), "reads out0, which nothing has written"),
     (lambda: with_buffer(4, dtype=DType.F64), "ext0 of f64 seen as f32; expected equal widths"),

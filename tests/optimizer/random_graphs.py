@@ -14,7 +14,7 @@ from kernelfarm.ir.graph_ir import Graph, Ref, SizeSymbol, TensorType, contiguou
 from kernelfarm.ir.interpret import numpy_dtype
 from kernelfarm.ir.symbolic import ONE, ZERO, Expr, as_expr, product_of, symbol
 from kernelfarm.ir.text import print_graph
-from tests.optimizer.random_loop_kinds import scan, scatter
+from tests.optimizer.random_loop_kinds import scan, scatter, sort
 
 Draw = Callable[[Any], Any]
 UNARY = ("neg", "abs", "sin", "tanh", "floor", "sigmoid")
@@ -332,7 +332,7 @@ def _cat(maker: _Maker) -> int | None:
         )
         return same and maker.dtype(value) is maker.dtype(other)
 
-    count = maker.draw(st.integers(1, 3))
+    count = maker.draw(st.sampled_from((1, 2, 3, 10)))  # ten pieces are stored one by one
     others = [other for other in (maker.pick(fits) for _ in range(count)) if other is not None]
     return maker.builder.add("cat", value, *others, dim=dim)
 
@@ -392,7 +392,7 @@ def _extern(maker: _Maker) -> int | None:
 _RULES = (
     *((_unary, _binary, _binary, _normalize, _reshape, _permute, _broadcast) * 2),
     *(_where, _reduce, _slice, _flip, _window, _cat, _pad, _gather, _convert, scan, _extern),
-    *(scan, scatter, scatter),
+    *(scan, scatter, scatter, sort),
 )
 
 

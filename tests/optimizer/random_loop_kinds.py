@@ -1,4 +1,4 @@
-"""Scans and scatters for random graphs."""
+"""Scans, sorts and scatters for random graphs."""
 
 from __future__ import annotations
 
@@ -27,6 +27,21 @@ def scan(maker: Maker) -> int | None:
     if op == "cumprod":  # products of many numbers leave every range
         wide = maker.builder.add("sign", wide)
     return maker.builder.add(op, wide, dim=dim)
+
+
+def sort(maker: Maker) -> int | None:
+    """The order of some value's elements along some axis, or these elements in order."""
+    value = maker.pick(lambda v: len(maker.shape(v)) > 0)
+    if value is None:
+        return None
+    dim = maker.draw(st.integers(0, len(maker.shape(value)) - 1))
+    descending = maker.draw(st.booleans())
+    # Whole numbers: where two computed floats differ by a rounding, their order would differ too.
+    whole = maker.builder.add("convert", value, dtype=DType.I64)
+    order = maker.builder.add("argsort", whole, dim=dim, descending=descending)
+    if maker.draw(st.booleans()):
+        return order
+    return maker.builder.add("gather_along", value, order, dim=dim)
 
 
 def scatter(maker: Maker) -> int | None:

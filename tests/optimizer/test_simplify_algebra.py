@@ -9,7 +9,7 @@ from kernelfarm.ir.graph_ir import Graph
 from optimizer_svc.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from optimizer_svc.passes.eliminate_dead_nodes import eliminate_dead_nodes
 from optimizer_svc.passes.simplify_algebra import simplify_algebra
-from tests.optimizer.graphs import Maker, sizes, tensor
+from tests.optimizer.graphs import Maker, sizes, tensor, tensor_with_strides
 
 
 def _ops(graph: Graph) -> list[str]:
@@ -106,3 +106,12 @@ def test_zeros_of_both_signs_are_two_constants() -> None:
         make.add("copysign", x, make.full(0.0, 3)), make.add("copysign", x, make.full(-0.0, 3))
     )
     assert len(eliminate_common_subexpressions(graph).nodes) == 4
+
+
+def test_a_step_of_the_framework_that_nobody_reads_stays() -> None:
+    make = Maker()
+    x = make.add_input(tensor(3))
+    kind = tensor_with_strides(2, dtype=DType.I64)
+    make.add_extern("aten.multinomial.default", 0, [x], [kind], is_contraction=False)
+    make.add("exp", x)
+    assert _ops(make.returning(make.add("sin", x))) == ["extern", "sin"]

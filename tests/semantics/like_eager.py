@@ -11,9 +11,10 @@ from torch.utils import _pytree as pytree
 Make = Callable[[], Sequence[Any]]
 
 
-def compiled(function: Callable[..., Any], **options: Any) -> Any:
+def compiled(function: Callable[..., Any], *, fallback_random: bool = False, **options: Any) -> Any:
     """The function through the farm; whatever the farm cannot serve is an error."""
-    return torch.compile(function, backend="kernelfarm", mode="strict", **options)
+    stated = {"strict": True, "fallback_random": fallback_random}
+    return torch.compile(function, backend="kernelfarm", options=stated, **options)
 
 
 def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:

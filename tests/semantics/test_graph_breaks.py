@@ -88,8 +88,8 @@ def test_graphs_with_sizes_that_depend_on_data_run_eager_with_the_reason(option)
         assert_same(fast(x, index), function(x, index))
 
 
-def test_random_operators_keep_eager_s_stream():
-    """They are steps of the framework and run in eager's order, so a seed gives eager's numbers."""
+def test_random_operators_keep_eager_s_stream_if_asked_to():
+    """Then they are steps of the framework in eager's order: a seed gives eager's numbers."""
 
     def function(x):
         first, second = torch.rand(4), torch.randn(4)
@@ -99,7 +99,7 @@ def test_random_operators_keep_eager_s_stream():
         drawn = x.clone().uniform_(), torch.normal(x, 1.0), torch.randperm(5)
         return first + second + kept, flags, whole, torch.rand_like(x), *drawn
 
-    assert_like_eager(function, lambda: (torch.arange(4.0),))
+    assert_like_eager(function, lambda: (torch.arange(4.0),), fallback_random=True)
 
 
 def test_random_operators_keep_their_order_whatever_is_fused():
@@ -108,7 +108,7 @@ def test_random_operators_keep_their_order_whatever_is_fused():
         second = torch.rand(4)
         return second - first, first.sum() + second
 
-    assert_like_eager(function, lambda: (torch.arange(4.0),))
+    assert_like_eager(function, lambda: (torch.arange(4.0),), fallback_random=True)
 
 
 def test_the_mask_of_dropout_is_the_same_in_both_passes():

@@ -7,6 +7,7 @@ import copy
 import torch
 from torch import nn
 
+from kernelfarm.client import arena
 from tests.semantics.like_eager import assert_like_eager, assert_same, compiled, numbers
 
 
@@ -234,3 +235,58 @@ def test_windows_on_the_memory_of_a_computed_value_are_read():
         return y.as_strided((3, 4), (1, 2)) + 1, y[1:].as_strided((2, 3), (3, 1), 4) + 1
 
     assert_like_eager(function, lambda: (numbers(4, 6),))
+
+
+def test_a_cache_that_is_updated_at_a_position_is_not_copied(sent, monkeypatch):
+    taken = []
+    take = arena.take
+
+    def noted(place, size_bytes):
+        taken.append(size_bytes)
+        return take(place, size_bytes)
+
+    monkeypatch.setattr(arena, "take", noted)
+
+    def function(keys, values, k, v, position):
+        keys.index_copy_(2, position, k.sin())
+        values.index_copy_(2, position, v)
+        return keys[:, :, 0] @ v[0, 0].t()
+
+    def make():
+        caches = numbers(1, 2, 512, 16), numbers(1, 2, 512, 16, seed=1)
+        new = numbers(1, 2, 1, 16, seed=2), numbers(1, 2, 1, 16, seed=3)
+        return *caches, *new, torch.tensor([9])
+
+    assert_like_eager(function, make)
+    cache_bytes = 2 * 512 * 16 * 4
+    assert sum(taken) < cache_bytes / 8
+    assert len(sent[0].updates) == 2
+
+
+def test_an_optimizer_step_writes_its_parameters():
+    def step(weight, momentum, grad):
+        momentum.mul_(0.9).add_(grad)
+        weight.add_(momentum, alpha=-0.1)
+
+    assert_like_eager(step, lambda: (numbers(40), numbers(40, seed=1), numbers(40, seed=2)))
+
+
+def test_a_changed_input_that_is_returned_is_that_input_and_its_clone_is_not():
+    def function(x, y):
+        before = x.clone()
+        x.mul_(2).add_(y)
+        return x, before, x.clone(), x + before
+
+    assert_like_eager(function, lambda: (numbers(4, 6), numbers(4, 6, seed=1)))
+
+
+def test_a_changed_input_serves_every_size():
+    def function(cache, x, position):
+        cache[:, position] = x
+        return cache.sum(-1)
+
+    fast = compiled(function, dynamic=True)
+    for length in (8, 16, 24):
+        ours, theirs = torch.zeros(2, length, 4), torch.zeros(2, length, 4)
+        x, position = numbers(2, 3, 4), torch.tensor([1, 5, length - 1])
+        assert_same((fast(ours, x, position), ours), (function(theirs, x, position), theirs))

@@ -259,3 +259,26 @@ def _llama() -> nn.Module:
         max_position_embeddings=128,
     )
     return LlamaForCausalLM(config).eval()
+
+
+def test_memory_around_a_view_of_an_input_is_read_as_in_eager():
+    def function(x):
+        inner = x[2:8]
+        return inner.as_strided((3,), (1,), 0) + 1, inner.as_strided((2, 3), (2, 1)) * 2
+
+    assert_like_eager(function, lambda: (torch.arange(10.0),))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_chunks_that_overlap_are_read_as_in_eager(dynamic):
+    """Chunks of 4 rows, every 2, as attention over long documents takes them."""
+
+    def function(x):
+        rows, width = x.shape
+        y = x * 2
+        chunks = y.as_strided((rows // 2 - 1, 4, width), (2 * width, width, 1))
+        return chunks.softmax(1).sum(-1)
+
+    for rows in (8, 12):
+        x = torch.arange(3.0 * rows).reshape(rows, 3)
+        torch.testing.assert_close(compiled(function, dynamic=dynamic)(x), function(x))

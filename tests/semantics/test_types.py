@@ -6,14 +6,11 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 
-from kernelfarm.client.eager import KernelfarmWarning
-from kernelfarm.errors import UnsupportedDTypeError
-from tests.semantics.like_eager import assert_like_eager, assert_same, compiled, numbers
+from tests.semantics.like_eager import assert_like_eager, numbers
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 FLOATS_8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-COMPLEX_8 = (torch.complex64, torch.complex128)
 
 
 def few(dtype: torch.dtype) -> torch.Tensor:
@@ -87,19 +84,3 @@ def test_8_bit_floats_are_read_scaled_and_viewed_as_in_eager(dtype):
 def test_every_8_bit_float_has_eager_s_value(dtype):
     every = torch.arange(256, dtype=torch.uint8).view(dtype)
     assert_like_eager(lambda x: (x.float(), x.to(torch.bfloat16)), lambda: (every.clone(),))
-
-
-def spectrum(x: torch.Tensor) -> torch.Tensor:
-    return torch.view_as_real(torch.fft.fft(x) * 2).sum(-1) + x
-
-
-def test_complex_numbers_run_eager_with_the_reason():
-    fast = torch.compile(spectrum, backend="kernelfarm")
-    with pytest.warns(KernelfarmWarning, match="complex64"):
-        assert_same(fast(numbers(8)), spectrum(numbers(8)))
-
-
-def test_complex_numbers_are_an_error_where_eager_is_none_of_the_choices():
-    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as caught:
-        compiled(spectrum)(numbers(8))
-    assert isinstance(caught.value.inner_exception, UnsupportedDTypeError)

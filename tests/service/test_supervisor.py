@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,14 @@ def test_a_farm_has_two_servers_three_services_and_workers_for_each_vendor(tmp_p
         ["worker-cpu-0", "worker-cpu-1", "worker-cuda-0"],
         ["redis-broker", "redis-cache"],
     ]
+
+
+def test_several_frontends_share_the_endpoint_and_are_asked_one_by_one(tmp_path: Path) -> None:
+    layout = farm_layout(replace(plan_of(tmp_path), frontends=2))
+    assert [child.name for child in layout.stages[0]] == ["frontend-0", "frontend-1"]
+    environments = [dict(child.environment) for child in layout.stages[0]]
+    assert {found["KERNELFARM_FRONTEND_LISTEN"] for found in environments} == {"127.0.0.1:1"}
+    assert len({found["KERNELFARM_FRONTEND_OWN_LISTEN"] for found in environments}) == 2
 
 
 def test_a_configured_server_is_used_instead_of_an_own_one(tmp_path: Path) -> None:

@@ -15,15 +15,17 @@ from frontend_svc.pipeline import lower_to_prims
 from kernelfarm.client.capture import capture
 from kernelfarm.client.captured import Captured
 from kernelfarm.client.loaders.cpu import CpuKernel, CpuLoader, host_cpu_target
+from kernelfarm.client.plan_results import hand_out
 from kernelfarm.client.plan_runtime import PlanRunner
 from kernelfarm.client.program import LoadedProgram
 from kernelfarm.client.variants import Variant
 from kernelfarm.digest import kernel_key
 from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.ir.program_ir import ExternCall, Launch, Plan
+from kernelfarm.ir.program_ir import DrawSeeds, ExternCall, Launch, Plan
 from kernelfarm.ir.verify import verify_program
 from kernelfarm.targets import target_facts
 from optimizer_svc.pipeline import optimize
+from tests.frontend.graphs import run_lowered
 
 
 @dataclass(slots=True)
@@ -33,6 +35,7 @@ class Counts:
     graphs: int = 0
     nodes: int = 0
     launches: int = 0
+    draws: int = 0
     externs: list[str] = field(default_factory=list)
 
     def add(self, captured: Captured, plan: Plan) -> None:
@@ -40,6 +43,7 @@ class Counts:
         self.graphs += 1
         self.nodes += len(captured.nodes)
         self.launches += sum(isinstance(step, Launch) for step in plan.steps)
+        self.draws += sum(isinstance(step, DrawSeeds) for step in plan.steps)
         self.externs += [step.op for step in plan.steps if isinstance(step, ExternCall)]
 
 
@@ -53,11 +57,19 @@ _kernels: dict[bytes, CpuKernel] = {}
 def compile_here(captured: Captured, counts: Counts) -> PlanRunner:
     """Every room in turn, in this process, for this machine's processor."""
     target = target_facts(host_cpu_target())
-    program = optimize(lower_to_prims(captured.graph).graph, target).program
+    lowered = lower_to_prims(captured.graph, sorts_any_row=target.sorts_any_row)
+    program = optimize(lowered.graph, target).program
     verify_program(program)
     counts.add(captured, program.plan)
     kernels = tuple((Variant((), _loaded(kernel, target.name)),) for kernel in program.kernels)
     return PlanRunner(LoadedProgram(program.plan, kernels, captured, _loader))
+
+
+def interpret_here(captured: Captured, counts: Counts) -> Callable[[Sequence[Any]], list[Any]]:
+    """The Prims of a graph in NumPy: what random numbers mean, given the seeds that are drawn."""
+    lowered = lower_to_prims(captured.graph)
+    handed_out = hand_out(captured, {}) or (lambda outputs, args: outputs)
+    return lambda args: handed_out(run_lowered(captured, lowered, args), args)
 
 
 def _loaded(kernel: Kernel, target: str) -> CpuKernel:

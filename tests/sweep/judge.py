@@ -116,10 +116,25 @@ def _judge_one(mine: Any, model: Any, reference: _Reference, *, is_undefined: bo
     has_values = model.numel() and model.layout is torch.strided and not is_undefined
     if problem or not has_values:
         return Verdict(problem)
-    mine, model = mine.detach(), model.detach()
+    mine, model = _in_parts(mine.detach()), _in_parts(model.detach())
     if not model.dtype.is_floating_point:
         return _shown(mine != model, mine, model)
     return _within_rounding(mine, model, reference)
+
+
+def _in_parts(tensor: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as their real and imaginary parts; wide unsigned integers by their bits."""
+    if tensor.dtype.is_complex:
+        return torch.view_as_real(tensor.resolve_conj())
+    signed = _SIGNED.get(tensor.dtype)
+    return tensor if signed is None else tensor.view(signed)
+
+
+_SIGNED = {
+    torch.uint16: torch.int16,
+    torch.uint32: torch.int32,
+    torch.uint64: torch.int64,
+}
 
 
 def _same_number(mine: Any, model: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,8 +16,15 @@ from torch.utils import _pytree as pytree
 
 from kernelfarm.client.capture import capture
 from kernelfarm.errors import KernelfarmError
-from tests.sweep.in_process import Compile, Counts
+from tests.sweep.exact_functions import exact_values
+from tests.sweep.in_process import Compile, Counts, interpret_here
 from tests.sweep.judge import judge
+from tests.sweep.places import (
+    CHOOSING,
+    CHOOSING_GRADIENTS,
+    with_chosen_gradients,
+    with_chosen_places,
+)
 from tests.sweep.records import Outcome
 from tests.sweep.samples import Sample, seed_all
 
@@ -82,15 +90,21 @@ def _compiled(sample: Sample, run: _Run, compiler: _FarmCompiler) -> Any:
 
 def _judged(op: str, sample: Sample, run: _Run, results: tuple[Any, Any], counts: Counts) -> Found:
     ours, eager = results
+    if counts.draws:
+        return _judged_random(sample, run, ours, eager, counts)
+    if run is _with_gradients and op in CHOOSING_GRADIENTS:
+        ours = with_chosen_gradients(ours, eager, sample.tensors[0])
+    elif op in CHOOSING and sample.tensors:
+        ours = with_chosen_places(ours, eager, sample.tensors[0])
     is_undefined = op.partition(".")[0] in UNDEFINED
     verdict = judge(ours, eager, None, is_undefined=is_undefined)
     exact = None
     if verdict.problem or verdict.is_loose:
-        exact = _exact(sample, run)
+        exact = _exact(op, sample, run)
         verdict = judge(ours, eager, exact, sample.tensors, is_undefined=is_undefined)
     near: list[tuple[Any, Any]] = []
     if verdict.problem and exact is not None:
-        near = _neighbours(sample, run)
+        near = _neighbours(op, sample, run, eager)
         verdict = judge(ours, eager, exact, sample.tensors, near, is_undefined=is_undefined)
     if not verdict.problem:
         return Found(_kind(counts), "loose" if verdict.is_loose else "", counts)
@@ -99,6 +113,25 @@ def _judged(op: str, sample: Sample, run: _Run, results: tuple[Any, Any], counts
     if not judge(ours, traced, exact, sample.tensors, near, is_undefined=is_undefined).problem:
         return Found(_kind(counts), f"as traced, not as eager: {verdict.problem}", counts)
     return Found(Outcome.WRONG, verdict.problem, counts)
+
+
+def _judged_random(sample: Sample, run: _Run, ours: Any, eager: Any, counts: Counts) -> Found:
+    """Types, shapes and strides are eager's; the numbers are what they mean for equal seeds."""
+    problem = judge(ours, eager, None, is_undefined=True).problem
+    if problem:
+        return Found(Outcome.WRONG, problem, counts)
+    meant = _compiled(sample, run, _FarmCompiler(interpret_here, Counts()))
+    if isinstance(meant, Found):
+        return Found(meant.outcome, f"interpreted: {meant.reason}", counts)
+    # Strides were judged beside eager's; the interpreter lays values out as it likes.
+    verdict = judge(_dense(ours), _dense(meant), None, sample.tensors)
+    if verdict.problem:
+        return Found(Outcome.WRONG, f"other numbers than the seeds mean: {verdict.problem}", counts)
+    return Found(_kind(counts), "loose" if verdict.is_loose else "", counts)
+
+
+def _dense(results: Any) -> Any:
+    return pytree.tree_map_only(torch.Tensor, lambda t: t.detach().contiguous(), results)
 
 
 def _kind(counts: Counts) -> Outcome:
@@ -164,7 +197,13 @@ def _forward(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> A
         return _detached(function(*(_copy(t.detach()) for t in tensors)))
 
 
-def _with_gradients(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> Any:
+def _with_gradients(
+    function: Callable[..., Any],
+    tensors: Sequence[torch.Tensor],
+    *,
+    nudges: torch.Generator | None = None,
+) -> Any:
+    """Results and gradients; `nudges` moves what the gradients begin with by roundings."""
     seed_all(RANDOM_SEED)
     leaves = [_copy(t.detach()).requires_grad_(t.requires_grad) for t in tensors]
     results = function(*leaves)
@@ -174,6 +213,8 @@ def _with_gradients(function: Callable[..., Any], tensors: Sequence[torch.Tensor
         return _detached(results)
     seed_all(RANDOM_SEED + 1)
     seeds = [torch.randn(r.shape, dtype=torch.float64).to(r.dtype) for r in roots]
+    if nudges is not None:
+        seeds = [_nudged(seed, nudges) for seed in seeds]
     gradients = torch.autograd.grad(roots, wanted, seeds, allow_unused=True)
     return _detached(results), gradients
 
@@ -197,33 +238,48 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return memory.as_strided(tensor.shape, tensor.stride(), 0)
 
 
-def _exact(sample: Sample, run: _Run) -> Any | None:
+def _exact(op: str, sample: Sample, run: _Run) -> Any | None:
     wide = [t.double() if t.is_floating_point() else t for t in sample.tensors]
     for source, tensor in zip(sample.tensors, wide, strict=True):
         if source.requires_grad and not tensor.is_leaf:
             tensor.requires_grad_(True)
     try:
-        return run(sample.function, wide)
+        found = run(sample.function, wide)
     except Exception:  # no answer in float64: eager's own is what there is
         return None
+    if isinstance(found, torch.Tensor):
+        return exact_values(op, sample.tensors[0], found)
+    return found
 
 
-def _neighbours(sample: Sample, run: _Run) -> list[tuple[Any, Any]]:
-    """Eager's and float64's answers for inputs that differ by roundings."""
+def _neighbours(op: str, sample: Sample, run: _Run, eager: Any) -> list[tuple[Any, Any]]:
+    """Eager's and float64's answers for inputs that differ by roundings.
+
+    Of float64 itself, where nothing is more exact, eager's answers there and here: how far they
+    are apart is what an input's rounding does to the result, and no algorithm can be held to less.
+    """
+    nudges = torch.Generator().manual_seed(RANDOM_SEED)  # its own: runs reset the global one
+    if run is _with_gradients:
+        run = partial(_with_gradients, nudges=nudges)
+    is_widest = any(tensor.dtype is torch.float64 for tensor in sample.tensors)
     found = []
     for _ in range(NEIGHBOURS):
-        tensors = [_nudged(tensor) for tensor in sample.tensors]
+        tensors = [_nudged(tensor, nudges) for tensor in sample.tensors]
         near = Sample(sample.function, tuple(tensors))
-        exact = _exact(near, run)
+        if is_widest:
+            found.append((run(sample.function, tensors), eager))
+            continue
+        exact = _exact(op, near, run)
         if exact is not None:
             found.append((run(sample.function, tensors), exact))
     return found
 
 
-def _nudged(tensor: torch.Tensor) -> torch.Tensor:
+def _nudged(tensor: torch.Tensor, nudges: torch.Generator) -> torch.Tensor:
     if not tensor.is_floating_point() or tensor.layout is not torch.strided:
         return tensor
-    factor = 1 + torch.finfo(tensor.dtype).eps * torch.randint(-2, 3, tensor.shape)
+    steps = torch.randint(-2, 3, tensor.shape, generator=nudges).double()
+    factor = 1 + torch.finfo(tensor.dtype).eps * steps
     near = (tensor.detach().double() * factor).to(tensor.dtype)
     return near.requires_grad_(tensor.requires_grad)
 

@@ -39,6 +39,19 @@ def test_a_wrong_value_type_shape_or_stride_is_seen(wrong: torch.Tensor) -> None
     assert judge(wrong, torch.tensor([1.0, 2.0]), None).problem
 
 
+def test_complex_numbers_are_judged_by_their_parts() -> None:
+    model = torch.tensor([1 + 2j, 3 - 1e-20j])
+    assert not judge(model * (1 + 2e-7), model, None).problem
+    assert judge(model.conj().resolve_conj(), model, None).problem
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64], ids=str)
+def test_wide_unsigned_integers_are_compared_exactly(dtype: torch.dtype) -> None:
+    model = torch.tensor([1, 2**16 - 1]).to(dtype)
+    assert not judge(model.clone(), model, None).problem
+    assert judge(torch.tensor([1, 2**16 - 2]).to(dtype), model, None).problem
+
+
 def test_integers_are_compared_exactly() -> None:
     assert judge(torch.tensor([2**60 + 1]), torch.tensor([2**60]), None).problem
 
@@ -57,6 +70,22 @@ def test_a_wrong_kernel_makes_a_sample_wrong() -> None:
     sample = Sample(torch.exp, (torch.randn(5),))
     assert run_sample("exp", sample, "forward", compile_here).outcome is Outcome.NATIVE
     assert run_sample("exp", sample, "forward", lie).outcome is Outcome.WRONG
+
+
+def test_a_float64_is_judged_by_what_rounding_its_inputs_does() -> None:
+    """Of a difference of large numbers no algorithm can give more digits than they have."""
+
+    def off_by(error: float) -> Any:
+        def compile_graph(captured: Captured, counts: Counts) -> Any:
+            runner = compile_here(captured, counts)
+            return lambda args: [result + error for result in runner(args)]
+
+        return compile_graph
+
+    x = torch.tensor([1e6 + 0.1, -1e6], dtype=torch.float64)
+    sample = Sample(torch.sum, (x,))
+    assert run_sample("sum", sample, "forward", off_by(1e-10)).outcome is Outcome.NATIVE
+    assert run_sample("sum", sample, "forward", off_by(1e-7)).outcome is Outcome.WRONG
 
 
 def test_a_refusal_is_none_of_our_bugs() -> None:

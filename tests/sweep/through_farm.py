@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kernelfarm.client.captured import Captured
-from kernelfarm.client.farm_client import FarmClient
+from kernelfarm.client.compile_options import CompileOptions
+from kernelfarm.client.farm_access import FarmAccess
 from kernelfarm.client.loaders.of_device import device_support
 from kernelfarm.client.plan_runtime import PlanRunner
 from kernelfarm.client.program_store import ProgramStore
@@ -13,12 +14,12 @@ from tests.sweep.in_process import Compile, Counts
 
 def compile_by(endpoint: str) -> Compile:
     """A compiler that asks the farm at an endpoint."""
-    client = FarmClient(client_settings(endpoint=endpoint))
+    access = FarmAccess(client_settings(endpoint=endpoint))
     store = ProgramStore()
 
     def compile_there(captured: Captured, counts: Counts) -> PlanRunner:
         support = device_support(captured.device)
-        shared = store.program(client, captured, support, False)
+        shared = store.program(access, captured, support, CompileOptions())
         counts.add(captured, shared.plan)
         return PlanRunner(shared.for_graph(captured, support.loader))
 

@@ -115,9 +115,9 @@ HOSTILE: list[tuple[str, Damage, type[CallerError], str]] = [
     ),
     (
         "unknown dtype as an argument",
-        lambda g: setattr(g.nodes[3].attrs[0].value, "dtype", 13),
+        lambda g: setattr(g.nodes[3].attrs[0].value, "dtype", 99),
         UnsupportedDTypeError,
-        "node 3 .*dtype number 13",
+        "node 3 .*dtype number 99",
     ),
     (
         "argument without a form",

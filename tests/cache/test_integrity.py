@@ -1,0 +1,211 @@
+"""What somebody else put into the store: refused, counted by its name, and made anew."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+
+import pytest
+import redis
+import zstandard
+
+from kernelfarm.cache import KernelCache, Lease, Published, Space, StoredVariant, Trust, Variant
+from kernelfarm.cache.belief import Belief
+from kernelfarm.cache.embedded import EmbeddedServer
+from kernelfarm.cache.names import Names
+from kernelfarm.errors import MisplacedManifestError, PoisonedBlobError, UntrustedKeyError
+from kernelfarm.signing import Keyring, Manifest, Place, Signer, new_signer
+from kernelfarm.signing import Space as SignedSpace
+from kernelfarm.wire.manifest import manifest_to_bytes
+
+KEY, OTHER = hashlib.sha256(b"a kernel").digest(), hashlib.sha256(b"another").digest()
+SIGNER = Signer(bytes(range(32)), SignedSpace.KERNELS)
+TRUST = Trust(signer=SIGNER, keyring=Keyring([SIGNER.trusted]))
+STRANGER = new_signer(SignedSpace.KERNELS)
+
+
+@pytest.fixture
+async def signed(
+    server: EmbeddedServer, request: pytest.FixtureRequest
+) -> AsyncIterator[KernelCache]:
+    """A cache that signs and believes its own signatures only."""
+    async with KernelCache(
+        server.url, namespace=request.node.name, space=Space.KERNELS, trust=TRUST
+    ) as opened:
+        yield opened
+
+
+async def published(cache: KernelCache, key: bytes = KEY) -> StoredVariant:
+    lease = await cache.acquire(key, "maker", 30)
+    assert lease is not None
+    assert await cache.publish(lease, [Variant(b"the artifact")]) is Published.OK
+    return (await cache.lookup(key, is_counted=False)).variants[0]
+
+
+def put_manifest(server: EmbeddedServer, cache: KernelCache, manifest: Manifest) -> None:
+    """Writes a manifest over that of KEY, as who can write to Redis might."""
+    entry = Names(cache.namespace).entry(Space.KERNELS, KEY)
+    with redis.Redis.from_url(server.url) as raw:
+        order = raw.hget(entry, "order")
+        assert order is not None
+        raw.hset(entry, f"{order.decode()}:m", manifest_to_bytes(manifest))
+
+
+def forged(manifest: Manifest) -> Manifest:
+    return replace(manifest, tags=("op:nothing",))
+
+
+def strange(manifest: Manifest) -> Manifest:
+    return STRANGER.sign(manifest)
+
+
+def unsigned(manifest: Manifest) -> Manifest:
+    return replace(manifest, key_id="", signature=b"")
+
+
+def replayed(manifest: Manifest) -> Manifest:
+    return SIGNER.sign(replace(manifest, key=OTHER))
+
+
+def expired(manifest: Manifest) -> Manifest:
+    return SIGNER.sign(replace(manifest, not_after_s=1_000_000))
+
+
+@pytest.mark.parametrize(
+    ("change", "counter"),
+    [
+        (forged, "forged"),
+        (strange, "untrusted"),
+        (unsigned, "untrusted"),
+        (replayed, "misplaced"),
+        (expired, "expired_manifests"),
+    ],
+)
+async def test_a_manifest_that_is_not_believed_is_dropped_and_counted(
+    signed: KernelCache,
+    server: EmbeddedServer,
+    change: Callable[[Manifest], Manifest],
+    counter: str,
+) -> None:
+    put_manifest(server, signed, change((await published(signed)).manifest))
+    found = await signed.lookup(KEY)
+    assert (found.is_hit, found.reason) == (False, "disbelieved")
+    assert (await signed.stats())[counter] == 1
+    await published(signed)  # nothing stands in the way of making it anew
+    assert (await signed.lookup(KEY)).is_hit
+
+
+async def test_a_content_that_was_exchanged_is_poisoned(
+    signed: KernelCache, server: EmbeddedServer
+) -> None:
+    await published(signed)
+    entry = Names(signed.namespace).entry(Space.KERNELS, KEY)
+    with redis.Redis.from_url(server.url) as raw:
+        raw.hset(entry, f"{raw.hget(entry, 'order').decode()}:c", b"something else")
+    assert (await signed.lookup(KEY)).reason == "disbelieved"
+    assert (await signed.stats())["poisoned"] == 1
+
+
+async def test_a_whole_entry_copied_under_another_key_is_misplaced(
+    signed: KernelCache, server: EmbeddedServer
+) -> None:
+    await published(signed)
+    names = Names(signed.namespace)
+    with redis.Redis.from_url(server.url) as raw:
+        raw.copy(names.entry(Space.KERNELS, KEY), names.entry(Space.KERNELS, OTHER))
+    assert (await signed.lookup(OTHER)).reason == "disbelieved"
+    assert (await signed.stats())["misplaced"] == 1
+    assert (await signed.lookup(KEY)).is_hit
+
+
+async def test_bytes_that_are_no_manifest_are_dropped(
+    signed: KernelCache, server: EmbeddedServer
+) -> None:
+    await published(signed)
+    entry = Names(signed.namespace).entry(Space.KERNELS, KEY)
+    with redis.Redis.from_url(server.url) as raw:
+        raw.hset(entry, f"{raw.hget(entry, 'order').decode()}:m", b"\xff\xff")
+    assert not (await signed.lookup(KEY)).is_hit
+    assert (await signed.stats())["malformed"] == 1
+
+
+async def test_an_unsigned_farm_checks_place_and_age_all_the_same(
+    server: EmbeddedServer, cache: KernelCache
+) -> None:
+    put_manifest(server, cache, replace((await published(cache)).manifest, key=OTHER))
+    assert not (await cache.lookup(KEY)).is_hit
+    assert (await cache.stats())["misplaced"] == 1
+
+
+async def test_a_refreshed_manifest_is_good_for_its_full_time_and_is_signed(
+    signed: KernelCache, server: EmbeddedServer
+) -> None:
+    aged = SIGNER.sign(replace((await published(signed)).manifest, not_after_s=2_000_000_000))
+    put_manifest(server, signed, aged)
+    (before,) = (await signed.lookup(KEY)).variants
+    after = await signed.refresh(KEY, before)
+    assert (await signed.lookup(KEY)).variants == (after,)
+    assert after.manifest.not_after_s != aged.not_after_s
+    assert (await signed.refresh(KEY, before)).content == before.content  # too late: not stored
+    assert (await signed.lookup(KEY)).variants == (after,)
+
+
+BOMB = zstandard.ZstdCompressor().compress(b"\0" * 100_000_000)
+SHA = hashlib.sha256(b"content").digest()
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        b"\x00" + struct.pack(">Q", 7) + b"CONTENT",
+        b"\x00" + struct.pack(">Q", 8) + b"content",
+        b"\x02" + struct.pack(">Q", 7) + b"content",
+        b"\x02" + struct.pack(">Q", 7) + zstandard.ZstdCompressor().compress(b"CONTENT"),
+        b"\x02" + struct.pack(">Q", 7) + BOMB,
+        b"\x02" + struct.pack(">Q", 1 << 40) + BOMB,
+        b"\x01one 7",
+        b"\x03999999999 7",
+        b"\x03-1 7",
+        b"\x07content",
+    ],
+    ids=range(10),
+)
+async def test_a_poisoned_blob_is_an_error_of_its_own_counted_and_deleted(
+    cache: KernelCache, server: EmbeddedServer, stored: bytes
+) -> None:
+    with redis.Redis.from_url(server.url) as raw:
+        raw.set(Names(cache.namespace).blob(SHA), stored)
+    with pytest.raises(PoisonedBlobError):
+        await cache.get_blob(SHA)
+    assert (await cache.stats())["poisoned"] == 1
+    assert await cache.get_blob(SHA) is None
+
+
+async def test_blobs_are_stored_compressed(cache: KernelCache, server: EmbeddedServer) -> None:
+    content = b"; an instruction\n" * 10_000
+    sha256 = hashlib.sha256(content).digest()
+    await cache.put_blobs({sha256: content})
+    with redis.Redis.from_url(server.url) as raw:
+        assert raw.strlen(Names(cache.namespace).blob(sha256)) < len(content) / 100
+    assert await cache.get_blob(sha256) == content
+
+
+async def test_what_was_believed_once_is_not_believed_after_its_time_or_elsewhere() -> None:
+    now_s = [1_000.0]
+    ended = replace(SIGNER.trusted, not_after_s=1_050)
+    trust = Trust(SIGNER, Keyring([ended]), validity_s=100, clock=lambda: now_s[0])
+    lease = Lease(KEY, "maker", 1, 30, 0, "ab" * 16, 0)
+    place = Place("default", Space.KERNELS, KEY)
+    (made,) = trust.signed(place, lease, [Variant(b"v")])
+    variant, belief = StoredVariant(made.manifest, made.content), Belief(trust)
+    belief.check(place, variant)
+    belief.check(place, variant)
+    with pytest.raises(MisplacedManifestError):
+        belief.check(replace(place, key=OTHER), variant)
+    with pytest.raises(PoisonedBlobError):
+        belief.check(place, StoredVariant(made.manifest, b"w"))
+    now_s[0] = 1_051  # the manifest is good until 1,100, its key is not
+    with pytest.raises(UntrustedKeyError):
+        belief.check(place, variant)

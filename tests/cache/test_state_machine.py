@@ -1,0 +1,279 @@
+"""Any order of look-up, lease, renewal, publication, invalidation, eviction and crash.
+
+A model beside a real server knows what must be found: nothing stale is served, what is live is
+found, one holder of a lease at a time, and at the end of every history each key can be made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
+
+from kernelfarm.cache import KernelCache, Lease, Published, Space, Variant, WorkerCache
+from kernelfarm.cache.embedded import EmbeddedServer
+from kernelfarm.cache.names import Names
+from kernelfarm.cache.sweeper import Sweeper
+from kernelfarm.errors import ErrorFacts
+from kernelfarm.signing.manifest import blob_ref
+
+KEYS = tuple(hashlib.sha256(b"key %d" % number).digest() for number in range(3))
+TAGS = ("op:a", "pass:b", "model:c")
+FACTS = ErrorFacts("FAILED_PRECONDITION", "KERNEL_REJECTED", "no", None)
+
+_numbers = itertools.count()
+
+keys = st.sampled_from(KEYS)
+tag_sets = st.sets(st.sampled_from(TAGS)).map(lambda tags: tuple(sorted(tags)))
+
+
+@dataclass(frozen=True)
+class Held:
+    """A lease as its holder knows it, and when it was given in the model's counting."""
+
+    lease: Lease
+    life: int
+    moment: int
+    is_queued: bool = False
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the model believes to be published."""
+
+    content: bytes
+    tags: tuple[str, ...]
+    life: int
+    moment: int
+
+
+class Fleet(RuleBasedStateMachine):
+    """Holders of leases that come and vanish, operators that invalidate, a server that evicts."""
+
+    leases: Bundle[Held] = Bundle("leases")
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.number = next(_numbers)
+        namespace = f"fleet-{self.number}"
+        self.names = Names(namespace)
+        self.raw = redis.Redis.from_url(url)
+        self.cache = KernelCache(url, namespace=namespace, space=Space.KERNELS)
+        self.workers = WorkerCache(url, namespace=namespace)
+        self.life = 0
+        self.moment = 0
+        self.bumps: dict[str, int] = {}
+        self.entries: dict[bytes, Entry] = {}
+        self.holders: dict[bytes, int] = {}
+        self.blobs: set[bytes] = set()
+        self.failures: set[bytes] = set()
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self.runner.run(work)
+
+    def teardown(self) -> None:
+        try:
+            self.every_key_can_be_made()
+        finally:
+            self.run(self.cache.close())
+            self.workers.close()
+            self.raw.close()
+            self.runner.close()
+
+    @initialize()
+    def a_table_begins(self) -> None:
+        self.run(self.cache.epochs.current())
+
+    @rule(target=leases, key=keys, is_queued=st.booleans())
+    def somebody_wants_to_make(self, key: bytes, is_queued: bool) -> Any:
+        seen = self.run(self.cache.lookup(key)).stamp
+        owner = f"owner {next(_numbers)}"
+        lease = self.run(self.cache.acquire(key, owner, 60, is_queued=is_queued, seen=seen))
+        if key in self.holders:
+            assert lease is None, "a second holder"
+            return multiple()
+        assert lease is not None, "nobody holds it, and nobody gets it"
+        self.holders[key] = lease.fence
+        return Held(lease, self.life, self.moment, is_queued)
+
+    @rule(key=keys)
+    def somebody_asks_blindly(self, key: bytes) -> None:
+        lease = self.run(self.cache.acquire(key, f"owner {next(_numbers)}", 60))
+        assert (lease is None) is (key in self.holders or self.is_live(key))
+        if lease is not None:
+            self.run(self.cache.release(lease))
+
+    @rule(target=leases, held=leases)
+    def a_worker_adopts(self, held: Held) -> Any:
+        lease = held.lease
+        mine = Lease(lease.key, f"worker {next(_numbers)}", lease.fence, 60, 0)
+        adopted = self.workers.adopt(mine)
+        if not self.is_holder(held):
+            assert adopted is None, "an old fence was adopted"
+        if adopted is None:
+            return multiple()
+        assert (adopted.lease.incarnation, adopted.lease.epoch) == (lease.incarnation, lease.epoch)
+        return Held(adopted.lease, held.life, held.moment)
+
+    @rule(held=leases)
+    def a_holder_renews(self, held: Held) -> None:
+        is_renewed = self.run(self.cache.renew(held.lease))
+        assert not is_renewed or self.is_holder(held), "a lost lease was renewed"
+
+    @rule(held=leases, tags=tag_sets, stores=st.booleans())
+    def a_holder_publishes(self, held: Held, tags: tuple[str, ...], stores: bool) -> None:
+        key = held.lease.key
+        blob = b"blob of " + key
+        if stores:
+            self.run(self.cache.put_blobs({hashlib.sha256(blob).digest(): blob}))
+            self.blobs.add(key)
+        content = b"%d" % next(_numbers)
+        was_holder = self.is_holder(held)
+        published = self.run(
+            self.cache.publish(held.lease, [Variant(content, (blob_ref(blob),), tags=tags)])
+        )
+        if published is Published.OK and not was_holder:
+            # The reply to a publication of this very lease is told again.
+            assert self.entries[key].moment == held.moment
+            return
+        assert published is self.expected(held, tags, was_holder)
+        if published is Published.OK:
+            self.entries[key] = Entry(content, tags, held.life, held.moment)
+            self.failures.discard(key)
+        if published not in {Published.FENCED, Published.MISSING_BLOB}:
+            del self.holders[key]
+
+    @rule(held=leases)
+    def a_holder_fails(self, held: Held) -> None:
+        key, was_holder = held.lease.key, self.is_holder(held)
+        told = self.run(self.cache.put_failure(key, FACTS, 60, held.lease))
+        assert (told is Published.OK) is was_holder
+        if was_holder:
+            del self.holders[key]
+            self.failures.add(key)
+
+    @rule(held=leases)
+    def a_holder_gives_back(self, held: Held) -> None:
+        if self.run(self.cache.release(held.lease)):
+            assert self.is_holder(held), "a lost lease was given back"
+            del self.holders[held.lease.key]
+
+    @rule(key=keys)
+    def a_holder_dies(self, key: bytes) -> None:
+        self.raw.delete(self.names.name("l", "k", key.hex()))
+        self.holders.pop(key, None)
+
+    @rule(tags=tag_sets.filter(bool))
+    def an_operator_invalidates(self, tags: tuple[str, ...]) -> None:
+        self.run(self.cache.epochs.bump(tags))
+        self.moment += 1
+        self.bumps.update(dict.fromkeys(tags, self.moment))
+
+    @rule(key=keys)
+    def the_server_evicts_a_blob(self, key: bytes) -> None:
+        self.raw.delete(self.names.blob(hashlib.sha256(b"blob of " + key).digest()))
+        self.blobs.discard(key)
+
+    @rule(key=keys)
+    def the_server_evicts_an_entry(self, key: bytes) -> None:
+        self.raw.delete(self.names.entry(Space.KERNELS, key))
+        self.entries.pop(key, None)
+
+    @rule()
+    def the_epoch_table_is_lost(self) -> None:
+        self.raw.delete(self.names.epochs)
+        self.life += 1
+
+    @rule()
+    def the_server_is_flushed(self) -> None:
+        prefix = self.names.name("").replace("{", "\\{").replace("}", "\\}")
+        for name in list(self.raw.scan_iter(f"{prefix}*", count=1000)):
+            self.raw.delete(name)
+        self.life += 1
+        self.entries.clear()
+        self.holders.clear()
+        self.blobs.clear()
+        self.failures.clear()
+
+    @rule()
+    def a_sweeper_comes(self) -> None:
+        self.run(Sweeper(self.cache.client, self.names.namespace, 1e9).sweep())
+
+    @invariant()
+    def what_is_live_is_found_and_nothing_else(self) -> None:
+        for key in KEYS:
+            found = self.run(self.cache.lookup(key, is_counted=False))
+            if not self.is_live(key):
+                assert not found.is_hit, f"a stale serve: {self.entries.get(key)}"
+                if found.reason == "hole":  # the look-up deleted it: its blob alone revives nothing
+                    self.entries.pop(key, None)
+                continue
+            assert [variant.content for variant in found.variants] == [self.entries[key].content]
+            assert set(found.variants[0].manifest.tags) == set(self.entries[key].tags)
+
+    @invariant()
+    def failures_are_told(self) -> None:
+        for key in KEYS:
+            told = self.run(self.cache.get_failure(key))
+            assert (told is not None) is (key in self.failures)
+
+    def every_key_can_be_made(self) -> None:
+        for key in KEYS:
+            self.a_holder_dies(key)
+            seen = self.run(self.cache.lookup(key)).stamp
+            lease = self.run(self.cache.acquire(key, f"last {next(_numbers)}", 60, seen=seen))
+            assert lease is not None, "wedged"
+            told = self.run(self.cache.publish(lease, [Variant(b"last")]))
+            # A live result that names a blob is another one than this, which names none.
+            assert told is (Published.NONDET if self.is_live(key) else Published.OK)
+            assert self.run(self.cache.lookup(key)).is_hit
+
+    def is_holder(self, held: Held) -> bool:
+        return self.holders.get(held.lease.key) == held.lease.fence
+
+    def is_live(self, key: bytes) -> bool:
+        entry = self.entries.get(key)
+        if entry is None or entry.life != self.life or key not in self.blobs:
+            return False
+        return all(self.bumps.get(tag, 0) <= entry.moment for tag in entry.tags)
+
+    def expected(self, held: Held, tags: tuple[str, ...], was_holder: bool) -> Published:
+        if not was_holder:
+            return Published.FENCED
+        if held.life != self.life:
+            return Published.STALE_INC
+        if any(self.bumps.get(tag, 0) > held.moment for tag in tags):
+            return Published.STALE_EPOCH
+        if held.lease.key not in self.blobs:
+            return Published.MISSING_BLOB
+        return Published.OK
+
+
+def test_no_history_serves_stale_wedges_or_has_two_holders(server: EmbeddedServer) -> None:
+    run_state_machine_as_test(
+        lambda: Fleet(server.url),
+        settings=settings(
+            max_examples=40,
+            stateful_step_count=40,
+            phases=[Phase.generate, Phase.shrink],
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

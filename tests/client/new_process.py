@@ -1,0 +1,51 @@
+"""What a client process starts with, within this one: nothing in memory, a disk tier that stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelfarm.client import counters, farm_access, invalidation_watch, loaded_kernels
+from kernelfarm.client.captured import Captured
+from kernelfarm.client.compile_options import CompileOptions
+from kernelfarm.client.farm_access import FarmAccess
+from kernelfarm.client.loaders.of_device import device_support
+from kernelfarm.client.plan_runtime import PlanRunner
+from kernelfarm.client.program_store import ProgramStore, SharedProgram
+from kernelfarm.client.settings import client_settings
+
+
+@dataclass
+class NewProcess:
+    """A client as it starts; only one at a time."""
+
+    access: FarmAccess
+    store: ProgramStore = field(default_factory=ProgramStore)
+
+    def program(self, captured: Captured) -> SharedProgram:
+        support = device_support(captured.device)
+        return self.store.program(self.access, captured, support, CompileOptions())
+
+    def run(self, captured: Captured, *args: torch.Tensor) -> list[Any]:
+        support = device_support(captured.device)
+        program = self.program(captured).for_graph(captured, support.loader)
+        return PlanRunner(program)(list(args))
+
+
+Start = Callable[..., NewProcess]
+
+
+def new_process(endpoint: str, folder: Path, **settings: object) -> NewProcess:
+    """Forgets what this process knows, ends its watches, and counts from 0."""
+    for watch in invalidation_watch._watches.values():
+        watch.close()
+    invalidation_watch._watches.clear()
+    loaded_kernels._kernels.clear()
+    farm_access._failures.clear()
+    counters.reset()
+    stated = {"endpoint": endpoint, "disk_cache_dir": folder, "timeout_s": 30.0, **settings}
+    return NewProcess(FarmAccess(client_settings(**stated)))

@@ -1,0 +1,159 @@
+"""No stale serve: any order of invalidations, answers, restarts and lost connections."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from kernelfarm.client.cache_admin import Invalidation
+from kernelfarm.client.known_epochs import SETTLING_S, KnownEpochs, Vouched, first_known
+from kernelfarm.signing import BlobRef, Manifest, Space
+
+TAGS = st.sampled_from(["op:a", "op:b", "model:m"])
+GATEWAY_LAG_S = 3.0
+
+
+def manifest_of(tags: tuple[str, ...], epoch: int, life: str) -> Manifest:
+    blob = BlobRef(b"\0" * 32, 0)
+    return Manifest(
+        "default", Space.PROGRAMS, b"\0" * 32, b"\0" * 32, (), tags, epoch, life, blob, (), 0.0, 0
+    )
+
+
+@dataclass
+class Kept:
+    """An entry on disk."""
+
+    manifest: Manifest
+    vouched: Vouched
+
+
+class Clients(RuleBasedStateMachine):
+    """One farm with a gateway that may lag behind, and processes that share a disk tier."""
+
+    @initialize()
+    def start(self) -> None:
+        self.now_s = 1000.0
+        self.life, self.epoch = "life-0", 5
+        self.bumps: list[tuple[int, str, float]] = []
+        self.forgotten = 5  # the farm tells of no invalidation up to this epoch any more
+        self.program = manifest_of(("op:a",), 3, self.life)
+        self.disk: list[Kept] = []
+        self.state: KnownEpochs | None = None  # the file that processes leave
+        self.known: KnownEpochs | None = None  # of the process that runs
+        self.is_live = False
+
+    @rule(tag=TAGS)
+    def invalidate(self, tag: str) -> None:
+        self.epoch += 1
+        self.bumps.append((self.epoch, tag, self.now_s))
+        if self.is_live:
+            self.hear(Invalidation((tag,), self.epoch, self.life, False, ""))
+        elif tag in self.program.tags:
+            pass  # compiled again when somebody asks
+
+    @rule(seconds=st.sampled_from([0.1, 4.0, 10.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    @rule()
+    def farm_forgets_announcements(self) -> None:
+        self.forgotten = self.epoch
+
+    @rule()
+    def farm_loses_its_epochs(self) -> None:
+        number = int(self.life.partition("-")[2]) + 1
+        self.life, self.epoch, self.bumps, self.forgotten = f"life-{number}", 0, [], 0
+        self.program = manifest_of(("op:a",), 0, self.life)
+        self.is_live = False
+
+    @rule()
+    def disconnect(self) -> None:
+        self.is_live = False
+
+    @rule()
+    def another_process_starts(self) -> None:
+        self.known, self.is_live = self.state, False
+
+    @rule()
+    def connect(self) -> None:
+        known = self.known
+        is_lost = known is not None and (
+            known.incarnation != self.life or known.epoch < self.forgotten
+        )
+        if is_lost:
+            self.hear(Invalidation((), self.epoch, self.life, True, ""))
+        elif known is not None:
+            for epoch, tag, _ in self.bumps:
+                if epoch > known.epoch:
+                    self.hear(Invalidation((tag,), epoch, self.life, False, ""))
+        self.hear(Invalidation((), self.epoch, self.life, False, ""))
+        self.is_live = True
+
+    def hear(self, event: Invalidation) -> None:
+        known = self.known
+        self.known = (
+            first_known(event, self.now_s) if known is None else known.after(event, self.now_s)
+        )
+        self.state = self.known
+
+    def is_dead(self, manifest: Manifest, tags: tuple[str, ...], before_s: float) -> bool:
+        """What a gateway knows that has obeyed everything up to a time."""
+        return manifest.incarnation != self.life or any(
+            tag in (*manifest.tags, *tags) and epoch > manifest.epoch and at_s <= before_s
+            for epoch, tag, at_s in self.bumps
+        )
+
+    @rule(tags=st.sampled_from([(), ("model:m",)]), lag_s=st.sampled_from([0.0, GATEWAY_LAG_S]))
+    def ask_the_farm(self, tags: tuple[str, ...], lag_s: float) -> None:
+        known, asked_s = self.known, self.now_s
+        if self.is_dead(self.program, tags, self.now_s - lag_s):
+            named = tuple(dict.fromkeys((*self.program.tags, *tags)))
+            self.program = manifest_of(named, self.epoch, self.life)
+        if self.known is not None and self.known.is_stale(self.program, tags):
+            return  # not taken: asked again later
+        settled = -1 if known is None else known.settled_at(asked_s)
+        vouched = Vouched(max(settled, self.program.epoch), frozenset(tags))
+        self.disk.append(Kept(self.program, vouched))
+
+    @invariant()
+    def nothing_stale_is_served_from_disk(self) -> None:
+        if not self.is_live:
+            return
+        assert self.known is not None
+        for kept, tags in product(self.disk, ((), ("model:m",))):
+            is_served = not self.known.is_stale(kept.manifest, tags) and self.known.is_covered(
+                kept.manifest, kept.vouched, tags
+            )
+            assert not (is_served and self.is_dead(kept.manifest, tags, self.now_s))
+
+
+Clients.TestCase.settings = settings(max_examples=200, stateful_step_count=20, deadline=None)
+TestNoClientServesWhatWasInvalidated = Clients.TestCase
+
+
+def test_what_is_known_survives_its_file() -> None:
+    event = Invalidation(("op:a",), 6, "life", False, "life:6")
+    known = KnownEpochs("life", 5, 5, 100.0, former=("old",)).after(event, 101.0)
+    assert KnownEpochs.from_json(known.to_json()) == known
+    assert known.settled_at(101.0 + SETTLING_S) == 6
+
+
+def test_events_without_tags_tell_that_nothing_of_ours_was_missed() -> None:
+    known = KnownEpochs("life", 5, 5, 100.0)
+    assert known.after(Invalidation((), 9, "life", False, ""), 200.0).base == 5
+    assert known.after(Invalidation(("op:a",), 9, "life", False, ""), 200.0).base == 9
+    assert known.after(Invalidation((), 9, "life", True, ""), 200.0).base == 9
+
+
+def test_an_answer_to_others_does_not_vouch_for_a_program_of_our_model() -> None:
+    known = KnownEpochs("life", 6, 6, 100.0)
+    program = manifest_of(("op:a",), 3, "life")
+    assert known.is_covered(program, Vouched(6), ())
+    assert not known.is_covered(program, Vouched(6), ("model:m",))
+    assert known.is_covered(program, Vouched(6, frozenset({"model:m"})), ("model:m",))
+    assert not known.is_covered(program, Vouched(5, frozenset({"model:m"})), ("model:m",))

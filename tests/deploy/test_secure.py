@@ -1,0 +1,115 @@
+"""The secure overlay: it fits the compose file and the settings, and its secrets can be used."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import yaml
+
+from kernelfarm.cache.embedded import Role, find_server, server_command
+from kernelfarm.service.identity import Role as CallerRole
+from kernelfarm.service.tenants import Shown
+from kernelfarm.service.tenants_file import read_tenants
+from kernelfarm.service.tls import ChannelTls, ServerTls, tls_to_ourselves
+from kernelfarm.signing import Space
+from kernelfarm.signing.key_files import read_keyring, read_signer
+from tests.deploy.test_compose import ROOT, VARIABLES
+from tests.farm_process import wait_until
+
+ROOMS = ("frontend", "optimizer", "codegen", "worker")
+
+
+@pytest.fixture(scope="module")
+def overlay() -> dict[str, Any]:
+    return yaml.safe_load((ROOT / "deploy/compose.secure.yaml").read_text())
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """A folder that the script made, and the token that it printed."""
+    folder = tmp_path_factory.mktemp("deploy") / "secrets"
+    command = [str(ROOT / "deploy/make_secrets.sh"), str(folder), "farm.example"]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    ended = subprocess.run(
+        command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    yield folder, ended.stdout.split()[-1]
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert again.returncode == 1 and "nothing was changed" in again.stderr
+
+
+def test_it_sets_known_variables_of_known_services(overlay: dict[str, Any]) -> None:
+    base = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())["services"]
+    assert set(overlay["services"]) <= set(base)
+    assert set(base) - set(overlay["services"]) == {"broker"}
+    used = {n for s in overlay["services"].values() for n in s.get("environment", {})}
+    assert used and used <= VARIABLES
+
+
+def test_every_secret_is_declared_used_and_made(
+    overlay: dict[str, Any], made: tuple[Path, str]
+) -> None:
+    listed = [s for service in overlay["services"].values() for s in service.get("secrets", [])]
+    used = {secret if isinstance(secret, str) else secret["source"] for secret in listed}
+    assert used == set(overlay["secrets"])
+    files = {Path(secret["file"].partition("}/")[2]) for secret in overlay["secrets"].values()}
+    assert {str(file) for file in files if not (made[0] / file).is_file()} == set()
+
+
+def test_private_keys_reach_their_own_rooms_alone(overlay: dict[str, Any]) -> None:
+    def holders(secret: str) -> set[str]:
+        return {n for n, s in overlay["services"].items() if secret in s.get("secrets", [])}
+
+    assert holders("programs.key") == holders("public.key") == {"frontend"}
+    assert holders("kernels.key") == {n for n in overlay["services"] if n.startswith("worker-")}
+    assert holders("cache-users.acl") == {"cache"}
+    assert not {"rooms-ca.key", "public-ca.key"} & set(overlay["secrets"])
+
+
+def test_the_secrets_can_be_used(made: tuple[Path, str]) -> None:
+    folder, token = made
+    for room in ROOMS:
+        ca, pair = folder / "rooms-ca.pem", (folder / f"{room}.pem", folder / f"{room}.key")
+        ServerTls(*pair, ca).credentials()
+        ChannelTls(ca, *pair).credentials()
+    assert tls_to_ourselves(folder / "public.pem").server_name == "farm.example"
+    read_signer(folder / "programs.key", Space.PROGRAMS)
+    read_signer(folder / "kernels.key", Space.KERNELS)
+    assert len(read_keyring(folder / "public.json").keys) == 2
+    known = read_tenants(folder / "tenants/tenants.toml")
+    caller = known.identify(Shown(token), datetime.now(UTC))
+    assert caller.roles == frozenset({CallerRole.ADMINISTRATOR})
+    readable = [p for p in folder.rglob("*") if p.is_file() and p.stat().st_mode & 0o077]
+    assert [p.name for p in readable if p.suffix in (".key", ".env", ".acl", ".toml")] == []
+
+
+def test_the_users_of_the_cache_have_the_passwords(made: tuple[Path, str], tmp_path: Path) -> None:
+    folder, _ = made
+    users = folder / "cache-users.acl"
+    assert "SHA256" not in users.read_text()
+    passwords = dict(
+        re.findall(r"KERNELFARM_(\w+)_PASSWORD=(\w+)", (folder / "passwords.env").read_text())
+    )
+    command = server_command(find_server(), Role.CACHE, tmp_path, tmp_path / "s", 0)
+    with (tmp_path / "log").open("wb") as log:
+        server = subprocess.Popen([*command, "--aclfile", str(users)], stdout=log, stderr=log)
+    try:
+        wait_until((tmp_path / "s").exists, 10, "the server")
+        for user, password in passwords.items():
+            with redis.Redis(
+                unix_socket_path=str(tmp_path / "s"), username=user.lower(), password=password
+            ) as raw:
+                assert raw.ping()
+    finally:
+        server.terminate()
+        server.wait()

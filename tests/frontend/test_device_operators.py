@@ -1,0 +1,50 @@
+"""Operators that PyTorch has for accelerators only: their formulas are the oracle."""
+
+from __future__ import annotations
+
+import torch
+
+from frontend_svc.pipeline import lower_to_prims
+from kernelfarm.dtypes import DType
+from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType
+from kernelfarm.ir.graph_ir import Input as GraphInput
+from kernelfarm.ir.interpret import run_graph
+from tests.frontend.graphs import tensor
+from tests.frontend.sample_tensors import normal, positive
+
+
+def results(
+    op: str, tensors: list[torch.Tensor], args: list[Arg], types: list[TensorType]
+) -> list[torch.Tensor]:
+    inputs = tuple(
+        GraphInput(k, tensor(*x.shape, dtype=DType.F32), "") for k, x in enumerate(tensors)
+    )
+    made = tuple(range(len(inputs), len(inputs) + len(types)))
+    node = Node(op, tuple(args), (), made, tuple(types))
+    outputs: tuple[Arg, ...] = tuple(map(Ref, made))
+    graph = Graph("aten", (), inputs, (node,), outputs, tuple(types))
+    lowered = lower_to_prims(graph).graph
+    assert "extern" not in [n.op for n in lowered.nodes]
+    return [torch.as_tensor(r) for r in run_graph(lowered, [x.numpy() for x in tensors])]
+
+
+def test_the_gradients_of_rms_norm_are_those_of_its_formula() -> None:
+    grad = normal(3, 4, 5, seed=1)
+    for shape in ([5], [4, 5]):
+        x, weight = normal(3, 4, 5).requires_grad_(), positive(*shape).requires_grad_()
+        axes = list(range(-len(shape), 0))
+        rstd = (x.square().mean(axes, keepdim=True) + 1e-5).rsqrt()
+        expected = torch.autograd.grad(x * rstd * weight, (x, weight), grad)
+        tensors = [grad, x.detach(), rstd.detach(), weight.detach()]
+        args: list[Arg] = [Ref(0), Ref(1), tuple(shape), Ref(2), Ref(3), (True, True)]
+        types = [tensor(3, 4, 5), tensor(*shape)]
+        got = results("aten._fused_rms_norm_backward.default", tensors, args, types)
+        for result, model in zip(got, expected, strict=True):
+            torch.testing.assert_close(result, model, rtol=1e-5, atol=1e-5)
+
+
+def test_a_masked_scale_multiplies_by_mask_and_scale() -> None:
+    x, mask = normal(4, 5), (normal(4, 5) > 0).float()
+    args: list[Arg] = [Ref(0), Ref(1), 1.25]
+    (got,) = results("aten._masked_scale.default", [x, mask], args, [tensor(4, 5)])
+    torch.testing.assert_close(got, x * mask * 1.25)

@@ -1,0 +1,91 @@
+"""What a gateway remembers of requests' bytes, and for whom."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from frontend_svc.cpu_work import CpuWork
+from frontend_svc.events import CompileJob
+from frontend_svc.imports import Imports, request_digest
+from frontend_svc.parts import Part, Parts
+from frontend_svc.program_tier import ProgramTier
+from kernelfarm.cache import KernelCache, Space, Trust
+from kernelfarm.digest import program_keys
+from kernelfarm.errors import InvalidGraphError
+from kernelfarm.service.identity import Partition
+from tests.service.h_graph import CPU, h_graph, h_request
+
+OPTIONS = (("deterministic", "False"),)
+MAX_NODES = 1000
+
+
+@pytest.fixture
+def cpu() -> Iterator[CpuWork]:
+    work = CpuWork(2)
+    yield work
+    work.close()
+
+
+def part_of(tenant: str = "") -> Part:
+    trust = Trust()
+    cache = KernelCache("unix:///nowhere", space=Space.PROGRAMS, trust=trust)
+    return Parts(cache, ProgramTier(0, 1.0), trust).of(Partition(tenant))
+
+
+def job_of(rows: int = 64, part: Part | None = None) -> CompileJob:
+    graph = h_request(rows).graph
+    return CompileJob("id", graph, (CPU,), OPTIONS, 0, part or part_of())
+
+
+async def test_requests_with_equal_bytes_are_decoded_once_and_have_equal_keys(cpu: CpuWork) -> None:
+    imports = Imports(cpu, MAX_NODES)
+    expected = program_keys(h_graph(), (CPU,), OPTIONS)
+    part = part_of()
+    together = await asyncio.gather(*(imports.of(job_of(part=part)) for _ in range(8)))
+    assert len({id(imported) for imported, _ in together}) == 1
+    graphs = [await imported.graph() for imported, _ in together]
+    assert len(set(map(id, graphs))) == 1
+    del together, graphs
+    gc.collect()
+    later, keys = await imports.of(replace(job_of(part=part), request_id="another"))
+    assert keys == expected
+    assert (await later.graph()) == h_graph()
+
+
+async def test_keys_are_remembered_for_the_last_requests_only(cpu: CpuWork) -> None:
+    imports = Imports(cpu, MAX_NODES, most=2)
+    part = part_of()
+    for rows in (1, 2, 3):
+        await imports.of(job_of(rows, part))
+    remembered = [request_digest(job_of(rows, part)) in imports for rows in (1, 2, 3)]
+    assert remembered == [False, True, True]
+
+
+async def test_a_wrong_graph_is_refused_each_time(cpu: CpuWork) -> None:
+    imports = Imports(cpu, MAX_NODES)
+    job = job_of()
+    job.graph.nodes[0].args[0].value = 99
+    for _ in range(2):
+        with pytest.raises(InvalidGraphError):
+            await imports.of(job)
+        assert request_digest(job) not in imports
+
+
+def test_whatever_selects_a_program_and_whoever_asks_is_in_the_digest() -> None:
+    job = job_of()
+    others = [
+        job_of(65),
+        replace(job, targets=("cuda:sm_90a",)),
+        replace(job, targets=(CPU, "cuda:sm_90a")),
+        replace(job, options=(("deterministic", "True"),)),
+        replace(job, options=()),
+        replace(job, part=part_of("another")),
+    ]
+    digests = {request_digest(other) for other in (job, *others)}
+    assert len(digests) == 1 + len(others)
+    assert request_digest(replace(job, request_id="x", priority=2)) == request_digest(job)

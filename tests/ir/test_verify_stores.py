@@ -1,0 +1,94 @@
+"""Values that are stored in parts: each element once, and all before the first reader."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from kernelfarm.dtypes import DType
+from kernelfarm.errors import VerificationError
+from kernelfarm.ir.program_ir import (
+    Buffer,
+    BufferKind,
+    Launch,
+    Plan,
+    Program,
+    SymbolSource,
+    TensorView,
+)
+from kernelfarm.ir.symbolic import ONE, ZERO, Expr, as_expr, symbol
+from kernelfarm.ir.text import parse_kernel
+from kernelfarm.ir.verify import verify_program
+
+S0 = symbol("s0")
+
+
+def rows_kernel(name: str, *stores: str) -> str:
+    """A kernel over 4 rows of s0 elements that stores at the positions given, of rows of 3*s0."""
+    lines = "\n".join(f"  store out0[{at}] = %0" for at in stores)
+    return f"""kernel {name}
+size s0 from 0
+param in in0: f32[4*s0]
+param out out0: f32[12*s0]
+for d0 in 4
+for d1 in s0
+  %0: f32 = load in0[s0*d0 + d1]
+{lines}
+"""
+
+
+FIRST, SECOND, THIRD = "3*s0*d0 + d1", "3*s0*d0 + d1 + s0", "3*s0*d0 + d1 + 2*s0"
+INSIDE_OUT = "3*s0*d0 - d1 + 3*s0 - 1"  # the last third, from its end on
+
+
+def program_of(kernels: Sequence[str], buffers: Sequence[tuple[str, str]] = ()) -> Program:
+    """The program that launches each kernel once, from in0 to out0 if nothing else is stated."""
+    parsed = tuple(parse_kernel(text) for text in kernels)
+    names = buffers or [("in0", "out0")] * len(parsed)
+    size: Expr = 12 * S0
+    plan = Plan(
+        target="cpu:x86-64-v4",
+        symbols=(SymbolSource("s0", 0, 1),),
+        buffers=(
+            Buffer("in0", BufferKind.INPUT, DType.F32, 4 * S0),
+            Buffer("out0", BufferKind.OUTPUT, DType.F32, size),
+            Buffer("out1", BufferKind.OUTPUT, DType.F32, size, position=1),
+        )[: 2 + any("out1" in pair for pair in names)],
+        arena_bytes=ZERO,
+        kernel_names=tuple(kernel.name for kernel in parsed),
+        steps=tuple(Launch(k, pair, (S0,)) for k, pair in enumerate(names)),
+        outputs=(TensorView("out0", DType.F32, (as_expr(4), 3 * S0), (3 * S0, ONE), ZERO),),
+    )
+    return Program(parsed, plan)
+
+
+@pytest.mark.parametrize("last", [THIRD, INSIDE_OUT])
+def test_thirds_of_rows_may_be_stored_by_one_kernel_or_by_three(last: str) -> None:
+    verify_program(program_of([rows_kernel("all", FIRST, SECOND, last)]))
+    parts = (FIRST, SECOND, last)
+    verify_program(program_of([rows_kernel(f"part{k}", at) for k, at in enumerate(parts)]))
+
+
+@pytest.mark.parametrize("last", [SECOND, "3*s0*d0 + d1 + s0 + 1", "3*s0*d0 + 2*d1 + s0"])
+def test_parts_that_meet_are_refused(last: str) -> None:
+    with pytest.raises(VerificationError, match="may store the same elements of out0"):
+        verify_program(program_of([rows_kernel("all", FIRST, SECOND, last)]))
+    with pytest.raises(VerificationError, match="may store the same elements of out0"):
+        verify_program(program_of([rows_kernel("a", FIRST, SECOND), rows_kernel("b", last)]))
+
+
+def test_a_part_after_a_reader_is_refused() -> None:
+    reader = """kernel reader
+size s0 from 0
+param in in0: f32[12*s0]
+param out out0: f32[12*s0]
+for d0 in 12*s0
+  %0: f32 = load in0[d0]
+  store out0[d0] = %0
+"""
+    parts = [rows_kernel("a", FIRST, SECOND), reader, rows_kernel("b", THIRD)]
+    places = [("in0", "out0"), ("out0", "out1"), ("in0", "out0")]
+    with pytest.raises(VerificationError, match="expected all parts of a value before its readers"):
+        verify_program(program_of(parts, places))
+    verify_program(program_of([parts[0], parts[2], reader], [places[0], places[2], places[1]]))
