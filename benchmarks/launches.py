@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
@@ -32,7 +31,8 @@ from kernelfarm.client.capture import capture
 from kernelfarm.client.compile_model import connect
 from kernelfarm.client.found_program import FoundProgram
 from kernelfarm.client.loaders.cpu import host_cpu_target
-from kernelfarm.ir.program_ir import Launch
+from kernelfarm.client.tracing import backend_around
+from kernelfarm.ir.program_ir import DrawSeeds, ExternCall, Launch
 
 MODEL_WITH_BAR = "llama"
 """Here kernelfarm may launch no more than Inductor; the other counts are for the reader."""
@@ -98,7 +98,7 @@ def programs_of(source: RealInput, endpoint: str) -> list[FoundProgram]:
 
     torch._dynamo.reset()
     with torch.no_grad():
-        torch.compile(source.model, backend=aot_autograd(fw_compiler=compile_graph))(*source.args)
+        torch.compile(source.model, backend=backend_around(compile_graph))(*source.args)
     client.close()
     return programs
 
@@ -108,12 +108,13 @@ def launches_of_plans(programs: list[FoundProgram]) -> Launches:
     plans = [program.plan for program in programs]
     keys = {key for plan in plans for key in plan.kernel_keys}
     steps = [step for plan in plans for step in plan.steps]
-    externs = [step for step in steps if not isinstance(step, Launch)]
+    externs = [step for step in steps if isinstance(step, ExternCall)]
+    draws = Counter("draw seeds" for step in steps if isinstance(step, DrawSeeds))
     return Launches(
-        kernels=len(steps) - len(externs),
+        kernels=sum(isinstance(step, Launch) for step in steps),
         distinct=len(keys),
         contractions=dict(Counter(s.op for s in externs if s.is_contraction)),
-        others=dict(Counter(s.op for s in externs if not s.is_contraction)),
+        others=dict(Counter(s.op for s in externs if not s.is_contraction) + draws),
     )
 
 

@@ -27,7 +27,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
@@ -41,6 +40,7 @@ from kernelfarm.client.compile_model import connect
 from kernelfarm.client.farm_client import FarmClient
 from kernelfarm.client.found_program import FoundProgram
 from kernelfarm.client.loaders.cpu import host_cpu_target
+from kernelfarm.client.tracing import backend_around
 from kernelfarm.errors import KernelfarmError
 from kernelfarm.ir.graph_ir import Graph
 
@@ -165,8 +165,7 @@ class _Asked:
     def ask(self, source: RealInput) -> None:
         torch._dynamo.reset()
         with torch.no_grad():
-            backend = aot_autograd(fw_compiler=self._compile)
-            torch.compile(source.model, backend=backend)(*source.args)
+            torch.compile(source.model, backend=backend_around(self._compile))(*source.args)
 
     def _compile(self, gm: fx.GraphModule, _: Any) -> Any:
         with unset_fake_temporarily():

@@ -1,0 +1,82 @@
+"""The cache's speed through real gateways, beside a bare gRPC echo server and a bare Redis.
+
+    python -m benchmarks.cache [--rounds 9] [--seconds 0.4] [--entries 20000] [--markdown FILE]
+
+All servers of a table are up at once and are called in turns, so that what else the machine does
+meets them alike. Callers and servers share its cores: ratios mean more than times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.cache.gateways import publish, running_store
+from benchmarks.cache.graphs import time_graphs
+from benchmarks.cache.hits import MEMORY, STORE, Row, table, time_hits
+from benchmarks.cache.invalidation import time_invalidation
+from benchmarks.cache.shared_port import time_shared_port
+
+CONTENT_BYTES = (4 * 1024, 64 * 1024)
+BARS = {MEMORY: 2.0, STORE: 3.0}
+"""Times the echo's p50, for a single caller."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=0.4)
+    parser.add_argument("--entries", type=int, default=20_000)
+    parser.add_argument("--markdown", type=Path, help="writes the tables there too")
+    options = parser.parse_args()
+    lines = [f"Machine: {machine()}.", ""]
+    is_met = True
+    with running_store() as bench:
+        keys = {size: asyncio.run(publish(bench, 1, size)) for size in CONTENT_BYTES}
+        for content_bytes in CONTENT_BYTES:
+            (key,) = keys[content_bytes]
+            rows = time_hits(bench, key, options.rounds, options.seconds)
+            lines += [f"## Hits of {content_bytes // 1024} KiB", "", *table(rows), ""]
+            is_met &= all(is_within_bars(rows))
+        (key,) = keys[CONTENT_BYTES[0]]
+        shared = time_shared_port(bench, key, options.rounds, options.seconds)
+        lines += ["## Gateways on one port", "", *shared, ""]
+        graphs = asyncio.run(time_graphs(bench, options.rounds))
+        lines += ["## Hits of clients that send their graph", "", *graphs, ""]
+        invalidated = asyncio.run(time_invalidation(bench, options.entries))
+        lines += ["## Invalidation", "", *invalidated, ""]
+    lines += [f"Load average at the end: {os.getloadavg()[0]:.1f}."]
+    text = "\n".join(lines)
+    print(text)
+    if options.markdown:
+        options.markdown.write_text(text + "\n")
+    return 0 if is_met else 1
+
+
+def machine() -> str:
+    """What the figures were taken on."""
+    models = [
+        line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
+    ]
+    return (
+        f"{os.cpu_count()} cores of {models[0].partition(':')[2].strip()},"
+        f" Python {platform.python_version()}, grpcio {version('grpcio')},"
+        f" load average {os.getloadavg()[0]:.1f} before the benchmark"
+    )
+
+
+def is_within_bars(rows: list[Row]) -> Iterable[bool]:
+    """For each subject with a bar, whether a single caller's p50 meets it."""
+    echo = rows[0]
+    for row in rows:
+        if row.callers == echo.callers and row.subject in BARS:
+            yield row.ratio_to(echo) <= BARS[row.subject]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
