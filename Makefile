@@ -7,7 +7,7 @@ ASCEND := $(VENV)/share/kernelfarm/triton-ascend
 GENERATED := kernelfarm/v1 kernelfarm/internal
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: help setup demo test lint types protos docs bench clean
+.PHONY: help setup demo test servers lint types protos docs bench clean
 
 help: ## Show this list.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -32,6 +32,12 @@ test: setup ## Run the default test suite; as root, install the tools that it ch
 	@.ci/third_party_tools
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+servers: setup ## Run the cache on every server of the matrix, and farms on each; absent ones are told as NOT RUN.
+	$(BIN)/python -m pytest tests/cache --servers=all $(PYTEST_ARGS)
+	@for server in redis-6.2 redis-7 valkey-9; do \
+	  $(BIN)/python -m pytest tests/farm --farm-server=$$server $(PYTEST_ARGS) || exit 1; \
+	done
+
 lint: setup ## Style, import contract, protos.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -50,11 +56,12 @@ protos: setup ## Generate the protobuf and gRPC code.
 docs: setup ## Generate the tables under docs/ from the code.
 	$(BIN)/python -m frontend_svc.operators > docs/operators.md
 
-bench: setup ## Cold start, launches and whole models beside Inductor; compile time.
+bench: setup ## Cold start, launches and whole models beside Inductor; compile time; the cache.
 	$(BIN)/python -m benchmarks.cold_start
 	$(BIN)/python -m benchmarks.launches
 	$(BIN)/python -m benchmarks.compile_time
 	$(BIN)/python -m benchmarks.models --inductor
+	$(BIN)/python -m benchmarks.cache
 
 clean: ## Remove what setup made.
 	rm -rf $(VENV) *.egg-info build dist
