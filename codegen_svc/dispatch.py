@@ -146,7 +146,10 @@ class Dispatcher:
     async def _build(self, job: KernelJob, cache: KernelCache, seen: str, jobs_sent: int) -> bool:
         """Queues the job, in the tenant's turn, and attends to it; False if somebody else does."""
         await self._count_workers()
-        async with self._turns_of(job).turn(cache.namespace):
+        turns = self._turns_of(job)
+        if turns.is_full:
+            get_logger().info("turn_awaited", key=job.key.hex(), namespace=cache.namespace)
+        async with turns.turn(cache.namespace):
             ttl_s = self._settings.queued_lease_ttl_s
             lease = await cache.acquire(job.key, uuid.uuid4().hex, ttl_s, is_queued=True, seen=seen)
             if lease is None:

@@ -27,6 +27,11 @@ class FairTurns:
         """How many wait for a place."""
         return sum(len(line) for line in self._lines.values())
 
+    @property
+    def is_full(self) -> bool:
+        """True if whoever comes now waits for a place."""
+        return bool(self._lines) or self._taken >= self._places()
+
     @asynccontextmanager
     async def turn(self, tenant: Hashable) -> AsyncIterator[None]:
         """Holds a place while the block runs; waits for it behind the tenant's own others."""
@@ -38,7 +43,7 @@ class FairTurns:
             self._serve()
 
     async def _take(self, tenant: Hashable) -> None:
-        if not self._lines and self._taken < self._places():
+        if not self.is_full:
             self._taken += 1
             return
         called: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,9 @@ from tests.farm.kernels import fresh_kernel
 from tests.farm.processes import CodegenRoom, codegen_room
 
 TARGET = "echo:one"
-FLOOD = 40
+FLOOD = 12
+PLACES = 4
+"""In the queue: two, and two for the worker."""
 
 
 @pytest.fixture(scope="module")
@@ -46,41 +49,61 @@ def request_of(
     )
 
 
-async def looked_for(room: CodegenRoom, namespace: str, times: int) -> None:
-    """Returns when so many kernels were looked for in a namespace, and not found."""
-    async with KernelCache(room.cache.url, space=Space.KERNELS) as farm, asyncio.timeout(20):
-        while (await farm.within(namespace).stats()).get("misses", 0) < times:
-            await asyncio.sleep(0.005)
+async def until(is_true: Callable[[], bool]) -> None:
+    """Returns when the condition holds; the edge tells of turns in its log alone."""
+    async with asyncio.timeout(60):
+        while not is_true():
+            await asyncio.sleep(0.01)
+
+
+def events(room: CodegenRoom, event: str) -> int:
+    """How often the edge logged an event."""
+    return room.log("edge").count(f'"event": "{event}"'.encode())
+
+
+async def at_gate(room: CodegenRoom) -> str:
+    """The kernel at whose gate the worker waits."""
+    arrived: list[Path] = []
+    await until(lambda: bool(arrived.extend(room.folder.glob("*.pid")) or arrived))
+    arrived[0].unlink()
+    return arrived[0].stem
 
 
 @pytest.mark.parametrize("is_warm_up", [False, True])
 async def test_a_flood_of_one_tenant_delays_another_by_few_jobs(
     room: CodegenRoom, *, is_warm_up: bool
 ) -> None:
-    gate = f"gated_{is_warm_up}"
-    flood = [fresh_kernel(gate), *(fresh_kernel(f"plain_{is_warm_up}_{n}") for n in range(FLOOD))]
-    done: list[int] = []
+    flood = [f"gated_{is_warm_up}_{number}" for number in range(FLOOD)]
+    late = f"gated_{is_warm_up}_late"
     async with open_channel(room.address) as channel:
         stub = CodegenServiceStub(channel)
 
-        async def take(request: pb.BuildKernelsRequest) -> None:
-            async for built in stub.BuildKernels(request, timeout=60):
-                done.append(built.index)
+        async def build(request: pb.BuildKernelsRequest) -> int:
+            return len([built async for built in stub.BuildKernels(request, timeout=120)])
 
+        queued = events(room, "job_queued")
         flooding = asyncio.create_task(
-            take(request_of("default/acme", *flood, is_warm_up=is_warm_up))
+            build(request_of("default/acme", *map(fresh_kernel, flood), is_warm_up=is_warm_up))
         )
-        await asyncio.to_thread(room.pid_at_gate, gate)
-        other = stub.BuildKernels(request_of("default/beta", fresh_kernel("plain_b")), timeout=60)
-        reading = asyncio.create_task(other.read())
-        await looked_for(room, "default/beta", 1 + is_warm_up)
-        room.open_gate(gate)
-        await asyncio.wait_for(reading, 30)
-        before = len(done)
-        await flooding
-    # The gate, what was in the queue (two places and two for the worker), and one turn.
-    assert before <= 8
-    assert len(done) == FLOOD + 1
+        compiled = [await at_gate(room)]
+        await until(lambda: events(room, "job_queued") == queued + 1 + PLACES)
+        awaited = events(room, "turn_awaited")
+        other = asyncio.create_task(build(request_of("default/beta", fresh_kernel(late))))
+        if is_warm_up:
+            await until(lambda: events(room, "job_queued") == queued + 2 + PLACES)
+        else:
+            await until(lambda: events(room, "turn_awaited") == awaited + 1)
+        room.open_gate(compiled[0])
+        # One job after the other, each when the place of the last is taken again.
+        while len(compiled) <= FLOOD:
+            compiled.append(await at_gate(room))
+            so_far = min(len(compiled) + PLACES, FLOOD + 1)
+            await until(lambda: events(room, "job_queued") >= queued + so_far)  # noqa: B023
+            room.open_gate(compiled[-1])
+        assert (await other, await flooding) == (1, FLOOD)
+    assert sorted(compiled) == sorted([*flood, late])
+    # Warm-up waits behind everybody; else what was in the queue goes first, and one turn.
+    assert compiled.index(late) == (1 if is_warm_up else 1 + PLACES + 1)
 
 
 async def test_equal_kernels_of_two_tenants_are_two_and_lie_apart(room: CodegenRoom) -> None:
