@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-START_TIMEOUT_S = 90
-STOP_TIMEOUT_S = 60
+# Longer than a slow and busy machine takes: only what never comes is waited for so long.
+START_TIMEOUT_S = 240
+STOP_TIMEOUT_S = 120
+PATIENCE_S = 120
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,11 @@ def running_farm(data_dir: Path, vendors: str = "cpu", **environment: str) -> It
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env={**os.environ, **environment},
+            env={
+                "KERNELFARM_START_TIMEOUT_S": str(START_TIMEOUT_S),
+                **os.environ,
+                **environment,
+            },
         )
     with process:
         try:

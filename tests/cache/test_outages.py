@@ -14,6 +14,7 @@ from kernelfarm.cache import KernelCache, Space, Variant, WorkerCache, embedded
 from kernelfarm.cache import connection as connections
 from kernelfarm.cache.embedded import EmbeddedServer, Role, find_server, start_server
 from kernelfarm.errors import UnavailableError
+from tests.farm_process import PATIENCE_S
 
 KEY = hashlib.sha256(b"some kernel").digest()
 
@@ -73,7 +74,7 @@ async def test_waiters_are_woken_by_messages_after_a_restart(
         waiting = asyncio.create_task(cache.wait(KEY, 30))
         await cache.wait(KEY, 0.05)
         await cache.publish(lease, [Variant(b"v")])
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, PATIENCE_S)
         restarted.stop()
 
 

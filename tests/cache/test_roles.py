@@ -19,7 +19,7 @@ from kernelfarm.cache.records import WorkerReport
 from kernelfarm.cache.sweeper import Sweeper
 from kernelfarm.errors import UnavailableError
 from kernelfarm.signing.manifest import blob_ref
-from tests.farm_process import wait_until
+from tests.farm_process import PATIENCE_S, wait_until
 
 USERS = Path(__file__).parents[2] / "deploy" / "redis" / "cache-users.acl"
 ROLES = ("worker", "edge", "frontend", "sweeper", "reader", "operator")
@@ -45,7 +45,9 @@ def guarded(program: ServerProgram, tmp_path_factory: pytest.TempPathFactory) ->
             [*command, "--aclfile", str(folder / "users.acl")], stdout=log, stderr=log
         )
     try:
-        wait_until(lambda: _answers(f"{folder}/s", process, folder / "log"), 10, "the server")
+        wait_until(
+            lambda: _answers(f"{folder}/s", process, folder / "log"), PATIENCE_S, "the server"
+        )
         yield f"{folder}/s"
     finally:
         process.terminate()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-import time
 
 import pytest
 import redis
@@ -26,6 +25,7 @@ from kernelfarm.errors import ErrorFacts
 from kernelfarm.ir.artifact import GuardOp
 from kernelfarm.ir.guards import FactAtom, FactSubject
 from kernelfarm.signing.manifest import blob_ref
+from tests.farm_process import PATIENCE_S
 
 KEY = hashlib.sha256(b"some kernel").digest()
 FACTS = ErrorFacts("FAILED_PRECONDITION", "KERNEL_REJECTED", "too many axes", None)
@@ -128,7 +128,7 @@ async def test_one_of_64_gets_the_lease_and_the_result_reaches_all(cache: Kernel
 
 async def test_a_lapsed_lease_goes_to_the_next_and_fences_the_first(cache: KernelCache) -> None:
     first = await leased(cache, "first", ttl_s=0.05)
-    await cache.wait(KEY, 10)
+    await cache.wait(KEY, PATIENCE_S)
     second = await leased(cache, "second")
     assert second.fence > first.fence
     assert second.attempts == 1
@@ -142,12 +142,20 @@ async def test_a_lapsed_lease_goes_to_the_next_and_fences_the_first(cache: Kerne
     assert (stats["takeovers"], stats["fenced"]) == (1, 2)
 
 
-async def test_a_renewed_lease_outlives_its_first_time(cache: KernelCache) -> None:
-    lease = await leased(cache, ttl_s=0.3)
-    for _ in range(4):
-        await cache.wait(KEY, 0.15)
-        assert await cache.renew(lease)
+async def test_a_renewal_gives_a_lease_its_full_time_again(
+    cache: KernelCache, server: EmbeddedServer
+) -> None:
+    lease = await leased(cache, ttl_s=300)
+    with redis.Redis.from_url(server.url) as raw:
+        for _ in range(2):
+            raw.pexpire(lease_name(cache), 100_000)  # most of its time went by
+            assert await cache.renew(lease)
+            assert 100_000 < raw.pttl(lease_name(cache)) <= 300_000
     assert await cache.acquire(KEY, "other", 1) is None
+
+
+def lease_name(cache: KernelCache) -> str:
+    return cache.names.name("l", "k", KEY.hex())
 
 
 async def test_a_repeated_request_for_a_lease_gets_the_same_lease(cache: KernelCache) -> None:
@@ -181,32 +189,36 @@ def glob_quoted(text: str) -> str:
     return text.replace("[", "\\[").replace("]", "\\]")
 
 
-async def test_waiters_are_woken_at_once(cache: KernelCache) -> None:
-    lease = await leased(cache)
-    woken = asyncio.create_task(cache.wait(KEY, 30))
+async def test_waiters_are_woken_by_a_message(
+    cache: KernelCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = await leased(cache, ttl_s=3000)
+    monkeypatch.setattr("kernelfarm.cache.kernel_cache._POLL_S", 3000)  # nothing else wakes it
+    woken = asyncio.create_task(cache.wait(KEY, 3000))
     await cache.wait(KEY, 0.1)  # by now the other waits too
     assert not woken.done()
-    published = time.monotonic()
     await cache.publish(lease, [Variant(b"v")])
-    await woken
-    assert time.monotonic() - published < 0.5  # the polling net alone would take up to 1 s
+    await asyncio.wait_for(woken, PATIENCE_S)
 
 
 async def test_waiting_for_nothing_returns_at_once(cache: KernelCache) -> None:
-    started = time.monotonic()
-    await cache.wait(KEY, 30)
-    assert time.monotonic() - started < 5
+    await asyncio.wait_for(cache.wait(KEY, 3000), PATIENCE_S)
 
 
-async def test_a_failure_is_told_until_it_expires(cache: KernelCache) -> None:
+async def test_a_failure_is_told_until_it_expires(
+    cache: KernelCache, server: EmbeddedServer
+) -> None:
     lease = await leased(cache)
-    assert await cache.put_failure(KEY, FACTS, 0.1, lease) is Published.OK
+    assert await cache.put_failure(KEY, FACTS, 300, lease) is Published.OK
     assert await cache.get_failure(KEY) == FACTS
     assert await cache.acquire(KEY, "again", 30) is not None  # the lease was given back
-    other = sha(b"a clock")
-    assert await cache.acquire(other, "clock", 0.2) is not None
-    await cache.wait(other, 10)  # until that lease lapses
-    assert await cache.get_failure(KEY) is None
+    name = cache.names.name("neg", "k", KEY.hex())
+    with redis.Redis.from_url(server.url) as raw:
+        assert 0 < raw.pttl(name) <= 300_000
+        raw.pexpire(name, 1)  # its time goes by
+    async with asyncio.timeout(PATIENCE_S):
+        while await cache.get_failure(KEY) is not None:
+            await asyncio.sleep(0.01)
 
 
 async def test_a_failure_without_expiry_is_refused(cache: KernelCache) -> None:
@@ -259,13 +271,13 @@ async def test_a_queued_lease_passes_to_one_worker_with_the_job(
 
 async def test_only_attempts_that_ran_count(cache: KernelCache, server: EmbeddedServer) -> None:
     await cache.acquire(KEY, "edge-1", 0.05, is_queued=True)
-    await cache.wait(KEY, 10)
+    await cache.wait(KEY, PATIENCE_S)
     queued = await cache.acquire(KEY, "edge-2", 30, is_queued=True)
     assert queued is not None and queued.attempts == 0
     workers = WorkerCache(server.url, namespace=cache.namespace)
     workers.adopt(Lease(KEY, "worker", queued.fence, 0.05, 0))
     workers.close()
-    await cache.wait(KEY, 10)
+    await cache.wait(KEY, PATIENCE_S)
     third = await cache.acquire(KEY, "edge-3", 30, is_queued=True)
     assert third is not None and third.attempts == 1
 
@@ -273,12 +285,19 @@ async def test_only_attempts_that_ran_count(cache: KernelCache, server: Embedded
 async def test_a_kept_lease_lives_as_long_as_its_block(
     cache: KernelCache, server: EmbeddedServer
 ) -> None:
-    lease = await leased(cache, ttl_s=0.2)
+    lease = await leased(cache, ttl_s=4.5)
     workers = WorkerCache(server.url, namespace=cache.namespace)
-    with workers.kept(lease):
-        await cache.wait(KEY, 0.8)
-        assert await cache.acquire(KEY, "other", 1) is None
-    await cache.wait(KEY, 10)
+    name = lease_name(cache)
+    with redis.Redis.from_url(server.url) as raw:
+        with workers.kept(lease):
+            for _ in range(2):
+                raw.pexpire(name, 600_000)  # a renewal gives it its own, shorter time
+                async with asyncio.timeout(PATIENCE_S):
+                    while raw.pttl(name) > 4500:
+                        await asyncio.sleep(0.01)
+            assert await cache.acquire(KEY, "other", 1) is None
+        raw.pexpire(name, 1)
+    await cache.wait(KEY, PATIENCE_S)
     assert await cache.acquire(KEY, "other", 1) is not None
     workers.close()
 

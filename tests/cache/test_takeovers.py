@@ -17,7 +17,7 @@ from kernelfarm.cache.embedded import EmbeddedServer, Role, ServerProgram, serve
 from kernelfarm.cache.names import Names
 from kernelfarm.cache.scripts import AsyncScripts
 from kernelfarm.errors import UnavailableError
-from tests.farm_process import wait_until
+from tests.farm_process import PATIENCE_S, wait_until
 from tests.redis_proxy import RedisProxy
 
 KEY = hashlib.sha256(b"a program").digest()
@@ -35,7 +35,7 @@ def redis_process(program: ServerProgram, folder: Path) -> Iterator[redis.Redis]
         )
     raw = redis.Redis(unix_socket_path=str(folder / "s"))
     try:
-        wait_until(lambda: answers(raw), 10, "the server")
+        wait_until(lambda: answers(raw), PATIENCE_S, "the server")
         yield raw
     finally:
         raw.close()
@@ -87,7 +87,7 @@ async def test_a_replica_that_takes_over_without_the_last_invalidation_serves_no
         async with KernelCache(proxy.url, space=Space.PROGRAMS) as cache:
             await publish(cache, b"wrong")
             entry = cache.names.entry(Space.PROGRAMS, KEY)
-            wait_until(lambda: second.exists(entry) == 1, 10, "the replica has it")
+            wait_until(lambda: second.exists(entry) == 1, PATIENCE_S, "the replica has it")
             second.replicaof("NO", "ONE")  # it follows no more, and the bump does not reach it
             await cache.epochs.bump([TAG])
             if is_cut:
@@ -205,8 +205,7 @@ async def test_connections_by_tcp_see_that_a_silent_host_is_gone(
     program: ServerProgram, tmp_path: Path
 ) -> None:
     with redis_process(program, tmp_path) as raw:
-        port = free_port()
-        raw.config_set("port", str(port))
+        port = listen_by_tcp(raw)
         async with KernelCache(f"redis://127.0.0.1:{port}", space=Space.PROGRAMS) as cache:
             await publish(cache, b"v")
             assert (await cache.lookup(KEY)).is_hit
@@ -219,15 +218,20 @@ async def test_connections_by_tcp_see_that_a_silent_host_is_gone(
 def replicate(replica: redis.Redis, primary: redis.Redis, folder: Path) -> None:
     """Makes a server follow another one; returns once it does. Replicas follow by TCP alone."""
     port = primary.config_get("port")["port"]
-    if port == "0":
-        primary.config_set("port", str(free_port()))
-        port = primary.config_get("port")["port"]
-    replica.replicaof("127.0.0.1", port)
-    wait_until(lambda: replica.info("replication")["master_link_status"] == "up", 20, "a replica")
+    replica.replicaof("127.0.0.1", listen_by_tcp(primary) if port == "0" else port)
+    wait_until(
+        lambda: replica.info("replication")["master_link_status"] == "up", PATIENCE_S, "a replica"
+    )
 
 
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def listen_by_tcp(raw: redis.Redis) -> int:
+    """The port at which a server listens from now on."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        try:
+            raw.config_set("port", str(port))
+        except redis.exceptions.ResponseError:  # somebody took it meanwhile
+            continue
+        return port

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from kernelfarm.service.tls import ChannelTls, ServerTls, tls_to_ourselves
 from kernelfarm.signing import Space
 from kernelfarm.signing.key_files import read_keyring, read_signer
 from tests.deploy.test_compose import ROOT, VARIABLES
-from tests.farm_process import wait_until
+from tests.farm_process import PATIENCE_S, wait_until
 
 ROOMS = ("frontend", "optimizer", "codegen", "worker")
 
@@ -104,7 +105,7 @@ def test_the_users_of_the_cache_have_the_passwords(made: tuple[Path, str], tmp_p
     with (tmp_path / "log").open("wb") as log:
         server = subprocess.Popen([*command, "--aclfile", str(users)], stdout=log, stderr=log)
     try:
-        wait_until((tmp_path / "s").exists, 10, "the server")
+        wait_until(lambda: _listens(tmp_path / "s"), PATIENCE_S, "the server")
         for user, password in passwords.items():
             with redis.Redis(
                 unix_socket_path=str(tmp_path / "s"), username=user.lower(), password=password
@@ -113,3 +114,8 @@ def test_the_users_of_the_cache_have_the_passwords(made: tuple[Path, str], tmp_p
     finally:
         server.terminate()
         server.wait()
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0

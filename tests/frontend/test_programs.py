@@ -18,6 +18,7 @@ from kernelfarm.errors import NotFoundError, UnavailableError
 from kernelfarm.ir.artifact import GuardOp
 from kernelfarm.ir.guards import CallerFacts, FactAtom, FactSubject, Guard
 from kernelfarm.signing.manifest import blob_ref
+from tests.farm_process import PATIENCE_S
 
 KEY = hashlib.sha256(b"a program").digest()
 TAG = "op:aten.gelu.default"
@@ -163,7 +164,7 @@ async def test_a_lost_table_flushes_memory_and_watchers(
 
     listening = asyncio.create_task(listen())
     await gateway.cache.client.delete("kf:{default}:ep")
-    await asyncio.wait_for(listening, 10)
+    await asyncio.wait_for(listening, PATIENCE_S)
     assert len(gateway.tier) == 0
     assert heard[-1].epoch.incarnation == (await gateway.cache.epochs.current()).incarnation
 
@@ -231,4 +232,4 @@ async def test_watches_end_when_the_gateway_drains(gateways: tuple[Gateway, Gate
             gateway.feed.end_watches()
 
     with pytest.raises(UnavailableError, match="gateway ends"):
-        await asyncio.wait_for(listen(), 10)
+        await asyncio.wait_for(listen(), PATIENCE_S)
