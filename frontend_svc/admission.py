@@ -49,7 +49,7 @@ class Gate:
             )
         if not tenant:
             return
-        await self._check_held(part)
+        await self.check_held(part)
         most = self._most(part)
         if not await part.quotas.take_off(flight, _LIVES * self.lease_ttl_s, most):
             raise CompilesQuotaError(
@@ -70,7 +70,12 @@ class Gate:
     def _most(self, part: Part) -> int:
         return part.partition.quota.max_compiles or self.most_of_a_tenant
 
-    async def _check_held(self, part: Part) -> None:
+    async def check_held(self, part: Part) -> None:
+        """Passes if a part holds less than it may.
+
+        Raises:
+            BytesQuotaError, EntriesQuotaError: see `enter`.
+        """
         quota, tenant = part.partition.quota, part.partition.tenant
         if quota.max_bytes is None and quota.max_entries is None:
             return

@@ -95,7 +95,7 @@ class CacheService(CacheServiceServicer):
             "invalidated", tags=list(request.tags), epoch=epoch.number, reason=request.reason
         )
         return api.InvalidateResponse(
-            epoch=epoch.number, programs=-1, kernels=-1, gateways=gateways
+            epoch=epoch.number, programs=-1, kernels=-1, traces=-1, gateways=gateways
         )
 
     async def WatchInvalidations(
@@ -128,10 +128,7 @@ class CacheService(CacheServiceServicer):
         await self._work.refusals.tell()
         usage = await self._work.sweeper.usage(part.namespace)
         counters = await part.cache.counters()
-        spaces = {
-            Space.PROGRAMS: usage.programs if usage else SpaceUsage(),
-            Space.KERNELS: usage.kernels if usage else SpaceUsage(),
-        }
+        spaces = usage.spaces if usage else dict.fromkeys(Space, SpaceUsage())
         response = api.GetUsageResponse(
             spaces=[_space(space, told, counters[space]) for space, told in spaces.items()]
         )
@@ -159,6 +156,7 @@ class CacheService(CacheServiceServicer):
             epoch=epoch.number,
             programs=await self._work.sweeper.count_hit(Space.PROGRAMS, tags),
             kernels=await self._work.sweeper.count_hit(Space.KERNELS, tags),
+            traces=await self._work.sweeper.count_hit(Space.TRACES, tags),
         )
 
     def _asked_for(self, tenant: str) -> Partition:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from frontend_svc.program_tier import ProgramTier
 from frontend_svc.programs import Programs
-from kernelfarm.cache import KernelCache, Trust
+from frontend_svc.traces import Traces, trace_trust
+from kernelfarm.cache import KernelCache, Space, Trust
 from kernelfarm.cache.key_index import KeyIndex
 from kernelfarm.cache.names import tenant_namespace
 from kernelfarm.cache.quotas import Quotas
@@ -23,6 +24,7 @@ class Part:
     partition: Partition
     cache: KernelCache
     programs: Programs
+    traces: Traces
     index: KeyIndex
     quotas: Quotas
     kernel_salt: bytes = field(repr=False)
@@ -69,13 +71,23 @@ class Parts:
             partition,
             cache,
             Programs(cache, self._tier, self._trust, self._shared_programs(partition)),
+            self._traces(cache, partition),
             KeyIndex(cache.client, cache.names),
             Quotas(cache.client, cache.names),
             hmac.digest(salt, b"kernels", hashlib.sha256) if salt else b"",
         )
 
     def _shared_programs(self, partition: Partition) -> Programs | None:
+        shared = self._shared(partition)
+        return None if shared is None else Programs(shared, self._tier, self._trust)
+
+    def _traces(self, cache: KernelCache, partition: Partition) -> Traces:
+        trust, shared = trace_trust(self._trust), self._shared(partition)
+        theirs = None if shared is None else shared.in_space(Space.TRACES, trust)
+        return Traces(cache.in_space(Space.TRACES, trust), trust, theirs)
+
+    def _shared(self, partition: Partition) -> KernelCache | None:
         """Where a tenant looks after its own part; a farm without tenants has nothing beside."""
         if partition.tenant in ("", SHARED_TENANT):
             return None
-        return Programs(self._cache.within(self.shared_namespace), self._tier, self._trust)
+        return self._cache.within(self.shared_namespace)

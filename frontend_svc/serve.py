@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 
+from frontend_svc.admission import Gate
 from frontend_svc.cache_service import CACHE_SERVICE, CacheService, CacheWork
 from frontend_svc.compile_flow import CompileFlow, Rooms
 from frontend_svc.cpu_work import CpuWork
@@ -22,6 +23,7 @@ from frontend_svc.refusals import RefusalTeller
 from frontend_svc.service import SERVICE_NAME, CompileService
 from frontend_svc.settings import FrontendSettings
 from frontend_svc.sweeping import FarmSweeper
+from frontend_svc.trace_service import TRACE_SERVICE, TraceService
 from kernelfarm.cache import KernelCache, Space, StoredVariant, Trust
 from kernelfarm.cache.connection import connect_async
 from kernelfarm.cache.end_task import end_task
@@ -35,6 +37,7 @@ from kernelfarm.signing import Place
 from kernelfarm.targets import all_targets
 from kernelfarm.v1.cache_service_pb2_grpc import add_CacheServiceServicer_to_server
 from kernelfarm.v1.compile_service_pb2_grpc import add_CompileServiceServicer_to_server
+from kernelfarm.v1.trace_service_pb2_grpc import add_TraceServiceServicer_to_server
 
 # While the optimizer starts.
 _SOON_S = 0.2
@@ -132,9 +135,12 @@ def _services(flow: CompileFlow, work: CacheWork, settings: FrontendSettings) ->
     rooms = work.rooms
     compiling = CompileService(flow, rooms, settings)
     caching = CacheService(work, settings)
+    gate = Gate(settings.max_compiles_of_a_tenant, settings.lease_ttl_s)
+    tracing = TraceService(rooms.parts, gate, settings)
     return [
         Registration(SERVICE_NAME, partial(add_CompileServiceServicer_to_server, compiling)),
         Registration(CACHE_SERVICE, partial(add_CacheServiceServicer_to_server, caching)),
+        Registration(TRACE_SERVICE, partial(add_TraceServiceServicer_to_server, tracing)),
     ]
 
 

@@ -174,7 +174,7 @@ def _response(event: Event, *, wants_signed: bool) -> api.CompileResponse | byte
         return api.CompileResponse(stage=_stage(event))
     if event.outcome is Outcome.HIT:
         return _hit_response(event.found, wants_signed=wants_signed)
-    program = _program(event.found, wants_signed=wants_signed)
+    program = program_message(event.found, wants_signed=wants_signed)
     program.outcome = _OUTCOMES[event.outcome]
     program.codegen_jobs = event.codegen_jobs
     program.tier = api.CACHE_TIER_UNSPECIFIED
@@ -186,7 +186,7 @@ def _hit_response(found: FoundProgram, *, wants_signed: bool) -> bytes:
     memo = ("event", found.tier, wants_signed, found.variant.manifest_bytes)
     ready = found.answers.get(memo)
     if ready is None:
-        message = api.CompileResponse(program=_program(found, wants_signed=wants_signed))
+        message = api.CompileResponse(program=program_message(found, wants_signed=wants_signed))
         ready = found.answers[memo] = message.SerializeToString()
     return ready
 
@@ -196,12 +196,13 @@ def _found_response(found: FoundProgram, *, wants_signed: bool) -> bytes:
     memo = ("answer", found.tier, wants_signed, found.variant.manifest_bytes)
     ready = found.answers.get(memo)
     if ready is None:
-        message = api.LookupResponse(program=_program(found, wants_signed=wants_signed))
+        message = api.LookupResponse(program=program_message(found, wants_signed=wants_signed))
         ready = found.answers[memo] = message.SerializeToString()
     return ready
 
 
-def _program(found: FoundProgram, *, wants_signed: bool) -> api.ProgramResult:
+def program_message(found: FoundProgram, *, wants_signed: bool) -> api.ProgramResult:
+    """A hit as a message: with what was signed alone, or with the program's fields."""
     variant = found.variant
     if wants_signed:
         manifest = manifest_pb2.Manifest.FromString(variant.manifest_bytes)

@@ -1,7 +1,7 @@
 """The cache: content-addressed results, shared by every room, in Redis or Valkey.
 
 One store, two faces that share keys and scripts: `KernelCache` for asyncio services, `WorkerCache`
-for blocking workers. Two key spaces: programs (`p`) and kernels (`k`).
+for blocking workers. Three key spaces: programs (`p`), kernels (`k`) and traces (`t`).
 
     kf:{ns}:m:<space>:<key>    HASH  an entry's variants: manifests, contents, what scripts look at
     kf:{ns}:b:<sha256>         STR   a blob, or the number of its chunks; outlives its manifests

@@ -55,6 +55,7 @@ _PRELUDES = {
     "sweep": ("blobs", "entries"),
     "advertise": ("blobs", "entries"),
     "take_off": ("blobs", "entries"),
+    "put_trace": ("blobs", "entries"),
 }
 
 LOST_BLOB = "b:"

@@ -89,6 +89,13 @@ class KernelCache:
         part._calls = calls
         return part
 
+    def in_space(self, space: Space, trust: Trust) -> KernelCache:
+        """Another key space of the same part; it shares connections: do not close it."""
+        other = copy(self)
+        other._calls = replace(self._calls, space=space)
+        other._trust, other._belief = trust, Belief(trust)
+        return other
+
     @property
     def names(self) -> Names:
         """The names of its keys."""

@@ -48,6 +48,16 @@ class Usage:
     kernels: SpaceUsage
     blobs: int
     blob_bytes: int
+    traces: SpaceUsage = SpaceUsage()
+
+    @property
+    def spaces(self) -> dict[Space, SpaceUsage]:
+        """What each space holds."""
+        return {
+            Space.PROGRAMS: self.programs,
+            Space.KERNELS: self.kernels,
+            Space.TRACES: self.traces,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +100,12 @@ class Sweeper:
             present: set[str] = set()
             orphans, blob_bytes = await self._sweep_blobs(named if may_free else None, present)
             counted = Usage(
-                time.time(), usage[Space.PROGRAMS], usage[Space.KERNELS], len(present), blob_bytes
+                time.time(),
+                usage[Space.PROGRAMS],
+                usage[Space.KERNELS],
+                len(present),
+                blob_bytes,
+                usage[Space.TRACES],
             )
             with translated_errors():
                 await self._client.set(self._names.usage, json.dumps(asdict(counted)))
@@ -110,6 +125,7 @@ class Sweeper:
             SpaceUsage(**told["kernels"]),
             told["blobs"],
             told["blob_bytes"],
+            SpaceUsage(**told.get("traces", {})),  # absent in what an older sweep wrote
         )
 
     async def count_hit(self, space: Space, tags: frozenset[str]) -> int:
@@ -142,7 +158,7 @@ class Sweeper:
 
     async def _count_anew(self, counted: Usage, present: set[str]) -> None:
         """Puts what was counted in the place of what publications added up."""
-        names, spaces = self._names, (counted.programs, counted.kernels)
+        names, spaces = self._names, counted.spaces.values()
         held = {
             "bytes": counted.blob_bytes + sum(space.size_bytes for space in spaces),
             "entries": sum(space.entries for space in spaces),

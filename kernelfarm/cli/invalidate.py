@@ -29,10 +29,11 @@ def invalidate(
     endpoint: Endpoint = None,
     token: Token = "",
 ) -> None:
-    """Makes stale, in constant time, every program and kernel that depends on one of the tags."""
+    """Makes stale, in constant time, each program, kernel and trace that depends on a tag."""
     with connected(endpoint, token) as farm:
         told = farm.invalidate(tags, dry_run=dry_run, reason=reason)
     if dry_run:
-        typer.echo(f"would be stale: {told.programs} programs, {told.kernels} kernels")
+        hit = f"{told.programs} programs, {told.kernels} kernels, {told.traces} traces"
+        typer.echo(f"would be stale: {hit}")
     else:
         typer.echo(f"epoch {told.epoch} began; {told.gateways} gateways obeyed")

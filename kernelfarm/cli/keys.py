@@ -13,8 +13,9 @@ _EPILOG = """
   kernelfarm keys /etc/kernelfarm/keys
 
 Give `programs.key` to frontends, `kernels.key` to workers, and `public.json` to all services and to
-clients. To rotate: add the new public keys to everybody's `public.json`, then change private keys,
-then take the old public keys away.
+clients. Give `traces.key` to clients that may publish traces for others, such as jobs that warm the
+cache, or to nobody. To rotate: add the new public keys to everybody's `public.json`, then change
+private keys, then take the old public keys away.
 """
 
 

@@ -42,7 +42,7 @@ def usage(
             typer.echo(f"  {holds} of {limit or 'unlimited'} {what}")
     when = told.counted_time.ToJsonString() if told.HasField("counted_time") else "never"
     typer.echo(f"counted {when}: {told.blobs} blobs, {told.blob_bytes} bytes")
-    for space, name in zip(told.spaces, ("programs", "kernels"), strict=True):
+    for space, name in zip(told.spaces, ("programs", "kernels", "traces"), strict=True):
         held = f"{space.entries} entries, {space.variants} variants, {space.bytes} bytes"
         typer.echo(f"{name}: {held}")
         for counter, value in sorted(space.counters.items()):

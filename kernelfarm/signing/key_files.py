@@ -19,31 +19,38 @@ from kernelfarm.signing.manifest import Space
 
 PROGRAM_KEY = "programs.key"
 KERNEL_KEY = "kernels.key"
+TRACE_KEY = "traces.key"
 PUBLIC_KEYS = "public.json"
 """Names of a farm's key files within a folder."""
 
+_PRIVATE = {PROGRAM_KEY: Space.PROGRAMS, KERNEL_KEY: Space.KERNELS, TRACE_KEY: Space.TRACES}
+
 
 def make_keys(folder: Path) -> Keyring:
-    """The public keys of a folder; a folder without keys gets new ones of both spaces.
+    """The public keys of a folder; a folder without keys gets new ones of all spaces.
+
+    A folder from before there were traces gets their key beside its own ones.
 
     Raises:
         CallerError: the folder cannot be written, or holds a part of the keys only.
     """
-    paths = [folder / name for name in (PROGRAM_KEY, KERNEL_KEY, PUBLIC_KEYS)]
-    present = [path.name for path in paths if path.exists()]
-    if len(present) == len(paths):
-        return read_keyring(folder / PUBLIC_KEYS)
-    if present:
+    public = folder / PUBLIC_KEYS
+    present = [name for name in (*_PRIVATE, PUBLIC_KEYS) if (folder / name).exists()]
+    missing = {name: space for name, space in _PRIVATE.items() if name not in present}
+    if not missing and public.exists():
+        return read_keyring(public)
+    if present and (set(missing) != {TRACE_KEY} or not public.exists()):
         raise CallerError(f"{folder} holds {', '.join(present)} alone; expected all keys or none")
-    signers = [new_signer(Space.PROGRAMS), new_signer(Space.KERNELS)]
+    signers = {name: new_signer(space) for name, space in missing.items()}
+    known = read_keyring(public).keys if public.exists() else ()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for path, signer in zip(paths, signers, strict=False):
-            write_signer(path, signer)
-        write_keyring(folder / PUBLIC_KEYS, [signer.trusted for signer in signers])
+        for name, signer in signers.items():
+            write_signer(folder / name, signer)
+        write_keyring(public, [*known, *(signer.trusted for signer in signers.values())])
     except OSError as error:
         raise CallerError(f"cannot write keys into {folder}: {error}") from error
-    return read_keyring(folder / PUBLIC_KEYS)
+    return read_keyring(public)
 
 
 def write_signer(path: Path, signer: Signer) -> None:
@@ -61,7 +68,7 @@ def read_signer(path: Path, space: Space) -> Signer:
     """The signer of a file.
 
     Raises:
-        CallerError: the file cannot be read, is no private key, or is one for the other space.
+        CallerError: the file cannot be read, is no private key, or is one for another space.
     """
     stored = _read(path)
     try:
@@ -113,7 +120,7 @@ def _space(name: str) -> Space:
     try:
         return Space[name.upper()]
     except KeyError:
-        raise ValueError(f"space {name!r}; expected programs or kernels") from None
+        raise ValueError(f"space {name!r}; expected programs, kernels or traces") from None
 
 
 def _key(text: str) -> bytes:

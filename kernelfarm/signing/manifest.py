@@ -11,10 +11,14 @@ from kernelfarm.signing.encoding import encode_guard
 
 
 class Space(enum.Enum):
-    """A key space: programs and kernels never share keys, and have publishers of their own."""
+    """A key space: programs, kernels and traces never share keys, and each has its publishers.
+
+    Frontends sign programs, workers kernels, and clients that are trusted with it traces.
+    """
 
     PROGRAMS = "p"
     KERNELS = "k"
+    TRACES = "t"
 
 
 @dataclass(frozen=True, slots=True)

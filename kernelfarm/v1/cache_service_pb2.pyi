@@ -119,6 +119,7 @@ class InvalidateResponse(_message.Message):
     PROGRAMS_FIELD_NUMBER: _builtins.int
     KERNELS_FIELD_NUMBER: _builtins.int
     GATEWAYS_FIELD_NUMBER: _builtins.int
+    TRACES_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """The namespace's epoch: the new one, or in a dry run the present one."""
     programs: _builtins.int
@@ -127,6 +128,8 @@ class InvalidateResponse(_message.Message):
     """Kernels that are or would be hit; -1 where they were not counted."""
     gateways: _builtins.int
     """Gateways that confirmed that they dropped what the tags hit."""
+    traces: _builtins.int
+    """Traces that are or would be hit; -1 where they were not counted."""
     def __init__(
         self,
         *,
@@ -134,10 +137,11 @@ class InvalidateResponse(_message.Message):
         programs: _builtins.int = ...,
         kernels: _builtins.int = ...,
         gateways: _builtins.int = ...,
+        traces: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "gateways", b"gateways", "kernels", b"kernels", "programs", b"programs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "gateways", b"gateways", "kernels", b"kernels", "programs", b"programs", "traces", b"traces"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

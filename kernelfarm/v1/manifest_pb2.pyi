@@ -33,9 +33,11 @@ class _CacheSpaceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CacheSpace
     """Programs, published by frontends."""
     CACHE_SPACE_KERNELS: _CacheSpace.ValueType  # 2
     """Kernels, published by workers."""
+    CACHE_SPACE_TRACES: _CacheSpace.ValueType  # 3
+    """Traces of graphs, published by clients that hold a key for them; see TraceService."""
 
 class CacheSpace(_CacheSpace, metaclass=_CacheSpaceEnumTypeWrapper):
-    """Which of the two key spaces an entry lives in; the space decides who may publish there."""
+    """Which of the key spaces an entry lives in; the space decides who may publish there."""
 
 CACHE_SPACE_UNSPECIFIED: CacheSpace.ValueType  # 0
 """Never valid on the wire."""
@@ -43,6 +45,8 @@ CACHE_SPACE_PROGRAMS: CacheSpace.ValueType  # 1
 """Programs, published by frontends."""
 CACHE_SPACE_KERNELS: CacheSpace.ValueType  # 2
 """Kernels, published by workers."""
+CACHE_SPACE_TRACES: CacheSpace.ValueType  # 3
+"""Traces of graphs, published by clients that hold a key for them; see TraceService."""
 Global___CacheSpace: _TypeAlias = CacheSpace  # noqa: Y015
 
 @_typing.final
@@ -97,7 +101,7 @@ class Manifest(_message.Message):
 
     @_builtins.property
     def content(self) -> _artifact_pb2.Blob:
-        """The variant's content: a serialized ProgramResult or Artifact."""
+        """The variant's content: a serialized ProgramResult, Artifact or Trace."""
 
     @_builtins.property
     def blobs(self) -> _containers.RepeatedCompositeFieldContainer[_artifact_pb2.Blob]:

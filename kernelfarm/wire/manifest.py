@@ -17,6 +17,7 @@ MAX_ATOMS = 64
 _SPACES = {
     Space.PROGRAMS: manifest_pb2.CACHE_SPACE_PROGRAMS,
     Space.KERNELS: manifest_pb2.CACHE_SPACE_KERNELS,
+    Space.TRACES: manifest_pb2.CACHE_SPACE_TRACES,
 }
 _SPACES_BACK: dict[int, Space] = {number: space for space, number in _SPACES.items()}
 _AXIS_SUBJECTS = frozenset({FactSubject.INPUT_SIZE, FactSubject.INPUT_STRIDE})
@@ -51,7 +52,7 @@ def manifest_from_proto(message: manifest_pb2.Manifest) -> Manifest:
     """
     space = _SPACES_BACK.get(message.space)
     if space is None:
-        raise MalformedMessageError(f"manifest: space number {message.space}; expected 1 or 2")
+        raise MalformedMessageError(f"manifest: space number {message.space}; expected 1, 2 or 3")
     for name, digest in (("key", message.key), ("variant_id", message.variant_id)):
         if len(digest) != DIGEST_BYTES:
             raise MalformedMessageError(f"manifest, {name}: {len(digest)} bytes; expected 32")
@@ -152,7 +153,7 @@ def key_from_proto(message: manifest_pb2.PublicKey) -> TrustedKey:
     if space is None or len(message.public_key) != DIGEST_BYTES:
         raise MalformedMessageError(
             f"public key of {len(message.public_key)} bytes for space number {message.space};"
-            " expected 32 bytes for 1 or 2"
+            " expected 32 bytes for 1, 2 or 3"
         )
     ends = message.HasField("not_after_time")
     return TrustedKey(message.public_key, space, message.not_after_time.seconds if ends else None)

@@ -1,0 +1,153 @@
+"""The public API for traces: messages in, messages out; the farm looks at no trace's entry."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import grpc.aio
+
+from frontend_svc.admission import Gate
+from frontend_svc.blob_reader import read_blobs
+from frontend_svc.parts import Part, Parts
+from frontend_svc.programs import Caller, FoundProgram
+from frontend_svc.request_budget import RequestBudget
+from frontend_svc.service import DIGEST_BYTES, MAX_BLOBS_PER_READ, caller_of, program_message
+from frontend_svc.settings import FrontendSettings
+from frontend_svc.traces import trace_of
+from kernelfarm.cache import Found, StoredVariant
+from kernelfarm.cache.trace_cache import PutTrace
+from kernelfarm.errors import CallerError, MalformedMessageError
+from kernelfarm.ir.guards import CallerFacts
+from kernelfarm.service.identity import CACHE_USERS, Role, current_identity
+from kernelfarm.v1 import cache_service_pb2 as cache_api
+from kernelfarm.v1 import compile_service_pb2 as compile_api
+from kernelfarm.v1 import manifest_pb2
+from kernelfarm.v1 import trace_service_pb2 as api
+from kernelfarm.v1.trace_service_pb2_grpc import TraceServiceServicer
+from kernelfarm.wire.manifest import facts_from_proto
+
+TRACE_SERVICE = "kernelfarm.v1.TraceService"
+
+_REASONS = {
+    "absent": cache_api.MISS_REASON_KEY,
+    "epoch": cache_api.MISS_REASON_EPOCH,
+    "incarnation": cache_api.MISS_REASON_INCARNATION,
+    "toolchain": cache_api.MISS_REASON_TOOLCHAIN,
+    "expired": cache_api.MISS_REASON_EXPIRED,
+    "hole": cache_api.MISS_REASON_HOLE,
+    "disbelieved": cache_api.MISS_REASON_DISBELIEVED,
+}
+_OUTCOMES = {
+    PutTrace.OK: api.PUT_TRACE_OUTCOME_KEPT,
+    PutTrace.PRESENT: api.PUT_TRACE_OUTCOME_PRESENT,
+    PutTrace.STALE_INC: api.PUT_TRACE_OUTCOME_STALE,
+    PutTrace.STALE_EPOCH: api.PUT_TRACE_OUTCOME_STALE,
+}
+
+Context = grpc.aio.ServicerContext[object, object]
+
+
+class TraceService(TraceServiceServicer):
+    """Answers the RPCs about traces."""
+
+    def __init__(self, parts: Parts, gate: Gate, settings: FrontendSettings) -> None:
+        self._parts = parts
+        self._gate = gate
+        self._settings = settings
+        self._budget = RequestBudget(settings.max_requests_bytes)
+
+    async def LookupTrace(
+        self, request: api.LookupTraceRequest, context: Context
+    ) -> AsyncIterator[api.LookupTraceResponse]:
+        """Finds a trace, and its program with what that loads."""
+        identity = current_identity()
+        identity.require(*CACHE_USERS)
+        part = self._parts.of(identity.partition)
+        _check(request)
+        caller = caller_of(request.model, request.facts)
+        found = await part.traces.find(request.digest, caller.tags)
+        if not found.is_hit:
+            yield api.LookupTraceResponse(miss=_miss(found))
+            return
+        stored = found.variants[0]
+        yield api.LookupTraceResponse(
+            trace=manifest_pb2.SignedVariant(
+                manifest=manifest_pb2.Manifest.FromString(stored.manifest_bytes),
+                content=stored.content,
+            )
+        )
+        if request.wants_program:
+            async for response in _program(part, stored, caller, frozenset(request.held)):
+                yield response
+
+    async def PutTrace(
+        self, request: api.PutTraceRequest, context: Context
+    ) -> api.PutTraceResponse:
+        """Keeps a trace that its caller signed."""
+        identity = current_identity()
+        identity.require(Role.MEMBER, Role.WARMER)
+        part = self._parts.of(identity.partition)
+        size_bytes, most = request.ByteSize(), self._settings.max_trace_bytes
+        if size_bytes > most:
+            raise CallerError(f"a trace of {size_bytes} bytes; this farm keeps at most {most}")
+        if not request.trace.HasField("manifest"):
+            raise MalformedMessageError("a trace without its manifest; expected one")
+        with self._budget.held(size_bytes):
+            await self._gate.check_held(part)
+            manifest = request.trace.manifest.SerializeToString(deterministic=True)
+            stored = StoredVariant(manifest, request.trace.content)
+            outcome = await part.traces.put(stored, part.tags)
+        return api.PutTraceResponse(outcome=_OUTCOMES[outcome])
+
+
+async def _program(
+    part: Part, stored: StoredVariant, caller: Caller, held: frozenset[bytes]
+) -> AsyncIterator[api.LookupTraceResponse]:
+    """The program of a trace, and the binaries that it loads."""
+    trace = trace_of(stored.content)
+    # Inputs are the captured graph's, which the trace knows; where it runs, the caller knows.
+    inputs = facts_from_proto(trace.facts).inputs
+    facts = CallerFacts(inputs=inputs, environment=caller.facts.environment)
+    looked = await part.programs.find(trace.program_key, Caller(caller.tags, facts))
+    if looked.program is None:
+        yield api.LookupTraceResponse(
+            miss=api.TraceMiss(is_program=True, reason=cache_api.MISS_REASON_KEY)
+        )
+        return
+    yield api.LookupTraceResponse(program=program_message(looked.program, wants_signed=True))
+    digests = [digest for digest in _binaries(looked.program) if digest not in held]
+    async for chunk in read_blobs(part.programs, tuple(digests)):
+        yield api.LookupTraceResponse(
+            blob=api.BlobChunk(sha256=digests[chunk.index], data=chunk.data, is_last=chunk.is_last)
+        )
+
+
+def _binaries(found: FoundProgram) -> list[bytes]:
+    """Digests of what a client loads to run a program, each once."""
+    content = compile_api.ProgramResult.FromString(found.variant.content)
+    digests = (
+        stage.blob.sha256
+        for artifact in content.artifacts
+        for stage in artifact.stages
+        if stage.name == artifact.binary_stage
+    )
+    return list(dict.fromkeys(digests))
+
+
+def _check(request: api.LookupTraceRequest) -> None:
+    if len(request.held) > MAX_BLOBS_PER_READ:
+        raise CallerError(
+            f"{len(request.held)} digests held; expected at most {MAX_BLOBS_PER_READ}"
+        )
+    for digest in (request.digest, *request.held):
+        if len(digest) != DIGEST_BYTES:
+            raise CallerError(f"a digest of {len(digest)} bytes; expected {DIGEST_BYTES}")
+
+
+def _miss(found: Found) -> api.TraceMiss:
+    return api.TraceMiss(
+        reason=_REASONS.get(found.reason, cache_api.MISS_REASON_UNSPECIFIED),
+        detail=found.detail,
+        epoch=found.epoch,
+        incarnation=found.incarnation,
+    )
