@@ -73,6 +73,7 @@ def scalar_rules(target: TargetFacts, kernel: Kernel) -> ScalarRules:
         is_division_exact=facts.get("has_exact_division") == "True"
         and not hides_division_errors(kernel),
         takes_lone_pointers=target.vendor != "ascend",
+        takes_repeated_pointers=target.vendor != "ascend",
         counts_to_sort=target.vendor == "ascend",
     )
 

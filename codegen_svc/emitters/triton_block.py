@@ -228,6 +228,10 @@ def pointer_text(block: Block, number: int, index: Expr) -> str:
 
 
 def _load_lines(block: Block, number: int, load: Load) -> list[str]:
+    if not block.rules.takes_repeated_pointers:
+        axis = _repeats_along(block, number, load.index)
+        if axis is not None:
+            return _unrepeated_load_lines(block, number, load, axis)
     name, param = block.names[number], block.kernel.param(load.param)
     masks = _masks(block, number, load)
     arguments = f"{load.param}_ptr + ({pointer_text(block, number, load.index)})"
@@ -242,6 +246,31 @@ def _load_lines(block: Block, number: int, load: Load) -> list[str]:
         mask = block.names[_required(load.mask)]
         lines.append(f"{name} = tl.where({mask}, {name}, {block.names[load.other]})")
     return lines
+
+
+def _repeats_along(block: Block, number: int, index: Expr) -> int | None:
+    """The axis of a two-axis block along which a masked load names each element again."""
+    match _index_across_x(block, index), _index_varies(block, index):
+        case (True, False) if number in block.varying:
+            return 1
+        case (False, True) if number in block.across_x:
+            return 0
+    return None
+
+
+def _unrepeated_load_lines(block: Block, number: int, load: Load, axis: int) -> list[str]:
+    """Reads each element once, if any lane that names it is on; then its mask chooses by lane."""
+    name, param = block.names[number], block.kernel.param(load.param)
+    masks, zero = _masks(block, number, load), _zero(param.dtype)
+    position = position_text(block, number, load.index)
+    other = zero if load.other is None else block.names[load.other]
+    return [
+        f"{name}_mask = tl.broadcast_to({masks}, {block.full_shape})",
+        f"{name}_read = tl.max({name}_mask.to(tl.int32), {axis}, keep_dims=True) != 0",
+        f"{name} = tl.load({load.param}_ptr + ({position}), mask={name}_read, other={zero})",
+        *([f"{name} = {name} != 0"] if param.dtype is DType.BOOL else []),
+        f"{name} = tl.where({name}_mask, {name}, {other})",
+    ]
 
 
 def _other_text(block: Block, load: Load, dtype: DType) -> str | None:

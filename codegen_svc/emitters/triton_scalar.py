@@ -174,6 +174,7 @@ class ScalarRules:
     """What a target asks of scalar code; `target` names it in refusals.
 
     `takes_lone_pointers`: its compiler takes pointers that a block of one index makes;
+    `takes_repeated_pointers`: and blocks of pointers that are equal along one of two axes;
     `counts_to_sort`: it does not take blocks of many axes.
     """
 
@@ -181,6 +182,7 @@ class ScalarRules:
     has_f64: bool
     is_division_exact: bool
     takes_lone_pointers: bool = True
+    takes_repeated_pointers: bool = True
     counts_to_sort: bool = False
 
 

@@ -340,6 +340,30 @@ def one_element_behind_a_mask(width: int = 20) -> Kernel:
     return kernel("fused_where_2e2e", params, {"d0": width}, {}, b, comments=("where",))
 
 
+def element_by_row(width: int = 100, rows: int = 20) -> Kernel:
+    """out[i] = sum over j of (in[i] where j < 7, else 0.25): the mask varies where in does not."""
+    b = Body()
+    early = b.compute("lt", b.position(I64, R0), b.literal(I64, 7), dtype=BOOL)
+    x = b.load("in0", D0, early, b.literal(F32, 0.25))
+    b.store("out0", D0, b.reduce("sum", x))
+    params = [param("in0", F32, rows), param("out0", F32, rows)]
+    return kernel("fused_where_sum_7a7a", params, {"d0": rows}, {"r0": width}, b)
+
+
+def element_by_column(width: int = 100, rows: int = 20) -> Kernel:
+    """out[i] = sum over j of (in[j] where i < 7 and j is even): as above, along the other axis."""
+    b = Body()
+    is_top = b.compute("lt", b.position(I64, D0), b.literal(I64, 7), dtype=BOOL)
+    bit = b.compute("bit_and", b.position(I64, R0), b.literal(I64, 1))
+    is_even = b.compute("eq", bit, b.literal(I64, 0), dtype=BOOL)
+    x = b.load(
+        "in0", R0, b.compute("logical_and", is_top, is_even, dtype=BOOL), b.literal(F32, 0.0)
+    )
+    b.store("out0", D0, b.reduce("sum", x))
+    params = [param("in0", F32, width), param("out0", F32, rows)]
+    return kernel("fused_where_sum_7b7b", params, {"d0": rows}, {"r0": width}, b)
+
+
 def looked_up_norm(rows: int = 1, words: int = 11, width: int = 64) -> Kernel:
     """Rows of a table by index, each divided by its sum of squares: one row at a time."""
     b = Body()
@@ -399,6 +423,8 @@ ALL: dict[str, Kernel] = {
     "lone_point": lone_point(),
     "random_floats": random_floats(),
     "one_element_behind_a_mask": one_element_behind_a_mask(),
+    "element_by_row": element_by_row(),
+    "element_by_column": element_by_column(),
     "looked_up_norm": looked_up_norm(),
     "looked_up_norms": looked_up_norm(9),
 }

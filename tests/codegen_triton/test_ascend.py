@@ -199,6 +199,8 @@ LINALG_KERNELS = [
     "dynamic_add",
     "lone_point",
     "one_element_behind_a_mask",
+    "element_by_row",
+    "element_by_column",
     "looked_up_norm",
     "looked_up_norms",
 ]
