@@ -14,8 +14,7 @@ from tests.farm.processes import CodegenRoom, codegen_room
 @pytest.fixture(scope="session")
 def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenRoom]:
     """A room with an edge and a worker of two processes."""
-    settings = {"shortage_ttl_s": "0.2", "bug_ttl_s": "0.2"}
-    with codegen_room(tmp_path_factory.mktemp("room"), **settings) as started:
+    with codegen_room(tmp_path_factory.mktemp("room")) as started:
         started.start_edge()
         started.start_worker(concurrency=2)
         yield started

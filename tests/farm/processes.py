@@ -14,10 +14,10 @@ from pathlib import Path
 
 from kernelfarm.cache.embedded import EmbeddedServer, Role, ServerProgram, start_server
 from kernelfarm.signing.key_files import KERNEL_KEY, PUBLIC_KEYS, make_keys
+from tests.farm_process import PATIENCE_S
 from tests.servers import farm_server
 
 PLUGIN = Path(__file__).parent / "plugin"
-START_TIMEOUT_S = 60
 
 
 @dataclass
@@ -95,7 +95,7 @@ class CodegenRoom:
             process.terminate()
         for process in self.processes:
             try:
-                process.wait(20)
+                process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -151,7 +151,7 @@ def await_true(
     process: subprocess.Popen[bytes] | None = None,
 ) -> None:
     """Returns when the condition holds; a process of ours offers no other event to wait on."""
-    deadline = time.monotonic() + START_TIMEOUT_S
+    deadline = time.monotonic() + PATIENCE_S
     while not is_true():
         ended = process is not None and process.poll() is not None
         if ended or time.monotonic() > deadline:

@@ -23,6 +23,7 @@ from kernelfarm.v1 import compile_service_pb2
 from kernelfarm.wire import binary_digest
 from tests.farm.kernels import fresh_kernel
 from tests.farm.processes import CodegenRoom
+from tests.farm_process import PATIENCE_S
 
 TARGET = "echo:one"
 
@@ -37,7 +38,7 @@ async def build(
         priority=compile_service_pb2.Priority.ValueType(priority),
     )
     with translated_errors("codegen"):
-        return {r.index: r async for r in stub.BuildKernels(request, timeout=60)}
+        return {r.index: r async for r in stub.BuildKernels(request, timeout=PATIENCE_S)}
 
 
 async def test_an_out_of_tree_vendor_compiles_with_its_variants_in_order(
@@ -83,7 +84,7 @@ async def test_a_herd_on_two_edges_makes_one_job(
     room.settings["KERNELFARM_CODEGEN_LISTEN"] = listen
     room.start("codegen_svc", name="edge2")
     async with open_channel(listen) as channel:
-        await asyncio.wait_for(channel.channel_ready(), 30)
+        await asyncio.wait_for(channel.channel_ready(), PATIENCE_S)
         other = CodegenServiceStub(channel)
         calls += [asyncio.create_task(build(other, kernel)) for _ in range(20)]
         await asyncio.to_thread(room.pid_at_gate, "gated_herd")

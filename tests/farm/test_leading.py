@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,12 @@ from kernelfarm.signing.key_files import PROGRAM_KEY
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.v1.compile_service_pb2_grpc import CompileServiceStub
 from tests.farm.processes import CodegenRoom, await_true, codegen_room
+from tests.farm_process import PATIENCE_S
 from tests.redis_proxy import RedisProxy
 from tests.service.h_graph import h_request
 
 TARGET = "echo:one"
+# What the project promises after a kill -9.
 RECOVERY_S = 20
 BLOBS = b"kf:{default}:b:"
 
@@ -41,29 +44,26 @@ def room(tmp_path: Path) -> Iterator[CodegenRoom]:
                 raw.script_load(script_source(name))
         started.start_edge()
         started.start_worker()
-        start_optimizer(started)
+        start_service(started, "optimizer", "optimizer")
         yield started
 
 
-def start_optimizer(room: CodegenRoom) -> int:
-    """The process id of an optimizer that serves."""
-    (room.folder / "optimizer").unlink(missing_ok=True)
-    (room.folder / "optimizer.log").unlink(missing_ok=True)
-    process = room.start("optimizer_svc", name="optimizer")
-    await_true(lambda: b'"listening"' in room.log("optimizer"), room.log, "optimizer", process)
-    return process.pid
-
-
-def start_frontend(room: CodegenRoom, name: str, cache_url: str) -> int:
-    """The process id of a frontend that serves at the socket `name`."""
+def start_service(room: CodegenRoom, service: str, name: str, **settings: str) -> int:
+    """The process id of a frontend, optimizer or edge that serves at the socket `name`."""
     before = dict(room.settings)
-    room.settings["KERNELFARM_FRONTEND_LISTEN"] = f"unix:{room.folder}/{name}"
-    room.settings["KERNELFARM_CACHE_URL"] = cache_url
-    process = room.start("frontend_svc", name=name)
+    room.settings[f"KERNELFARM_{service.upper()}_LISTEN"] = f"unix:{room.folder}/{name}"
+    room.settings.update(settings)
+    process = room.start(f"{service}_svc", name=name)
     room.settings.clear()
     room.settings.update(before)
     await_true(lambda: b'"listening"' in room.log(name), room.log, name, process)
     return process.pid
+
+
+def replace_killed(room: CodegenRoom, pid: int, name: str, successor: str) -> None:
+    """SIGKILL, and another process that serves already answers in its place."""
+    os.kill(pid, signal.SIGKILL)
+    (room.folder / successor).rename(room.folder / name)
 
 
 async def compiled(
@@ -71,7 +71,7 @@ async def compiled(
 ) -> float:
     """When a program came from a frontend; tells when it has looked for it."""
     async with open_channel(f"unix:{room.folder}/{name}") as channel:
-        async for event in CompileServiceStub(channel).Compile(request, timeout=60):
+        async for event in CompileServiceStub(channel).Compile(request, timeout=PATIENCE_S):
             if looked is not None and event.stage.stage == "lookup":
                 looked.set()
             if event.WhichOneof("event") == "program":
@@ -97,17 +97,18 @@ async def test_a_frontend_killed_while_it_leads_costs_those_who_wait_elsewhere_s
         "after_the_publication": ((publish,), True),
     }
     with RedisProxy(tmp_path / "proxy", tmp_path / "cache") as proxy:
-        await asyncio.to_thread(start_frontend, room, "waits", room.cache.url)
-        leader = await asyncio.to_thread(start_frontend, room, "leads", proxy.url)
+        await asyncio.to_thread(start_service, room, "frontend", "waits")
+        leads = partial(start_service, KERNELFARM_CACHE_URL=proxy.url)
+        leader = await asyncio.to_thread(leads, room, "frontend", "leads")
         led, waiting = [], []
         for number, (words, after) in enumerate(stages.values()):
             request = h_request(64 + number, 128, TARGET)
             hold = proxy.hold(*words, after=after)
             led.append(asyncio.create_task(compiled(room, "leads", request)))
-            assert await asyncio.to_thread(hold.reached.wait, RECOVERY_S), words
+            assert await asyncio.to_thread(hold.reached.wait, PATIENCE_S), words
             looked = asyncio.Event()
             waiting.append(asyncio.create_task(compiled(room, "waits", request, looked)))
-            await asyncio.wait_for(looked.wait(), RECOVERY_S)
+            await asyncio.wait_for(looked.wait(), PATIENCE_S)
         killed_s = time.monotonic()
         os.kill(leader, signal.SIGKILL)
         ended_s = await asyncio.gather(*waiting)
@@ -125,7 +126,8 @@ async def test_an_optimizer_killed_in_the_middle_costs_seconds_once_another_one_
     room: CodegenRoom,
 ) -> None:
     optimizer = room.processes[-1].pid
-    await asyncio.to_thread(start_frontend, room, "front", room.cache.url)
+    await asyncio.to_thread(start_service, room, "optimizer", "next")
+    await asyncio.to_thread(start_service, room, "frontend", "front")
     await compiled(room, "front", h_request(32, 128, TARGET))
     os.kill(optimizer, signal.SIGSTOP)  # whatever is asked of it now is in the middle
     call = asyncio.create_task(compiled(room, "front", h_request(33, 128, TARGET)))
@@ -133,8 +135,7 @@ async def test_an_optimizer_killed_in_the_middle_costs_seconds_once_another_one_
         await_true, lambda: stats_of(room).get("p.misses", 0) == 2, room.log, "front"
     )
     killed_s = time.monotonic()
-    os.kill(optimizer, signal.SIGKILL)
-    await asyncio.to_thread(start_optimizer, room)
+    replace_killed(room, optimizer, "optimizer", "next")
     recovery_s = await call - killed_s
     print("optimizer", round(recovery_s, 1))
     assert recovery_s < RECOVERY_S
@@ -144,20 +145,17 @@ async def test_an_optimizer_killed_in_the_middle_costs_seconds_once_another_one_
 async def test_an_edge_killed_under_a_program_costs_seconds_once_another_one_runs(
     room: CodegenRoom,
 ) -> None:
-    edge = room.processes[0]
-    await asyncio.to_thread(start_frontend, room, "front", room.cache.url)
+    edge = room.processes[0].pid
+    await asyncio.to_thread(start_service, room, "codegen", "next")
+    await asyncio.to_thread(start_service, room, "frontend", "front")
     await compiled(room, "front", h_request(34, 128, TARGET))
-    os.kill(edge.pid, signal.SIGSTOP)
+    os.kill(edge, signal.SIGSTOP)
     call = asyncio.create_task(compiled(room, "front", h_request(35, 128, TARGET)))
     await asyncio.to_thread(
         await_true, lambda: stats_of(room).get("p.misses", 0) == 2, room.log, "front"
     )
     killed_s = time.monotonic()
-    edge.kill()
-    edge.wait()
-    (room.folder / "edge").unlink()
-    (room.folder / "edge.log").unlink()
-    await asyncio.to_thread(room.start_edge)
+    replace_killed(room, edge, "edge", "next")
     recovery_s = await call - killed_s
     print("edge under a program", round(recovery_s, 1))
     assert recovery_s < RECOVERY_S

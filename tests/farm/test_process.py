@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.farm.processes import CodegenRoom, codegen_room
+from tests.farm_process import PATIENCE_S
 
 
 def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
@@ -18,7 +19,7 @@ def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[s
         env={"PATH": "/usr/bin:/bin", **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
 
@@ -63,7 +64,7 @@ def test_services_stop_on_sigterm_with_0_and_log_nothing_but_json(tmp_path: Path
         edge, worker = room.start_edge(), room.start_worker()
         edge.terminate()
         worker.terminate()
-        assert (edge.wait(30), worker.wait(30)) == (0, 0)
+        assert (edge.wait(PATIENCE_S), worker.wait(PATIENCE_S)) == (0, 0)
         events = [line["event"] for line in json_lines(room, "edge")]
         assert events == ["listening", "draining", "stopped"]
         assert "worker_ready" in [line["event"] for line in json_lines(room, "worker")]

@@ -23,11 +23,12 @@ from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import open_channel, translated_errors
 from tests.farm.kernels import fresh_kernel
 from tests.farm.processes import CodegenRoom, codegen_room
+from tests.farm_process import PATIENCE_S
 from tests.redis_proxy import Hold, RedisProxy
 
 TARGET = "echo:one"
 
-# What the project promises after a kill -9.
+# What the project promises after a kill -9, once there is somebody to take over.
 RECOVERY_S = 20
 
 
@@ -46,13 +47,14 @@ def script(name: str) -> bytes:
 
 
 BLOBS = b"kf:{default}:b:"
+# Whoever has not begun yet comes last: after some seconds its kernel would be given to another one.
 STAGES = (
-    Stage("before_the_lease", (script("adopt"),), compilations=1),
-    Stage("with_the_lease", (script("adopt"),), after=True, compilations=1),
     Stage("before_the_blobs", (b"SET", BLOBS)),
     Stage("after_the_blobs", (b"SET", BLOBS), after=True),
     Stage("before_the_publication", (script("publish"),)),
     Stage("after_the_publication", (script("publish"),), after=True, compilations=1),
+    Stage("with_the_lease", (script("adopt"),), after=True, compilations=1),
+    Stage("before_the_lease", (script("adopt"),), compilations=1),
 )
 
 
@@ -74,7 +76,7 @@ async def stub_of(room: CodegenRoom) -> AsyncIterator[CodegenServiceStub]:
 async def build(stub: CodegenServiceStub, kernel: loops_pb2.Kernel) -> pb.BuildKernelsResponse:
     request = pb.BuildKernelsRequest(kernels=[kernel], target=TARGET)
     with translated_errors("codegen"):
-        (response,) = [r async for r in stub.BuildKernels(request, timeout=60)]
+        (response,) = [r async for r in stub.BuildKernels(request, timeout=PATIENCE_S)]
     return response
 
 
@@ -107,7 +109,7 @@ async def test_a_worker_killed_at_any_stage_costs_seconds_and_publishes_once(
                 # One after the other: a stage's words say nothing of the kernel.
                 hold = proxy.hold(*stage.words, after=stage.after)
                 calls[stage] = asyncio.create_task(timed_build(stub, fresh_kernel(stage.name)))
-                assert await asyncio.to_thread(hold.reached.wait, RECOVERY_S), stage.name
+                assert await asyncio.to_thread(hold.reached.wait, PATIENCE_S), stage.name
             killed_s = time.monotonic()
             if victim == "worker":
                 kill_tree(worker.pid)
@@ -184,4 +186,4 @@ async def test_an_edge_killed_at_any_stage_costs_seconds_and_publishes_once(
 
 
 def wait_for(hold: Hold, name: str) -> None:
-    assert hold.reached.wait(RECOVERY_S), name
+    assert hold.reached.wait(PATIENCE_S), name
