@@ -21,7 +21,7 @@ def facts_of(graph: Graph) -> CallerFacts:
         _input_facts(source.kind) if isinstance(source.kind, TensorType) else InputFacts()
         for source in graph.inputs
     )
-    return CallerFacts(inputs=inputs, environment=_environment())
+    return CallerFacts(inputs=inputs, environment=environment_facts())
 
 
 def _input_facts(kind: TensorType) -> InputFacts:
@@ -38,5 +38,6 @@ def _constants(extents: tuple[Expr, ...]) -> tuple[int, ...] | None:
 
 
 @lru_cache(maxsize=1)
-def _environment() -> dict[str, str]:
+def environment_facts() -> dict[str, str]:
+    """The facts of the environment, by name."""
     return {"torch": torch.__version__.partition("+")[0]}

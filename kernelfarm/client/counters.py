@@ -9,6 +9,13 @@ refused.TIER.REASON                       what was not believed, by tier and rea
 swap.eager_calls, swap.swaps              calls before a program took over; programs that did
 warm.hits, warm.misses, warm.kept          Dynamo graphs that were traced before; not yet; now
 warm.traced.REASON                         graphs that are traced at every start, and why
+warm.memory.hits, warm.disk.hits           traces of others that this process, this machine had
+warm.farm.hits, warm.farm.misses           traces of others that the farm had; not, and ...REASON
+warm.farm.published                        traces of ours that others may use now
+warm.farm.not_published.REASON             that the farm did not take
+warm.farm.stale, warm.farm.failures        invalidated; the farm did not answer
+farm.prefetched                            programs that came with a trace
+refused.warm_farm.REASON                   traces that were not believed
 warm.unreadable, warm.write_failures       files that are another user's; could not be kept
 """
 

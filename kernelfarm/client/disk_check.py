@@ -12,7 +12,7 @@ from kernelfarm.client.disk_files import BlobFiles, remove, unsealed
 from kernelfarm.client.disk_sweep import TRACE, Census, take_census
 from kernelfarm.client.disk_tier import DiskEntry, read_entry
 from kernelfarm.errors import CallerError, IntegrityError, MalformedMessageError
-from kernelfarm.signing import Keyring, Place, Space, TrustedKey, check_manifest
+from kernelfarm.signing import Keyring, Place, TrustedKey, check_manifest
 from kernelfarm.signing.key_files import read_keyring
 
 
@@ -111,7 +111,7 @@ def _place_of(entry: DiskEntry) -> Place:
         key = bytes.fromhex(entry.path.parent.name)
     except ValueError as error:
         raise MalformedMessageError(f"{entry.path.parent} is no key") from error
-    return Place(entry.manifest.namespace, Space.PROGRAMS, key)
+    return Place(entry.manifest.namespace, entry.manifest.space, key)
 
 
 def _remembered(root: Path) -> Keyring:

@@ -13,6 +13,7 @@ from kernelfarm.client.cache_admin import CacheAdmin
 from kernelfarm.client.disk_tier import DiskTier
 from kernelfarm.client.farm_client import FarmClient
 from kernelfarm.client.invalidation_watch import InvalidationWatch, watch_of
+from kernelfarm.client.recent_traces import RecentTraces
 from kernelfarm.client.settings import ClientSettings
 from kernelfarm.errors import UnavailableError
 
@@ -35,6 +36,7 @@ class FarmAccess:
         self.client = FarmClient(settings, keys)
         self._process = os.getpid()
         _all.add(self)
+        self.recent_traces = RecentTraces()
         self.disk = None if root is None else DiskTier(root, settings.disk_cache_bytes)
         self.watch: InvalidationWatch = watch_of(
             settings.endpoint, state, partial(_connected, settings)

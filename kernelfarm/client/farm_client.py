@@ -84,6 +84,11 @@ class FarmClient:
         self._stub = CompileServiceStub(self._channel)
         self._peer = f"the farm at {settings.endpoint}"
 
+    @property
+    def channel(self) -> grpc.Channel:
+        """The channel to the farm, for calls of its other services."""
+        return self._channel
+
     def connect(self, timeout_s: float = 1.0) -> bool:
         """True if the farm answers within the time; calls connect by themselves anyway."""
         try:
@@ -141,7 +146,7 @@ class FarmClient:
         def attempt(remaining_s: float) -> list[FoundProgram]:
             events = self._stub.Compile(request, timeout=remaining_s)
             answers = _programs(events, on_progress)
-            found = {p.target: p for p in (self._checked(answer, wanted) for answer in answers)}
+            found = {p.target: p for p in (self.checked(answer, wanted) for answer in answers)}
             missing = [target for target in targets if target not in found]
             if missing:
                 raise MalformedMessageError(f"{self._peer} sent no program for {missing}")
@@ -161,7 +166,7 @@ class FarmClient:
 
         def attempt(remaining_s: float) -> FoundProgram:
             reply = self._stub.Lookup(request, timeout=remaining_s)
-            return self._checked(reply.program, wanted)
+            return self.checked(reply.program, wanted)
 
         return self._retried(attempt)
 
@@ -188,7 +193,13 @@ class FarmClient:
         told = self.capabilities()
         return Keyring(map(key_from_proto, told.public_keys)) if told.is_signed else None
 
-    def _checked(self, answer: pb.ProgramResult, wanted: Mapping[bytes, Wanted]) -> FoundProgram:
+    def checked(self, answer: pb.ProgramResult, wanted: Mapping[bytes, Wanted]) -> FoundProgram:
+        """The program of an answer to one of the keys in `wanted`.
+
+        Raises:
+            IntegrityError: it is not what its publisher made for that key; counted.
+            MalformedMessageError: nothing signed was sent, or it is no program.
+        """
         try:
             place = wanted.get(answer.key)
             if place is None:

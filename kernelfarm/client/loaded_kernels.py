@@ -43,5 +43,10 @@ def load_kernels(
     )
 
 
+def loaded_digests() -> list[bytes]:
+    """SHA-256 of the binaries that are loaded here: nobody need send them."""
+    return list(_kernels)
+
+
 _kernels: dict[bytes, LoadedKernel] = {}
 """Loaded binaries of this process by SHA-256: programs of one model share many kernels."""

@@ -19,7 +19,7 @@ from kernelfarm.client.loaded_kernels import BlobReader, load_kernels
 from kernelfarm.client.loaders.contract import Loader
 from kernelfarm.client.loaders.of_device import DeviceSupport
 from kernelfarm.client.program import LoadedProgram
-from kernelfarm.client.program_tiers import Request, find_program
+from kernelfarm.client.program_tiers import Prefetched, Request, find_program
 from kernelfarm.client.variants import Variant
 from kernelfarm.digest import program_key
 from kernelfarm.ir.program_ir import Plan
@@ -82,17 +82,20 @@ class ProgramStore:
         support: DeviceSupport,
         options: CompileOptions,
         key: bytes | None = None,
+        prefetched: Prefetched | None = None,
     ) -> SharedProgram:
         """The program of a graph: from memory, from disk, or from the farm.
 
-        `key` is the program's, where the caller has it.
+        `key` is the program's, where the caller has it; `prefetched` is what the farm sent of it
+        already.
 
         Raises:
             KernelfarmError: as `find_program`; a failure is forgotten, so it may be retried.
         """
         key = key or program_key(captured.graph, support.target, options.pairs())
+        facts = facts_of(captured.graph)
         request = Request(
-            captured.graph, key, support.target, options, facts_of(captured.graph), support.loader
+            captured.graph, key, support.target, options, facts, support.loader, prefetched
         )
         access.watch.tell(self)
         settings = access.settings

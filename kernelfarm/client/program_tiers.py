@@ -10,7 +10,8 @@ was invalidated meanwhile. Without a farm the disk serves until its manifests en
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kernelfarm.client import counters
@@ -27,6 +28,7 @@ from kernelfarm.errors import (
     ExpiredManifestError,
     IntegrityError,
     KernelfarmError,
+    MalformedMessageError,
     MisplacedManifestError,
     NotFoundError,
     PoisonedBlobError,
@@ -35,6 +37,8 @@ from kernelfarm.errors import (
 )
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.guards import CallerFacts, first_failing
+from kernelfarm.signing import Manifest
+from kernelfarm.v1 import compile_service_pb2
 
 WATCH_TIMEOUT_S = 1.0
 """How long a program waits for word of invalidations; a farm that does not answer in that time is
@@ -49,8 +53,21 @@ _KEPT_REFUSALS = (ExpiredManifestError, UntrustedKeyError)
 
 
 @dataclass(frozen=True, slots=True)
+class Prefetched:
+    """What the farm sent of a program with its graph's trace; only the blobs' digests are checked.
+
+    `known` is what was heard of invalidations before it was asked, at `asked_s`.
+    """
+
+    program: compile_service_pb2.ProgramResult
+    blobs: Mapping[bytes, bytes]
+    known: KnownEpochs | None
+    asked_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
-    """A captured graph, its key, and where it will run."""
+    """A captured graph, its key, where it will run, and what the farm sent of it already."""
 
     graph: Graph
     key: bytes
@@ -58,6 +75,7 @@ class Request:
     options: CompileOptions
     facts: CallerFacts
     loader: Loader
+    prefetched: Prefetched | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +109,14 @@ def find_program(access: FarmAccess, request: Request) -> TierProgram:
 def _from_disk(
     access: FarmAccess, disk: DiskTier, request: Request, refusals: list[KernelfarmError]
 ) -> TierProgram | None:
-    entries = _disk_entries(access, disk, request)
+    entries = disk_entries(access, disk, request.key)
     known = access.watch.known
     for entry in entries:
         if known is None or first_failing(entry.manifest.guard, request.facts) is not None:
             continue
-        if not _is_live(access, disk, entry, known):
-            continue
         try:
-            if entry.manifest.incarnation != known.incarnation:
-                raise MisplacedManifestError(f"{entry.path} is of another life of the farm's cache")
+            if not is_live(access, disk, entry, known):
+                continue
             found = _checked_entry(access, disk, entry, request)
             if found is not None:
                 reader = _EntryReader(disk, entry)
@@ -111,31 +127,41 @@ def _from_disk(
         except _HoleError:
             continue
         except (IntegrityError, UnavailableError) as error:
-            counters.count_refusal("disk", error)
+            refuse(disk, entry, error)
             refusals.append(error)
-            if isinstance(error, IntegrityError) and not isinstance(error, _KEPT_REFUSALS):
-                disk.drop(entry)
     counters.count("disk.misses")
     return None
 
 
-def _disk_entries(access: FarmAccess, disk: DiskTier, request: Request) -> list[DiskEntry]:
-    """What lies there, once what was invalidated meanwhile is heard of."""
-    found = _entries_now(access, disk, request)
+def disk_entries(access: FarmAccess, disk: DiskTier, key: bytes) -> list[DiskEntry]:
+    """What lies there of a key, once what was invalidated meanwhile is heard of."""
+    found = _entries_now(access, disk, key)
     if not found:
         return []
     access.watch.wait(WATCH_TIMEOUT_S)
-    return _entries_now(access, disk, request)
+    return _entries_now(access, disk, key)
 
 
-def _entries_now(access: FarmAccess, disk: DiskTier, request: Request) -> list[DiskEntry]:
+def _entries_now(access: FarmAccess, disk: DiskTier, key: bytes) -> list[DiskEntry]:
     known = access.watch.known
     if known is None:
         return []
-    return disk.entries(known.incarnation, access.settings.namespaces, request.key)
+    return disk.entries(known.incarnation, access.settings.namespaces, key)
 
 
-def _is_live(access: FarmAccess, disk: DiskTier, entry: DiskEntry, known: KnownEpochs) -> bool:
+def refuse(disk: DiskTier, entry: DiskEntry, error: KernelfarmError) -> None:
+    """Counts what was wrong with an entry, and removes it unless it may be right later."""
+    counters.count_refusal("disk", error)
+    if isinstance(error, IntegrityError) and not isinstance(error, _KEPT_REFUSALS):
+        disk.drop(entry)
+
+
+def is_live(access: FarmAccess, disk: DiskTier, entry: DiskEntry, known: KnownEpochs) -> bool:
+    """False for an entry that was invalidated, or may have been while nobody listened.
+
+    Raises:
+        MisplacedManifestError: it is of another life of the farm's epoch table than its folder.
+    """
     if known.is_stale(entry.manifest, access.tags):
         counters.count("disk.stale")
         disk.drop(entry)
@@ -143,7 +169,17 @@ def _is_live(access: FarmAccess, disk: DiskTier, entry: DiskEntry, known: KnownE
     if access.watch.is_live and not known.is_covered(entry.manifest, entry.vouched, access.tags):
         counters.count("disk.unvouched")
         return False
+    if entry.manifest.incarnation != known.incarnation:
+        raise MisplacedManifestError(f"{entry.path} is of another life of the farm's cache")
     return True
+
+
+def vouched_by(
+    access: FarmAccess, manifest: Manifest, known: KnownEpochs | None, asked_s: float
+) -> Vouched:
+    """What the farm vouched for with an answer; `known` was heard before it was asked."""
+    settled = -1 if known is None else known.settled_at(asked_s)
+    return Vouched(max(settled, manifest.epoch), frozenset(access.tags))
 
 
 def _checked_entry(
@@ -165,6 +201,9 @@ def _from_farm(access: FarmAccess, request: Request) -> TierProgram:
     try:
         # What the farm says is dated by what was heard before it was asked.
         access.watch.wait(WATCH_TIMEOUT_S)
+        if request.prefetched is not None:
+            with suppress(IntegrityError, MalformedMessageError, NotFoundError):
+                return _taken(access, request, request.prefetched)
         try:
             return _asked(access, request)
         except (IntegrityError, NotFoundError):
@@ -174,17 +213,44 @@ def _from_farm(access: FarmAccess, request: Request) -> TierProgram:
         raise
 
 
+def _taken(access: FarmAccess, request: Request, given: Prefetched) -> TierProgram:
+    """The program that came with the trace.
+
+    Raises:
+        IntegrityError, MalformedMessageError: it is not what was made for this graph.
+        NotFoundError: it was invalidated meanwhile, or a blob is gone.
+    """
+    wanted = Wanted(access.settings.namespaces, request.key, request.target, request.facts)
+    found = access.client.checked(given.program, {request.key: wanted})
+    known = access.watch.known
+    if known is not None and known.is_stale(found.manifest, access.tags):
+        counters.count("farm.stale")
+        raise NotFoundError(f"program {request.key.hex()[:16]} was invalidated")
+    counters.count("farm.prefetched")
+    reader = _FarmReader(access, given.blobs)
+    return _loaded(access, request, found, reader, (given.known, given.asked_s))
+
+
 def _asked(access: FarmAccess, request: Request) -> TierProgram:
-    known, asked_s = access.watch.known, time.time()
+    asked = access.watch.known, time.time()
     found = _compiled(access, request)
     counters.count({"miss": "farm.misses", "merged": "farm.merged"}.get(found.outcome, "farm.hits"))
-    reader = _FarmReader(access)
+    return _loaded(access, request, found, _FarmReader(access), asked)
+
+
+def _loaded(
+    access: FarmAccess,
+    request: Request,
+    found: FoundProgram,
+    reader: _FarmReader,
+    asked: tuple[KnownEpochs | None, float],
+) -> TierProgram:
+    """Loads what the farm answered, and keeps it on disk; `asked` is as in `vouched_by`."""
     kernels = load_kernels(reader, found, request.loader)
     if access.disk is not None:
-        settled = -1 if known is None else known.settled_at(asked_s)
-        vouched = Vouched(max(settled, found.manifest.epoch), frozenset(access.tags))
+        vouched = vouched_by(access, found.manifest, *asked)
         _keep(access, access.disk, found, vouched, reader)
-    return TierProgram(found, kernels, known)
+    return TierProgram(found, kernels, asked[0])
 
 
 def _compiled(access: FarmAccess, request: Request) -> FoundProgram:
@@ -246,24 +312,25 @@ class _EntryReader:
 
 
 class _FarmReader:
-    """Reads blobs from disk where they are, else from the farm; keeps what it read."""
+    """Reads blobs that were sent or are on disk, else from the farm; keeps what it read."""
 
-    def __init__(self, access: FarmAccess) -> None:
+    def __init__(self, access: FarmAccess, given: Mapping[bytes, bytes] | None = None) -> None:
         self._access = access
+        self._given = given or {}
         self.contents: dict[bytes, bytes] = {}
 
     def read_blobs(self, digests: Sequence[bytes]) -> dict[bytes, bytes]:
-        found = {d: c for d in digests if (c := self._on_disk(d)) is not None}
+        found = {d: c for d in digests if (c := self._here(d)) is not None}
         missing = [digest for digest in digests if digest not in found]
         if missing:
             found.update(self._access.client.read_blobs(missing))
         self.contents.update(found)
         return found
 
-    def _on_disk(self, sha256: bytes) -> bytes | None:
+    def _here(self, sha256: bytes) -> bytes | None:
         disk = self._access.disk
-        if disk is None:
-            return None
+        if sha256 in self._given or disk is None:
+            return self._given.get(sha256)
         try:
             return disk.blobs.get(sha256)
         except ValueError as error:

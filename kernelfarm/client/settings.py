@@ -72,6 +72,10 @@ class ClientSettings(BaseSettings):
     """Public keys that are believed. Without it, a farm on this machine is asked for its keys, and
     any other one is refused."""
 
+    trace_key_file: Path | None = None
+    """A private key for traces: what is traced here is published for others, who believe it. Only
+    for who may decide what all of them run."""
+
     disk_cache_dir: Path = Field(default_factory=default_cache_dir)
     """Where programs are kept for the next process; processes share it."""
     disk_cache_bytes: int = Field(default=2 * _GIB, ge=0)

@@ -28,6 +28,7 @@ from kernelfarm.client.live_program import BoxedFunction, LiveProgram, Runnable
 from kernelfarm.client.loaders.of_device import device_support
 from kernelfarm.client.plan_runtime import PlanRunner
 from kernelfarm.client.program_store import ProgramStore
+from kernelfarm.client.program_tiers import Prefetched
 from kernelfarm.client.settings import ClientSettings, client_settings
 from kernelfarm.client.tracing import traced
 from kernelfarm.client.warm_start import WarmStart, autocast_is_on, without_autocast
@@ -68,8 +69,7 @@ def kernelfarm(
     keep_attention_whole(gm)
     stated = _backend_options(options or {}, mode)
     # Connects while the graph is digested or traced.
-    disk = _access_to(stated.settings).disk
-    warm = WarmStart(gm, None if disk is None else disk.root, stated.compiled)
+    warm = WarmStart(gm, _access_to(stated.settings), stated.compiled)
     known = _known_program(warm, stated)
     if known is not None:
         return known
@@ -140,11 +140,10 @@ class _GraphCompiler:
 
 def _known_program(warm: WarmStart, options: BackendOptions) -> Callable[..., Any] | None:
     """What Dynamo calls, if its graph was traced before; else, or if that fails, it is traced."""
-    known = warm.entry()
+    known = warm.known()
     if known is None:
         return None
-    entry, captured = known
-    find = _finder(captured, entry.key, options)
+    find = _finder(known.captured, known.entry.key, options, known.prefetched)
 
     def find_outside_autocast() -> Runnable:
         found = find()
@@ -155,15 +154,22 @@ def _known_program(warm: WarmStart, options: BackendOptions) -> Callable[..., An
         program = _started(warm.eager(), found_by, options.settings)
     except KernelfarmError:
         return None
-    return warm.callable_for(entry, program.boxed())
+    return warm.callable_for(known.entry, program.boxed())
 
 
-def _finder(captured: Captured, key: bytes, options: BackendOptions) -> Callable[[], Runnable]:
+def _finder(
+    captured: Captured,
+    key: bytes,
+    options: BackendOptions,
+    prefetched: Prefetched | None = None,
+) -> Callable[[], Runnable]:
     support = device_support(captured.device)
+    given = [prefetched]
 
     def find() -> Runnable:
         access = _access_to(options.settings)
-        shared = _store.program(access, captured, support, options.compiled, key)
+        first = given.pop() if given else None  # what was sent is good for the first time alone
+        shared = _store.program(access, captured, support, options.compiled, key, first)
         return Runnable(PlanRunner(shared.for_graph(captured, support.loader)), shared.validity)
 
     return find

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from kernelfarm.client.dynamo_sizes import NotCoveredError
+from kernelfarm.ir.graph_ir import ABI_VERSION
 
 CAPTURE_VERSION = 1
 """Raised by whoever changes what is captured of a graph, or how entries are kept."""
@@ -25,7 +26,7 @@ def trace_state() -> list[str]:
     grad = (torch.is_grad_enabled(), torch.is_inference_mode_enabled())
     autocast = [(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES]
     return [
-        f"capture {CAPTURE_VERSION}",
+        f"capture {CAPTURE_VERSION} of {ABI_VERSION}",
         f"torch {torch.__version__}",
         f"grad {grad}",
         f"autocast {autocast}",

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from kernelfarm.client.settings import ClientSettings
 from kernelfarm.errors import CallerError, UntrustedKeyError
-from kernelfarm.signing import Keyring, Manifest, Place, check_manifest
+from kernelfarm.signing import Keyring, Manifest, Place, Space, check_manifest
 from kernelfarm.signing.key_files import read_keyring, write_keyring
 
 AskForKeys = Callable[[], Keyring | None]
@@ -47,6 +47,8 @@ class Trust:
             IntegrityError: by its class, what is wrong; see `kernelfarm.signing.check_manifest`.
             CallerError: the file of pinned keys cannot be read.
         """
+        if self._settings.signing == "off" and place.space is Space.TRACES:
+            raise UntrustedKeyError("a trace of a farm that signs nothing")
         if self._settings.signing == "off":
             _warn_unsigned(self._settings.endpoint)
             check_manifest(manifest, place, None, time.time())
@@ -56,6 +58,23 @@ class Trust:
         except UntrustedKeyError:
             # Keys are rotated by overlap: ours may be older than the manifest.
             check_manifest(manifest, place, self._read_again(), time.time())
+
+    def believes_traces(self, *, may_ask: bool) -> bool:
+        """True if somebody whom we believe may sign traces.
+
+        With `may_ask`, a farm on this machine is asked for its keys if they are not known yet.
+
+        Raises:
+            UntrustedKeyError, UnavailableError: no keys are known.
+            CallerError: the file of pinned keys cannot be read.
+        """
+        if self._settings.signing == "off":
+            return False
+        if not may_ask and self._settings.trusted_keys_file is None:
+            keyring = self._keyring or self._recalled()
+        else:
+            keyring = self._known()
+        return keyring is not None and any(k.space is Space.TRACES for k in keyring.keys)
 
     def _known(self) -> Keyring:
         with self._lock:

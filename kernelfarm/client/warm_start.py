@@ -4,9 +4,9 @@ The first process that meets a graph traces it with AOT Autograd, and keeps on d
 the captured graph, how it is called, and the program's key. The next process finds it by the digest
 of the Dynamo graph and asks for the program by its key.
 
-An entry is believed because nobody but this user can write it, as with Python's own `*.pyc`: it
-lies in the user's disk tier, is refused if another user owns it or may write it, and is never sent.
-The farm holds no such entries: it could not check what a client publishes, since it never traces.
+An entry of our own is believed because nobody but this user can write it, as with Python's own
+`*.pyc`: it lies in the user's disk tier, and is refused if another user owns it or may write it.
+Entries of others come by way of the farm and are believed by their signatures (`shared_traces`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ from kernelfarm.client.disk_files import remove, write_whole
 from kernelfarm.client.disk_sweep import TRACE
 from kernelfarm.client.dynamo_digest import graph_digest
 from kernelfarm.client.dynamo_sizes import NotCoveredError, SizeTexts
+from kernelfarm.client.farm_access import FarmAccess
 from kernelfarm.client.live_program import BoxedFunction
 from kernelfarm.client.loaders.of_device import device_support
+from kernelfarm.client.program_tiers import Prefetched
+from kernelfarm.client.shared_traces import SharedTraces
 from kernelfarm.client.warm_entry import WarmEntry, entry_of, from_bytes, to_bytes
 from kernelfarm.errors import KernelfarmError
 
@@ -49,65 +52,56 @@ _note_dynamic: Callable[[Any, set[int]], None] = next(
 class _Question:
     """A graph that may have an entry, and what was so before it was traced."""
 
-    path: Path
+    path: Path | None
+    shared: SharedTraces
     device: torch.device
     sizes: SizeTexts
     env_state: object
     guard_count: int
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a graph that was traced before, and what the farm sent of its program."""
+
+    entry: WarmEntry
+    captured: Captured
+    prefetched: Prefetched | None = None
+
+
 class WarmStart:
     """One graph of Dynamo: answered by an entry, or traced, and then kept as one."""
 
-    def __init__(self, module: fx.GraphModule, root: Path | None, options: CompileOptions) -> None:
+    def __init__(self, module: fx.GraphModule, access: FarmAccess, options: CompileOptions) -> None:
         self._module = module
         self._question: _Question | None = None
-        if root is None:
-            return
         try:
-            self._question = _question(module, root, options)
+            self._question = _question(module, access, options)
         except NotCoveredError as reason:
             counters.count(f"warm.traced.{reason}")
 
-    def entry(self) -> tuple[WarmEntry, Captured] | None:
-        """What was kept of this graph; None if nothing was, or nothing that can be used."""
+    def known(self) -> Known | None:
+        """What was kept of this graph, here or by others; None if nothing that can be used."""
         asked = self._question
         if asked is None:
             return None
-        try:
-            content = _own_content(asked.path)
-            entry = from_bytes(content)
-            captured = entry.captured(asked.device)
-        except FileNotFoundError:
-            counters.count("warm.misses")
-            return None
-        except OSError:
-            counters.count("warm.unreadable")
-            return None
-        except KernelfarmError as error:
-            counters.count_refusal("warm", error)
-            remove(asked.path)
-            return None
-        with suppress(OSError):
-            os.utime(asked.path)  # entries that are not used go first
-        counters.count("warm.hits")
-        return entry, captured
+        own = None if asked.path is None else _own(asked.path, asked.device)
+        return own or _shared(asked)
 
     def keep(self, traced: fx.GraphModule, captured: Captured, key: bytes) -> None:
         """Keeps what AOT Autograd and capture made of the graph, if an entry can say it."""
         asked = self._question
-        if asked is None:
+        if asked is None or (asked.path is None and not asked.shared.may_publish):
             return
         try:
             facts = self._facts(asked, traced)
             content = to_bytes(entry_of(key, captured, facts, asked.device))
-            write_whole(asked.path, content)
         except NotCoveredError as reason:
             counters.count(f"warm.traced.{reason}")
-        except OSError:
-            counters.count("warm.write_failures")
-        else:
-            counters.count("warm.kept")
+            return
+        if asked.path is not None:
+            _keep(asked.path, content)
+        asked.shared.publish(key, captured.graph, content)
 
     def callable_for(self, entry: WarmEntry, program: BoxedFunction) -> Callable[..., Any]:
         """What Dynamo calls: a program within what AOT Autograd would do around it."""
@@ -153,7 +147,50 @@ def without_autocast(run: Callable[..., Any]) -> Callable[..., Any]:
     return outside
 
 
-def _question(module: fx.GraphModule, root: Path, options: CompileOptions) -> _Question:
+def _own(path: Path, device: torch.device) -> Known | None:
+    """What an earlier process of this user kept."""
+    try:
+        entry = from_bytes(_own_content(path))
+        captured = entry.captured(device)
+    except FileNotFoundError:
+        counters.count("warm.misses")
+        return None
+    except OSError:
+        counters.count("warm.unreadable")
+        return None
+    except KernelfarmError as error:
+        counters.count_refusal("warm", error)
+        remove(path)
+        return None
+    with suppress(OSError):
+        os.utime(path)  # entries that are not used go first
+    counters.count("warm.hits")
+    return Known(entry, captured)
+
+
+def _shared(asked: _Question) -> Known | None:
+    """What another client published."""
+    found = asked.shared.find()
+    if found is None:
+        return None
+    try:
+        captured = found.entry.captured(asked.device)
+    except KernelfarmError as error:  # an operator is not registered here
+        counters.count_refusal("warm_farm", error)
+        return None
+    return Known(found.entry, captured, found.prefetched)
+
+
+def _keep(path: Path, content: bytes) -> None:
+    try:
+        write_whole(path, content)
+    except OSError:
+        counters.count("warm.write_failures")
+    else:
+        counters.count("warm.kept")
+
+
+def _question(module: fx.GraphModule, access: FarmAccess, options: CompileOptions) -> _Question:
     device = _device_of(module)
     target = device_support(device).target
     context = TracingContext.try_get()
@@ -161,9 +198,11 @@ def _question(module: fx.GraphModule, root: Path, options: CompileOptions) -> _Q
         raise NotCoveredError("no trace of Dynamo")
     digest, sizes = graph_digest(module, (target, repr(options.pairs())))
     name = digest.hex()
-    path = root / "traces" / name[:2] / f"{name}{TRACE}"
+    disk = access.disk
+    path = None if disk is None else disk.root / "traces" / name[:2] / f"{name}{TRACE}"
+    shared = SharedTraces(access, digest, target, options)
     guards = len(context.guards_context.aotautograd_guards)
-    return _Question(path, device, sizes, sizes.env_state(), guards)
+    return _Question(path, shared, device, sizes, sizes.env_state(), guards)
 
 
 def _device_of(module: fx.GraphModule) -> torch.device:

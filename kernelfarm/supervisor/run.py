@@ -15,7 +15,7 @@ from pathlib import Path
 from kernelfarm.errors import CallerError
 from kernelfarm.service.probes import reported_vendors
 from kernelfarm.service.tenants_file import read_tenants
-from kernelfarm.signing.key_files import PUBLIC_KEYS, make_keys
+from kernelfarm.signing.key_files import PUBLIC_KEYS, TRACE_KEY, make_keys
 from kernelfarm.supervisor.follow import follow_logs
 from kernelfarm.supervisor.layout import FarmPlan, farm_layout
 from kernelfarm.supervisor.ports import bound_address
@@ -71,6 +71,8 @@ def run_farm(options: FarmOptions) -> None:
         if plan.is_signed:
             make_keys(plan.keys_dir)
             _tell(f"public keys, for clients to pin: {plan.keys_dir / PUBLIC_KEYS}")
+            key = plan.keys_dir / TRACE_KEY
+            _tell(f"clients that share what they trace: KERNELFARM_TRACE_KEY_FILE={key}")
         else:
             _tell("this farm signs nothing (KERNELFARM_SIGNING=off): clients must take it on trust")
         asyncio.run(_serve(plan, settings.start_timeout_s, is_followed=options.follow))
