@@ -9,19 +9,19 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from kernelfarm.cache import Announcement, Epoch, StoredVariant
 
 _BYTES_OF_AN_ENTRY = 1024
-# Content, manifest, and the answers that are kept ready to be sent.
-_COPIES = 3
+# What a manifest takes as bytes and, several times that, once it is read.
+_READ_MANIFEST = 4
 
 
 @dataclass(slots=True)
 class KeptProgram:
-    """A program's variants as the store gave them; `answers` are serialized, ready to be sent.
+    """A program's variants as the store gave them.
 
     `tags` are those of all variants and of the callers for whom the store vouched; `epoch` is that
     of the oldest variant.
@@ -32,7 +32,6 @@ class KeptProgram:
     epoch: int
     good_until_s: float
     size_bytes: int
-    answers: dict[object, bytes] = field(default_factory=dict)
 
 
 class Checker(Protocol):
@@ -91,7 +90,7 @@ class ProgramTier:
         self, key: bytes, variants: tuple[StoredVariant, ...], tags: Iterable[str], changes: int
     ) -> KeptProgram | None:
         """Keeps what a look-up gave that began at `changes`; None if it may not be kept."""
-        size = _COPIES * sum(len(v.content) + len(v.manifest_bytes) for v in variants)
+        size = sum(len(v.content) + _READ_MANIFEST * len(v.manifest_bytes) for v in variants)
         size += _BYTES_OF_AN_ENTRY
         if changes != self._changes or size > self._max_bytes or not variants:
             return None

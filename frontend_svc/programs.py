@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from frontend_svc.program_tier import KeptProgram, ProgramTier
+from frontend_svc.program_tier import ProgramTier
 from kernelfarm.cache import Epoch, KernelCache, StoredVariant, Trust
 from kernelfarm.cache.records import FORGOTTEN, STALE_SERVES
 from kernelfarm.errors import NotFoundError, PoisonedBlobError, UnavailableError
@@ -34,11 +34,10 @@ NOBODY = Caller()
 
 @dataclass(frozen=True, slots=True)
 class FoundProgram:
-    """The variant that fits; `answers` keeps what was serialized of it."""
+    """The variant that fits."""
 
     variant: StoredVariant
     tier: Tier
-    answers: dict[object, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ class Programs:
         if kept is None or fitting is None:
             return None
         self._tier.last_served = (self, key, caller.tags)
-        return FoundProgram(fitting, Tier.GATEWAY, kept.answers)
+        return FoundProgram(fitting, Tier.GATEWAY)
 
     async def _in_store(self, key: bytes, caller: Caller, *, is_counted: bool) -> Looked:
         changes = self._tier.changes()
@@ -110,8 +109,8 @@ class Programs:
             renewed = await self._renewed(key, fitting)
             variants = tuple(renewed if v is fitting else v for v in variants)
             fitting = renewed
-        new = self._tier.keep(self._prefix + key, variants, caller.tags, changes)
-        return Looked(FoundProgram(fitting, Tier.STORE, _answers(new)), found.stamp)
+        self._tier.keep(self._prefix + key, variants, caller.tags, changes)
+        return Looked(FoundProgram(fitting, Tier.STORE), found.stamp)
 
     async def blob(self, sha256: bytes) -> bytes:
         """A blob's content, of this part or the shared one.
@@ -178,7 +177,3 @@ def fitting_variant(
 ) -> StoredVariant | None:
     """The first variant whose guard holds."""
     return next((v for v in variants if first_failing(v.manifest.guard, facts) is None), None)
-
-
-def _answers(kept: KeptProgram | None) -> dict[object, bytes]:
-    return {} if kept is None else kept.answers

@@ -8,11 +8,12 @@ from importlib.metadata import version
 import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
+from frontend_svc.answers import hit_within, program_within
 from frontend_svc.blob_reader import read_blobs
 from frontend_svc.compile_flow import CompileFlow, Rooms
 from frontend_svc.events import CompileJob, Event, Outcome, ProgramReady, StageDone
 from frontend_svc.parts import Part
-from frontend_svc.programs import Caller, FoundProgram, Tier
+from frontend_svc.programs import Caller
 from frontend_svc.request_budget import RequestBudget
 from frontend_svc.settings import FrontendSettings
 from kernelfarm.cache.tags import model_tag
@@ -24,6 +25,7 @@ from kernelfarm.targets import all_targets
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.v1 import manifest_pb2
 from kernelfarm.v1.compile_service_pb2_grpc import CompileServiceServicer
+from kernelfarm.wire.embedded import field_number
 from kernelfarm.wire.manifest import facts_from_proto, key_to_proto
 
 SERVICE_NAME = "kernelfarm.v1.CompileService"
@@ -31,12 +33,12 @@ DIGEST_BYTES = 32
 MAX_BLOBS_PER_READ = 4096
 
 _OUTCOMES = {
-    Outcome.HIT: api.CACHE_OUTCOME_HIT,
     Outcome.MISS: api.CACHE_OUTCOME_MISS,
     Outcome.MERGED: api.CACHE_OUTCOME_MERGED,
 }
 
-_TIERS = {Tier.GATEWAY: api.CACHE_TIER_GATEWAY, Tier.STORE: api.CACHE_TIER_STORE}
+_PROGRAM_OF_EVENT = field_number(api.CompileResponse, "program")
+_PROGRAM_OF_ANSWER = field_number(api.LookupResponse, "program")
 
 Context = grpc.aio.ServicerContext[object, object]
 
@@ -74,7 +76,7 @@ class CompileService(CompileServiceServicer):
         looked = await part.programs.find(request.key, caller)
         if looked.program is None:
             raise NotFoundError(f"no program with key {request.key.hex()}; call Compile")
-        return _found_response(looked.program, wants_signed=request.wants_signed)
+        return hit_within(_PROGRAM_OF_ANSWER, looked.program, wants_signed=request.wants_signed)
 
     async def ReadBlobs(
         self, request: api.ReadBlobsRequest, context: Context
@@ -173,48 +175,9 @@ def _response(event: Event, *, wants_signed: bool) -> api.CompileResponse | byte
     if not isinstance(event, ProgramReady):
         return api.CompileResponse(stage=_stage(event))
     if event.outcome is Outcome.HIT:
-        return _hit_response(event.found, wants_signed=wants_signed)
-    program = program_message(event.found, wants_signed=wants_signed)
-    program.outcome = _OUTCOMES[event.outcome]
-    program.codegen_jobs = event.codegen_jobs
-    program.tier = api.CACHE_TIER_UNSPECIFIED
-    return api.CompileResponse(program=program)
-
-
-def _hit_response(found: FoundProgram, *, wants_signed: bool) -> bytes:
-    """A hit as an event, ready to be sent: made once for each program in this gateway's memory."""
-    memo = ("event", found.tier, wants_signed, found.variant.manifest_bytes)
-    ready = found.answers.get(memo)
-    if ready is None:
-        message = api.CompileResponse(program=program_message(found, wants_signed=wants_signed))
-        ready = found.answers[memo] = message.SerializeToString()
-    return ready
-
-
-def _found_response(found: FoundProgram, *, wants_signed: bool) -> bytes:
-    """A hit as an answer, ready to be sent: made once for each program in this gateway's memory."""
-    memo = ("answer", found.tier, wants_signed, found.variant.manifest_bytes)
-    ready = found.answers.get(memo)
-    if ready is None:
-        message = api.LookupResponse(program=program_message(found, wants_signed=wants_signed))
-        ready = found.answers[memo] = message.SerializeToString()
-    return ready
-
-
-def program_message(found: FoundProgram, *, wants_signed: bool) -> api.ProgramResult:
-    """A hit as a message: with what was signed alone, or with the program's fields."""
-    variant = found.variant
-    if wants_signed:
-        manifest = manifest_pb2.Manifest.FromString(variant.manifest_bytes)
-        program = api.ProgramResult(
-            signed=manifest_pb2.SignedVariant(manifest=manifest, content=variant.content)
-        )
-        program.key = manifest.key
-    else:
-        program = api.ProgramResult.FromString(variant.content)
-    program.outcome = api.CACHE_OUTCOME_HIT
-    program.tier = _TIERS[found.tier]
-    return program
+        return hit_within(_PROGRAM_OF_EVENT, event.found, wants_signed=wants_signed)
+    told = api.ProgramResult(outcome=_OUTCOMES[event.outcome], codegen_jobs=event.codegen_jobs)
+    return program_within(_PROGRAM_OF_EVENT, event.found, told, wants_signed=wants_signed)
 
 
 def _stage(event: StageDone) -> api.StageEvent:

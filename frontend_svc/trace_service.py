@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 import grpc.aio
 
 from frontend_svc.admission import Gate
+from frontend_svc.answers import hit_within
 from frontend_svc.blob_reader import read_blobs
 from frontend_svc.parts import Part, Parts
 from frontend_svc.programs import Caller, FoundProgram
 from frontend_svc.request_budget import RequestBudget
-from frontend_svc.service import DIGEST_BYTES, MAX_BLOBS_PER_READ, caller_of, program_message
+from frontend_svc.service import DIGEST_BYTES, MAX_BLOBS_PER_READ, caller_of
 from frontend_svc.settings import FrontendSettings
 from frontend_svc.traces import trace_of
 from kernelfarm.cache import Found, StoredVariant
@@ -24,6 +25,7 @@ from kernelfarm.v1 import compile_service_pb2 as compile_api
 from kernelfarm.v1 import manifest_pb2
 from kernelfarm.v1 import trace_service_pb2 as api
 from kernelfarm.v1.trace_service_pb2_grpc import TraceServiceServicer
+from kernelfarm.wire.embedded import field_number
 from kernelfarm.wire.manifest import facts_from_proto
 
 TRACE_SERVICE = "kernelfarm.v1.TraceService"
@@ -37,6 +39,7 @@ _REASONS = {
     "hole": cache_api.MISS_REASON_HOLE,
     "disbelieved": cache_api.MISS_REASON_DISBELIEVED,
 }
+_PROGRAM_OF_PART = field_number(api.LookupTraceResponse, "program")
 _OUTCOMES = {
     PutTrace.OK: api.PUT_TRACE_OUTCOME_KEPT,
     PutTrace.PRESENT: api.PUT_TRACE_OUTCOME_PRESENT,
@@ -56,9 +59,9 @@ class TraceService(TraceServiceServicer):
         self._settings = settings
         self._budget = RequestBudget(settings.max_requests_bytes)
 
-    async def LookupTrace(
+    async def LookupTrace(  # type: ignore[override] # hits are ready bytes, which the edge passes
         self, request: api.LookupTraceRequest, context: Context
-    ) -> AsyncIterator[api.LookupTraceResponse]:
+    ) -> AsyncIterator[api.LookupTraceResponse | bytes]:
         """Finds a trace, and its program with what that loads."""
         identity = current_identity()
         identity.require(*CACHE_USERS)
@@ -102,7 +105,7 @@ class TraceService(TraceServiceServicer):
 
 async def _program(
     part: Part, stored: StoredVariant, caller: Caller, held: frozenset[bytes]
-) -> AsyncIterator[api.LookupTraceResponse]:
+) -> AsyncIterator[api.LookupTraceResponse | bytes]:
     """The program of a trace, and the binaries that it loads."""
     trace = trace_of(stored.content)
     # Inputs are the captured graph's, which the trace knows; where it runs, the caller knows.
@@ -114,7 +117,7 @@ async def _program(
             miss=api.TraceMiss(is_program=True, reason=cache_api.MISS_REASON_KEY)
         )
         return
-    yield api.LookupTraceResponse(program=program_message(looked.program, wants_signed=True))
+    yield hit_within(_PROGRAM_OF_PART, looked.program, wants_signed=True)
     digests = [digest for digest in _binaries(looked.program) if digest not in held]
     async for chunk in read_blobs(part.programs, tuple(digests)):
         yield api.LookupTraceResponse(

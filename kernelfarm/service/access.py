@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kernelfarm.errors import (
@@ -12,7 +11,7 @@ from kernelfarm.errors import (
     QuotaError,
     UnauthenticatedError,
 )
-from kernelfarm.service.authentication import AuthContext, Authenticator, Metadata
+from kernelfarm.service.authentication import Authenticator, Connection, Metadata
 from kernelfarm.service.identity import Identity
 
 _REFUSALS = (UnauthenticatedError, PermissionDeniedError, QuotaError, CompilesQuotaError)
@@ -47,15 +46,12 @@ class Access:
     open_methods: frozenset[str] = frozenset()
     refusals: Refusals = field(default_factory=Refusals)
 
-    def identify(
-        self, method: str, metadata: Iterable[tuple[str, str | bytes]], auth: AuthContext, peer: str
-    ) -> Identity:
+    def identify(self, method: str, metadata: Metadata, connection: Connection) -> Identity:
         """Who calls a method.
 
         Raises:
             UnauthenticatedError: nobody that this farm knows, and the method is not open.
         """
-        sent: Metadata = tuple(metadata)
         if method in self.open_methods:
-            return self.authenticator.anybody(sent, auth, peer)
-        return self.authenticator.identify(sent, auth, peer)
+            return self.authenticator.anybody(metadata, connection)
+        return self.authenticator.identify(metadata, connection)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 from kernelfarm.errors import CallerError, UnauthenticatedError
 from kernelfarm.service.identity import Identity, Partition, Role
@@ -17,9 +18,24 @@ from kernelfarm.service.tenants_file import read_tenants
 _SCHEME = "Bearer "
 _LOCAL = ("unix:", "ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D")
 _LOOK_AGAIN_S = 0.5
+_SEND_TOKEN = "send the administrator's token (KERNELFARM_ADMIN_TOKEN)"
+_SET_TOKEN = (
+    "this farm has no administrator's token, so only callers on its own machine have it: set"
+    " KERNELFARM_ADMIN_TOKEN at the frontend"
+)
 
-Metadata = Iterable[tuple[str, str | bytes]]
-AuthContext = Mapping[str, Iterable[bytes]]
+Metadata = Sequence[tuple[str, str | bytes]]
+"""A call's headers."""
+
+
+class Connection(Protocol):
+    """Where a call came from; gRPC's contexts are such, and are asked only for what is needed."""
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        """What TLS established; empty in the clear."""
+
+    def peer(self) -> str:
+        """The caller's address."""
 
 
 class TenantsFile:
@@ -79,41 +95,45 @@ class Authenticator:
             )
         self._tenants = tenants
         self._admin_token = admin_token
+        advice = _SEND_TOKEN if admin_token else _SET_TOKEN
+        self._member = _caller(advice)
+        self._administrator = _caller(advice, Role.ADMINISTRATOR)
 
     @property
     def tenants(self) -> TenantsFile | None:
         """The tenants; None in a farm that knows none."""
         return self._tenants
 
-    def identify(self, metadata: Metadata, auth: AuthContext, peer: str) -> Identity:
+    def identify(self, metadata: Metadata, connection: Connection) -> Identity:
         """The caller, from a call's headers, its connection's certificate and its address.
 
         Raises:
             UnauthenticatedError: it shows nothing that this farm knows.
         """
         if self._tenants is None:
-            return self._of_the_farm(_bearer(metadata) if self._admin_token else "", peer)
-        shown = Shown(_bearer(metadata), _certificate_names(auth))
+            return self._of_the_farm(metadata, connection)
+        shown = Shown(_bearer(metadata), _certificate_names(connection))
         return self._tenants.current().identify(shown, datetime.now(UTC))
 
-    def anybody(self, metadata: Metadata, auth: AuthContext, peer: str) -> Identity:
+    def anybody(self, metadata: Metadata, connection: Connection) -> Identity:
         """As `identify`, but a caller that shows no credentials is nobody, without a role."""
-        if self._tenants is None or _bearer(metadata) or _certificate_names(auth):
-            return self.identify(metadata, auth, peer)
+        if self._tenants is None or _bearer(metadata) or _certificate_names(connection):
+            return self.identify(metadata, connection)
         return NOBODY
 
-    def _of_the_farm(self, token: str, peer: str) -> Identity:
+    def _of_the_farm(self, metadata: Metadata, connection: Connection) -> Identity:
         if self._admin_token:
-            is_administrator = hmac.compare_digest(token.encode(), self._admin_token.encode())
-            advice = "send the administrator's token (KERNELFARM_ADMIN_TOKEN)"
-        else:
-            is_administrator = peer.startswith(_LOCAL)
-            advice = (
-                "this farm has no administrator's token, so only callers on its own machine have"
-                " it: set KERNELFARM_ADMIN_TOKEN at the frontend"
+            is_administrator = hmac.compare_digest(
+                _bearer(metadata).encode(), self._admin_token.encode()
             )
-        roles = {Role.MEMBER, *([Role.ADMINISTRATOR] if is_administrator else ())}
-        return Identity("", frozenset(roles), Partition(), advice=advice)
+            return self._administrator if is_administrator else self._member
+        is_local = connection.peer().startswith(_LOCAL)
+        return self._administrator if is_local else self._member
+
+
+def _caller(advice: str, *more: Role) -> Identity:
+    """A caller of a farm without tenants."""
+    return Identity("", frozenset({Role.MEMBER, *more}), Partition(), advice=advice)
 
 
 NOBODY = Identity("", frozenset(), Partition())
@@ -130,8 +150,9 @@ def _bearer(metadata: Metadata) -> str:
     return value.removeprefix(_SCHEME).strip()
 
 
-def _certificate_names(auth: AuthContext) -> tuple[str, ...]:
+def _certificate_names(connection: Connection) -> tuple[str, ...]:
     """The names in a verified client certificate: its SANs, or its CN where it has none."""
+    auth = connection.auth_context()
     for kind in ("x509_subject_alternative_name", "x509_common_name"):
         names = tuple(dict.fromkeys(name.decode("ascii", "replace") for name in auth.get(kind, ())))
         if names:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import random
 import re
 import time
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, TypeAlias
 
 import grpc
-import structlog
 from grpc.aio import AbortError, ServicerContext
+from structlog.contextvars import bind_contextvars, get_contextvars
 
 from kernelfarm.errors import CallerError, InternalError, KernelfarmError, error_facts
 from kernelfarm.service.access import Access
+from kernelfarm.service.authentication import Metadata
 from kernelfarm.service.call_log import CallLog
 from kernelfarm.service.identity import Identity, bind_identity
 from kernelfarm.service.logs import get_logger
@@ -89,69 +91,105 @@ def _unless_ready(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
 
 def _unary(behavior: Any, method: str, edge: Edge) -> Any:
     async def answer(request: Any, context: ServicerContext[Any, Any]) -> Any:
-        async with _edge(method, request, context, edge):
-            return await behavior(_checked(request), context)
+        async with _Call(edge, method, request, context) as call:
+            call.admit()
+            return await behavior(request, context)
 
     return answer
 
 
 def _streaming(behavior: Any, method: str, edge: Edge) -> Any:
     async def answer(request: Any, context: ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-        async with (
-            _edge(method, request, context, edge),
-            aclosing(behavior(_checked(request), context)) as responses,
-        ):
-            async for response in responses:
-                yield response
+        async with _Call(edge, method, request, context) as call:
+            call.admit()
+            async with aclosing(behavior(request, context)) as responses:
+                async for response in responses:
+                    yield response
 
     return answer
 
 
-def _checked(request: Any) -> Any:
-    if isinstance(request, Malformed):
-        raise request.error()
-    return request
+class _Call:
+    """Runs one call: ids, who calls, the log line, the translation of whatever it raises.
 
+    A class instead of a generator: every hit passes here.
+    """
 
-@asynccontextmanager
-async def _edge(
-    method: str, request: Any, context: ServicerContext[Any, Any], edge: Edge
-) -> AsyncIterator[None]:
-    """Runs one call: ids, who calls, the log line, the translation of whatever it raises."""
-    request_id = _request_id(request, context)
-    access = edge.access
-    started_s = time.monotonic()
-    status = "CANCELLED"
-    # Bound for good: each call runs in a task, and so in a context, of its own.
-    structlog.contextvars.bind_contextvars(request_id=request_id, method=method)
-    identity: Identity | None = None
-    try:
+    __slots__ = ("_context", "_edge", "_identity", "_metadata", "_method", "_request", "_started_s")
+
+    def __init__(
+        self, edge: Edge, method: str, request: Any, context: ServicerContext[Any, Any]
+    ) -> None:
+        self._edge = edge
+        self._method = method
+        self._request = request
+        self._context = context
+        self._metadata: Metadata = tuple(context.invocation_metadata() or ())
+        self._identity: Identity | None = None
+        self._started_s = 0.0
+
+    async def __aenter__(self) -> _Call:
+        self._started_s = time.monotonic()
+        # Bound for good: each call runs in a task, and so in a context, of its own.
+        bind_contextvars(request_id=self._request_id(), method=self._method)
+        return self
+
+    def admit(self) -> None:
+        """Lets the call in.
+
+        Raises:
+            UnauthenticatedError: nobody that this farm knows calls.
+            MalformedMessageError: the request is no message.
+        """
+        access = self._edge.access
         if access is not None:
-            identity = _identified(method, context, access)
-        yield
+            self._identity = access.identify(self._method, self._metadata, self._context)
+            _bind(self._identity)
+        if isinstance(self._request, Malformed):
+            raise self._request.error()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         status = "OK"
-    except AbortError:
-        status = "ABORTED"
-        raise
-    except Exception as error:
-        status = error_facts(error).status
+        try:
+            if error is not None:
+                status = _status_of(error)
+                if isinstance(error, Exception) and not isinstance(error, AbortError):
+                    await self._translate(error)
+        finally:
+            self._edge.call_log.done(self._method, status, time.monotonic() - self._started_s)
+
+    async def _translate(self, error: Exception) -> None:
         _log_failure(error)
-        if access is not None:
-            access.refusals.count(identity.tenant if identity else "", error)
-        await _abort(context, error, request_id)
-    finally:
-        edge.call_log.done(method, status, time.monotonic() - started_s)
+        if self._edge.access is not None:
+            tenant = self._identity.tenant if self._identity else ""
+            self._edge.access.refusals.count(tenant, error)
+        await _abort(self._context, error, current_request_id())
+
+    def _request_id(self) -> str:
+        """The caller's id from the message or the header if it is a plain word, else a new one."""
+        header = next((value for key, value in self._metadata if key == REQUEST_ID_HEADER), "")
+        for candidate in (getattr(self._request, "request_id", ""), header):
+            if isinstance(candidate, str) and candidate and _PLAIN_ID.fullmatch(candidate):
+                return candidate
+        # Unique, not secret: no entropy of the system is needed.
+        return f"{random.getrandbits(128):032x}"
 
 
-def _identified(method: str, context: ServicerContext[Any, Any], access: Access) -> Identity:
-    metadata = context.invocation_metadata() or ()
-    identity = access.identify(method, metadata, context.auth_context(), context.peer())
+def _status_of(error: BaseException) -> str:
+    if isinstance(error, AbortError):
+        return "ABORTED"
+    return error_facts(error).status if isinstance(error, Exception) else "CANCELLED"
+
+
+def _bind(identity: Identity) -> None:
     bind_identity(identity)
     if identity.credential:
-        structlog.contextvars.bind_contextvars(
-            tenant=identity.tenant, credential=identity.credential
-        )
-    return identity
+        bind_contextvars(tenant=identity.tenant, credential=identity.credential)
 
 
 def _log_failure(error: Exception) -> None:
@@ -176,15 +214,6 @@ async def _abort(context: ServicerContext[Any, Any], error: Exception, request_i
     await context.abort(status_code(facts), facts.message, trailers)
 
 
-def _request_id(request: Any, context: ServicerContext[Any, Any]) -> str:
-    """The caller's id from the message or the header if it is a plain word, else a new one."""
-    header = next((v for k, v in context.invocation_metadata() or () if k == REQUEST_ID_HEADER), "")
-    for candidate in (getattr(request, "request_id", ""), header):
-        if isinstance(candidate, str) and _PLAIN_ID.fullmatch(candidate):
-            return candidate
-    return uuid.uuid4().hex
-
-
 def current_request_id() -> str:
     """The id of the call that this task serves; empty outside of a call."""
-    return str(structlog.contextvars.get_contextvars().get("request_id", ""))
+    return str(get_contextvars().get("request_id", ""))

@@ -6,7 +6,14 @@ from google.protobuf.message import DecodeError
 
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.ir.artifact import GuardOp
-from kernelfarm.ir.guards import TEXT_SUBJECTS, CallerFacts, FactAtom, FactSubject, InputFacts
+from kernelfarm.ir.guards import (
+    NO_FACTS,
+    TEXT_SUBJECTS,
+    CallerFacts,
+    FactAtom,
+    FactSubject,
+    InputFacts,
+)
 from kernelfarm.signing import BlobRef, Manifest, Space, TrustedKey
 from kernelfarm.v1 import artifact_pb2, manifest_pb2
 from kernelfarm.wire.launch_facts import guard_op_from_proto, guard_op_to_proto
@@ -109,6 +116,8 @@ def fact_guard_from_proto(message: artifact_pb2.Guard) -> tuple[FactAtom, ...]:
 
 def facts_from_proto(message: manifest_pb2.CallerFacts) -> CallerFacts:
     """What a caller tells; the message is limited by the size of a request alone."""
+    if not message.ByteSize():
+        return NO_FACTS
     return CallerFacts(
         dict(message.symbols),
         tuple(

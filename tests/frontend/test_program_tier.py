@@ -129,11 +129,11 @@ def test_the_least_recently_used_go_first_and_the_bound_holds(clock: Clock) -> N
     tier.be_sure_until(clock.now_s + 9)
     keys = [bytes([number]) * 32 for number in range(4)]
     for key in keys[:3]:
-        keep(tier, stored(size=1500, key=key), key)
+        keep(tier, stored(size=4000, key=key), key)
     assert tier.get(keys[0], ())
-    keep(tier, stored(size=1500, key=keys[3]), keys[3])
+    keep(tier, stored(size=4000, key=keys[3]), keys[3])
     assert [bool(tier.get(key, ())) for key in keys] == [True, False, True, True]
-    assert keep(tier, stored(size=9000, key=OTHER), OTHER) is None  # larger than the whole tier
+    assert keep(tier, stored(size=20_000, key=OTHER), OTHER) is None  # larger than the whole tier
 
 
 def test_a_rate_tells_when_to_come_back(clock: Clock) -> None:

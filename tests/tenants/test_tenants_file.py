@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -190,16 +191,30 @@ def test_tenants_and_an_administrators_token_exclude_each_other(tmp_path: Path) 
         Authenticator(TenantsFile(tmp_path / "t"), "secret")
 
 
+@dataclass(frozen=True)
+class InTheClear:
+    """A connection without TLS."""
+
+    address: str
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        return {}
+
+    def peer(self) -> str:
+        return self.address
+
+
 def test_without_tenants_the_token_or_the_own_machine_makes_administrators() -> None:
     secret = Authenticator(admin_token="secret")
+    near, far = InTheClear("ipv4:127.0.0.1:5"), InTheClear("ipv4:10.1.2.3:5")
     for metadata in ([], [("authorization", "Bearer wrong")]):
         with pytest.raises(PermissionDeniedError, match="administrator's token"):
-            secret.identify(metadata, {}, "ipv4:127.0.0.1:5").require(Role.ADMINISTRATOR)
-    held = secret.identify([("authorization", "Bearer secret")], {}, "ipv4:10.1.2.3:5")
+            secret.identify(metadata, near).require(Role.ADMINISTRATOR)
+    held = secret.identify([("authorization", "Bearer secret")], far)
     held.require(Role.ADMINISTRATOR)
     for peer in ("unix:", "ipv4:127.0.0.1:5", "ipv6:%5B::1%5D:5"):
-        Authenticator().identify([], {}, peer).require(Role.ADMINISTRATOR)
-    stranger = Authenticator().identify([], {}, "ipv4:10.1.2.3:5")
+        Authenticator().identify([], InTheClear(peer)).require(Role.ADMINISTRATOR)
+    stranger = Authenticator().identify([], far)
     stranger.require(Role.MEMBER)
     with pytest.raises(PermissionDeniedError, match="KERNELFARM_ADMIN_TOKEN"):
         stranger.require(Role.ADMINISTRATOR)

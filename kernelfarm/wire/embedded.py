@@ -1,0 +1,33 @@
+"""Messages around parts that are serialized already, and travel as they are.
+
+A serialized message may be put together from serialized pieces: what follows is merged into what
+came before (https://protobuf.dev/programming-guides/encoding/#last-one-wins). So a stored program
+reaches its client without being decoded and encoded on the way.
+"""
+
+from __future__ import annotations
+
+from google.protobuf.message import Message
+
+_LENGTH_DELIMITED = 2
+_LOW_BITS, _MORE = 0x7F, 0x80
+
+
+def field_number(message: type[Message], name: str) -> int:
+    """The number of a message's field."""
+    return int(message.DESCRIPTOR.fields_by_name[name].number)
+
+
+def embedded(number: int, *parts: bytes) -> tuple[bytes, ...]:
+    """A field of bytes or of a message, from the parts of its content."""
+    size = sum(map(len, parts))
+    return (_varint(number << 3 | _LENGTH_DELIMITED) + _varint(size), *parts)
+
+
+def _varint(value: int) -> bytes:
+    written = bytearray()
+    while value > _LOW_BITS:
+        written.append(value & _LOW_BITS | _MORE)
+        value >>= 7
+    written.append(value)
+    return bytes(written)
