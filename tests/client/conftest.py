@@ -8,14 +8,16 @@ import pytest
 import torch
 
 from kernelfarm.client import arena, eager
-from tests.farm_process import Farm
+from tests.farm_process import PATIENCE_S, Farm
 
 
 @pytest.fixture(autouse=True)
-def fresh_backend() -> Iterator[None]:
+def fresh_backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test compiles anew and may be warned again."""
     torch._dynamo.reset()
     eager.forget_warnings()
+    # A farm that is busy is not away.
+    monkeypatch.setattr("kernelfarm.client.program_tiers.WATCH_TIMEOUT_S", PATIENCE_S)
     yield
     arena.release()
 

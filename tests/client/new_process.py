@@ -17,6 +17,7 @@ from kernelfarm.client.loaders.of_device import device_support
 from kernelfarm.client.plan_runtime import PlanRunner
 from kernelfarm.client.program_store import ProgramStore, SharedProgram
 from kernelfarm.client.settings import client_settings
+from tests.farm_process import PATIENCE_S
 
 
 @dataclass
@@ -47,5 +48,5 @@ def new_process(endpoint: str, folder: Path, **settings: object) -> NewProcess:
     loaded_kernels._kernels.clear()
     farm_access._failures.clear()
     counters.reset()
-    stated = {"endpoint": endpoint, "disk_cache_dir": folder, "timeout_s": 30.0, **settings}
+    stated = {"endpoint": endpoint, "disk_cache_dir": folder, "timeout_s": PATIENCE_S, **settings}
     return NewProcess(FarmAccess(client_settings(**stated)))

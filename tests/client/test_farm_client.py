@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
 from collections.abc import Iterator
 from concurrent import futures
 
@@ -31,6 +30,7 @@ from kernelfarm.v1.compile_service_pb2_grpc import (
     add_CompileServiceServicer_to_server,
 )
 from tests.client.tracing import traced_one
+from tests.farm_process import PATIENCE_S
 
 CONTENT = b"0123456789" * 100
 DIGEST = hashlib.sha256(CONTENT).digest()
@@ -47,7 +47,7 @@ class OddFarm(CompileServiceServicer):
         yield from self.chunks
 
     def Compile(self, request, context):  # noqa: N802 (the protocol's name)
-        self.released.wait(10)
+        self.released.wait(PATIENCE_S)
         yield from ()
 
 
@@ -58,7 +58,7 @@ def odd() -> Iterator[tuple[OddFarm, FarmClient]]:
     add_CompileServiceServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    with FarmClient(client_settings(endpoint=f"127.0.0.1:{port}", timeout_s=5.0)) as client:
+    with FarmClient(client_settings(endpoint=f"127.0.0.1:{port}", timeout_s=PATIENCE_S)) as client:
         yield servicer, client
     servicer.released.set()
     server.stop(None).wait()
@@ -95,11 +95,9 @@ def test_a_blob_of_another_digest_is_refused(odd, chunks):
 def test_a_farm_that_does_not_finish_meets_the_deadline(odd):
     servicer, client = odd
     client.settings = client_settings(endpoint=client.settings.endpoint, timeout_s=0.3)
-    began = time.monotonic()
     with pytest.raises(DeadlineError):
         client.compile(traced_one(h, torch.randn(2, 3), torch.randn(2, 3)).graph, ["cpu:any"])
-    assert time.monotonic() - began < 3
-    servicer.released.set()
+    assert not servicer.released.is_set()
 
 
 def test_a_farm_that_answers_without_a_program_is_refused(odd):
@@ -110,13 +108,11 @@ def test_a_farm_that_answers_without_a_program_is_refused(odd):
         client.compile(graph, ["cpu:any"])
 
 
-def test_nobody_at_the_endpoint_is_unavailable_within_seconds():
-    began = time.monotonic()
-    with FarmClient(client_settings(endpoint="127.0.0.1:9")) as client:
+def test_nobody_at_the_endpoint_is_unavailable_long_before_the_deadline():
+    with FarmClient(client_settings(endpoint="127.0.0.1:9", timeout_s=3600.0)) as client:
         with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:9"):
             client.capabilities()
         assert not client.connect(timeout_s=0.1)
-    assert time.monotonic() - began < 5
 
 
 def test_the_farm_tells_its_progress_and_where_the_program_came_from(endpoint):

@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,10 +32,10 @@ from kernelfarm.errors import (
 from kernelfarm.signing import Place, Space, new_signer
 from kernelfarm.signing.key_files import PUBLIC_KEYS, read_keyring, write_keyring
 from kernelfarm.wire.manifest import manifest_from_bytes, manifest_to_bytes
-from tests.client.meddling_farm import MeddlingFarm
+from tests.client.meddling_farm import Change, MeddlingFarm
 from tests.client.new_process import new_process
 from tests.client.tracing import traced_one
-from tests.farm_process import Farm, wait_until
+from tests.farm_process import PATIENCE_S, Farm, wait_until
 
 X = torch.randn(5, 7)
 _numbers = iter(range(1000))
@@ -91,10 +92,9 @@ def test_what_is_on_disk_runs_without_the_farm(meddler, graph, tmp_path: Path) -
 
 def test_offline_a_program_is_refused_once_its_manifest_ends(meddler, graph, tmp_path) -> None:
     meddling, endpoint = meddler
-    ends_s = int(time.time()) + 2
-    meddling.changes = [meddling.signed(not_after_s=ends_s)]
+    meddling.changes = [meddling.signed()]
     new_process(endpoint, tmp_path).run(graph, X)
-    wait_until(lambda: time.time() > ends_s + 1, 10, "the manifest's end")
+    spoil(tmp_path, partial(age, meddling.signed(not_after_s=int(time.time()) - 1)))
     meddling.stop()
     with pytest.raises(UnavailableError, match=f"{endpoint}.*on disk.*was good until"):
         new_process(endpoint, tmp_path).run(graph, X)
@@ -173,11 +173,15 @@ def spoil(folder: Path, change) -> None:
     change(path, stored)
 
 
-def forge(path: Path, stored) -> None:
+def age(change: Change, path: Path, stored) -> None:
+    """What lies there after some time: it was signed with that end."""
     manifest = manifest_from_bytes(base64.b64decode(stored["manifest"]))
-    forged = replace(manifest, not_after_s=manifest.not_after_s + 10_000_000)
-    stored["manifest"] = base64.b64encode(manifest_to_bytes(forged)).decode()
+    stored["manifest"] = base64.b64encode(manifest_to_bytes(change(manifest))).decode()
     path.write_text(json.dumps(stored))
+
+
+def forge(path: Path, stored) -> None:
+    age(lambda m: replace(m, not_after_s=m.not_after_s + 10_000_000), path, stored)
 
 
 def cut(path: Path, stored) -> None:
@@ -291,7 +295,7 @@ def test_an_invalidation_empties_memory_and_disk(farm: Farm, admin, graph, tmp_p
     first = process.program(graph)
     (tag,) = (tag for tag in first.manifest.tags if tag.startswith("model:"))
     told = admin.invalidate([tag])
-    wait_until(lambda: not first.validity.is_valid, 10, "word of the invalidation")
+    wait_until(lambda: not first.validity.is_valid, PATIENCE_S, "word of the invalidation")
     second = process.program(graph)
     assert second.manifest.epoch >= told.epoch
     assert counted() == {
@@ -322,7 +326,9 @@ def test_an_entry_that_a_slow_process_writes_after_an_invalidation_is_not_used(
     kept = entry.path.read_bytes()
     told = admin.invalidate([f"model:{settings['model']}"])
     watch = process.access.watch
-    wait_until(lambda: watch.known and watch.known.epoch >= told.epoch, 10, "the invalidation")
+    wait_until(
+        lambda: watch.known and watch.known.epoch >= told.epoch, PATIENCE_S, "the invalidation"
+    )
     entry.path.write_bytes(kept)
     new_process(farm.endpoint, tmp_path, **settings).program(graph)
     assert (counted()["disk.stale"], counted()["farm.misses"]) == (1, 1)
