@@ -37,6 +37,11 @@ class Farm:
         children = self.status()["children"].items()
         return [c["pid"] for name, c in children if name.startswith(prefix) and c["pid"]]
 
+    def children(self, prefix: str) -> dict[str, int]:
+        """Process ids of the children whose names begin so, by name; all of them run."""
+        children = self.status()["children"].items()
+        return {name: child["pid"] for name, child in children if name.startswith(prefix)}
+
     def is_back(self, child: str, killed: int) -> bool:
         """True once a child serves again under another process id."""
         state = self.status()["children"][child]

@@ -34,8 +34,8 @@ LOOKUP = "/kernelfarm.v1.CompileService/Lookup"
 TAG = "op:aten.gelu.default"
 # As many as a program of a transformer layer has.
 TAGS = (TAG, *(f"op:aten.op{number}.default" for number in range(30)), "driver:cpu")
-_START_TIMEOUT_S = 60.0
-_STOP_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 240.0
+_STOP_TIMEOUT_S = 120.0
 _AT_ONCE = 64
 
 

@@ -28,6 +28,7 @@ from kernelfarm.service.settings import ServiceSettings, load_settings
 from kernelfarm.v1 import compile_service_pb2 as pb
 from kernelfarm.v1 import compile_service_pb2_grpc as pb_grpc
 from kernelfarm.v1 import graph_pb2
+from tests.farm_process import PATIENCE_S
 
 COMPILE = "/kernelfarm.v1.CompileService/Compile"
 LOOKUP = "/kernelfarm.v1.CompileService/Lookup"
@@ -181,7 +182,7 @@ async def test_a_service_that_is_not_there_is_unavailable() -> None:
             pytest.raises(UnavailableError, match="the optimizer") as caught,
             translated_errors("the optimizer"),
         ):
-            await stub.Lookup(pb.LookupRequest(), timeout=10)
+            await stub.Lookup(pb.LookupRequest(), timeout=PATIENCE_S)
     assert caught.value.retry_after_s
 
 
@@ -234,7 +235,9 @@ async def refuses_new_calls(address: str) -> bool:
     for _ in range(500):
         async with grpc.aio.insecure_channel(address) as channel:
             try:
-                await pb_grpc.CompileServiceStub(channel).Lookup(pb.LookupRequest(), timeout=5)
+                await pb_grpc.CompileServiceStub(channel).Lookup(
+                    pb.LookupRequest(), timeout=PATIENCE_S
+                )
             except grpc.aio.AioRpcError as error:
                 return error.code() is grpc.StatusCode.UNAVAILABLE
     return False

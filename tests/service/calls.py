@@ -13,8 +13,9 @@ from kernelfarm.service.channels import channel_options
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.v1 import compile_service_pb2_grpc as api_grpc
 from kernelfarm.wire.status import error_from_rpc
+from tests.farm_process import PATIENCE_S
 
-DEADLINE_S = 60.0
+DEADLINE_S = PATIENCE_S
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pytest
 
 from kernelfarm.errors import KernelfarmError, MessageTooLargeError
 from kernelfarm.v1 import compile_service_pb2 as api
-from tests.farm_process import Farm
+from tests.farm_process import PATIENCE_S, Farm
 from tests.service.calls import compile_at, refusal_of, stub_of
 from tests.service.h_graph import CPU, h_request
 
@@ -122,7 +122,7 @@ def test_deeply_nested_arguments_are_refused(farm: Farm) -> None:
 
 def test_a_key_of_the_wrong_length_is_refused(farm: Farm) -> None:
     with stub_of(farm.endpoint) as stub, pytest.raises(grpc.RpcError) as caught:
-        stub.Lookup(api.LookupRequest(key=b"short"), timeout=10)
+        stub.Lookup(api.LookupRequest(key=b"short"), timeout=PATIENCE_S)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "5 bytes" in caught.value.details()
 
@@ -130,8 +130,10 @@ def test_a_key_of_the_wrong_length_is_refused(farm: Farm) -> None:
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda stub: stub.Lookup(api.LookupRequest(key=bytes(32)), timeout=10),
-        lambda stub: list(stub.ReadBlobs(api.ReadBlobsRequest(sha256=[bytes(32)]), timeout=10)),
+        lambda stub: stub.Lookup(api.LookupRequest(key=bytes(32)), timeout=PATIENCE_S),
+        lambda stub: list(
+            stub.ReadBlobs(api.ReadBlobsRequest(sha256=[bytes(32)]), timeout=PATIENCE_S)
+        ),
     ],
     ids=["lookup", "read_blobs"],
 )

@@ -22,7 +22,7 @@ from kernelfarm.v1 import manifest_pb2
 from kernelfarm.v1.cache_service_pb2_grpc import CacheServiceStub
 from kernelfarm.wire.manifest import key_from_proto, manifest_from_proto
 from kernelfarm.wire.status import error_from_rpc
-from tests.farm_process import Farm, wait_until
+from tests.farm_process import PATIENCE_S, Farm, wait_until
 from tests.service.calls import compile_at, stub_of
 from tests.service.h_graph import h_request
 
@@ -49,7 +49,9 @@ def test_a_second_hit_comes_from_the_gateways_memory(farm: Farm) -> None:
     first = compiled(farm, request_of(401))
     assert (first.outcome, first.tier) == (api.CACHE_OUTCOME_MISS, api.CACHE_TIER_UNSPECIFIED)
     wait_until(
-        lambda: compiled(farm, request_of(401)).tier == api.CACHE_TIER_GATEWAY, 5, "a gateway hit"
+        lambda: compiled(farm, request_of(401)).tier == api.CACHE_TIER_GATEWAY,
+        PATIENCE_S,
+        "a gateway hit",
     )
     hit = compiled(farm, request_of(401))
     assert (hit.outcome, hit.codegen_jobs) == (api.CACHE_OUTCOME_HIT, 0)
@@ -94,7 +96,9 @@ def test_what_is_invalidated_is_compiled_again_by_every_tag(farm: Farm, admin: C
     assert kinds["model"] == "model:bert@1"
     for tag in kinds.values():
         wait_until(
-            lambda: compiled(farm, request).tier == api.CACHE_TIER_GATEWAY, 5, "a gateway hit"
+            lambda: compiled(farm, request).tier == api.CACHE_TIER_GATEWAY,
+            PATIENCE_S,
+            "a gateway hit",
         )
         began = admin.invalidate([tag])
         # From now on no gateway serves it: there is nothing to wait for.
@@ -143,9 +147,9 @@ def test_a_watcher_hears_of_invalidations_and_resumes_where_it_was(
 
     thread = threading.Thread(target=listen)
     thread.start()
-    assert is_listening.wait(10)
+    assert is_listening.wait(PATIENCE_S)
     first = admin.invalidate(["op:heard", "op:too"])
-    thread.join(10)
+    thread.join(PATIENCE_S)
     (event,) = heard
     assert (event.tags, event.epoch) == (("op:heard", "op:too"), first.epoch)
     admin.invalidate(["op:missed"])
@@ -170,7 +174,7 @@ def explain(farm: Farm, request: api.CompileRequest) -> cache_api.ExplainMissRes
                     facts=request.facts,
                     model=request.model,
                 ),
-                timeout=20,
+                timeout=PATIENCE_S,
             )
         except grpc.RpcError as error:
             raise error_from_rpc(error) from error
@@ -216,11 +220,13 @@ def test_usage_tells_what_a_sweep_counted_and_hits_by_tier(farm: Farm, admin: Ca
     swept = admin.sweep()
     assert swept.dead_variants >= 1 and swept.entries > swept.dead_variants
     wait_until(
-        lambda: compiled(farm, request_of(401)).tier == api.CACHE_TIER_GATEWAY, 5, "a gateway hit"
+        lambda: compiled(farm, request_of(401)).tier == api.CACHE_TIER_GATEWAY,
+        PATIENCE_S,
+        "a gateway hit",
     )
-    wait_until(lambda: "gateway_hits" in counters(admin, 0), 5, "counted gateway hits")
+    wait_until(lambda: "gateway_hits" in counters(admin, 0), PATIENCE_S, "counted gateway hits")
     told = admin.usage()
-    programs, kernels = told.spaces
+    programs, kernels, _ = told.spaces
     assert programs.space == manifest_pb2.CACHE_SPACE_PROGRAMS
     assert programs.entries > 0 and kernels.entries > 0 and told.blobs > 0
     assert {"gateway_hits", "misses", "published"} <= set(programs.counters)

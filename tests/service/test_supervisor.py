@@ -20,7 +20,7 @@ from kernelfarm.supervisor.layout import FarmPlan, farm_layout
 from kernelfarm.supervisor.ports import bound_address
 from kernelfarm.supervisor.run import FarmOptions, run_farm
 from kernelfarm.supervisor.supervisor import FarmLayout, Supervisor, sole_owner
-from tests.farm_process import wait_until
+from tests.farm_process import PATIENCE_S, wait_until
 
 _ROOT = Path(__file__).parents[2]
 
@@ -43,7 +43,8 @@ def spec(name: str, folder: Path, program: str = _PROGRAM) -> ChildSpec:
     async def probe() -> bool:
         return (folder / name).exists()
 
-    return ChildSpec(name, (sys.executable, "-c", program, name, str(folder)), (), probe)
+    argv = (sys.executable, "-c", program, name, str(folder))
+    return ChildSpec(name, argv, (), probe, drain_s=PATIENCE_S)
 
 
 def run(folder: Path, stages: tuple[tuple[ChildSpec, ...], ...], serve: object) -> list[str]:
@@ -57,7 +58,7 @@ def run(folder: Path, stages: tuple[tuple[ChildSpec, ...], ...], serve: object) 
         async def announce() -> None:
             tasks.append(asyncio.create_task(serve(supervisor)))  # type: ignore[operator]
 
-        await supervisor.run(announce, start_timeout_s=20)
+        await supervisor.run(announce, PATIENCE_S)
         await asyncio.gather(*tasks)
 
     asyncio.run(main())
@@ -81,7 +82,7 @@ def test_a_killed_child_is_back_at_once(tmp_path: Path) -> None:
         first = child.pid
         (tmp_path / "room").unlink()
         os.kill(first, signal.SIGKILL)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while child.pid in (None, first) or not child.is_ready:
                 await asyncio.sleep(0.01)
         assert child.restarts == 1
@@ -107,7 +108,7 @@ pathlib.Path(sys.argv[2], sys.argv[1]).touch()
 while True: signal.pause()
 """
     slow = spec("room", tmp_path, deaf)
-    slow = ChildSpec(slow.name, slow.argv, (), slow.probe, drain_s=0.2)
+    slow = replace(slow, drain_s=0.2)
     reports = run(tmp_path, ((slow,), (spec("store", tmp_path),)), stop)
     assert any("room did not drain" in line for line in reports)
 
@@ -121,7 +122,7 @@ from tests.service.test_supervisor import spec
 folder = Path({str(tmp_path)!r})
 layout = FarmLayout("nowhere:0", folder, ((spec("room", folder),), (spec("store", folder),)))
 async def announce(): print("READY", flush=True)
-asyncio.run(Supervisor(layout, print).run(announce, 20))
+asyncio.run(Supervisor(layout, print).run(announce, {PATIENCE_S}))
 """
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=_ROOT) as supervisor:
@@ -129,7 +130,9 @@ asyncio.run(Supervisor(layout, print).run(announce, 20))
         assert supervisor.stdout.readline() == "READY\n"
         supervisor.kill()
     ends = tmp_path / "ends"
-    wait_until(lambda: ends.exists() and len(ends.read_text().split()) == 2, 10, "both ends")
+    wait_until(
+        lambda: ends.exists() and len(ends.read_text().split()) == 2, PATIENCE_S, "both ends"
+    )
 
 
 def test_two_farms_cannot_share_a_data_directory(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from kernelfarm.service.identity import Quota, Role
 from kernelfarm.service.tenants import Shown
 from kernelfarm.service.tenants_file import read_tenants
 from kernelfarm.service.tokens import token_id_of
+from tests.farm_process import PATIENCE_S
 
 NOW = datetime.now(UTC)
 
@@ -106,7 +107,7 @@ def test_half_of_the_rooms_certificates_are_refused(command: str, tmp_path: Path
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert ended.returncode == 2, ended.stderr

@@ -37,6 +37,7 @@ from kernelfarm.service.tls import ChannelTls, ServerTls
 from kernelfarm.service.tokens import new_token
 from kernelfarm.v1 import compile_service_pb2 as pb
 from kernelfarm.v1 import compile_service_pb2_grpc as pb_grpc
+from tests.farm_process import PATIENCE_S
 from tests.tenants.certificates import Authority, Pair
 
 SERVICE = "kernelfarm.v1.CompileService"
@@ -115,7 +116,7 @@ async def tenant_at(address: str, tls: ChannelTls | None = None, token: str = ""
     async with open_channel(address, tls) as channel:
         stub = pb_grpc.CompileServiceStub(channel)
         with translated_errors("the farm"):
-            call = stub.ReadBlobs(pb.ReadBlobsRequest(), metadata=metadata, timeout=10)
+            call = stub.ReadBlobs(pb.ReadBlobsRequest(), metadata=metadata, timeout=PATIENCE_S)
             (chunk,) = [chunk async for chunk in call]
             return chunk.data.decode()
 
@@ -262,8 +263,8 @@ async def test_a_blocking_channel_bears_its_token_with_every_kind_of_call(house:
     def call(address: str) -> tuple[str, str]:
         with open_blocking_channel(address, house.channel_tls(), house.token) as channel:
             stub = pb_grpc.CompileServiceStub(channel)
-            unary = stub.GetCapabilities(pb.GetCapabilitiesRequest(), timeout=10).namespace
-            (streamed,) = stub.ReadBlobs(pb.ReadBlobsRequest(), timeout=10)
+            unary = stub.GetCapabilities(pb.GetCapabilitiesRequest(), timeout=PATIENCE_S).namespace
+            (streamed,) = stub.ReadBlobs(pb.ReadBlobsRequest(), timeout=PATIENCE_S)
         return unary, streamed.data.decode()
 
     async with serving(house, house.tls()) as server:

@@ -39,7 +39,7 @@ from kernelfarm.v1 import compile_service_pb2_grpc as api_grpc
 from kernelfarm.v1.cache_service_pb2_grpc import CacheServiceStub
 from kernelfarm.wire.manifest import manifest_from_proto
 from kernelfarm.wire.status import error_from_rpc
-from tests.farm_process import Farm, running_farm, wait_until
+from tests.farm_process import PATIENCE_S, Farm, running_farm, wait_until
 from tests.service.h_graph import h_request
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class Caller:
         """The program of a request with one target."""
 
         def call(channel: grpc.Channel) -> api.ProgramResult:
-            events = list(api_grpc.CompileServiceStub(channel).Compile(request, timeout=60))
+            events = list(api_grpc.CompileServiceStub(channel).Compile(request, timeout=PATIENCE_S))
             return next(e.program for e in events if e.WhichOneof("event") == "program")
 
         return self._call(call)
@@ -79,7 +79,7 @@ class Caller:
         """The program of a key."""
         request = api.LookupRequest(key=key)
         return self._call(
-            lambda c: api_grpc.CompileServiceStub(c).Lookup(request, timeout=60)
+            lambda c: api_grpc.CompileServiceStub(c).Lookup(request, timeout=PATIENCE_S)
         ).program
 
     def read(self, sha256: bytes) -> bytes:
@@ -87,7 +87,7 @@ class Caller:
         request = api.ReadBlobsRequest(sha256=[sha256])
 
         def call(channel: grpc.Channel) -> bytes:
-            chunks = api_grpc.CompileServiceStub(channel).ReadBlobs(request, timeout=60)
+            chunks = api_grpc.CompileServiceStub(channel).ReadBlobs(request, timeout=PATIENCE_S)
             return b"".join(chunk.data for chunk in chunks)
 
         return self._call(call)
@@ -96,17 +96,19 @@ class Caller:
         """What the farm tells."""
         request = api.GetCapabilitiesRequest()
         return self._call(
-            lambda c: api_grpc.CompileServiceStub(c).GetCapabilities(request, timeout=60)
+            lambda c: api_grpc.CompileServiceStub(c).GetCapabilities(request, timeout=PATIENCE_S)
         )
 
     def cache(self, method: str, request: Any) -> Any:
         """An answer of the cache's service."""
-        return self._call(lambda c: getattr(CacheServiceStub(c), method)(request, timeout=60))
+        return self._call(
+            lambda c: getattr(CacheServiceStub(c), method)(request, timeout=PATIENCE_S)
+        )
 
     def usage(self, tenant: str = "") -> cache_api.GetUsageResponse:
         """A tenant's usage."""
         request = cache_api.GetUsageRequest(tenant=tenant)
-        return self._call(lambda c: CacheServiceStub(c).GetUsage(request, timeout=60))
+        return self._call(lambda c: CacheServiceStub(c).GetUsage(request, timeout=PATIENCE_S))
 
     def counter(self, name: str, tenant: str = "") -> int:
         """A counter of programs."""
@@ -147,7 +149,7 @@ def set_quota(city: City, tenant: str, quota: Quota) -> None:
         limits = (told.max_bytes, told.max_entries, told.max_compiles)
         return limits == (quota.max_bytes or 0, quota.max_entries or 0, quota.max_compiles or 0)
 
-    wait_until(obeyed, 10, "the new quota")
+    wait_until(obeyed, PATIENCE_S, "the new quota")
 
 
 def binary_of(program: api.ProgramResult) -> bytes:
@@ -261,7 +263,7 @@ def test_watchers_hear_of_their_own_and_the_shared_part_alone(city: City) -> Non
     with open_blocking_channel(city.farm.endpoint) as channel:
         request = cache_api.WatchInvalidationsRequest()
         events = CacheServiceStub(channel).WatchInvalidations(
-            request, metadata=metadata, timeout=20
+            request, metadata=metadata, timeout=PATIENCE_S
         )
         next(events)
         for tenant in ("acme", "beta", "shared"):
@@ -338,7 +340,7 @@ def test_a_quota_of_flights_refuses_with_a_delay_and_costs_no_attempt(city: City
     with pytest.raises(CompilesQuotaError, match="1 compilations of tenant 'poor'") as caught:
         poor.compile(request)
     assert caught.value.retry_after_s == 1.0
-    wait_until(lambda: poor.usage().compiles_in_flight == 0, 20, "the flight's end")
+    wait_until(lambda: poor.usage().compiles_in_flight == 0, PATIENCE_S, "the flight's end")
     for target in ("cpu:x86-64-v3", "cpu:x86-64-v4"):
         request.targets[:] = [target]
         assert poor.compile(request).target == target
@@ -350,9 +352,13 @@ def test_a_quota_of_flights_refuses_with_a_delay_and_costs_no_attempt(city: City
 def test_a_bad_tenants_file_changes_nothing_and_is_told(city: City) -> None:
     good = city.path.read_bytes()
     city.path.write_text("format = 1\n[tenants.acme]\n")
-    wait_until(lambda: counted(city, "tenants_file_faults") >= 1, 10, "a counted fault")
+
+    def is_told() -> bool:
+        counts = counted(city, "tenants_file_faults") >= 1  # each call looks at the file
+        return counts and "the salt is not 32 bytes" in city.farm.log("frontend")
+
+    wait_until(is_told, PATIENCE_S, "the fault")
     assert city.caller("acme").usage().tenant == "acme"
-    assert "the salt is not 32 bytes" in city.farm.log("frontend")
     city.path.write_bytes(good)
 
 

@@ -16,7 +16,7 @@ from codegen_svc.celery_app import JobQueue, QueuedJob
 from codegen_svc.settings import CodegenSettings
 from kernelfarm.cache import KernelCache, Published, Space, Variant, WorkerCache
 from kernelfarm.errors import UnavailableError
-from tests.farm_process import wait_until
+from tests.farm_process import PATIENCE_S, wait_until
 from tests.tenants.certificates import Authority
 
 KEY = hashlib.sha256(b"a kernel").digest()
@@ -52,7 +52,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process = subprocess.Popen(command, stdout=output, stderr=output)
     address = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={authority.ca_file}"
     try:
-        wait_until(lambda: _answers(address, process, log), 10, "the server")
+        wait_until(lambda: _answers(address, process, log), PATIENCE_S, "the server")
         yield address
     finally:
         process.terminate()

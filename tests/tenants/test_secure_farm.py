@@ -26,7 +26,7 @@ from kernelfarm.service.tenants import Directory, StoredCertificate, Tenant
 from kernelfarm.service.tenants_file import write_tenants
 from kernelfarm.service.tokens import new_token
 from kernelfarm.signing.key_files import PUBLIC_KEYS
-from tests.farm_process import Farm, running_farm
+from tests.farm_process import PATIENCE_S, Farm, running_farm
 from tests.service.h_graph import CPU, h_graph
 from tests.tenants.certificates import Authority, Pair
 
@@ -157,9 +157,9 @@ async def test_rooms_show_each_other_certificates(tmp_path: Path) -> None:
                 method = "/grpc.health.v1.Health/Check"
                 check: Callable[..., Awaitable[bytes]] = channel.unary_unary(method)
                 if is_served:
-                    assert await check(b"", timeout=10) == b"\x08\x01"
+                    assert await check(b"", timeout=PATIENCE_S) == b"\x08\x01"
                     continue
                 with pytest.raises(UnavailableError), translated_errors("the room"):
-                    await check(b"", timeout=10)
+                    await check(b"", timeout=PATIENCE_S)
     finally:
         await server.drain(0)
