@@ -5,7 +5,8 @@ that it waited for, for each phase.
     import    torch, the backend and what it loads before the clock starts; no part of `first`
     dynamo    from the call to the backend's entry
     trace     kernelfarm: digest and entry, or tracing and capture; what is left of the backend
-    program   kernelfarm: the program from disk or farm, without its kernels
+    ask       kernelfarm: the one look-up of a trace with its program, where the disk has none
+    program   kernelfarm: the program checked and decoded, without its kernels; from disk, read too
     load      kernelfarm: kernels fetched, checked and loaded
     backend   all of the backend; Inductor: its caches read and its code loaded
     run       from the backend's exit to the result: guards, and one run
@@ -77,7 +78,9 @@ def main(arm: str, name: str) -> None:
     note("run", spans[-1][1], ended)
     note("first", begun, ended)
     _split_backend(arm)
-    print(json.dumps({"phases": _phases, "error": error, "counters": _counters(arm)}))
+    traced = torch._dynamo.utils.counters["aot_autograd"]["total"]
+    found = {"phases": _phases, "error": error, "graphs": len(spans), "traced": traced}
+    print(json.dumps({**found, "counters": _counters(arm)}))
 
 
 def _backend(arm: str) -> Callable[..., Any]:
@@ -88,7 +91,9 @@ def _backend(arm: str) -> Callable[..., Any]:
     torch_backend = import_module("kernelfarm.client.torch_backend")
     tiers = import_module("kernelfarm.client.program_tiers")
     store = import_module("kernelfarm.client.program_store")
+    traces = import_module("kernelfarm.client.trace_client").TraceClient
     store.find_program = timed("program", store.find_program)
+    traces.look_up = timed("ask", traces.look_up)
     tiers.load_kernels = timed("load", tiers.load_kernels)
     torch_backend.preload()
     return lambda gm, args: torch_backend.kernelfarm(gm, args, mode="strict")
@@ -98,7 +103,8 @@ def _split_backend(arm: str) -> None:
     if arm == "inductor":
         return
     for i in (0, 1):
-        _phases["trace"][i] = _phases["backend"][i] - _phases["program"][i]
+        others = _phases["program"][i] + _phases["ask"][i]
+        _phases["trace"][i] = _phases["backend"][i] - others
         _phases["program"][i] -= _phases["load"][i]
 
 

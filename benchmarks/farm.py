@@ -21,6 +21,13 @@ def running_farm(vendors: str = "cpu,cuda,rocm,ascend") -> Iterator[str]:
     Raises:
         RuntimeError: the farm did not come up; the message holds what it printed.
     """
+    with running_farm_with_keys(vendors) as (endpoint, _):
+        yield endpoint
+
+
+@contextlib.contextmanager
+def running_farm_with_keys(vendors: str) -> Iterator[tuple[str, Path]]:
+    """As `running_farm`; also the folder of the farm's keys."""
     with tempfile.TemporaryDirectory(prefix="kernelfarm-") as data:
         command = [sys.executable, "-m", "kernelfarm.cli", "up", "--listen", "127.0.0.1:0"]
         command += ["--vendors", vendors, "--data-dir", data]
@@ -28,7 +35,7 @@ def running_farm(vendors: str = "cpu,cuda,rocm,ascend") -> Iterator[str]:
         with log.open("w") as errors:
             farm = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         try:
-            yield _wait_ready(farm, log)
+            yield _wait_ready(farm, log), Path(data) / "keys"
         finally:
             farm.send_signal(signal.SIGTERM)
             farm.wait(STOP_TIMEOUT_S)
