@@ -27,9 +27,10 @@ def layer() -> Iterator[Graph]:
 
 def test_compile_time_is_near_linear_in_the_number_of_nodes(layer: Graph) -> None:
     timed(repeated(layer, 2), 2)  # fills tables and caches
-    few = min(_us_a_node(layer, 10) for _ in range(2))
-    many = min(_us_a_node(layer, 50) for _ in range(2))
-    assert many <= ALLOWED_GROWTH * few, (few, many)
+    # One after the other, so that whatever slows the machine down meets both.
+    pairs = [(_us_a_node(layer, 10), _us_a_node(layer, 50)) for _ in range(3)]
+    few, many = map(min, zip(*pairs, strict=True))
+    assert many <= ALLOWED_GROWTH * few, pairs
 
 
 @pytest.mark.slow

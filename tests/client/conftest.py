@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from kernelfarm.client import arena, eager
-from tests.farm_process import PATIENCE_S, Farm
+from tests.client.patience import be_patient
+from tests.farm_process import Farm
 
 
 @pytest.fixture(autouse=True)
@@ -16,8 +17,7 @@ def fresh_backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test compiles anew and may be warned again."""
     torch._dynamo.reset()
     eager.forget_warnings()
-    # A farm that is busy is not away.
-    monkeypatch.setattr("kernelfarm.client.program_tiers.WATCH_TIMEOUT_S", PATIENCE_S)
+    be_patient(monkeypatch)
     yield
     arena.release()
 

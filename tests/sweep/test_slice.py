@@ -25,7 +25,7 @@ def test_random_operators_give_what_eager_gives(capsys: pytest.CaptureFixture[st
     everything = {mode: list(tasks(mode)) for mode in ("forward", "backward")}
     chosen = [rng.choice(everything[rng.choice(("forward", "backward"))]) for _ in range(PAIRS)]
     lines: list[str] = []
-    limits = Limits(SAMPLES, sample_s=30.0, budget_s=BUDGET_S)
+    limits = Limits(SAMPLES, sample_s=120.0, budget_s=BUDGET_S)
     finished = Sweep(lines.append, limits, seed).run(chosen, {})
     assert finished
     records = [record_from(f) for f in map(json.loads, lines) if "done" not in f]

@@ -1,0 +1,16 @@
+"""Clients on a slow machine: a farm that is busy is not taken to be away."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.farm_process import PATIENCE_S
+
+# Who waits for word of what was invalidated.
+_WAITERS = ("program_tiers", "shared_traces")
+
+
+def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets clients of this process wait for a farm's word as long as it takes."""
+    for module in _WAITERS:
+        monkeypatch.setattr(f"kernelfarm.client.{module}.WATCH_TIMEOUT_S", PATIENCE_S)
