@@ -56,8 +56,9 @@ protos: setup ## Generate the protobuf and gRPC code.
 docs: setup ## Generate the tables under docs/ from the code.
 	$(BIN)/python -m frontend_svc.operators > docs/operators.md
 
-bench: setup ## Cold start, launches and whole models beside Inductor; compile time; the cache.
+bench: setup ## Cold and warm start, launches and whole models beside Inductor; compile time; the cache.
 	$(BIN)/python -m benchmarks.cold_start
+	$(BIN)/python -m benchmarks.warm_start
 	$(BIN)/python -m benchmarks.launches
 	$(BIN)/python -m benchmarks.compile_time
 	$(BIN)/python -m benchmarks.models --inductor
