@@ -239,10 +239,10 @@ def test_a_hostile_graph_is_refused_with_what_was_seen(
 ) -> None:
     graph = captured()
     damage(graph)
-    start = time.perf_counter()
+    start = time.thread_time()  # of the processor: the machine may be busy
     with pytest.raises(error, match=message):
         graph_from_proto(graph)
-    assert time.perf_counter() - start < 1.0
+    assert time.thread_time() - start < 1.0
 
 
 def test_damaged_bytes_are_refused_or_give_a_checked_graph() -> None:
