@@ -14,6 +14,7 @@ import torch
 from examples.real_inputs import function_h
 from kernelfarm.cli import COMMANDS
 from tests.acceptance.everything import ACCELERATORS
+from tests.farm_process import PATIENCE_S
 
 KERNELFARM = str(Path(sys.executable).with_name("kernelfarm"))
 NOBODY = "127.0.0.1:9"  # the discard port: nothing listens there
@@ -41,7 +42,7 @@ def run(*command: object, **environment: str) -> subprocess.CompletedProcess[str
         env={**os.environ, "COLUMNS": "120", **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=2 * PATIENCE_S,
         check=False,
     )
 

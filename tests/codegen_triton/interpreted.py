@@ -41,7 +41,7 @@ def run_interpreted(cases: list[Case]) -> list[tuple[np.ndarray[Any, Any], ...] 
         capture_output=True,
         cwd=ROOT,
         env={**os.environ, "TRITON_INTERPRET": "1"},
-        timeout=280,
+        timeout=560,
         check=False,
     )
     if finished.returncode != 0:

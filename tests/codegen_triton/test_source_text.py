@@ -18,6 +18,7 @@ from kernelfarm.ir.loop_ir import Axis, Kernel, Load, Param
 from kernelfarm.ir.symbolic import as_expr, symbol
 from kernelfarm.targets import target_facts
 from tests.codegen_triton import kernels
+from tests.farm_process import PATIENCE_S
 
 GOLDENS = Path(__file__).parent / "goldens"
 TARGET = target_facts("cuda:sm_90a")
@@ -56,7 +57,7 @@ def test_source_is_equal_under_two_hash_seeds() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=PATIENCE_S,
         ).stdout
         for seed in ("1", "2")
     }

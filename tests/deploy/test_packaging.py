@@ -16,6 +16,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.farm_process import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("kernelfarm", "frontend_svc", "optimizer_svc", "codegen_svc")
 NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.pyc")
@@ -39,7 +41,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     # Without isolation nothing is downloaded; the development environment has setuptools.
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
     command = [sys.executable, "-m", "pip", "wheel", *options, "-w", str(target), str(source)]
-    built = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    built = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert built.returncode == 0, built.stderr
     (path,) = target.glob("*.whl")
     return zipfile.ZipFile(path)

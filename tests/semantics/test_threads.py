@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import nn
 
+from tests.farm_process import PATIENCE_S
 from tests.semantics.like_eager import assert_same, compiled, numbers
 
 THREADS = 4
@@ -91,7 +92,7 @@ def test_a_forked_child_runs_and_compiles_and_is_told_that_it_has_one_thread():
         check=False,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=2 * PATIENCE_S,
         env=dict(os.environ),
     )
     assert done.returncode == 0, done.stderr[-3000:]
