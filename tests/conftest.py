@@ -16,6 +16,15 @@ from tests.farm_process import Farm, running_farm
 pytest_plugins = ["tests.not_run", "tests.servers"]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds `--warm-traces`, see `tests/semantics/conftest.py`."""
+    parser.addoption(
+        "--warm-traces",
+        action="store_true",
+        help="run tests/semantics cold, then from the traces that the farm has of it",
+    )
+
+
 @pytest.fixture(scope="session")
 def farm(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

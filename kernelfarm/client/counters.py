@@ -13,7 +13,7 @@ warm.memory.hits, warm.disk.hits           traces of others that this process, t
 warm.farm.hits, warm.farm.misses           traces of others that the farm had; not, and ...REASON
 warm.farm.published                        traces of ours that others may use now
 warm.farm.not_published.REASON             that the farm did not take
-warm.farm.stale, warm.farm.failures        invalidated; the farm did not answer
+warm.farm.stale, warm.farm.failures.REASON invalidated; not answered
 farm.prefetched                            programs that came with a trace
 refused.warm_farm.REASON                   traces that were not believed
 warm.unreadable, warm.write_failures       files that are another user's; could not be kept

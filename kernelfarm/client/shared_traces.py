@@ -36,6 +36,7 @@ from kernelfarm.client.trace_client import TraceAnswer, TraceClient
 from kernelfarm.client.warm_entry import WarmEntry, from_bytes
 from kernelfarm.digest import program_key
 from kernelfarm.errors import (
+    DeadlineError,
     IntegrityError,
     KernelfarmError,
     MalformedMessageError,
@@ -57,8 +58,9 @@ CAPTURE_TAG = pass_tag("capture")
 TRACE_VALIDITY_S = 30 * 24 * 3600
 """Their digests state all that they depend on, and nobody signs them anew."""
 
+_TIMEOUT_S = 10.0
 _SWAP_TIMEOUT_S = 1.0
-"""In mode `swap` the caller waits for no farm; tracing would take about as long."""
+"""Tracing takes no longer; in mode `swap` the caller waits for no farm."""
 _PUT_TIMEOUT_S = 10.0
 
 
@@ -89,17 +91,18 @@ class SharedTraces:
     def find(self) -> SharedTrace | None:
         """The trace, from memory, disk or farm; what is wrong with one is counted."""
         access = self._access
-        is_swap = access.settings.mode == "swap"
+        is_away, is_swap = self._is_away(), access.settings.mode == "swap"
         try:
-            if not access.client.trust.believes_traces(may_ask=not is_swap):
+            if not access.client.trust.believes_traces(may_ask=not (is_swap or is_away)):
                 return None
-            return self._in_memory() or self._on_disk() or self._at_farm()
-        except UnavailableError:
-            access.note_failure()
-            counters.count("warm.farm.failures")
+            here = self._in_memory() or self._on_disk()
+            return here if here is not None or is_away else self._at_farm()
         except KernelfarmError as error:
             # The graph is traced, and asking for its program tells the caller what is wrong.
             counters.count(f"warm.farm.failures.{error.reason.lower()}")
+            is_late = isinstance(error, DeadlineError) and not access.watch.is_live
+            if is_late or isinstance(error, UnavailableError):
+                access.note_failure()
         return None
 
     def publish(self, key: bytes, graph: Graph, entry: bytes) -> None:
@@ -156,6 +159,13 @@ class SharedTraces:
             not_after_s=int(time.time() + TRACE_VALIDITY_S),
         )
 
+    def _is_away(self) -> bool:
+        try:
+            self._access.check_recent_failure()
+        except UnavailableError:
+            return True
+        return False
+
     def _in_memory(self) -> SharedTrace | None:
         kept = self._access.recent_traces.get(self._digest)
         known = self._access.watch.known
@@ -193,7 +203,6 @@ class SharedTraces:
 
     def _at_farm(self) -> SharedTrace | None:
         access = self._access
-        access.check_recent_failure()
         # What the farm says is dated by what was heard before it was asked.
         access.watch.wait(WATCH_TIMEOUT_S)
         known, asked_s = access.watch.known, time.time()
@@ -223,7 +232,7 @@ class SharedTraces:
             self._digest,
             CallerFacts(environment=environment_facts()),
             loaded_digests(),
-            _SWAP_TIMEOUT_S if is_swap else settings.timeout_s,
+            _SWAP_TIMEOUT_S if is_swap else min(_TIMEOUT_S, settings.timeout_s),
             wants_program=not is_swap,
         )
 

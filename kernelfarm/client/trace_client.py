@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from kernelfarm.client.counters import count_refusal
 from kernelfarm.client.farm_client import MAX_BLOBS_IN_A_REQUEST, FarmClient
-from kernelfarm.errors import NotFoundError, PoisonedBlobError
+from kernelfarm.errors import KernelfarmError, PoisonedBlobError
 from kernelfarm.ir.guards import CallerFacts
 from kernelfarm.service.channels import translated_errors
 from kernelfarm.v1 import compile_service_pb2, manifest_pb2
@@ -49,7 +49,7 @@ class TraceClient:
     ) -> TraceAnswer:
         """The trace of a digest, with its program; blobs in `held` are not sent.
 
-        A program of which a blob is missing or spoilt is left out: it is to be asked for again.
+        A program that does not come whole after its trace is left out: it is asked for again.
         """
         request = pb.LookupTraceRequest(
             digest=digest,
@@ -62,7 +62,7 @@ class TraceClient:
         try:
             with translated_errors(self._peer):
                 self._read(self._stub.LookupTrace(request, timeout=timeout_s), answer)
-        except (NotFoundError, PoisonedBlobError):
+        except KernelfarmError:
             if answer.trace is None:
                 raise
             answer.program = None

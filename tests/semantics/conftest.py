@@ -1,4 +1,9 @@
-"""What these tests share: the farm's endpoint, a fresh backend, and the graphs that were sent."""
+"""What these tests share: the farm's endpoint, a fresh backend, the graphs that were asked for.
+
+With `--warm-traces` each test runs twice: first nothing is known, and what is traced is published;
+then as another client without a disk, to which the farm gives every trace. `test_warm_start`, which
+counts traces itself, runs once.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +12,66 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from kernelfarm.client import arena, eager
-from kernelfarm.client.farm_client import FarmClient
+from kernelfarm.client import arena, counters, eager, program_store
 from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.signing.key_files import TRACE_KEY
 from tests.farm_process import Farm
+
+PASSES = ("cold", "warm")
+_hits = pytest.StashKey[int]()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Makes two tests of each, where it is asked for."""
+    if metafunc.config.getoption("--warm-traces") and "empty_disk" not in metafunc.fixturenames:
+        metafunc.parametrize("fresh_backend", PASSES, indirect=True)
 
 
 @pytest.fixture(autouse=True)
-def fresh_backend(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def fresh_backend(
+    request: pytest.FixtureRequest, farm: Farm, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     """Each test compiles anew, by the shared farm, from the same random numbers."""
     monkeypatch.setenv("KERNELFARM_ENDPOINT", farm.endpoint)
+    which = getattr(request, "param", None)
+    if which is not None:
+        monkeypatch.setenv("KERNELFARM_DISK_CACHE_BYTES", "0")
+    if which == "cold":
+        monkeypatch.setenv("KERNELFARM_TRACE_KEY_FILE", str(farm.data_dir / "keys" / TRACE_KEY))
     torch._dynamo.reset()
     torch.manual_seed(0)
     eager.forget_warnings()
+    before = _from_farm()
     yield
     arena.release()
+    if which == "warm":
+        hits = request.config.stash.get(_hits, 0) + _from_farm() - before
+        request.config.stash[_hits] = hits
+
+
+def _from_farm() -> int:
+    """Traces of others that this process used."""
+    told = counters.snapshot()
+    return told.get("warm.farm.hits", 0) + told.get("warm.memory.hits", 0)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Tells how many graphs began from the farm's traces."""
+    if config.getoption("--warm-traces"):
+        terminalreporter.line(f"{config.stash.get(_hits, 0)} graphs began from traces of the farm")
 
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
-    """The graphs that this process sends to the farm, as it sends them."""
+    """The graphs whose programs this process asks for, beyond those in its memory."""
     graphs: list[Graph] = []
-    ask = FarmClient.compile
+    find = program_store.find_program
 
-    def noted(self, graph, targets, **options):
-        graphs.append(graph)
-        return ask(self, graph, targets, **options)
+    def noted(access, request):
+        graphs.append(request.graph)
+        return find(access, request)
 
-    monkeypatch.setattr(FarmClient, "compile", noted)
+    monkeypatch.setattr(program_store, "find_program", noted)
     return graphs
