@@ -84,9 +84,9 @@ def test_the_secrets_can_be_used(made: tuple[Path, str]) -> None:
         ServerTls(*pair, ca).credentials()
         ChannelTls(ca, *pair).credentials()
     assert tls_to_ourselves(folder / "public.pem").server_name == "farm.example"
-    read_signer(folder / "programs.key", Space.PROGRAMS)
-    read_signer(folder / "kernels.key", Space.KERNELS)
-    assert len(read_keyring(folder / "public.json").keys) == 2
+    for space in Space:
+        read_signer(folder / f"{space.name.lower()}.key", space)
+    assert {key.space for key in read_keyring(folder / "public.json").keys} == set(Space)
     known = read_tenants(folder / "tenants/tenants.toml")
     caller = known.identify(Shown(token), datetime.now(UTC))
     assert caller.roles == frozenset({CallerRole.ADMINISTRATOR})
