@@ -6,14 +6,22 @@ The farm runs workers for the CPU and for whatever vendors the collected tests n
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
-from tests.farm_process import Farm, running_farm
+from tests.farm_process import PATIENCE_S, Farm, running_farm
 
 pytest_plugins = ["tests.not_run", "tests.servers"]
+
+# Property tests take as long as they need: the machine may be slow or busy.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,8 +48,21 @@ def farm(
 
 @pytest.fixture(scope="session", autouse=True)
 def own_disk_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Clients of this session, child processes too, leave the user's own disk tier alone."""
+    """Clients of this session, child processes too, leave the user's own disk tier alone.
+
+    They wait for the farm as long as a slow machine takes.
+    """
     folder = tmp_path_factory.mktemp("client-cache")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("KERNELFARM_DISK_CACHE_DIR", str(folder))
+        environment.setenv("KERNELFARM_TIMEOUT_S", str(PATIENCE_S))
         yield folder
+
+
+@pytest.fixture(autouse=True)
+def same_numbers() -> None:
+    """Each test draws the same random numbers, whichever tests ran before it."""
+    random.seed(0)
+    np.random.seed(0)
+    if "torch" in sys.modules:  # not every room needs it
+        sys.modules["torch"].manual_seed(0)

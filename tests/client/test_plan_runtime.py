@@ -294,9 +294,9 @@ def test_threads_run_one_program_at_once_without_disturbing_each_other():
 
     def work(number: int) -> None:
         mine = x + number
-        expected = function(mine, w)
+        expected, size = function(mine, w), mine.exp() @ w.abs()  # what the sums are made of
         for _ in range(20):
-            if not torch.allclose(runner((mine, w))[0], expected, rtol=1e-5):
+            if bool(((runner((mine, w))[0] - expected).abs() > 1e-5 * size).any()):
                 wrong.append(number)
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]

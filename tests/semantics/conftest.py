@@ -12,9 +12,17 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from kernelfarm.client import arena, counters, eager, program_store
+from kernelfarm.client import (
+    arena,
+    counters,
+    eager,
+    loaded_kernels,
+    program_store,
+    torch_backend,
+)
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.signing.key_files import TRACE_KEY
+from tests.client.patience import be_patient
 from tests.farm_process import Farm
 
 PASSES = ("cold", "warm")
@@ -36,10 +44,12 @@ def fresh_backend(
     which = getattr(request, "param", None)
     if which is not None:
         monkeypatch.setenv("KERNELFARM_DISK_CACHE_BYTES", "0")
+        monkeypatch.setattr(torch_backend, "_store", program_store.ProgramStore())
+        monkeypatch.setattr(loaded_kernels, "_kernels", {})
     if which == "cold":
         monkeypatch.setenv("KERNELFARM_TRACE_KEY_FILE", str(farm.data_dir / "keys" / TRACE_KEY))
+    be_patient(monkeypatch)
     torch._dynamo.reset()
-    torch.manual_seed(0)
     eager.forget_warnings()
     before = _from_farm()
     yield
