@@ -7,6 +7,7 @@ Imports torch and grpc, no compiler. Each idea is one module:
     farm_client, checked_program, trust     the farm's API : deadlines, retries, checked answers
     disk_tier, disk_files, disk_sweep       what one process fetched, for the next one
     invalidation_watch, known_epochs        what became stale, heard of in the background
+    process_end                             threads and calls end before Python finalizes
     live_program                            eager until a program is there, and once it is stale
     plan_runtime, plan_layout, plan_steps   a plan and its kernels -> a callable
     loaders/                                binaries -> functions, one module for each device kind

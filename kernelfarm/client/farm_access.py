@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
 import hashlib
-import os
 import time
-import weakref
 from functools import partial
 
 from kernelfarm.client.cache_admin import CacheAdmin
 from kernelfarm.client.disk_tier import DiskTier
 from kernelfarm.client.farm_client import FarmClient
 from kernelfarm.client.invalidation_watch import InvalidationWatch, watch_of
+from kernelfarm.client.process_end import close_at_end
 from kernelfarm.client.recent_traces import RecentTraces
 from kernelfarm.client.settings import ClientSettings
 from kernelfarm.errors import UnavailableError
@@ -21,7 +19,6 @@ PAUSE_AFTER_FAILURE_S = 10.0
 """After a farm did not answer, further graphs do without it at once for so long."""
 
 _failures: dict[str, float] = {}
-_all: weakref.WeakSet[FarmAccess] = weakref.WeakSet()
 
 
 class FarmAccess:
@@ -34,8 +31,7 @@ class FarmAccess:
         keys = None if farm is None else farm.with_suffix(".keys.json")
         state = None if farm is None else farm.with_suffix(".json")
         self.client = FarmClient(settings, keys)
-        self._process = os.getpid()
-        _all.add(self)
+        close_at_end(self.client)
         self.recent_traces = RecentTraces()
         self.disk = None if root is None else DiskTier(root, settings.disk_cache_bytes)
         self.watch: InvalidationWatch = watch_of(
@@ -74,13 +70,3 @@ def _name(settings: ClientSettings) -> str:
     """A file name for what is known of a farm."""
     stated = f"{settings.endpoint}\n{settings.namespace}".encode()
     return hashlib.sha256(stated).hexdigest()[:16]
-
-
-def _close_all() -> None:
-    """Ends calls of background threads: within gRPC they would keep the interpreter from ending."""
-    for access in list(_all):
-        if access._process == os.getpid():
-            access.client.close()
-
-
-atexit.register(_close_all)

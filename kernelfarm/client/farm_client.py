@@ -18,6 +18,7 @@ from kernelfarm.client.checked_program import Wanted, checked_program
 from kernelfarm.client.compile_options import CompileOptions
 from kernelfarm.client.counters import count_refusal
 from kernelfarm.client.found_program import FoundProgram
+from kernelfarm.client.process_end import pause
 from kernelfarm.client.settings import ClientSettings
 from kernelfarm.client.trust import Trust
 from kernelfarm.digest import program_keys
@@ -91,10 +92,13 @@ class FarmClient:
 
     def connect(self, timeout_s: float = 1.0) -> bool:
         """True if the farm answers within the time; calls connect by themselves anyway."""
+        ready = grpc.channel_ready_future(self._channel)
         try:
-            grpc.channel_ready_future(self._channel).result(timeout=timeout_s)
+            ready.result(timeout=timeout_s)
         except grpc.FutureTimeoutError:
             return False
+        finally:
+            ready.cancel()  # or it would go on to look five times a second
         return True
 
     def close(self) -> None:
@@ -250,7 +254,8 @@ class FarmClient:
                 wait_s = max(error.retry_after_s or 0, pause_s) * random.uniform(1.0, 1.5)
                 if not isinstance(error, FarmFullError) or wait_s > deadline - time.monotonic():
                     raise
-            time.sleep(wait_s)
+            if pause(wait_s):
+                raise UnavailableError(f"{self._peer} is full, and this process ends")
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 

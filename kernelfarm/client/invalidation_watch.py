@@ -6,7 +6,6 @@ of before a program from disk is used. It outlives connections; a forked child b
 
 from __future__ import annotations
 
-import atexit
 import os
 import random
 import threading
@@ -20,12 +19,12 @@ from typing import Protocol
 from kernelfarm.client.cache_admin import CacheAdmin, Invalidation
 from kernelfarm.client.disk_files import write_whole
 from kernelfarm.client.known_epochs import KnownEpochs, first_known
+from kernelfarm.client.process_end import close_at_end, run_in_background
 from kernelfarm.errors import KernelfarmError, MalformedMessageError
 
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 10.0
 _CLOSING_S = 2.0
-
 
 Connect = Callable[[], CacheAdmin]
 
@@ -49,9 +48,8 @@ class InvalidationWatch:
         self._is_closed = threading.Event()
         self._is_live = False
         self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
-        name = f"kernelfarm-watch-{endpoint}"
-        self._thread = threading.Thread(target=self._follow, name=name, daemon=True)
-        self._thread.start()
+        self._thread = run_in_background(self._follow, f"kernelfarm-watch-{endpoint}")
+        close_at_end(self)
 
     @property
     def known(self) -> KnownEpochs | None:
@@ -73,17 +71,18 @@ class InvalidationWatch:
         return self._is_live
 
     def close(self) -> None:
-        """Stops to follow."""
+        """Stops to follow; whoever waits is told."""
         self._is_closed.set()
         self._admin.close()
-        self._thread.join(_CLOSING_S)
+        self._is_told.set()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSING_S)
 
     def _follow(self) -> None:
         pause_s = _FIRST_PAUSE_S
         while not self._is_closed.is_set():
             began_s = time.monotonic()
-            # A closed channel raises ValueError; whatever else the farm does, programs go on.
-            with suppress(KernelfarmError, ValueError):
+            with suppress(KernelfarmError):  # whatever the farm does, programs go on
                 self._follow_once()
             self._is_live = False
             self._is_told.set()
@@ -147,13 +146,3 @@ def watch_of(endpoint: str, state: Path | None, connect: Connect) -> Invalidatio
         if found is None:
             found = _watches[key] = InvalidationWatch(endpoint, state, connect)
         return found
-
-
-def _close_all() -> None:
-    """A thread within gRPC would keep the interpreter from ending."""
-    for (process, *_), watch in list(_watches.items()):
-        if process == os.getpid():
-            watch.close()
-
-
-atexit.register(_close_all)

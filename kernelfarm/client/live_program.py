@@ -27,6 +27,7 @@ from typing import Any
 from kernelfarm.client import counters
 from kernelfarm.client.eager import warn_eager
 from kernelfarm.client.farm_access import PAUSE_AFTER_FAILURE_S
+from kernelfarm.client.process_end import run_in_background
 from kernelfarm.client.program_store import Validity
 from kernelfarm.client.settings import ClientSettings
 from kernelfarm.errors import CallerError, KernelfarmError, NotFoundError
@@ -89,8 +90,7 @@ class LiveProgram:
             is_asking = self._asking is not None and self._asking.is_alive()
             if is_asking or time.monotonic() < self._ask_after_s:
                 return
-            self._asking = threading.Thread(target=self._ask, name="kernelfarm-swap", daemon=True)
-            self._asking.start()
+            self._asking = run_in_background(self._ask, "kernelfarm-swap")
 
     def _next(self) -> Runnable | None:
         """The program that replaces an invalid one or that was awaited; None: run eager."""
@@ -103,6 +103,8 @@ class LiveProgram:
             current = self._current
             if current is not None and current.validity.is_valid:
                 return current
+            if self._error is not None:  # another thread asked in vain while this one waited
+                return None
             try:
                 self._current = self._find()
             except KernelfarmError as error:

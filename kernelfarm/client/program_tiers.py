@@ -23,8 +23,10 @@ from kernelfarm.client.found_program import FoundProgram, found_program
 from kernelfarm.client.known_epochs import KnownEpochs, Vouched
 from kernelfarm.client.loaded_kernels import load_kernels
 from kernelfarm.client.loaders.contract import Loader
+from kernelfarm.client.process_end import pause
 from kernelfarm.client.variants import Variant
 from kernelfarm.errors import (
+    DeadlineError,
     ExpiredManifestError,
     IntegrityError,
     KernelfarmError,
@@ -211,6 +213,10 @@ def _from_farm(access: FarmAccess, request: Request) -> TierProgram:
     except UnavailableError:
         access.note_failure()
         raise
+    except DeadlineError:
+        if not access.watch.is_live:  # it is not slow with this program: it answers nothing
+            access.note_failure()
+        raise
 
 
 def _taken(access: FarmAccess, request: Request, given: Prefetched) -> TierProgram:
@@ -271,7 +277,8 @@ def _compiled(access: FarmAccess, request: Request) -> FoundProgram:
         if known is None or not known.is_stale(found.manifest, access.tags):
             return found
         counters.count("farm.stale")
-        time.sleep(_STALE_PAUSE_S)
+        if pause(_STALE_PAUSE_S):
+            break
     raise UnavailableError(
         f"the farm at {access.settings.endpoint} serves program {request.key.hex()[:16]}, which was"
         " invalidated"

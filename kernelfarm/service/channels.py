@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from kernelfarm.errors import CallerError
+from kernelfarm.errors import CallerError, UnavailableError
 from kernelfarm.service.tls import ChannelTls
 from kernelfarm.wire.status import error_from_rpc
 
@@ -50,6 +50,9 @@ def channel_options() -> list[tuple[str, int | str]]:
         ("grpc.service_config", json.dumps(_RETRIES)),
     ]
 
+
+_CLOSED = "Cannot invoke RPC"
+"""How the ValueError begins that gRPC raises for a closed channel: it has no class of its own."""
 
 _LOCAL = ("unix:", "127.", "localhost:", "[::1]:")
 
@@ -140,3 +143,7 @@ def translated_errors(peer: str) -> Iterator[None]:
         yield
     except grpc.RpcError as error:
         raise error_from_rpc(error, peer) from error
+    except ValueError as error:
+        if not str(error).startswith(_CLOSED):
+            raise
+        raise UnavailableError(f"{peer}: the way there was closed") from error
