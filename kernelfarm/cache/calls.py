@@ -6,11 +6,11 @@ The asyncio and the blocking face run the same calls, so that they cannot drift 
 from __future__ import annotations
 
 import hashlib
+import os
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import resources
 from typing import Any, Generic, TypeVar
 
@@ -118,6 +118,35 @@ class Signed:
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """A look-up: `lookup.lua` judges an entry's variants, the entry is read in one transaction.
+
+    `keys` are the script's; the first is the entry. `writes` tells that the script writes for
+    certain, so that a server which was demoted refuses.
+    """
+
+    keys: tuple[str, ...]
+    args: tuple[Value, ...]
+    writes: bool
+
+    @property
+    def entry(self) -> str:
+        """The hash to read."""
+        return self.keys[0]
+
+    def read(self, verdict: Any, stored: Any) -> Found:
+        """What was met, from the script's reply and the entry's fields."""
+        reason, incarnation, epoch, stamp, *rest = verdict
+        word = reason.decode()
+        at = (stamp.decode(), incarnation.decode(), int(epoch))
+        if word != "hit":
+            return Found((), word, rest[0].decode(), *at)
+        fields = stored if isinstance(stored, dict) else dict(zip(*[iter(stored)] * 2, strict=True))
+        variants = tuple(StoredVariant(fields[id + b":m"], fields[id + b":c"]) for id in rest)
+        return Found(variants, word, "", *at)
+
+
+@dataclass(frozen=True)
 class Calls:
     """The calls of one key space within one namespace.
 
@@ -129,7 +158,7 @@ class Calls:
     may_write: bool = True
     salt: bytes = field(default=b"", repr=False)
 
-    @property
+    @cached_property
     def names(self) -> Names:
         """The names of the namespace's keys."""
         return Names(self.namespace, self.salt)
@@ -156,7 +185,7 @@ class Calls:
         """A counter's field within the stats."""
         return f"{self.space.value}.{name}"
 
-    def lookup(self, key: bytes, tags: Sequence[str], is_counted: bool) -> Call[Found]:
+    def lookup(self, key: bytes, tags: Sequence[str], is_counted: bool) -> Look:
         """See `KernelCache.lookup`."""
         names = self.names
         keys = (self._entry(key), names.stats, names.epochs, names.announcements, names.toolchains)
@@ -166,12 +195,12 @@ class Calls:
             BLOB_TTL_S,
             self.counter(),
             int(is_counted),
-            uuid.uuid4().hex,
+            fresh_incarnation(),
             _ms(TOOLCHAIN_WINDOW_S),
             " ".join(tags),
             int(self.may_write),
         )
-        return Call("lookup", keys, args, _read_found)
+        return Look(keys, args, writes=self.may_write and is_counted)
 
     def acquire(
         self, key: bytes, owner: str, ttl_s: float, is_queued: bool, seen: tuple[str, Sequence[str]]
@@ -204,7 +233,7 @@ class Calls:
             time.time_ns() // 1_000_000,
             self.counter(),
             ATTEMPTS_TTL_S,
-            uuid.uuid4().hex,
+            fresh_incarnation(),
             seen[0],
             " ".join(seen[1]),
             names.blobs,
@@ -270,7 +299,7 @@ class Calls:
             self.counter(),
             self.channel,
             self.message(key),
-            uuid.uuid4().hex,
+            fresh_incarnation(),
             _ms(TOOLCHAIN_WINDOW_S),
             MAX_VARIANTS,
             *(part for variant in variants for part in variant.args()),
@@ -332,18 +361,13 @@ class Calls:
         return names.name(kind, self.space.value, names.slot(key).hex())
 
 
-def _read_found(reply: Any) -> Found:
-    reason, incarnation, epoch, stamp, *rest = reply
-    word = reason.decode()
-    if word != "hit":
-        return Found((), word, rest[0].decode(), stamp.decode(), incarnation.decode(), int(epoch))
-    pairs = zip(rest[::2], rest[1::2], strict=True)
-    variants = tuple(StoredVariant(manifest, content) for manifest, content in pairs)
-    return Found(variants, word, "", stamp.decode(), incarnation.decode(), int(epoch))
-
-
 def _read_published(reply: Any) -> Published:
     return Published(reply.decode())
+
+
+def fresh_incarnation() -> str:
+    """A name for a life of the epoch table, if one must begin."""
+    return os.urandom(16).hex()
 
 
 def _ms(seconds: float) -> int:

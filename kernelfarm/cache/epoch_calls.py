@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernelfarm.cache.calls import Call, Value, script_sha1, script_source
+from kernelfarm.cache.calls import Call, Value, fresh_incarnation, script_sha1, script_source
 from kernelfarm.cache.connection import Greeting
 from kernelfarm.cache.names import Names
 
@@ -29,7 +28,7 @@ class Epoch:
 def bump(names: Names, tags: Sequence[str], most_tags: int = MOST_TAGS) -> Call[Epoch]:
     """Makes stale what depends on one of the tags."""
     keys = (names.epochs, names.announcements, names.stats)
-    fresh = _fresh_incarnation()
+    fresh = fresh_incarnation()
     args: tuple[Value, ...] = (fresh, ANNOUNCEMENTS_KEPT, "invalidations", most_tags, *tags)
     return Call("bump", keys, args, _read_epoch)
 
@@ -38,7 +37,7 @@ def current(names: Names, gateway: str = "", obeyed: Epoch | None = None) -> Cal
     """The present epoch; a gateway also tells how far it has obeyed."""
     keys = (names.epochs, names.announcements, names.gateways)
     told = f"{obeyed.incarnation}:{obeyed.number}" if obeyed else ""
-    return Call("epoch", keys, (_fresh_incarnation(), gateway if obeyed else "", told), _read_epoch)
+    return Call("epoch", keys, (fresh_incarnation(), gateway if obeyed else "", told), _read_epoch)
 
 
 def greeting(names: Names, may_write: bool) -> Greeting:
@@ -47,17 +46,13 @@ def greeting(names: Names, may_write: bool) -> Greeting:
     If not, its last invalidations may be lost, and who may write begins a new life of it.
     """
     keys = (names.epochs, names.announcements)
-    fresh = _fresh_incarnation if may_write else str
+    fresh = fresh_incarnation if may_write else str
     return Greeting(script_source("greet"), script_sha1("greet"), keys, fresh)
 
 
 def advertise(names: Names, toolchains: Sequence[str]) -> Call[bool]:
     """Tells that these toolchains serve."""
     return Call("advertise", (names.toolchains,), tuple(toolchains), bool)
-
-
-def _fresh_incarnation() -> str:
-    return uuid.uuid4().hex
 
 
 def _read_epoch(reply: Any) -> Epoch:

@@ -14,6 +14,7 @@ from kernelfarm.cache.belief import Belief
 from kernelfarm.cache.calls import BLOB_TTL_S, JOB_TTL_S, LOST_BLOB, Call, Calls
 from kernelfarm.cache.connection import connect_async, translated_errors
 from kernelfarm.cache.epochs import EpochTable
+from kernelfarm.cache.lookups import Lookups
 from kernelfarm.cache.names import Names, check_namespace
 from kernelfarm.cache.records import (
     STALE_SERVES,
@@ -70,6 +71,7 @@ class KernelCache:
         self._calls = Calls(namespace, space, may_write, salt)
         self.client = connect_async(url, epoch_calls.greeting(self._calls.names, may_write))
         self._scripts = AsyncScripts(self.client)
+        self._lookups = Lookups(self.client)
         self._trust = trust
         self._belief = Belief(trust)
         self._wakeups = Wakeups(self.client, self._calls.channel)
@@ -125,6 +127,7 @@ class KernelCache:
     async def close(self) -> None:
         """Ends the subscription and the connections."""
         await self._wakeups.close()
+        await self._lookups.close()
         await self.client.aclose()
         await self.client.connection_pool.disconnect()
 
@@ -143,11 +146,13 @@ class KernelCache:
         deleted and counted by its fault. `tags` are the caller's own (its model): what is stale for
         them is not given to this caller. Waiters that look again pass `is_counted=False`.
         """
-        found = await self._run(self._calls.lookup(key, tags, is_counted))
-        believed = [variant for variant in found.variants if await self._is_believed(key, variant)]
-        if len(believed) == len(found.variants):
+        found = await self._lookups.run(self._calls.lookup(key, tags, is_counted))
+        if not found.is_hit:
             return found
-        return replace(found, variants=tuple(believed), reason="hit" if believed else "disbelieved")
+        checked = [await self._checked(key, variant) for variant in found.variants]
+        believed = tuple(variant for variant in checked if variant is not None)
+        word = "hit" if believed else "disbelieved"
+        return Found(believed, word, "", found.stamp, found.incarnation, found.epoch)
 
     async def acquire(
         self,
@@ -320,14 +325,14 @@ class KernelCache:
         reports = [WorkerReport.from_json(report) for report in stored if report is not None]
         return sorted(reports, key=lambda report: (report.queue, report.worker))
 
-    async def _is_believed(self, key: bytes, variant: StoredVariant) -> bool:
+    async def _checked(self, key: bytes, variant: StoredVariant) -> StoredVariant | None:
+        """The variant if it is believed; what is not is dropped."""
         try:
-            self._belief.check(Place(self.namespace, self.space, key), variant)
+            return self._belief.checked(Place(self.namespace, self.space, key), variant)
         except (IntegrityError, MalformedMessageError) as error:
             if self._calls.may_write:
                 await self._drop(key, variant, counter_of(error))
-            return False
-        return True
+            return None
 
     async def _drop(self, key: bytes, variant: StoredVariant, counter: str) -> None:
         try:

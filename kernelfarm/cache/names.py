@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 from kernelfarm.errors import CallerError
 from kernelfarm.signing import Space
@@ -40,7 +41,7 @@ def check_namespace(namespace: str, farm: str) -> str:
     return namespace
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Names:
     """Key names; the braces are Redis's hash tag: a farm's keys live in one slot.
 
@@ -64,17 +65,17 @@ class Names:
         """Where the entry, lease and failure of a key lie."""
         return hmac.digest(self.salt, key, hashlib.sha256) if self.salt else key
 
-    @property
+    @cached_property
     def stats(self) -> str:
         """The hash of counters."""
         return self.name("stats")
 
-    @property
+    @cached_property
     def epochs(self) -> str:
         """The epoch table."""
         return self.of_farm("ep")
 
-    @property
+    @cached_property
     def announcements(self) -> str:
         """The stream of invalidations."""
         return self.of_farm("inv")
@@ -84,7 +85,7 @@ class Names:
         """How far each gateway has obeyed the announcements."""
         return self.of_farm("gw")
 
-    @property
+    @cached_property
     def toolchains(self) -> str:
         """When each toolchain was reported last."""
         return self.of_farm("tc")
@@ -109,7 +110,7 @@ class Names:
         """The compilations in flight, by the end of their time."""
         return self.name("flying")
 
-    @property
+    @cached_property
     def blobs(self) -> str:
         """What the keys of blobs begin with."""
         return self.name("b", "")

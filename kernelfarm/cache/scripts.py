@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from redis.exceptions import NoScriptError, ResponseError
@@ -29,17 +30,25 @@ class AsyncScripts:
         Raises:
             UnavailableError: the server does not serve.
         """
+        return call.read(await self.patiently(lambda: self._reply(call)))
+
+    async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """What `ask` gives, which is asked again while the server that leads changes.
+
+        Raises:
+            UnavailableError: the server does not serve.
+        """
         with translated_errors():
             for pause_s in _PAUSES_S:
                 try:
-                    return call.read(await self._reply(call))
+                    return await ask()
                 except ResponseError as error:
                     if not is_demoted(error):
                         raise
                     # Our connections lead to what was the primary: new ones may lead elsewhere.
                     await self._client.connection_pool.disconnect(inuse_connections=False)
                     await asyncio.sleep(pause_s)
-            return call.read(await self._reply(call))
+            return await ask()
 
     async def _reply(self, call: Call[T]) -> Any:
         count = len(call.keys)

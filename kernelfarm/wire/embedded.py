@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 _LENGTH_DELIMITED = 2
 _LOW_BITS, _MORE = 0x7F, 0x80
+_SHORT = tuple(bytes((value,)) for value in range(_MORE))
 
 
 def field_number(message: type[Message], name: str) -> int:
@@ -25,6 +26,8 @@ def embedded(number: int, *parts: bytes) -> tuple[bytes, ...]:
 
 
 def _varint(value: int) -> bytes:
+    if value < _MORE:
+        return _SHORT[value]
     written = bytearray()
     while value > _LOW_BITS:
         written.append(value & _LOW_BITS | _MORE)

@@ -200,12 +200,12 @@ async def test_what_was_believed_once_is_not_believed_after_its_time_or_elsewher
     place = Place("default", Space.KERNELS, KEY)
     (made,) = trust.signed(place, lease, [Variant(b"v")])
     variant, belief = StoredVariant(made.manifest, made.content), Belief(trust)
-    belief.check(place, variant)
-    belief.check(place, variant)
+    belief.checked(place, variant)
+    belief.checked(place, variant)
     with pytest.raises(MisplacedManifestError):
-        belief.check(replace(place, key=OTHER), variant)
+        belief.checked(replace(place, key=OTHER), variant)
     with pytest.raises(PoisonedBlobError):
-        belief.check(place, StoredVariant(made.manifest, b"w"))
+        belief.checked(place, StoredVariant(made.manifest, b"w"))
     now_s[0] = 1_051  # the manifest is good until 1,100, its key is not
     with pytest.raises(UntrustedKeyError):
-        belief.check(place, variant)
+        belief.checked(place, variant)

@@ -14,7 +14,7 @@ end
 if held[1] then return false end
 
 local inc, epoch, floor = epoch_table(KEYS[6], KEYS[7], ARGV[7])
-local fields = fields_of(KEYS[2])
+local fields = facts_of(KEYS[2])
 if fields['stamp'] and fields['stamp'] ~= ARGV[8] then
   local world = {
     ep = KEYS[6], tools = KEYS[8], blobs = ARGV[10], inc = inc, epoch = epoch, floor = floor,

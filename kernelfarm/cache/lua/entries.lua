@@ -11,6 +11,19 @@ local function fields_of(entry)
   return fields
 end
 
+-- What a variant is judged by. Manifests and contents stay where they are: a large string costs a
+-- script several copies of it.
+local function facts_of(entry)
+  local head = redis.call('HMGET', entry, 'order', 'stamp')
+  local fields = {order = head[1] or nil, stamp = head[2] or nil}
+  for id in string.gmatch(head[1] or '', '%x+') do
+    local names = {id .. ':i', id .. ':e', id .. ':x', id .. ':t', id .. ':b'}
+    local facts = redis.call('HMGET', entry, unpack(names))
+    for at, name in ipairs(names) do fields[name] = facts[at] or nil end
+  end
+  return fields
+end
+
 local function now_ms()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)

@@ -1,6 +1,6 @@
--- An entry's live variants: {'hit', incarnation, epoch, stamp, manifest, content, ...}, or
--- {reason, incarnation, epoch, stamp, what}. A variant with a missing blob is deleted; other dead
--- ones stay for the sweeper, so that a miss can be explained.
+-- An entry's live variants: {'hit', incarnation, epoch, stamp, id, ...}, or {reason, incarnation,
+-- epoch, stamp, what}. The caller reads the entry itself in the same transaction. A variant with a
+-- missing blob is deleted; other dead ones stay for the sweeper, so that a miss can be explained.
 -- KEYS: entry, stats, epochs, announcements, toolchains
 -- ARGV: blob key prefix, entry ttl s, blob ttl s, counter prefix, 1 to count the look-up,
 --       fresh incarnation, toolchain window ms, the caller's tags, 1 if the caller may write
@@ -10,7 +10,7 @@ local function count(name)
 end
 
 local inc, epoch, floor = epoch_table(KEYS[3], KEYS[4], may_write and ARGV[6] or '')
-local fields = fields_of(KEYS[1])
+local fields = facts_of(KEYS[1])
 local stamp = fields['stamp'] or ''
 local world = {
   ep = KEYS[3], tools = KEYS[5], blobs = ARGV[1], inc = inc, epoch = epoch, floor = floor,
@@ -24,8 +24,7 @@ for _, id in ipairs(ids_of(fields)) do
     reason, what = dead, detail
     if dead == 'hole' then holes[id] = true end
   else
-    reply[#reply + 1] = fields[id .. ':m']
-    reply[#reply + 1] = fields[id .. ':c']
+    reply[#reply + 1] = id
   end
 end
 if may_write and next(holes) then

@@ -1,0 +1,127 @@
+"""Look-ups: on a line that all callers share, else by redis-py, which bridges what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import hiredis
+from redis.exceptions import NoScriptError, RedisError
+
+from kernelfarm.cache.calls import Look, Value, script_sha1, script_source
+from kernelfarm.cache.end_task import end_task
+from kernelfarm.cache.line import Line
+from kernelfarm.cache.records import Found
+from kernelfarm.cache.scripts import AsyncScripts
+
+_SCRIPT = "lookup"
+_MULTI, _EXEC = (hiredis.pack_command((word,)) for word in ("MULTI", "EXEC"))
+# To MULTI, to both commands (QUEUED), to EXEC.
+_REPLIES = 4
+
+
+class Lookups:
+    """Runs look-ups; each is sent after it was asked for, and none is answered by another's."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._scripts = AsyncScripts(client)
+        self._line: Line | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    @property
+    def is_on_line(self) -> bool:
+        """True while there is a line for those that come now."""
+        return self._line is not None
+
+    async def run(self, look: Look) -> Found:
+        """What a look-up met.
+
+        Raises:
+            UnavailableError: the server does not serve.
+        """
+        # What does not write would not notice that its connection leads to a demoted server.
+        answered = await self._on_the_line(look) if look.writes else None
+        if answered is None:
+            answered = await self._scripts.patiently(lambda: self._by_the_client(look))
+        return look.read(*answered)
+
+    async def close(self) -> None:
+        """Ends the line."""
+        self._is_closed = True
+        if self._connecting is not None:
+            await end_task(self._connecting)
+        if self._line is not None:
+            self._line.end()
+            while self._line is not None:
+                await asyncio.sleep(0)
+        await asyncio.gather(*self._leaving)
+
+    async def _on_the_line(self, look: Look) -> list[Any] | None:
+        """Verdict and entry; None if there is no line, or it ended, or the server refused."""
+        line = self._line
+        if line is None:
+            self._connect()
+            return None
+        replies = await line.ask(_packed(look), _REPLIES)
+        if replies is None:
+            return None
+        done = replies[-1]
+        parts = done if isinstance(done, list) else [done]
+        refused = [part for part in parts if isinstance(part, hiredis.ReplyError)]
+        if not refused:
+            return parts
+        if not str(refused[0]).startswith("NOSCRIPT"):
+            line.end()  # a server that refuses may be another one for the next connection
+        return None
+
+    async def _by_the_client(self, look: Look) -> list[Any]:
+        try:
+            return await self._transaction(look, "EVALSHA", script_sha1(_SCRIPT))
+        except NoScriptError:
+            return await self._transaction(look, "EVAL", script_source(_SCRIPT))
+
+    async def _transaction(self, look: Look, command: str, script: str) -> list[Any]:
+        async with self._client.pipeline(transaction=True) as pipeline:
+            pipeline.execute_command(command, script, len(look.keys), *look.keys, *look.args)
+            pipeline.hgetall(look.entry)
+            answered: list[Any] = await pipeline.execute()
+        return answered
+
+    def _connect(self) -> None:
+        if self._connecting is None and not self._is_closed:
+            self._connecting = asyncio.create_task(self._connected())
+
+    async def _connected(self) -> None:
+        """Takes a connection out of the pool, greeted as all are, for the line's life."""
+        try:
+            with suppress(RedisError, OSError):  # then the next look-up tries again
+                connection = await self._client.connection_pool.get_connection()
+                transport = connection._writer.transport
+                self._line = Line(transport, lambda: self._lost(connection))
+        finally:
+            self._connecting = None
+
+    def _lost(self, connection: Any) -> None:
+        self._line = None
+        leaving = asyncio.create_task(self._give_back(connection))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+
+    async def _give_back(self, connection: Any) -> None:
+        with suppress(RedisError, OSError):
+            await connection.disconnect()
+        await self._client.connection_pool.release(connection)
+
+
+def _packed(look: Look) -> bytes:
+    evaluate = _pack("EVALSHA", script_sha1(_SCRIPT), len(look.keys), *look.keys, *look.args)
+    return b"".join((_MULTI, evaluate, _pack("HGETALL", look.entry), _EXEC))
+
+
+def _pack(*command: Value) -> bytes:
+    packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type] # typed for one part
+    return packed
