@@ -20,7 +20,7 @@ from kernelfarm.errors import UnavailableError
 
 # Sun paths end at 108 bytes.
 _MAX_SOCKET_PATH = 100
-_START_TIMEOUT_S = 10.0
+_START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 5.0
 _POLL_S = 0.01
 
