@@ -9,6 +9,7 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 
 from kernelfarm.client.whole_attention import keep_attention_whole
+from kernelfarm.client.written_out import write_out
 
 GraphCompiler = Callable[[fx.GraphModule, Sequence[Any]], Any]
 """What AOT Autograd calls with each functional graph; gives a boxed function."""
@@ -21,6 +22,7 @@ def traced(
     inference_compiler: GraphCompiler | None = None,
 ) -> Callable[..., Any]:
     """Traces a graph of Dynamo, whose attention is whole, and compiles what it consists of."""
+    write_out(gm)
     return aot_autograd(
         fw_compiler=compiler,
         bw_compiler=compiler,

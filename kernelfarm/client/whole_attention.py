@@ -144,15 +144,22 @@ def _forgets_the_layout(user: fx.Node) -> bool:
     """True for a use whose results are the same for every layout of the operand: rows copied."""
     if user.op != "call_method":
         return False
-    if user.target == "contiguous":
-        return len(user.args) == 1 and not user.kwargs
+    if _is_copied_by_rows(user):
+        return True
     if user.target == "reshape" and _keeps_the_shape(user):
         return all(_forgets_the_layout(later) for later in user.users)
+    if user.target == "permute":
+        return all(_is_copied_by_rows(later) for later in user.users)
     is_swap = user.target == "transpose" and set(user.args[1:]) in ({1, 2}, {-3, -2})
     return is_swap and all(
         later.op == "call_method" and later.target in {"contiguous", "reshape"}
         for later in user.users
     )
+
+
+def _is_copied_by_rows(user: fx.Node) -> bool:
+    is_contiguous = user.op == "call_method" and user.target == "contiguous"
+    return is_contiguous and len(user.args) == 1 and not user.kwargs
 
 
 def _keeps_the_shape(user: fx.Node) -> bool:

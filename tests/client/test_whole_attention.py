@@ -94,3 +94,15 @@ def test_the_operator_is_torchs_attention_in_the_layout_that_was_traced(dtype, l
     expected = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3)
     torch.testing.assert_close(found, expected)
     assert found.stride() == (160, 8, 32, 1)
+
+
+def test_attention_stays_whole_where_its_result_is_copied_row_by_row():
+    # As torch's own multi-head attention hands it on.
+    def handed_on(q, k, v):
+        result = F.scaled_dot_product_attention(q, k, v)
+        return result.permute(2, 0, 1, 3).contiguous().view(10, 32)
+
+    args = [tensor.contiguous() for tensor in heads()]
+    with torch.no_grad():
+        captured = traced_one(handed_on, *args)
+    assert ops(captured)[0] == WHOLE

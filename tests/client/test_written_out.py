@@ -1,0 +1,81 @@
+"""What torch fuses on some devices is traced as what it consists of, as on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import fx, nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+
+from kernelfarm.client.capture import capture
+from kernelfarm.client.captured import Captured
+from kernelfarm.client.written_out import write_out
+from kernelfarm.digest import program_key
+from tests.client.tracing import traced
+
+FUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "lstm_cell": (lambda: nn.LSTMCell(8, 6), (4, 8)),
+    "lstm_cell without biases": (lambda: nn.LSTMCell(8, 6, bias=False), (4, 8)),
+    "gru_cell": (lambda: nn.GRUCell(8, 6), (4, 8)),
+    "rms_norm": (lambda: nn.RMSNorm(16), (4, 16)),
+    "rms_norm over two axes": (lambda: nn.RMSNorm((5, 16), eps=1e-5), (4, 5, 16)),
+    "rms_norm without weights": (lambda: nn.RMSNorm(16, elementwise_affine=False), (4, 16)),
+}
+DTYPES = (torch.float32, torch.bfloat16, torch.float64)
+
+
+def left_alone(function: nn.Module, *args: Any) -> list[Captured]:
+    """What torch's own tracing makes of it on this CPU."""
+    found: list[Captured] = []
+
+    def compiler(gm: fx.GraphModule, _: Any) -> Any:
+        found.append(capture(gm))
+        return make_boxed_func(gm.forward)
+
+    torch._dynamo.reset()
+    torch.compile(function, backend=aot_autograd(fw_compiler=compiler, bw_compiler=compiler))(*args)
+    return found
+
+
+def keys_of(captured: list[Captured]) -> list[str]:
+    return [program_key(each.graph, "cuda:sm_90a", ()).hex() for each in captured]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", FUSED)
+def test_it_is_what_torch_traces_on_a_cpu(name: str, dtype: torch.dtype) -> None:
+    make, shape = FUSED[name]
+    module = make().to(dtype)
+    x = torch.randn(shape, dtype=dtype)
+    with torch.no_grad():
+        assert keys_of(traced(module, x)) == keys_of(left_alone(module, x))
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_it_computes_what_the_module_does(name: str) -> None:
+    make, shape = FUSED[name]
+    module, x = make(), torch.randn(shape)
+
+    def backend(gm: fx.GraphModule, _: Any) -> Any:
+        before = [node.target for node in gm.graph.nodes]
+        write_out(gm)
+        assert before != [node.target for node in gm.graph.nodes]
+        return gm.forward
+
+    torch._dynamo.reset()
+    found, expected = torch.compile(module, backend=backend)(x), module(x)
+    torch.testing.assert_close(found, expected)
+
+
+def test_under_autocast_a_norm_has_the_type_that_eager_gives() -> None:
+    norm, x = nn.RMSNorm(16), torch.randn(4, 16)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        captured = traced(norm, x)
+        expected = norm(x)
+    assert captured[0].graph.output_types[0].dtype.value == str(expected.dtype)[6:].replace(
+        "float", "f"
+    )
