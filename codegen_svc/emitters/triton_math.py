@@ -1,8 +1,10 @@
 """Functions that Triton lacks, as Triton source of our own, and the reductions' combine functions.
 
 Vendors' math libraries differ in names and in results and Ascend's adapter knows none, so these use
-only `tl.exp`, `tl.log` and arithmetic. Each entry is the text of one function; a kernel's source
-carries those that it uses. Accuracy is a few units in the last place of f32 unless stated.
+only `tl.exp`, `tl.log` and arithmetic. A number alone on the right of `=` becomes an f32: where f64
+may meet it, it stands in an operation with a tensor, whose type it then takes. Each entry is
+the text of one function; a kernel's source carries those that it uses. Accuracy is a few units in
+the last place of f32 unless stated.
 """
 
 from __future__ import annotations
@@ -221,8 +223,7 @@ def kf_atan(x):
     offset = tl.where(is_middle, zero + 0.7853981633974483, zero)
     offset = tl.where(is_large, zero + 1.5707963267948966, offset)
     z = reduced * reduced
-    p = -8.750608600031904122785e-1
-    p = p * z - 1.615753718733365076637e1
+    p = -8.750608600031904122785e-1 * z - 1.615753718753365076637e1
     p = p * z - 7.500855792314704667340e1
     p = p * z - 1.228866684490136173410e2
     p = p * z - 6.485021904942025371773e1
@@ -283,8 +284,7 @@ def kf_erfc_single(x):
 def kf_erfc_double(x):
     # Cephes erfc: 1 - erf(x) near 0, else exp(-x*x) times one of two rational functions
     a = tl.abs(x)
-    p = 2.46196981473530512524e-10
-    p = p * a + 5.64189564831068821977e-1
+    p = 2.46196981473530512524e-10 * a + 5.64189564831068821977e-1
     p = p * a + 7.46321056442269912687
     p = p * a + 4.86371970985681366614e1
     p = p * a + 1.96520832956077098242e2
@@ -300,8 +300,7 @@ def kf_erfc_double(x):
     q = q * a + 2.24633760818710981792e3
     q = q * a + 1.65666309194161350182e3
     q = q * a + 5.57535340817727675546e2
-    r = 5.64189583547755073984e-1
-    r = r * a + 1.27536670759978104416
+    r = 5.64189583547755073984e-1 * a + 1.27536670759978104416
     r = r * a + 5.01905042251180477414
     r = r * a + 6.16021097993053585195
     r = r * a + 7.40974269950448939160

@@ -101,6 +101,8 @@ def gpu_tiling(
         tiling = _reduction(kernel, target, index_bits, width_limit)
     for _ in range(level):
         smaller = _shrunk(tiling, target)
+        if scans_rows(kernel) and tiling.is_persistent and tiling.rblock > _SCAN_RBLOCK:
+            smaller = _scanning_tiling(target, index_bits)
         if smaller is None or (sorts_rows(kernel) and not smaller.is_persistent):
             return None
         tiling = smaller
@@ -136,9 +138,8 @@ def _reduction(
     per_thread = int(target.extra("reduction_elems_per_thread"))
     widest = width if width is not None else width_limit
     if widest is None or next_power_of_2(widest) > int(target.extra("max_persistent_elems")):
-        is_running = any(isinstance(s, Scan) for s in kernel.body)
-        tiling = _looped_tiling(target, index_bits)
-        return replace(tiling, rblock=_SCAN_RBLOCK, num_warps=4) if is_running else tiling
+        looped = _scanning_tiling if scans_rows(kernel) else _looped_tiling
+        return looped(target, index_bits)
     rblock = next_power_of_2(widest)
     xblock = _filling_rows(max(1, _TILE // 2 // rblock), rows)
     warps = _warps(xblock * rblock, per_thread, target)
@@ -148,6 +149,11 @@ def _reduction(
 def sorts_rows(kernel: Kernel) -> bool:
     """True if a block must hold whole rows."""
     return any(isinstance(s, Sort) for s in kernel.body)
+
+
+def scans_rows(kernel: Kernel) -> bool:
+    """True if a value of a row is made of those before it."""
+    return any(isinstance(s, Scan) for s in kernel.body)
 
 
 def _longest_sorted(kernel: Kernel) -> int:
@@ -184,6 +190,11 @@ def _filling_rows(xblock: int, rows: int | None) -> int:
 def _looped_tiling(target: TargetFacts, index_bits: int) -> Tiling:
     warps = _warps(_LOOPED_RBLOCK, _LOOPED_ELEMS_PER_THREAD, target)
     return Tiling(1, 1, _LOOPED_RBLOCK, False, index_bits, warps, 2)
+
+
+def _scanning_tiling(target: TargetFacts, index_bits: int) -> Tiling:
+    """Rows of a scan in pieces: a piece waits for the one before it, so few threads share one."""
+    return replace(_looped_tiling(target, index_bits), rblock=_SCAN_RBLOCK, num_warps=4)
 
 
 def _column_tiling(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import struct
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from codegen_svc.backends.cuda.cubin_facts import read_cubin
 from codegen_svc.backends.rocm.backend import BACKEND as ROCM
 from codegen_svc.backends.rocm.hsaco_facts import read_hsaco
 from codegen_svc.backends.triton_toolchain import nvidia_tool
+from codegen_svc.emitters.triton_tiling import gpu_tiling
 from kernelfarm.errors import InternalError, KernelRejectedError
 from kernelfarm.ir.artifact import BuiltKernel, GuardOp, GuardSubject
 from kernelfarm.ir.text import parse_kernel
@@ -220,3 +222,34 @@ def test_every_kernel_makes_code_objects_for_every_chip(target: str, kernel: str
     for built, hsaco in binaries(target, kernel):
         assert read_hsaco(hsaco, built.launch.symbol).target.endswith(target_facts(target).arch)
     check_limits(target, kernel)
+
+
+@pytest.mark.parametrize(
+    ("op", "coefficient"),
+    [
+        ("atan", -8.750608600031904122785e-1),
+        ("asin", -8.750608600031904122785e-1),
+        ("erfc", 2.46196981473530512524e-10),
+        ("erfc", 5.64189583547755073984e-1),
+    ],
+)
+def test_coefficients_of_f64_functions_keep_all_their_bits(op: str, coefficient: float) -> None:
+    kernel = kernels.scalar_op(op, (kernels.DType.F64,), kernels.DType.F64, 64)
+    built = CUDA.build(kernel, target_facts("cuda:sm_90a"))[0]
+    bits = struct.pack(">d", coefficient).hex().upper()
+    assert f"0d{bits}" in content_of(built, "ptx").decode()
+
+
+def test_scans_of_long_rows_are_done_in_pieces_if_a_row_leaves_no_room() -> None:
+    extents = "kernel scans\nparam in in0: f32[7*5000]\nparam out out0: f32[7*5000]\n"
+    body = "for d0 in 7\nreduce r0 in 5000\n  %0: f32 = load in0[5000*d0 + r0]\n"
+    body += (
+        "  %1: f32 = scan logcumsumexp %0\n  %2: f32 = scan cummax %0\n  %3: f32 = scan cumsum %0\n"
+    )
+    body += "  %4: f32 = add %1, %2\n  %5: f32 = add %4, %3\n  store out0[5000*d0 + r0] = %5\n"
+    kernel = parse_kernel(extents + body)
+    target = target_facts("cuda:sm_90a")
+    held, in_pieces = (gpu_tiling(kernel, target, 32, level) for level in (0, 1))
+    assert held is not None and held.is_persistent
+    assert in_pieces is not None and not in_pieces.is_persistent
+    assert in_pieces.rblock < held.rblock

@@ -16,6 +16,8 @@ from kernelfarm.targets import all_targets
 
 _DRIVER = "libcuda.so.1"
 _SUCCESS = 0
+# CUDA Driver API, CUresult: CUDA_ERROR_INVALID_CONTEXT.
+_INVALID_CONTEXT = 201
 # CUDA Driver API, CUfunction_attribute: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES.
 _MAX_DYNAMIC_SHARED = 8
 # What a kernel gets without asking; more must be allowed first.
@@ -122,6 +124,10 @@ class _CudaKernel:
 
         def run_here(pointers: Any, stream: int) -> int:
             status = launch(function, x, y, z, block, 1, 1, shared, stream, pointers, None)
+            if status == _INVALID_CONTEXT:
+                # The first work of this thread (autograd's, say): CUDA's runtime would do the same.
+                _check(_driver().cuCtxSetCurrent(self._context))
+                status = launch(function, x, y, z, block, 1, 1, shared, stream, pointers, None)
             if status != _SUCCESS:
                 raise UnavailableError(f"launch of {facts.symbol}: {_message(status)}")
             return 0
@@ -182,6 +188,7 @@ def _driver() -> Any:
     driver.cuModuleLoadData.argtypes = [pointer, ctypes.c_char_p]
     driver.cuFuncSetAttribute.argtypes = [pointer, ctypes.c_int, ctypes.c_int]
     driver.cuCtxPushCurrent_v2.argtypes = [pointer]
+    driver.cuCtxSetCurrent.argtypes = [pointer]
     return driver
 
 
