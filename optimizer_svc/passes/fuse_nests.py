@@ -54,6 +54,11 @@ class Fusion:
     nests: int
 
 
+def _is_needed(step: Group | Node, stored: frozenset[int]) -> bool:
+    """False for a group of which only values without elements would read anything."""
+    return not isinstance(step, Group) or not stored.isdisjoint(step.placements)
+
+
 def fuse_nests(chosen: Materialization, nests: tuple[Nest, ...]) -> Fusion:
     """The fused schedule."""
     work = _Fuser(Schedule(chosen, nests))
@@ -62,9 +67,10 @@ def fuse_nests(chosen: Materialization, nests: tuple[Nest, ...]) -> Fusion:
     work.until_stable(_horizontal_pairs)
     work.until_stable(_vertical_pairs)
     schedule = work.schedule
+    stored = frozenset(n.value for n in nests if schedule.is_stored(n.value))
     return Fusion(
-        steps=tuple(_in_order(schedule)),
-        stored=frozenset(n.value for n in nests if schedule.is_stored(n.value)),
+        steps=tuple(s for s in _in_order(schedule) if _is_needed(s, stored)),
+        stored=stored,
         refusals=tuple(work.standing_refusals())[:MAX_REFUSALS_REPORTED],
         nests=len(nests),
     )

@@ -9,7 +9,7 @@ from kernelfarm.ir.graph_ir import SizeSymbol, TensorType
 from kernelfarm.ir.loop_ir import Compute, Indirect, Load
 from kernelfarm.ir.symbolic import as_expr, symbol
 from kernelfarm.ir.text import print_kernel
-from tests.optimizer.graphs import Maker, only_kernel, sizes, tensor
+from tests.optimizer.graphs import Maker, only_kernel, program_of, sizes, tensor
 
 ROTATE_HALF = """\
 kernel fused_neg_NAME
@@ -122,3 +122,10 @@ def test_an_input_that_repeats_one_element_is_read_once_and_still_summed() -> No
     (load,) = (s for s in kernel.body if isinstance(s, Load))
     assert load.index == symbol("d0")
     assert [axis.extent for axis in kernel.reduction] == [3]
+
+
+def test_what_only_an_empty_value_would_read_is_not_computed() -> None:
+    make = Maker()
+    weights = make.add("sum", make.add("exp", make.add_input(tensor(3, 5))), dims=(1,))
+    empty = make.add("mul", make.spread(weights, (1,), 0, 3), make.add_input(tensor(0, 3)))
+    assert program_of(make.returning(empty)).kernels == ()
