@@ -76,7 +76,8 @@ def _rms_norm(
 ) -> Tensor:
     dtype = _COMPUTED_IN.get(given.dtype)
     if dtype is None or torch.is_autocast_enabled(given.device.type):
-        return torch.rms_norm(given, normalized_shape, weight, eps)
+        left_alone: Tensor = torch.rms_norm(given, normalized_shape, weight, eps)
+        return left_alone
     eps = torch.finfo(dtype).eps if eps is None else eps
     if dtype is torch.float32:
         eps = float(np.float32(eps))
