@@ -76,15 +76,14 @@ def _rms_norm(
 ) -> Tensor:
     dtype = _COMPUTED_IN.get(given.dtype)
     if dtype is None or torch.is_autocast_enabled(given.device.type):
-        left_alone: Tensor = torch.rms_norm(given, normalized_shape, weight, eps)
-        return left_alone
+        return torch.rms_norm(given, normalized_shape, weight, eps)
     eps = torch.finfo(dtype).eps if eps is None else eps
     if dtype is torch.float32:
         eps = float(np.float32(eps))
     wide = given.to(dtype)
     axes = [given.dim() - 1 - place for place in range(len(normalized_shape))]
     mean = wide.pow(2).mean(axes, keepdim=True)
-    result = wide * torch.ops.aten.add.Scalar(mean, eps).rsqrt()
+    result: Tensor = wide * torch.ops.aten.add.Scalar(mean, eps).rsqrt()
     result = result if weight is None else result * weight
     return result.to(given.dtype)
 
