@@ -10,7 +10,7 @@ from tests.farm_process import PATIENCE_S
 _WAITERS = ("program_tiers", "shared_traces")
 
 
-def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def be_patient(monkeypatch: pytest.MonkeyPatch, patience_s: float = PATIENCE_S) -> None:
     """Lets clients of this process wait for a farm's word as long as it takes."""
     for module in _WAITERS:
-        monkeypatch.setattr(f"kernelfarm.client.{module}.WATCH_TIMEOUT_S", PATIENCE_S)
+        monkeypatch.setattr(f"kernelfarm.client.{module}.WATCH_TIMEOUT_S", patience_s)

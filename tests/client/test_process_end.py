@@ -12,6 +12,7 @@ import torch
 
 from kernelfarm.errors import DeadlineError, UnavailableError
 from tests.client.new_process import new_process
+from tests.client.patience import be_patient
 from tests.client.silent_peers import PEERS, peer
 from tests.client.tracing import traced_one
 from tests.farm_process import Farm
@@ -138,7 +139,10 @@ def test_a_forked_child_ends_and_its_parent_goes_on(farm: Farm) -> None:
     assert "Traceback" not in process.stderr  # gRPC itself tells of the fork
 
 
-def test_a_farm_that_answers_nothing_is_waited_for_once(tmp_path: Path) -> None:
+def test_a_farm_that_answers_nothing_is_waited_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    be_patient(monkeypatch, 1.0)  # nothing will come
     graphs = [traced_one(lambda a, n=n: (a * n).sin(), torch.ones(3)) for n in (2.5, 3.5)]
     with peer("settings", tmp_path) as endpoint:
         process = new_process(endpoint, tmp_path / "cache", timeout_s=0.5)
