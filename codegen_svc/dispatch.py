@@ -19,7 +19,7 @@ from codegen_svc.fair_turns import FairTurns
 from codegen_svc.settings import CodegenSettings
 from kernelfarm.cache import KernelCache, Lease, StoredVariant
 from kernelfarm.cache.end_task import end_task
-from kernelfarm.cache.names import tenant_of
+from kernelfarm.cache.names import tenant_namespace, tenant_of
 from kernelfarm.errors import (
     CompilesQuotaError,
     FarmFullError,
@@ -28,6 +28,7 @@ from kernelfarm.errors import (
     error_facts,
     error_from_facts,
 )
+from kernelfarm.service.identity import SHARED_TENANT
 from kernelfarm.service.logs import get_logger
 
 # A worker's death, two invalidations and a lost cache in one flight are rare enough together.
@@ -69,6 +70,7 @@ class Dispatcher:
 
     def __init__(self, cache: KernelCache, queue: JobQueue, settings: CodegenSettings) -> None:
         self._cache = cache
+        self._shared = cache.within(tenant_namespace(cache.namespace, SHARED_TENANT))
         self._queue = queue
         self._settings = settings
         self._flights: dict[tuple[str, bytes], asyncio.Task[FoundKernel]] = {}
@@ -127,13 +129,15 @@ class Dispatcher:
             get_logger().debug("flight_failed", key=name[1].hex(), message=str(flight.exception()))
 
     async def _fly(self, job: KernelJob, cache: KernelCache) -> FoundKernel:
-        """Looks, and while there is nothing: builds, or waits for whoever builds."""
+        """Looks, also in the shared part; if nothing is there, builds, or waits for who does."""
         jobs_sent = 0
         is_first_look = True
         while True:
             found = await cache.lookup(job.key, is_counted=is_first_look)
             if found.is_hit:
                 return FoundKernel(found.variants, caused_job=jobs_sent > 0)
+            if is_first_look and (shared := await self._taken_from_shared(job, cache)):
+                return FoundKernel(shared, caused_job=False)
             await _raise_failure(cache, job.key)
             if await self._build(job, cache, found.stamp, jobs_sent):
                 jobs_sent += 1
@@ -142,6 +146,22 @@ class Dispatcher:
                 await cache.count("merged")
             is_first_look = False
             await cache.wait(job.key, self._settings.queued_lease_ttl_s, seen=found.stamp)
+
+    async def _taken_from_shared(
+        self, job: KernelJob, cache: KernelCache
+    ) -> tuple[StoredVariant, ...]:
+        """What warmers published of a tenant's kernel; its blobs are then in the tenant's part.
+
+        Only warmers publish there, so a tenant learns nothing of another one.
+        """
+        if tenant_of(cache.namespace) in {"", SHARED_TENANT}:
+            return ()
+        theirs = await self._shared.lookup(job.key, is_counted=False)
+        digests = {blob.sha256 for found in theirs.variants for blob in found.manifest.blobs}
+        if not theirs.is_hit or not await cache.take_blobs(self._shared, digests):
+            return ()
+        await cache.count("shared_hits")
+        return theirs.variants
 
     async def _build(self, job: KernelJob, cache: KernelCache, seen: str, jobs_sent: int) -> bool:
         """Queues the job, in the tenant's turn, and attends to it; False if somebody else does."""

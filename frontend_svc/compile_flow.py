@@ -274,6 +274,7 @@ class CompileFlow:
             job.priority,
             job.part.namespace,
             job.part.kernel_salt,
+            self._rooms.parts.shared_namespace,
         )
         async for kernel in self._rooms.codegen.build(work):
             built[kernel.index] = kernel

@@ -66,7 +66,8 @@ class BuiltArtifacts:
 class KernelWork:
     """Kernels to build for one target; `keys` are theirs, as we know them ourselves.
 
-    They are looked for and published in `namespace`, at places that `salt` leads to.
+    They are looked for and published in `namespace`, at places that `salt` leads to; those of
+    `shared_namespace` are taken too.
     """
 
     request_id: str
@@ -76,6 +77,7 @@ class KernelWork:
     priority: int
     namespace: str
     salt: bytes = field(default=b"", repr=False)
+    shared_namespace: str = ""
 
 
 def kernel_keys(kernels: tuple[loops_pb2.Kernel, ...], target: str) -> tuple[bytes, ...]:
@@ -205,7 +207,9 @@ class CodegenRoom:
         for signed in message.signed:
             artifact = artifact_pb2.Artifact.FromString(signed.content)
             stored = StoredVariant(signed.manifest.SerializeToString(), signed.content)
-            self._check(stored, work.namespace, work.keys[message.index])
+            is_shared = stored.manifest.namespace == work.shared_namespace
+            namespace = work.shared_namespace if is_shared else work.namespace
+            self._check(stored, namespace, work.keys[message.index])
             artifacts.append(artifact)
             tags.update(stored.manifest.tags)
         return BuiltArtifacts(message.index, tuple(artifacts), message.caused_job, frozenset(tags))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from importlib import resources
@@ -56,6 +56,7 @@ _PRELUDES = {
     "advertise": ("blobs", "entries"),
     "take_off": ("blobs", "entries"),
     "put_trace": ("blobs", "entries"),
+    "take": ("blobs",),
 }
 
 LOST_BLOB = "b:"
@@ -321,6 +322,12 @@ class Calls:
         names, digest = self.names, sha256.hex()
         args = (digest, self.channel, f"{LOST_BLOB}{digest}")
         return Call("lose", (names.sizes, names.held), args, bool)
+
+    def take(self, source: Names, digests: Iterable[bytes]) -> Call[bool]:
+        """See `KernelCache.take_blobs`."""
+        names = self.names
+        wanted = " ".join(sorted(digest.hex() for digest in digests))
+        return Call("take", (names.stats,), (names.blobs, source.blobs, BLOB_TTL_S, wanted), bool)
 
     def fail(
         self, key: bytes, facts: ErrorFacts, ttl_s: float, lease: Lease | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from types import TracebackType
@@ -262,6 +262,14 @@ class KernelCache:
         with translated_errors():
             heads = await self.client.mget([self._calls.names.blob(sha256) for sha256 in digests])
         return [await self._whole(sha, head) for sha, head in zip(digests, heads, strict=True)]
+
+    async def take_blobs(self, source: KernelCache, digests: Iterable[bytes]) -> bool:
+        """Copies blobs from another part of the farm, within the server.
+
+        What is here already stays, and is as good as stored now. False if one is neither here nor
+        there: nothing may be published then that names them.
+        """
+        return await self._run(self._calls.take(source.names, digests))
 
     async def tell_lost(self, sha256: bytes) -> bool:
         """Tells all gateways that a blob is gone; False if it was told, or never was here.

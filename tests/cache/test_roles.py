@@ -91,6 +91,7 @@ async def test_every_role_does_its_part(guarded: str, namespace: str) -> None:
         workers.close()
         await edge.wait(KEY, 0.1)
         assert (await edge.lookup(KEY)).is_hit
+        assert await farm.within("default/beta").take_blobs(edge, blobs)
         assert await edge.worker_reports()
     async with KernelCache(url_of("frontend", guarded), space=Space.PROGRAMS) as farm:
         frontend = farm.within(namespace)

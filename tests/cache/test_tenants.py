@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import random
 from collections.abc import AsyncIterator
 
 import pytest
 import redis
 
 from kernelfarm.cache import KernelCache, Lease, Published, Space, Variant, WorkerCache
+from kernelfarm.cache.blobs import CHUNK_BYTES
 from kernelfarm.cache.calls import BLOB_TTL_S
 from kernelfarm.cache.embedded import EmbeddedServer
 from kernelfarm.cache.names import Names, tenant_namespace
@@ -128,6 +130,27 @@ async def test_a_worker_signs_a_kernels_own_key_at_a_salted_place(
         (found,) = (await acme.lookup(KEY)).variants
         assert found.manifest.key == KEY
         workers.close()
+
+
+async def test_blobs_are_taken_from_another_part_whole_or_not_at_all(farm: KernelCache) -> None:
+    acme, shared = part_of(farm, "acme"), part_of(farm, "shared", b"")
+    small, large = b"small" * 99, random.Random(0).randbytes(3 * CHUNK_BYTES)
+    await publish(shared, b"v", small, large)
+    (found,) = (await shared.lookup(KEY)).variants
+    digests = [blob.sha256 for blob in found.manifest.blobs]
+    assert await acme.take_blobs(shared, digests)
+    assert await acme.get_blobs(digests) == [small, large]
+    lifes = [await farm.client.ttl(acme.names.blob(sha256)) for sha256 in digests]
+    assert min(lifes) > BLOB_TTL_S - PATIENCE_S, "a sweep leaves them to whoever publishes"
+    await publish(acme, b"w", small, large)  # what names them counts them
+    assert (await Quotas(farm.client, acme.names).held()).size_bytes > len(large)
+
+    beta = part_of(farm, "beta")
+    await farm.client.delete(f"{shared.names.blob(hashlib.sha256(large).digest())}:1")
+    assert not await beta.take_blobs(shared, digests)
+    assert not await beta.take_blobs(shared, [b"x" * 32])
+    assert await beta.get_blob(hashlib.sha256(large).digest()) is None
+    assert await acme.take_blobs(shared, digests), "what is here is not looked for there"
 
 
 async def test_what_is_held_is_counted_once_and_counted_anew_by_sweeps(farm: KernelCache) -> None:

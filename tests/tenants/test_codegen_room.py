@@ -127,6 +127,55 @@ async def test_equal_kernels_of_two_tenants_are_two_and_lie_apart(room: CodegenR
         assert not (await farm.within("default/acme").lookup(key)).is_hit
 
 
+async def test_kernels_that_warmers_published_are_found_by_every_tenant_and_no_others(
+    room: CodegenRoom,
+) -> None:
+    kernel, own = fresh_kernel("plain_shared"), fresh_kernel("plain_own")
+    salts = {"default/acme": b"a" * 32, "default/beta": b"b" * 32}
+    async with open_channel(room.address) as channel:
+        stub = CodegenServiceStub(channel)
+
+        async def build(
+            kernel: loops_pb2.Kernel, namespace: str, salt: bytes = b""
+        ) -> pb.BuildKernelsResponse:
+            call = stub.BuildKernels(request_of(namespace, kernel, salt=salt))
+            (built,) = [response async for response in call]
+            return built
+
+        assert (await build(own, "default/acme", salts["default/acme"])).caused_job
+        assert (await build(own, "default/beta", salts["default/beta"])).caused_job
+        assert (await build(own, "default/shared")).caused_job, "warmers find nobody's kernels"
+        assert (await build(kernel, "default/shared")).caused_job
+        for namespace, salt in salts.items():
+            built = await build(kernel, namespace, salt)
+            assert not built.caused_job
+            for signed in built.signed:
+                assert signed.manifest.namespace == "default/shared"
+                assert [t for t in signed.manifest.tags if "tenant:" in t] == ["tenant:shared"]
+        assert (await build(kernel, "")).caused_job, "who is no tenant has one part"
+    assert (room.compilations("plain_own"), room.compilations("plain_shared")) == (3, 2)
+    async with KernelCache(room.cache.url, space=Space.KERNELS) as farm:
+        for namespace, salt in salts.items():
+            part = farm.within(namespace, salt)
+            digests = [blob.sha256 for signed in built.signed for blob in signed.manifest.blobs]
+            assert None not in await part.get_blobs(digests)
+            assert (await part.stats())["shared_hits"] == 1
+
+
+async def test_a_shared_kernel_of_which_a_blob_is_gone_is_compiled(room: CodegenRoom) -> None:
+    kernel = fresh_kernel("plain_hole")
+    async with open_channel(room.address) as channel:
+        stub = CodegenServiceStub(channel)
+        for namespace in ("default/shared", "default/acme"):
+            call = stub.BuildKernels(request_of(namespace, kernel))
+            (built,) = [response async for response in call]
+            assert built.caused_job
+            async with KernelCache(room.cache.url, space=Space.KERNELS) as farm:
+                names = farm.within("default/shared").names
+                for blob in built.signed[0].manifest.blobs:
+                    await farm.client.delete(names.blob(blob.sha256))
+
+
 async def test_namespaces_of_other_farms_are_refused(room: CodegenRoom) -> None:
     async with open_channel(room.address) as channel:
         stub = CodegenServiceStub(channel)

@@ -212,6 +212,24 @@ def test_what_warmers_compile_is_everybodys_and_only_warmers_add_to_it(city: Cit
     assert administrator.usage("shared").held_entries >= 2
 
 
+def test_a_tenants_own_program_takes_the_kernels_that_warmers_published(city: City) -> None:
+    request = h_request(308, 24)
+    warmed = city.caller("acme", Role.WARMER).compile(request)
+    assert warmed.codegen_jobs > 0
+    own = h_request(308, 24)
+    own.options.deterministic = True  # another program of equal kernels
+    beta, administrator = city.caller("beta"), city.caller("beta", Role.ADMINISTRATOR)
+    found = beta.compile(own)
+    assert (found.outcome, found.codegen_jobs) == (api.CACHE_OUTCOME_MISS, 0)
+    assert found.key != warmed.key and binary_of(found) == binary_of(warmed)
+    assert beta.read(binary_of(found))
+    # It is the tenant's own: what becomes of the shared part's entries does not touch its blobs.
+    administrator.cache("Sweep", cache_api.SweepRequest())
+    assert beta.compile(own).outcome == api.CACHE_OUTCOME_HIT
+    administrator.cache("Invalidate", cache_api.InvalidateRequest(tags=["tenant:shared"]))
+    assert beta.compile(own).codegen_jobs > 0, "it was made of what is stale now"
+
+
 def test_a_reader_finds_and_does_not_publish(city: City) -> None:
     reader = city.caller("acme", Role.READER)
     request = h_request(305, 24)
