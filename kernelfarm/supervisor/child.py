@@ -20,6 +20,9 @@ _FIRST_DELAY_S = 0.1
 _LAST_DELAY_S = 5.0
 _STEADY_S = 20.0
 """A child that lived this long starts its backoff anew."""
+_KILLED_STARTS = 3
+"""How often a child may be killed as it starts; one that ends by itself has its reason, and would
+have it again."""
 _QUOTED_LINES = 15
 _QUOTED_BYTES = 64 * 1024
 
@@ -28,6 +31,10 @@ class ChildFailedError(UnavailableError):
     """A child of the farm ended before it served; the message quotes its last log lines."""
 
     reason: ClassVar[str] = "CHILD_FAILED"
+
+
+class _KilledError(ChildFailedError):
+    """A signal ended it: that says nothing of the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +87,29 @@ class Child:
             )
 
     async def wait_ready(self) -> None:
-        """Waits until the probe says yes.
+        """Waits until the probe says yes; a process that is killed first is started again.
 
         Raises:
-            ChildFailedError: the process ended first.
+            ChildFailedError: the process ended first by itself, or was killed again and again.
         """
+        delay_s = _FIRST_DELAY_S
+        for _ in range(_KILLED_STARTS):
+            with contextlib.suppress(_KilledError):
+                await self._until_ready()
+                return
+            self._on_change(f"{self.spec.name} was killed as it started; again in {delay_s:.1f} s")
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, _LAST_DELAY_S)
+            self.restarts += 1
+            await self.start()
+        await self._until_ready()
+
+    async def _until_ready(self) -> None:
         while not await self.spec.probe():
             if self.pid is None:
-                raise ChildFailedError(self._obituary())
+                code = None if self._process is None else self._process.returncode
+                kind = _KilledError if code is not None and code < 0 else ChildFailedError
+                raise kind(self._obituary())
             await asyncio.sleep(self.spec.probe_every_s)
         self.is_ready = True
 
@@ -117,7 +139,7 @@ class Child:
             await self.stop()
             return
         with contextlib.suppress(ChildFailedError):  # `keep_alive` sees its end and tells it
-            await self.wait_ready()
+            await self._until_ready()
             self._on_change(f"{self.spec.name} is back (pid {self.pid})")
 
     async def stop(self) -> None:

@@ -92,6 +92,32 @@ def test_a_killed_child_is_back_at_once(tmp_path: Path) -> None:
     assert any("room ended (killed by SIGKILL)" in line for line in reports)
 
 
+# Is killed as it starts, as often as its environment says.
+_UNLUCKY = f"""
+import os, pathlib, signal, sys
+with pathlib.Path(sys.argv[2], "starts").open("a") as starts:
+    starts.write("x")
+if pathlib.Path(sys.argv[2], "starts").stat().st_size <= int(os.environ["UNLUCKY"]):
+    os.kill(os.getpid(), signal.SIGKILL)
+{_PROGRAM}
+"""
+
+
+def test_a_child_that_is_killed_as_it_starts_is_started_again(tmp_path: Path) -> None:
+    unlucky = replace(spec("room", tmp_path, _UNLUCKY), environment=(("UNLUCKY", "2"),))
+    reports = run(tmp_path, ((unlucky, spec("other", tmp_path)), (spec("store", tmp_path),)), stop)
+    assert sum("room was killed as it started" in line for line in reports) == 2
+    assert (tmp_path / "starts").read_text() == "xxx"
+    assert sorted((tmp_path / "ends").read_text().split()) == ["other", "room", "store"]
+
+
+def test_a_child_that_is_always_killed_as_it_starts_ends_the_farm(tmp_path: Path) -> None:
+    unlucky = replace(spec("room", tmp_path, _UNLUCKY), environment=(("UNLUCKY", "99"),))
+    with pytest.raises(ChildFailedError, match=r"room did not start \(killed by SIGKILL"):
+        run(tmp_path, ((unlucky,), (spec("store", tmp_path),)), stop)
+    assert (tmp_path / "ends").read_text().split() == ["store"]
+
+
 def test_a_child_that_cannot_start_is_quoted_and_the_rest_is_stopped(tmp_path: Path) -> None:
     broken = spec("room", tmp_path, "raise SystemExit('no tool called frobnicate')")
     with pytest.raises(ChildFailedError, match="room did not start") as caught:
