@@ -58,10 +58,13 @@ class Farm:
 
 
 @contextlib.contextmanager
-def running_farm(data_dir: Path, vendors: str = "cpu", **environment: str) -> Iterator[Farm]:
+def running_farm(
+    data_dir: Path, vendors: str = "cpu", *, frontends: int = 1, **environment: str
+) -> Iterator[Farm]:
     """A farm on a free port with an empty cache; stopped at the end if the test did not."""
     command = [sys.executable, "-m", "kernelfarm.cli", "up", "--listen", "127.0.0.1:0"]
     command += ["--vendors", vendors, "--data-dir", str(data_dir)]
+    command += ["--frontends", str(frontends)]
     data_dir.mkdir(parents=True, exist_ok=True)
     log = data_dir / "up.log"
     with log.open("w") as errors:

@@ -1,0 +1,157 @@
+"""A client that watches a farm whose cache fails over, and whose gateways are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import redis
+import torch
+
+from kernelfarm.cache.embedded import find_server
+from kernelfarm.client import counters
+from kernelfarm.client.cache_admin import CacheAdmin
+from kernelfarm.client.program_store import SharedProgram
+from kernelfarm.errors import UnavailableError
+from tests.cache.test_takeovers import redis_process, replicate
+from tests.client.new_process import NewProcess, new_process
+from tests.client.tracing import traced_one
+from tests.farm_process import PATIENCE_S, Farm, running_farm, wait_until
+from tests.redis_proxy import RedisProxy
+
+MODEL = "model:watched@1"
+
+
+@dataclass(frozen=True)
+class Caches:
+    """The primary, its replica, and what leads the farm to one of them."""
+
+    primary: redis.Redis
+    replica: redis.Redis
+    proxy: RedisProxy
+    folder: Path
+
+    def kill_primary(self) -> None:
+        os.kill(self.primary.info("server")["process_id"], signal.SIGKILL)
+
+    def promote_replica(self) -> None:
+        self.replica.replicaof("NO", "ONE")
+        self.proxy.lead_to(self.folder / "b" / "s")
+
+
+@pytest.fixture
+def caches(tmp_path: Path) -> Iterator[Caches]:
+    program = find_server()
+    with (
+        redis_process(program, tmp_path / "a") as primary,
+        redis_process(program, tmp_path / "b") as replica,
+        RedisProxy(tmp_path / "proxy", tmp_path / "a" / "s") as proxy,
+    ):
+        replicate(replica, primary, tmp_path)
+        yield Caches(primary, replica, proxy, tmp_path)
+
+
+@pytest.fixture
+def failing_farm(caches: Caches, tmp_path: Path) -> Iterator[Farm]:
+    """A farm of two gateways on those caches."""
+    with running_farm(
+        tmp_path / "farm", frontends=2, KERNELFARM_CACHE_URL=caches.proxy.url
+    ) as farm:
+        yield farm
+
+
+def found(process: NewProcess, number: float) -> SharedProgram:
+    return process.program(traced_one(lambda a: (a * number).sin().sum(0), torch.ones(4, 3)))
+
+
+def stale(program: SharedProgram) -> None:
+    wait_until(lambda: not program.validity.is_valid, PATIENCE_S, "word of the invalidation")
+
+
+def test_a_client_that_watches_through_a_failover_uses_nothing_from_before(
+    failing_farm: Farm, caches: Caches, tmp_path: Path
+) -> None:
+    settings = {"model": "watched@1", "mode": "strict"}  # asks again at once
+    process = new_process(failing_farm.endpoint, tmp_path / "disk", **settings)
+    with closing(process.access.watch) as watch, CacheAdmin(failing_farm.endpoint) as admin:
+        first = found(process, 1.5)
+        admin.invalidate([MODEL])
+        stale(first)
+        before = found(process, 1.5)
+        assert before.manifest.epoch > first.manifest.epoch
+        assert watch.known is not None
+        token, old_life = watch.known.resume_token, watch.known.incarnation
+
+        # The last invalidation before the primary dies does not reach the replica.
+        caches.replica.replicaof("NO", "ONE")
+        admin.invalidate([MODEL])
+        stale(before)
+        caches.kill_primary()
+        with pytest.raises(UnavailableError):
+            admin.invalidate([MODEL])
+        with pytest.raises(UnavailableError):
+            found(process, 1.5)
+
+        caches.promote_replica()
+        wait_until(lambda: watch.known.incarnation != old_life, PATIENCE_S, "the new life")
+        assert old_life in watch.known.former and watch.known.base == watch.known.epoch
+        after = found(process, 1.5)
+        assert after.manifest.incarnation == watch.known.incarnation
+        assert "disk.hits" not in counters.snapshot()
+        resumed = next(iter(admin.watch(token)))
+        assert resumed.is_flush and resumed.incarnation == after.manifest.incarnation
+
+        admin.invalidate([MODEL])
+        stale(after)
+
+
+def test_a_process_that_starts_after_a_failover_takes_nothing_from_its_disk(
+    failing_farm: Farm, caches: Caches, tmp_path: Path
+) -> None:
+    before = found(new_process(failing_farm.endpoint, tmp_path / "disk"), 2.5)
+    process = new_process(failing_farm.endpoint, tmp_path / "disk")
+    process.access.watch.close()  # nobody of this machine hears of the failover
+    caches.kill_primary()
+    caches.promote_replica()
+    wait_until(lambda: is_answered(failing_farm), PATIENCE_S, "the farm")
+    process = new_process(failing_farm.endpoint, tmp_path / "disk")
+    with closing(process.access.watch) as watch:
+        assert watch.wait(PATIENCE_S)
+        after = found(process, 2.5)
+        assert after.manifest.incarnation != before.manifest.incarnation
+        assert "disk.hits" not in counters.snapshot()
+
+
+def is_answered(farm: Farm) -> bool:
+    with CacheAdmin(farm.endpoint) as admin:
+        try:
+            next(iter(admin.watch()))
+        except UnavailableError:
+            return False
+    return True
+
+
+def test_a_client_hears_of_invalidations_whichever_gateway_is_killed(
+    failing_farm: Farm, tmp_path: Path
+) -> None:
+    settings = {"model": "watched@1", "mode": "strict"}  # asks again at once
+    process = new_process(failing_farm.endpoint, tmp_path / "disk", **settings)
+    with closing(process.access.watch) as watch:
+        wait_until(lambda: watch.is_live, PATIENCE_S, "the watch")
+        for number in (0, 1):  # one of them is the one that it watches
+            program = found(process, 3.5)
+            (killed,) = failing_farm.pids(f"frontend-{number}")
+            os.kill(killed, signal.SIGKILL)
+            with CacheAdmin(failing_farm.endpoint) as admin:
+                admin.invalidate([MODEL])
+            stale(program)
+            wait_until(
+                lambda n=number, pid=killed: failing_farm.is_back(f"frontend-{n}", pid),
+                PATIENCE_S,
+                "another gateway",
+            )
