@@ -22,6 +22,9 @@ _DISK_REMEDY = (
     "set KERNELFARM_DISK_CACHE_BYTES above 0, so that new processes start without the farm"
 )
 _KEYS_REMEDY = "set KERNELFARM_TRUSTED_KEYS_FILE to the farm's public.json"
+_TRACES_REMEDY = (
+    "add the farm's public key for traces (`kernelfarm keys`) to KERNELFARM_TRUSTED_KEYS_FILE"
+)
 _EPILOG = """
 [bold]Examples[/bold]
 
@@ -111,7 +114,7 @@ def _tiers(endpoint: str | None) -> list[Finding]:
     """Where programs come from here, and whom they are believed to be from."""
     from kernelfarm.client.disk_check import usage  # noqa: PLC0415 (loads grpc)
     from kernelfarm.client.settings import client_settings  # noqa: PLC0415
-    from kernelfarm.client.trust import describe_trust  # noqa: PLC0415
+    from kernelfarm.client.trust import describe_traces, describe_trust  # noqa: PLC0415
 
     settings = client_settings(**({"endpoint": endpoint} if endpoint else {}))
     found = [Finding("client", "mode", True, True, settings.mode)]
@@ -125,6 +128,9 @@ def _tiers(endpoint: str | None) -> list[Finding]:
         found.append(Finding("client", "disk tier", False, False, "off", _DISK_REMEDY))
     state, is_fine = describe_trust(settings)
     found.append(Finding("client", "keys", is_fine, False, state, "" if is_fine else _KEYS_REMEDY))
+    state, is_fine = describe_traces(settings)
+    remedy = "" if is_fine else _TRACES_REMEDY
+    found.append(Finding("client", "traces", is_fine, False, state, remedy))
     return found
 
 

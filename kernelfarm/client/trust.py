@@ -133,6 +133,24 @@ def describe_trust(settings: ClientSettings) -> tuple[str, bool]:
     return "none are pinned: every program is refused", False
 
 
+def describe_traces(settings: ClientSettings) -> tuple[str, bool]:
+    """Whose traces are used, and whether ours are published, for people; False if ours alone are.
+
+    Raises:
+        CallerError: the file of pinned keys cannot be read.
+    """
+    pinned = settings.trusted_keys_file
+    keys = () if pinned is None else read_keyring(pinned).keys
+    names = [key.key_id for key in keys if key.space is Space.TRACES]
+    is_asked = is_on_this_machine(settings.endpoint) and pinned is None
+    if settings.signing == "off" or not (names or is_asked):
+        return "our own alone: no key for traces is trusted", False
+    state = f"those signed by {', '.join(names)}" if names else "those of the farm on this machine"
+    if settings.trace_key_file is not None:
+        state += f"; ours are published with {settings.trace_key_file}"
+    return state, True
+
+
 def is_on_this_machine(endpoint: str) -> bool:
     """True for unix sockets and loopback addresses."""
     if endpoint.startswith(("unix:", "unix-abstract:")):

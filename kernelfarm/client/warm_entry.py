@@ -3,8 +3,8 @@
     length of the header, header (JSON), graph (protobuf, as it is sent)
 
 Sealed with a digest, which finds spoilt files, not forged ones: entries are believed because only
-this user can write where they lie (`warm_start`). They are data all the same; nothing in them is
-evaluated.
+this user can write where they lie (`warm_start`), or because somebody whom we trust signed them
+(`shared_traces`). They are data all the same; nothing in them is evaluated.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from google.protobuf.message import DecodeError
 
 from kernelfarm.client.calling_facts import CallingFacts, OutputFact
 from kernelfarm.client.captured import Captured, HandedOut, Window
@@ -22,6 +23,7 @@ from kernelfarm.client.disk_files import sealed, unsealed
 from kernelfarm.client.dynamo_sizes import NotCoveredError
 from kernelfarm.client.rebuilt_nodes import RebuiltNode, is_same_node, rebuilt_nodes
 from kernelfarm.client.torch_dtypes import dtype_to_torch
+from kernelfarm.client.warm_header import WarmHeader, WindowTexts
 from kernelfarm.errors import KernelfarmError, MalformedMessageError
 from kernelfarm.ir.check_graph import check_client_graph
 from kernelfarm.ir.graph_ir import Constant, Graph
@@ -137,31 +139,29 @@ def from_bytes(content: bytes) -> WarmEntry:
         rest = unsealed(content)
         length = int.from_bytes(rest[:_LENGTH_BYTES], "little")
         body = rest[_LENGTH_BYTES:]
-        header = json.loads(body[:length])
+        header = WarmHeader.model_validate_json(body[:length])
         message.ParseFromString(body[length:])
-        entry = _entry(header, graph_from_proto(message))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, DecodeError) as error:
         raise MalformedMessageError(f"no entry: {error}") from error
-    check_client_graph(entry.graph)
-    return entry
+    graph = graph_from_proto(message)
+    check_client_graph(graph)
+    header.check(graph)
+    return _entry(header, graph)
 
 
-def _entry(header: dict[str, Any], graph: Graph) -> WarmEntry:
-    outputs = tuple(
-        OutputFact(argument, offset, tuple(dynamic))
-        for argument, offset, dynamic in header["outputs"]
-    )
+def _entry(header: WarmHeader, graph: Graph) -> WarmEntry:
+    outputs = tuple(OutputFact(*fact) for fact in header.outputs)
     return WarmEntry(
-        bytes.fromhex(header["key"]),
+        bytes.fromhex(header.key),
         graph,
-        tuple(header["sources"]),
+        header.sources,
         tuple(
             HandedOut(number, None if window is None else _window(window), argument)
-            for number, argument, window in header["handed_out"]
+            for number, argument, window in header.handed_out
         ),
-        frozenset(header["negated"]),
-        {int(number): args for number, args in header["placed"].items()},
-        CallingFacts(header["argument_count"], outputs, tuple(header["written"])),
+        frozenset(header.negated),
+        {int(number): args for number, args in header.placed.items()},
+        CallingFacts(header.argument_count, outputs, header.written),
     )
 
 
@@ -170,7 +170,7 @@ def _texts(window: Window) -> list[Any]:
     return [shape, strides, str(window.offset)]
 
 
-def _window(texts: list[Any]) -> Window:
+def _window(texts: WindowTexts) -> Window:
     shape, strides, offset = texts
     return Window(
         tuple(map(parse_expr, shape)), tuple(map(parse_expr, strides)), parse_expr(offset)
