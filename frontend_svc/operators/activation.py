@@ -171,7 +171,7 @@ def log_sigmoid_forward(op: Lowering, self: Tensor) -> tuple[Tensor, Tensor]:
     x = op.widened(self)
     decayed = op.prim("exp", op.prim("neg", op.prim("abs", x)))
     result = op.apply("sub", op.apply("minimum", x, 0.0), op.prim("log1p", decayed))
-    wants_buffer = len(op.stated) == 2 and op.stated[1].rank == self.rank
+    wants_buffer = len(op.stated) == 2 and op.stated[1].shape == self.shape
     empty = op.stated[1].shape if len(op.stated) == 2 else ()
     buffer = decayed if wants_buffer else op.full(0.0, x.dtype, empty)
     return op.convert(result, self.dtype), op.convert(buffer, self.dtype)

@@ -68,10 +68,13 @@ def fuse_nests(chosen: Materialization, nests: tuple[Nest, ...]) -> Fusion:
     work.until_stable(_vertical_pairs)
     schedule = work.schedule
     stored = frozenset(n.value for n in nests if schedule.is_stored(n.value))
+    steps = tuple(step for step in _in_order(schedule) if _is_needed(step, stored))
+    named = {min(step.placements) for step in steps if isinstance(step, Group)}
+    refusals = tuple(r for r in work.standing_refusals() if {r.first, r.second} <= named)
     return Fusion(
-        steps=tuple(s for s in _in_order(schedule) if _is_needed(s, stored)),
+        steps=steps,
         stored=stored,
-        refusals=tuple(work.standing_refusals())[:MAX_REFUSALS_REPORTED],
+        refusals=refusals[:MAX_REFUSALS_REPORTED],
         nests=len(nests),
     )
 

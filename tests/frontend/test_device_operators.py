@@ -48,3 +48,12 @@ def test_a_masked_scale_multiplies_by_mask_and_scale() -> None:
     args: list[Arg] = [Ref(0), Ref(1), 1.25]
     (got,) = results("aten._masked_scale.default", [x, mask], args, [tensor(4, 5)])
     torch.testing.assert_close(got, x * mask * 1.25)
+
+
+def test_a_log_sigmoid_hands_on_nothing_on_a_gpu_whatever_its_rank() -> None:
+    for shape in ((5,), (4, 9)):
+        x = normal(*shape)
+        types = [tensor(*shape), tensor(0)]
+        found, buffer = results("aten.log_sigmoid_forward.default", [x], [Ref(0)], types)
+        torch.testing.assert_close(found, torch.nn.functional.logsigmoid(x))
+        assert buffer.shape == (0,)
