@@ -81,9 +81,14 @@ def running_store() -> Iterator[Bench]:
 
 
 async def publish(bench: Bench, count: int, content_bytes: int) -> list[bytes]:
-    """Publishes programs under fresh keys, which are given."""
+    """Publishes programs under fresh keys, which are given.
+
+    An epoch passes then: look-ups compare tags, as in a farm in which something was invalidated.
+    """
     keys = [hashlib.sha256(b"%d %d" % (content_bytes, n)).digest() for n in range(count)]
     await publish_under(bench, keys, content_bytes)
+    async with bench.cache() as cache:
+        await cache.epochs.bump(["op:another"])
     return keys
 
 
