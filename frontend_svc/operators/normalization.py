@@ -98,15 +98,20 @@ def batch_norm_no_training(  # noqa: PLR0913, PLR0917  # the operator's own para
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalization by the running statistics; the saved statistics are empty."""
+    """Normalization by the running statistics; on a GPU these are saved, on a CPU nothing."""
     x = op.widened(input)
     mean = op.widened(channel_operand(op, input, running_mean))
     variance = op.widened(channel_operand(op, input, running_var))
     rstd = op.prim("rsqrt", op.apply("add", variance, eps))
     result = op.apply("mul", op.apply("sub", x, mean), op.convert(rstd, x.dtype))
     result = _scaled(op, result, _per_channel(op, input, weight), _per_channel(op, input, bias))
-    empty = op.full(0.0, statistics_dtype(op, input), (ZERO,))
-    return op.convert(result, input.dtype), empty, empty
+    dtype = statistics_dtype(op, input)
+    result = op.convert(result, input.dtype)
+    if len(op.stated) > 1 and op.stated[1].shape == running_mean.shape:
+        saved = op.reshape(mean, running_mean.shape), op.reshape(rstd, running_var.shape)
+        return result, *(op.convert(statistic, dtype) for statistic in saved)
+    empty = op.full(0.0, dtype, (ZERO,))
+    return result, empty, empty
 
 
 @decomposes("aten.native_batch_norm.default", note="extern in training")

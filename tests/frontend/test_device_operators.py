@@ -57,3 +57,14 @@ def test_a_log_sigmoid_hands_on_nothing_on_a_gpu_whatever_its_rank() -> None:
         found, buffer = results("aten.log_sigmoid_forward.default", [x], [Ref(0)], types)
         torch.testing.assert_close(found, torch.nn.functional.logsigmoid(x))
         assert buffer.shape == (0,)
+
+
+def test_batch_norm_by_running_statistics_saves_them_on_a_gpu() -> None:
+    x, mean, variance = normal(4, 6, 3), normal(6), positive(6)
+    args: list[Arg] = [Ref(0), None, None, Ref(1), Ref(2), 0.1, 1e-5]
+    types = [tensor(4, 6, 3), tensor(6), tensor(6)]
+    op = "aten._native_batch_norm_legit_no_training.default"
+    found, saved_mean, saved_rstd = results(op, [x, mean, variance], args, types)
+    torch.testing.assert_close(found, torch.nn.functional.batch_norm(x, mean, variance))
+    torch.testing.assert_close(saved_mean, mean)
+    torch.testing.assert_close(saved_rstd, (variance + 1e-5).rsqrt())
