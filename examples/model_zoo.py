@@ -42,13 +42,14 @@ class WithStaticCache(nn.Module):
     The cache starts at `position` in each call, so that calls can be repeated.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, tokens: int = CACHED_TOKENS) -> None:
         super().__init__()
         from transformers import StaticCache  # noqa: PLC0415 (takes seconds)
 
         self.model = model
-        self.cache = StaticCache(config=model.config, max_cache_len=CACHED_TOKENS)
-        heads, width = model.config.num_key_value_heads, HIDDEN // HEADS
+        self.cache = StaticCache(config=model.config, max_cache_len=tokens)
+        heads = model.config.num_key_value_heads
+        width = model.config.hidden_size // model.config.num_attention_heads
         self.cache.early_initialization(1, heads, width, torch.float32, torch.device("cpu"))
         for number, layer in enumerate(self.cache.layers):
             self.register_buffer(f"keys_{number}", layer.keys.normal_())
@@ -68,6 +69,7 @@ class WithStaticCache(nn.Module):
             layer.keys = self.get_buffer(f"keys_{number}")
             layer.values = self.get_buffer(f"values_{number}")
             layer.cumulative_length = self.get_buffer(f"length_{number}")
+            layer.dtype, layer.device = layer.keys.dtype, layer.keys.device
         return self
 
 
@@ -119,7 +121,7 @@ def _double_conv(before: int, after: int) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def _built(family: str, kind: str, **options: Any) -> nn.Module:
+def built(family: str, kind: str, **options: Any) -> nn.Module:
     """The model class `family` + `kind` of transformers, from its config, with seeded weights."""
     transformers = import_module("transformers")
     torch.manual_seed(0)
@@ -149,7 +151,7 @@ def _transformer(**more: Any) -> dict[str, Any]:
 
 def _encoder(family: str, **more: Any) -> RealInput:
     """A text encoder with a padding mask."""
-    model = _built(family, "Model", **_transformer(intermediate_size=4 * HIDDEN, **more))
+    model = built(family, "Model", **_transformer(intermediate_size=4 * HIDDEN, **more))
     ids = _ids()
     mask = torch.ones_like(ids)
     mask[:, -3:] = 0
@@ -159,14 +161,14 @@ def _encoder(family: str, **more: Any) -> RealInput:
 
 def _decoder(family: str, **more: Any) -> RealInput:
     """A causal language model without a cache."""
-    model = _built(family, "ForCausalLM", **_transformer(**more))
+    model = built(family, "ForCausalLM", **_transformer(**more))
     wrapped = FirstResult(model, "logits", ("input_ids",), use_cache=False)
     return RealInput(family.lower(), wrapped.eval(), (_ids(),))
 
 
 def _llama_model() -> nn.Module:
     sizes = {"intermediate_size": 172, "num_key_value_heads": 2}
-    return _built("Llama", "ForCausalLM", **_transformer(**sizes))
+    return built("Llama", "ForCausalLM", **_transformer(**sizes))
 
 
 def _llama_cached(name: str, tokens: int, position: int) -> RealInput:
@@ -180,7 +182,7 @@ def _opt() -> RealInput:
 
 def _t5() -> nn.Module:
     sizes = {"d_model": HIDDEN, "d_kv": 16, "d_ff": 4 * HIDDEN, "num_layers": LAYERS}
-    return _built("T5", "Model", vocab_size=VOCABULARY, num_heads=HEADS, **sizes)
+    return built("T5", "Model", vocab_size=VOCABULARY, num_heads=HEADS, **sizes)
 
 
 def _t5_encoder() -> RealInput:
@@ -200,12 +202,12 @@ def _vision_transformer(family: str, result: str = "last_hidden_state") -> RealI
     sizes |= {"hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
     if family == "Dinov2":
         sizes.pop("intermediate_size")
-    model = FirstResult(_built(family, "Model", **sizes), result, ("pixel_values",))
+    model = FirstResult(built(family, "Model", **sizes), result, ("pixel_values",))
     return RealInput(family.lower(), model.eval(), (_image(),))
 
 
 def _convnet(family: str, **sizes: Any) -> RealInput:
-    model = _built(family, "ForImageClassification", **sizes)
+    model = built(family, "ForImageClassification", **sizes)
     torch.manual_seed(2)
     for module in model.modules():  # statistics as after training, not zeros and ones
         if isinstance(module, nn.BatchNorm2d):

@@ -1,0 +1,158 @@
+"""A folder of programs made without a GPU, from which a client with one starts without the farm.
+
+It holds a disk tier, the farm's public keys, and `prepared.json`: which farm it was, which target,
+and the canonical text of each graph that was captured, so that another capture can be compared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch._functorch.aot_autograd import make_boxed_func
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from kernelfarm.client.caller_facts import facts_of
+from kernelfarm.client.capture import capture
+from kernelfarm.client.captured import Captured
+from kernelfarm.client.compile_options import CompileOptions
+from kernelfarm.client.farm_access import FarmAccess
+from kernelfarm.client.loaders.contract import LoadedKernel
+from kernelfarm.client.program_tiers import Request, find_program
+from kernelfarm.client.settings import client_settings
+from kernelfarm.client.tracing import GraphCompiler, backend_around
+from kernelfarm.digest import canonical_graph, program_key
+from kernelfarm.ir.artifact import LaunchFacts
+from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.ir.text import print_graph
+
+OPTIONS = CompileOptions()
+AT_ONCE = 8
+TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a prepared folder tells, beside its disk tier and keys; `notes` are the maker's own."""
+
+    endpoint: str
+    target: str
+    graphs: dict[str, list[str]]
+    failures: dict[str, str]
+    notes: dict[str, Any]
+
+
+def prepare(
+    named: Iterable[tuple[str, list[Graph]]], folder: Path, target: str, notes: dict[str, Any]
+) -> Prepared:
+    """Asks a farm of its own for every graph, and keeps its answers in the folder."""
+    from tests.farm_process import running_farm  # noqa: PLC0415  # who reads a folder has no farm
+
+    graphs: dict[str, list[str]] = {}
+    failures: dict[str, str] = {}
+    farm_folder, disk = folder / "farm", folder / "disk"
+    with (
+        running_farm(farm_folder, target.split(":", maxsplit=1)[0]) as farm,
+        environment({"KERNELFARM_DISK_CACHE_DIR": str(disk.resolve())}),
+    ):
+        shutil.copy(next(farm_folder.rglob("public.json")), folder / "public.json")
+        access = FarmAccess(client_settings(endpoint=farm.endpoint, timeout_s=TIMEOUT_S))
+
+        def ask(name: str, graph: Graph) -> None:
+            key = program_key(graph, target, OPTIONS.pairs())
+            request = Request(graph, key, target, OPTIONS, facts_of(graph), _NothingLoads())
+            try:
+                find_program(access, request)
+            except Exception as error:  # one failure is reported with the others
+                failures[name] = f"{type(error).__name__}: {error}"
+
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            for name, captured in named:
+                graphs[name] = [canonical_text(graph) for graph in captured]
+                for graph in captured:
+                    pool.submit(ask, name, graph)
+        prepared = Prepared(farm.endpoint, target, graphs, failures, notes)
+    (folder / "prepared.json").write_text(json.dumps(asdict(prepared), indent=1))
+    return prepared
+
+
+def read_prepared(folder: Path) -> Prepared:
+    """What `prepare` left in a folder."""
+    return Prepared(**json.loads((folder / "prepared.json").read_text()))
+
+
+@contextmanager
+def offline(folder: Path) -> Iterator[Prepared]:
+    """What the folder tells; clients made within start from it alone."""
+    prepared = read_prepared(folder)
+    stated = {
+        "KERNELFARM_ENDPOINT": prepared.endpoint,
+        "KERNELFARM_DISK_CACHE_DIR": str(folder.resolve() / "disk"),
+        "KERNELFARM_TRUSTED_KEYS_FILE": str(folder.resolve() / "public.json"),
+    }
+    with environment(stated):
+        yield prepared
+
+
+@contextmanager
+def environment(stated: Mapping[str, str]) -> Iterator[None]:
+    """Variables of the environment, for a while."""
+    before = dict(os.environ)
+    os.environ.update(stated)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def recording(found: list[Captured], *, runs: bool = True) -> GraphCompiler:
+    """A backend that notes each graph; where it does not run them, results hold anything."""
+
+    def compiler(gm: fx.GraphModule, _: Any) -> Any:
+        with unset_fake_temporarily():
+            captured = capture(gm)
+        if not captured.is_trivial:
+            found.append(captured)
+        return make_boxed_func(gm.forward if runs else _empty_results(gm))
+
+    return backend_around(compiler)
+
+
+def canonical_text(graph: Graph) -> str:
+    """What the graph's key is made of, for people."""
+    return print_graph(canonical_graph(graph))
+
+
+def _empty_results(gm: fx.GraphModule) -> Any:
+    returned = [item.meta["val"] for item in gm.graph.output_node().args[0]]
+    shapes = [(tuple(map(int, val.shape)), val.dtype, val.device) for val in returned]
+
+    def run(*_: Any) -> list[torch.Tensor]:
+        return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype, device in shapes]
+
+    return run
+
+
+class _NothingLoads:
+    """Stands for a loader where its device is not: programs are kept, not run."""
+
+    def load(self, binary: bytes, launch: LaunchFacts) -> LoadedKernel:
+        return _NotLoaded()
+
+    def context(self) -> int:
+        return 0
+
+
+class _NotLoaded:
+    def bind(self, sizes: tuple[int, ...]) -> Any:
+        raise NotImplementedError("prepared for another machine")

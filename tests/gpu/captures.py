@@ -1,0 +1,19 @@
+"""The graphs of a case, as they are captured on a device."""
+
+from __future__ import annotations
+
+import torch
+
+from benchmarks.prepared import recording
+from kernelfarm.client.captured import Captured
+from tests.gpu.case import Case, called, on
+
+
+def captured_of(case: Case, device: torch.device) -> list[Captured]:
+    """The graphs of a case, in the order of compilation; they run as they are."""
+    found: list[Captured] = []
+    torch._dynamo.reset()
+    run = torch.compile(case.function, backend=recording(found), dynamic=case.dynamic)
+    for make in case.arguments:
+        called(case, run, tuple(on(device, tensor, case.offset) for tensor in make()))
+    return found

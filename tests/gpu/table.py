@@ -1,0 +1,28 @@
+"""All cases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.gpu.case import Case
+from tests.gpu.memory import gather_cases, layout_cases, scatter_cases, update_cases
+from tests.gpu.numbers import random_cases, type_cases
+from tests.gpu.operators import Groups, operator_cases
+from tests.gpu.ordered import order_cases, reduction_cases, row_cases, scan_cases
+from tests.gpu.training import training_cases
+
+
+def all_cases(groups: Groups) -> Iterator[Case]:
+    """Programs written for what GPUs may get wrong, then samples of every operator."""
+    yield from order_cases()
+    yield from scan_cases()
+    yield from row_cases()
+    yield from reduction_cases()
+    yield from scatter_cases()
+    yield from update_cases()
+    yield from gather_cases()
+    yield from layout_cases()
+    yield from random_cases()
+    yield from type_cases()
+    yield from training_cases()
+    yield from operator_cases(groups)

@@ -1,0 +1,36 @@
+"""Every case on a GPU of this machine, beside eager; without one they are reported as skipped."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.farm_process import Farm
+from tests.gpu.case import Case
+from tests.gpu.operators import chosen_groups, operator_cases
+from tests.gpu.run_case import problem_of
+from tests.gpu.table import all_cases
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+    pytest.mark.vendors("cuda"),
+]
+TIMEOUT_S = 300.0
+
+
+def right(case: Case, farm: Farm) -> bool:
+    options = {"mode": "strict", "endpoint": farm.endpoint, "timeout_s": TIMEOUT_S}
+    problem = problem_of(case, torch.device("cuda:0"), options)
+    assert not problem
+    return True
+
+
+@pytest.mark.parametrize("case", list(all_cases([])), ids=lambda case: case.name)
+def test_a_program_computes_what_eager_does(case: Case, farm: Farm) -> None:
+    assert right(case, farm)
+
+
+@pytest.mark.slow
+def test_samples_of_every_operator_are_what_eager_gives(farm: Farm) -> None:
+    for case in operator_cases(chosen_groups()):
+        assert right(case, farm)

@@ -1,0 +1,32 @@
+"""A prepared folder serves a process that has no farm; rehearsed on this machine's CPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from benchmarks.prepared import offline
+from kernelfarm.client import counters
+from kernelfarm.client.loaders.of_device import device_support
+from tests.gpu.run_case import problem_of
+from tests.gpu.table import all_cases
+
+CPU = torch.device("cpu")
+NAMES = ("dropout of any size", "gradients of windows", "losses")
+
+
+def test_cases_run_from_a_folder_without_the_farm_that_made_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.gpu", "build", str(tmp_path), "--kind", "programs"]
+    command += ["--target", device_support(CPU).target, "--only", *NAMES]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    before = counters.snapshot().get("disk.hits", 0)
+    with offline(tmp_path) as prepared:
+        assert set(prepared.graphs) == set(NAMES)
+        for case in all_cases([]):
+            if case.name in NAMES:
+                assert problem_of(case, CPU, {"mode": "strict", "timeout_s": 5.0}) == ""
+    assert counters.snapshot()["disk.hits"] - before >= len(NAMES)

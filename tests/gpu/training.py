@@ -1,0 +1,76 @@
+"""Forward and backward graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
+
+from tests.gpu.case import Case, case, floats, places
+
+
+def training_cases() -> Iterator[Case]:
+    """Blocks of networks with the gradients of their inputs and weights."""
+    # In half types the statistics that a norm's forward graph hands on differ by device.
+    yield case(
+        "a block's gradients",
+        _block,
+        lambda: (
+            floats(16, 64),
+            floats(128, 64, seed=1, scale=0.1),
+            floats(128, seed=2),
+            floats(128, seed=3),
+        ),
+        has_gradients=True,
+    )
+    yield case(
+        "gradients through batch norm and pooling",
+        _convolved,
+        lambda: (floats(4, 8, 12, 12), floats(8, seed=1), floats(8, seed=2)),
+        has_gradients=True,
+    )
+    yield case(
+        "a classifier's gradients",
+        _classified,
+        lambda: (floats(50, 16), floats(50, 16, seed=1), places(8, 9, below=50)),
+        has_gradients=True,
+    )
+    yield case(
+        "gradients of gated units and RMSNorm",
+        lambda x, y, w: F.rms_norm(F.silu(x) * y, (96,), w),
+        lambda: (floats(33, 96), floats(33, 96, seed=1), floats(96, seed=2)),
+        has_gradients=True,
+    )
+    yield case(
+        "gradients of attention written out",
+        lambda q, k, v: ((q @ k.transpose(1, 2)) / 4).softmax(-1) @ v,
+        lambda: tuple(floats(2, 33, 16, seed=n) for n in range(3)),
+        has_gradients=True,
+    )
+    yield case(
+        "gradients of scans, sorts and gathers",
+        lambda x, at: x.cumsum(1) + x.sort(dim=1, stable=True).values + x.gather(1, at),
+        lambda: (floats(20, 40), places(20, 40, below=40)),
+        has_gradients=True,
+    )
+    yield case(
+        "gradients of windows",
+        lambda x: F.max_pool2d(F.interpolate(F.pad(x, (1, 1, 1, 1), "reflect"), scale_factor=2), 3),
+        lambda: (floats(2, 3, 14, 14),),
+        has_gradients=True,
+    )
+
+
+def _block(x: torch.Tensor, w: torch.Tensor, g: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.gelu(F.layer_norm(F.linear(x, w), (128,), g, b))
+
+
+def _convolved(x: torch.Tensor, g: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    normed = F.batch_norm(x, None, None, g, b, training=True)
+    return F.avg_pool2d(F.relu(normed), 2) + F.max_pool2d(normed, 2)
+
+
+def _classified(w: torch.Tensor, h: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    logits = F.linear(F.embedding(tokens, w), h).flatten(0, 1)
+    return F.cross_entropy(logits, tokens.flatten())
