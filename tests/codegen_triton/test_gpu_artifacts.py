@@ -240,16 +240,14 @@ def test_coefficients_of_f64_functions_keep_all_their_bits(op: str, coefficient:
     assert f"0d{bits}" in content_of(built, "ptx").decode()
 
 
-def test_scans_of_long_rows_are_done_in_pieces_if_a_row_leaves_no_room() -> None:
-    extents = "kernel scans\nparam in in0: f32[7*5000]\nparam out out0: f32[7*5000]\n"
-    body = "for d0 in 7\nreduce r0 in 5000\n  %0: f32 = load in0[5000*d0 + r0]\n"
-    body += (
-        "  %1: f32 = scan logcumsumexp %0\n  %2: f32 = scan cummax %0\n  %3: f32 = scan cumsum %0\n"
+@pytest.mark.parametrize(("width", "is_held"), [(4000, True), (5000, False)])
+def test_scans_of_long_rows_are_done_in_pieces(width: int, is_held: bool) -> None:
+    kernel = parse_kernel(
+        f"kernel scans\nparam in in0: f32[7*{width}]\nparam out out0: f32[7*{width}]\n"
+        f"for d0 in 7\nreduce r0 in {width}\n  %0: f32 = load in0[{width}*d0 + r0]\n"
+        f"  %1: f32 = scan cummax %0\n  store out0[{width}*d0 + r0] = %1\n"
     )
-    body += "  %4: f32 = add %1, %2\n  %5: f32 = add %4, %3\n  store out0[5000*d0 + r0] = %5\n"
-    kernel = parse_kernel(extents + body)
     target = target_facts("cuda:sm_90a")
-    held, in_pieces = (gpu_tiling(kernel, target, 32, level) for level in (0, 1))
-    assert held is not None and held.is_persistent
-    assert in_pieces is not None and not in_pieces.is_persistent
-    assert in_pieces.rblock < held.rblock
+    first, second = (gpu_tiling(kernel, target, 32, level) for level in (0, 1))
+    assert first is not None and first.is_persistent is is_held
+    assert second is not None and not second.is_persistent
