@@ -108,8 +108,9 @@ def batch_norm_no_training(  # noqa: PLR0913, PLR0917  # the operator's own para
     dtype = statistics_dtype(op, input)
     result = op.convert(result, input.dtype)
     if len(op.stated) > 1 and op.stated[1].shape == running_mean.shape:
-        saved = op.reshape(mean, running_mean.shape), op.reshape(rstd, running_var.shape)
-        return result, *(op.convert(statistic, dtype) for statistic in saved)
+        saved_mean = op.reshape(mean, running_mean.shape)
+        saved_rstd = op.reshape(rstd, running_var.shape)
+        return result, op.convert(saved_mean, dtype), op.convert(saved_rstd, dtype)
     empty = op.full(0.0, dtype, (ZERO,))
     return result, empty, empty
 
