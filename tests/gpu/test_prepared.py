@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from benchmarks.prepared import offline
@@ -18,6 +19,7 @@ CPU = torch.device("cpu")
 NAMES = ("dropout of any size", "gradients of windows", "losses")
 
 
+@pytest.mark.slow
 def test_cases_run_from_a_folder_without_the_farm_that_made_it(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.gpu", "build", str(tmp_path), "--kind", "programs"]
     command += ["--target", device_support(CPU).target, "--only", *NAMES]
