@@ -178,14 +178,15 @@ def print_geomeans(rows: Sequence[dict[str, Any]]) -> float:
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """The ratios of all models, and the seconds of each phase."""
     lines = [
-        "| model | disk | farm | disk, processor | farm, processor |",
-        "|---|---:|---:|---:|---:|",
+        "| model | rounds | disk | farm | disk, processor | farm, processor |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
     for row in rows:
         ratios = [row["ratios"][arm][clock] for clock in (0, 1) for arm in ("disk", "farm")]
-        lines.append(f"| {row['model']} | " + " | ".join(f"{r:.1f}" for r in ratios) + " |")
+        cells = " | ".join(f"{ratio:.1f}" for ratio in ratios)
+        lines.append(f"| {row['model']} | {row['rounds']} | {cells} |")
     means = [geomean(rows, arm, clock) for clock in (0, 1) for arm in ("disk", "farm")]
-    lines.append("| **geomean** | " + " | ".join(f"**{m:.2f}**" for m in means) + " |")
+    lines.append("| **geomean** | | " + " | ".join(f"**{m:.2f}**" for m in means) + " |")
     shown = [phase for phase in PHASES if phase not in ("import", "backend")]
     lines += ["", f"| model | from | {' | '.join(shown)} |", "|---|---|" + "---:|" * len(shown)]
     for row in rows:
