@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from codegen_svc.emitters.triton_float8 import FLOATS_8, narrowed
 from codegen_svc.emitters.triton_guided import GuidedReduction, guided_text
 from codegen_svc.emitters.triton_index import IndexWriter, index_writer
 from codegen_svc.emitters.triton_names import triton_type, value_dtype, value_names
@@ -120,6 +121,8 @@ def _number_text(block: Block, number: int, statement: Literal | IndexValue) -> 
     if isinstance(statement, IndexValue):
         return f"({position_text(block, number, statement.expr)}).to({kind})"
     literal = literal_text(statement.value, statement.dtype)
+    if statement.dtype in FLOATS_8:
+        return narrowed(f"tl.full({block.unit_shape}, {literal}, tl.float32)", statement.dtype)
     return f"tl.full({block.unit_shape}, {literal}, {kind})"
 
 
@@ -277,6 +280,8 @@ def _other_text(block: Block, load: Load, dtype: DType) -> str | None:
     """The value of masked-off lanes if it is a literal; None if it is computed."""
     if load.other is None:
         return _zero(dtype)
+    if dtype in FLOATS_8:
+        return None
     statement = block.kernel.body[load.other]
     return literal_text(statement.value, dtype) if isinstance(statement, Literal) else None
 
@@ -401,7 +406,7 @@ def _needs_mask(points: int | None, block: int) -> bool:
 
 
 def _zero(dtype: DType) -> str:
-    return "0.0" if dtype.is_float else "0"
+    return "0.0" if dtype.is_float and dtype not in FLOATS_8 else "0"
 
 
 def _required(number: int | None) -> int:

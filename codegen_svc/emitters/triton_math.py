@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 
+from codegen_svc.emitters.triton_float8 import FLOAT8_HELPERS
 from codegen_svc.emitters.triton_random import kf_philox_text
 from codegen_svc.emitters.triton_scatter import atomic_helpers
 from codegen_svc.emitters.triton_sort import sort_helpers
@@ -42,6 +43,7 @@ def kf_floor_div_float(a, b):
     return tl.where(b == 0.0, a / b, rounded)
 """,
     "kf_philox": kf_philox_text(),
+    **FLOAT8_HELPERS,
     "kf_product": """
 def kf_product(a, b):
     return a * b

@@ -60,8 +60,10 @@ TRITON_TYPES: dict[DType, str] = {
     DType.I8: "tl.int8",
     DType.U8: "tl.uint8",
     DType.BOOL: "tl.int1",
+    DType.F8E4M3FN: "tl.uint8",
+    DType.F8E5M2: "tl.uint8",
 }
-"""Element types as Triton spells them in source; float8 is absent: no emitter handles it yet."""
+"""Element types as Triton spells them in source; 8-bit floats are bit patterns."""
 
 POINTER_TYPES: dict[DType, str] = {
     DType.F64: "*fp64",
@@ -75,6 +77,8 @@ POINTER_TYPES: dict[DType, str] = {
     DType.U8: "*u8",
     # PyTorch keeps a bool in one byte; the text converts at loads and stores.
     DType.BOOL: "*u8",
+    DType.F8E4M3FN: "*u8",
+    DType.F8E5M2: "*u8",
 }
 """Pointer types in a compile signature."""
 

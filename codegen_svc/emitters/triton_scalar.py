@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from codegen_svc.emitters.triton_float8 import FLOATS_8, narrowed, widened
 from codegen_svc.emitters.triton_names import triton_type
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
@@ -242,7 +243,7 @@ def _operand_texts(op: str, operands: tuple[Operand, ...]) -> list[str]:
 
 
 def _inlined(operand: Operand) -> str:
-    if operand.literal is None or operand.dtype is DType.BOOL:
+    if operand.literal is None or operand.dtype in (DType.BOOL, *FLOATS_8):
         return operand.text
     text = literal_text(operand.literal, operand.dtype)
     return f"({text})" if text.startswith("-") else text
@@ -251,6 +252,11 @@ def _inlined(operand: Operand) -> str:
 def _convert_text(operand: Operand, dtype: DType, target: str) -> str:
     if dtype is operand.dtype:
         return operand.text
+    if operand.dtype in FLOATS_8:
+        wide = Operand(widened(operand.text, operand.dtype), DType.F32)
+        return _convert_text(wide, dtype, target)
+    if dtype in FLOATS_8:
+        return narrowed(operand.text, dtype)
     if dtype is DType.BOOL:
         return f"{operand.text} != 0"
     if operand.dtype is DType.F64 and dtype in (DType.BF16, DType.F16):

@@ -17,6 +17,7 @@ from codegen_svc.emitters.triton_block import (
     scan_of,
     statement_lines,
 )
+from codegen_svc.emitters.triton_float8 import check_float8_is_storage
 from codegen_svc.emitters.triton_index import R_FLAT, X_FLAT, numel
 from codegen_svc.emitters.triton_math import HELPERS, used_helpers
 from codegen_svc.emitters.triton_names import checked_identifier, comment_text, pointer_type
@@ -66,6 +67,7 @@ def emit_triton(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> TritonSou
     """
     _check_names(kernel)
     block = make_block(kernel, tiling, rules)
+    check_float8_is_storage(kernel, block.dtypes, rules.target)
     points = _point_lines(block)
     looped = bool(kernel.reduction) and not tiling.is_persistent
     body = _looped_body(block) if looped else _straight_body(block)

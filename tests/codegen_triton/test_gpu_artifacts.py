@@ -193,8 +193,8 @@ def test_a_cubin_without_the_kernel_is_our_bug() -> None:
 
 def test_float8_arithmetic_is_refused_by_name() -> None:
     f8 = kernels.DType.F8E4M3FN
-    kernel = kernels.scalar_op("convert", (f8,), kernels.F32, 8)
-    with pytest.raises(KernelRejectedError, match=r"f8e4m3fn.*cuda:sm_90a"):
+    kernel = kernels.scalar_op("add", (f8, f8), f8, 8)
+    with pytest.raises(KernelRejectedError, match=r"add of an 8-bit float.*cuda:sm_90a"):
         CUDA.build(kernel, target_facts("cuda:sm_90a"))
 
 
