@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernelfarm.client import counters, torch_backend
+from kernelfarm.client import counters, program_tiers, torch_backend
 from kernelfarm.client.cache_admin import CacheAdmin
 from kernelfarm.client.eager import KernelfarmWarning
 from kernelfarm.client.program_store import ProgramStore
@@ -234,7 +234,9 @@ def test_what_is_on_disk_starts_without_the_farm(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("mode", ["wait", "swap"])
 def test_without_a_farm_a_graph_is_traced_and_runs_eager(fleet: Fleet, mode: str) -> None:
-    fleet.machine(publishes=True)
+    # A server that just stopped may still take connections and answer nothing: not for long.
+    fleet.machine(publishes=True, TIMEOUT_S="5")
+    fleet.environment.setattr(program_tiers, "WATCH_TIMEOUT_S", 1.0)
     fleet.meddling.stop()
     number, x = fleet.number, numbers(5, 7)
     function = lambda x: (x * number).cos()  # noqa: E731 (it is what is compiled)
