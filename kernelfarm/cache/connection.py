@@ -16,16 +16,9 @@ from typing import Any
 
 import redis
 from redis import asyncio as async_redis
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import ExponentialBackoff
-from redis.retry import Retry
 
+from kernelfarm.cache.patience import async_patience, patience
 from kernelfarm.errors import UnavailableError
-
-# Together about 5 s of patience: what a restart of the server takes, with room.
-_RETRIES = 9
-_BACKOFF_BASE_S = 0.02
-_BACKOFF_CAP_S = 1.0
 
 # How long connections that end as they begin are tried again, and how often.
 _GREETING_S = 4.0
@@ -58,13 +51,6 @@ class Greeting:
         return (len(self.keys), *self.keys, self.fresh())
 
 
-_LOST: tuple[type[redis.exceptions.RedisError], ...] = (
-    redis.exceptions.ConnectionError,
-    redis.exceptions.TimeoutError,
-    redis.exceptions.BusyLoadingError,
-)
-
-
 def connect_async(url: str, greeting: Greeting | None = None) -> Any:
     """An asyncio client for a server's URL (`redis://`, `unix://`, ...); connects lazily.
 
@@ -74,7 +60,7 @@ def connect_async(url: str, greeting: Greeting | None = None) -> Any:
         url,
         max_connections=_MAX_CONNECTIONS,
         timeout=_WAIT_FOR_CONNECTION_S,
-        retry=AsyncRetry(_backoff(), _RETRIES, supported_errors=_LOST),
+        retry=async_patience(),
         redis_connect_func=None if greeting is None else partial(_greet_async, greeting),
         **_socket_options(url),
     )
@@ -86,9 +72,10 @@ def connect(url: str, greeting: Greeting | None = None) -> Any:
 
     Each connection begins with the greeting.
     """
-    retry = Retry(_backoff(), _RETRIES, supported_errors=_LOST)
     greet = None if greeting is None else partial(_greet, greeting)
-    pool = _PatientPool.from_url(url, retry=retry, redis_connect_func=greet, **_socket_options(url))
+    pool = _PatientPool.from_url(
+        url, retry=patience(), redis_connect_func=greet, **_socket_options(url)
+    )
     return redis.Redis.from_pool(pool)
 
 
@@ -180,10 +167,6 @@ def _check_greeted(reply: object) -> None:
         raise redis.exceptions.ConnectionError(
             "this server took over, and nobody who may write has begun its life yet"
         )
-
-
-def _backoff() -> ExponentialBackoff:
-    return ExponentialBackoff(cap=_BACKOFF_CAP_S, base=_BACKOFF_BASE_S)
 
 
 def _socket_options(url: str) -> dict[str, Any]:

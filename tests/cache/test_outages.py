@@ -11,7 +11,6 @@ import pytest
 import redis
 
 from kernelfarm.cache import KernelCache, Space, Variant, WorkerCache, embedded
-from kernelfarm.cache import connection as connections
 from kernelfarm.cache.embedded import EmbeddedServer, Role, find_server, start_server
 from kernelfarm.errors import UnavailableError
 from tests.farm_process import PATIENCE_S
@@ -21,7 +20,7 @@ KEY = hashlib.sha256(b"some kernel").digest()
 
 @pytest.fixture
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_RETRIES", 1)
+    monkeypatch.setattr("kernelfarm.cache.patience._RETRIES", 1)
 
 
 @pytest.fixture

@@ -120,7 +120,7 @@ async def test_who_may_only_read_waits_until_a_new_life_began(
     program: ServerProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kernelfarm.cache.connection._GREETING_S", 0.1)
-    monkeypatch.setattr("kernelfarm.cache.connection._RETRIES", 1)
+    monkeypatch.setattr("kernelfarm.cache.patience._RETRIES", 1)
     url = f"unix://{tmp_path}/s"
     with redis_process(program, tmp_path):
         async with KernelCache(url, space=Space.PROGRAMS, may_write=False) as reader:
