@@ -8,11 +8,14 @@ from typing import Any
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 
+from kernelfarm.client.exporting_state import tell_whether_exporting
 from kernelfarm.client.whole_attention import keep_attention_whole
 from kernelfarm.client.written_out import write_out
 
 GraphCompiler = Callable[[fx.GraphModule, Sequence[Any]], Any]
 """What AOT Autograd calls with each functional graph; gives a boxed function."""
+
+tell_whether_exporting()
 
 
 def traced(
