@@ -17,6 +17,7 @@ import grpc
 from kernelfarm.client.checked_program import Wanted, checked_program
 from kernelfarm.client.compile_options import CompileOptions
 from kernelfarm.client.counters import count_refusal
+from kernelfarm.client.farm_time import within_time
 from kernelfarm.client.found_program import FoundProgram
 from kernelfarm.client.process_end import pause
 from kernelfarm.client.settings import ClientSettings
@@ -66,7 +67,9 @@ _DEFAULTS = CompileOptions()
 
 
 class FarmClient:
-    """Calls the farm; safe to use from several threads. `settings.timeout_s` bounds each call.
+    """Calls the farm; safe to use from several threads.
+
+    `settings.timeout_s` bounds each call, or all calls of one graph together (`FarmTime.spent`).
 
     All methods raise `KernelfarmError` subclasses with the farm's own message. What is no program
     of whom we believe, made for what was asked, is refused (`IntegrityError`) and counted.
@@ -240,7 +243,7 @@ class FarmClient:
         What does not connect is repeated a few times by gRPC itself and then fails: a missing farm
         must not make an inference server wait.
         """
-        deadline = time.monotonic() + self.settings.timeout_s
+        deadline = time.monotonic() + within_time(self.settings.timeout_s)
         pause_s = _FIRST_PAUSE_S
         while True:
             remaining_s = deadline - time.monotonic()

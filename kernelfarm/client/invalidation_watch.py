@@ -18,6 +18,7 @@ from typing import Protocol
 
 from kernelfarm.client.cache_admin import CacheAdmin, Invalidation
 from kernelfarm.client.disk_files import write_whole
+from kernelfarm.client.farm_time import within_time
 from kernelfarm.client.known_epochs import KnownEpochs, first_known
 from kernelfarm.client.process_end import close_at_end, run_in_background
 from kernelfarm.errors import KernelfarmError, MalformedMessageError
@@ -67,7 +68,7 @@ class InvalidationWatch:
 
     def wait(self, timeout_s: float) -> bool:
         """Waits until all that was missed is heard; False if no farm answers within the time."""
-        self._is_told.wait(timeout_s)
+        self._is_told.wait(within_time(timeout_s))
         return self._is_live
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 
 from kernelfarm.client import counters
@@ -13,6 +13,7 @@ from kernelfarm.client.caller_facts import facts_of
 from kernelfarm.client.captured import Captured
 from kernelfarm.client.compile_options import CompileOptions
 from kernelfarm.client.farm_access import FarmAccess
+from kernelfarm.client.farm_time import within_time
 from kernelfarm.client.found_program import FoundProgram
 from kernelfarm.client.known_epochs import KnownEpochs
 from kernelfarm.client.loaded_kernels import BlobReader, load_kernels
@@ -22,6 +23,7 @@ from kernelfarm.client.program import LoadedProgram
 from kernelfarm.client.program_tiers import Prefetched, Request, find_program
 from kernelfarm.client.variants import Variant
 from kernelfarm.digest import program_key
+from kernelfarm.errors import DeadlineError
 from kernelfarm.ir.program_ir import Plan
 from kernelfarm.signing import Manifest
 
@@ -100,7 +102,7 @@ class ProgramStore:
         access.watch.tell(self)
         settings = access.settings
         place = (settings.endpoint, settings.namespace, settings.model, key)
-        found = self._once(place, lambda: _found(access, request))
+        found = self._once(place, lambda: _found(access, request), settings.timeout_s)
         known = access.watch.known
         if known is not None:  # it may have been told of while the program was not here yet
             self.obey(settings.endpoint, known)
@@ -131,7 +133,9 @@ class ProgramStore:
             if made.done() and made.exception() is None
         ]
 
-    def _once(self, place: Place, make: Callable[[], SharedProgram]) -> SharedProgram:
+    def _once(
+        self, place: Place, make: Callable[[], SharedProgram], timeout_s: float
+    ) -> SharedProgram:
         with self._lock:
             known = self._programs.get(place)
             if known is not None and known.done() and _has_ended(known.result()):
@@ -140,6 +144,10 @@ class ProgramStore:
             if known is None:
                 known = mine = self._programs[place] = Future()
         if mine is None:
+            if not wait([known], within_time(timeout_s)).done:
+                raise DeadlineError(
+                    f"program {place[3].hex()[:16]}: another thread asks for it and has nothing yet"
+                )
             found = known.result()
             counters.count("memory.hits")
             return found

@@ -232,7 +232,7 @@ class SharedTraces:
             self._digest,
             CallerFacts(environment=environment_facts()),
             loaded_digests(),
-            _SWAP_TIMEOUT_S if is_swap else min(_TIMEOUT_S, settings.timeout_s),
+            _SWAP_TIMEOUT_S if is_swap else _TIMEOUT_S,
             wants_program=not is_swap,
         )
 

@@ -24,6 +24,7 @@ from kernelfarm.client.captured import Captured
 from kernelfarm.client.compile_options import CompileOptions
 from kernelfarm.client.eager import warn_eager
 from kernelfarm.client.farm_access import FarmAccess
+from kernelfarm.client.farm_time import FarmTime
 from kernelfarm.client.live_program import BoxedFunction, LiveProgram, Runnable
 from kernelfarm.client.loaders.of_device import device_support
 from kernelfarm.client.plan_runtime import PlanRunner
@@ -57,10 +58,10 @@ def kernelfarm(
 ) -> Callable[..., Any]:
     """Compiles a Dynamo graph through the farm; forward and backward where gradients are needed.
 
-    `options`: `endpoint`, `timeout_s`, `mode` (`wait`, `swap` or `strict`), `strict` (bool: that
-    mode), `model` (`id@revision`, by which what is compiled can be invalidated), `deterministic`
-    (bool), `fallback_random` (bool: eager's own random numbers, at the price of speed). `mode`: as
-    the option; torch allows one of both.
+    `options`: `endpoint`, `timeout_s` (of all waiting for the farm), `mode` (`wait`, `swap` or
+    `strict`), `strict` (bool: that mode), `model` (`id@revision`, by which what is compiled can be
+    invalidated), `deterministic` (bool), `fallback_random` (bool: eager's own random numbers, at
+    the price of speed). `mode`: as the option; torch allows one of both.
 
     Raises:
         CallerError: an option that does not exist, or a value that it cannot have.
@@ -70,11 +71,12 @@ def kernelfarm(
     stated = _backend_options(options or {}, mode)
     # Connects while the graph is digested or traced.
     warm = WarmStart(gm, _access_to(stated.settings), stated.compiled)
-    known = _known_program(warm, stated)
+    time = FarmTime(stated.settings.timeout_s)
+    known = _known_program(warm, stated, time)
     if known is not None:
         return known
-    compiler = _GraphCompiler(stated)
-    return traced(gm, example_inputs, compiler, _GraphCompiler(stated, warm))
+    compiler = _GraphCompiler(stated, time)
+    return traced(gm, example_inputs, compiler, _GraphCompiler(stated, time, warm))
 
 
 def preload() -> None:
@@ -110,8 +112,11 @@ def _backend_options(options: Mapping[str, Any], mode: str | None) -> BackendOpt
 class _GraphCompiler:
     """What AOT Autograd calls with each graph; `warm` keeps what it made of one for inference."""
 
-    def __init__(self, options: BackendOptions, warm: WarmStart | None = None) -> None:
+    def __init__(
+        self, options: BackendOptions, time: FarmTime, warm: WarmStart | None = None
+    ) -> None:
         self._options = options
+        self._time = time
         self._warm = warm
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedFunction:
@@ -133,17 +138,22 @@ class _GraphCompiler:
         target = device_support(captured.device).target
         key = program_key(captured.graph, target, self._options.compiled.pairs())
         if self._warm is not None:
-            self._warm.keep(gm, captured, key)
-        find = _finder(captured, key, self._options)
+            with self._time.spent():
+                self._warm.keep(gm, captured, key)
+        find = _finder(captured, key, self._options, _First(self._time))
         return _started(make_boxed_func(gm.forward), find, self._options.settings)
 
 
-def _known_program(warm: WarmStart, options: BackendOptions) -> Callable[..., Any] | None:
+def _known_program(
+    warm: WarmStart, options: BackendOptions, time: FarmTime
+) -> Callable[..., Any] | None:
     """What Dynamo calls, if its graph was traced before; else, or if that fails, it is traced."""
-    known = warm.known()
+    with time.spent():
+        known = warm.known()
     if known is None:
         return None
-    find = _finder(known.captured, known.entry.key, options, known.prefetched)
+    first = _First(time, known.prefetched)
+    find = _finder(known.captured, known.entry.key, options, first)
 
     def find_outside_autocast() -> Runnable:
         found = find()
@@ -157,20 +167,29 @@ def _known_program(warm: WarmStart, options: BackendOptions) -> Callable[..., An
     return warm.callable_for(known.entry, program.boxed())
 
 
+@dataclass(frozen=True, slots=True)
+class _First:
+    """What a program's first search has: what is left of its graph's time, and what was sent."""
+
+    time: FarmTime
+    prefetched: Prefetched | None = None
+
+
 def _finder(
-    captured: Captured,
-    key: bytes,
-    options: BackendOptions,
-    prefetched: Prefetched | None = None,
+    captured: Captured, key: bytes, options: BackendOptions, first: _First
 ) -> Callable[[], Runnable]:
-    support = device_support(captured.device)
-    given = [prefetched]
+    support, settings = device_support(captured.device), options.settings
+    firsts = [first]
 
     def find() -> Runnable:
-        access = _access_to(options.settings)
-        first = given.pop() if given else None  # what was sent is good for the first time alone
-        shared = _store.program(access, captured, support, options.compiled, key, first)
-        return Runnable(PlanRunner(shared.for_graph(captured, support.loader)), shared.validity)
+        has = firsts.pop() if firsts else _First(FarmTime(settings.timeout_s))
+        with has.time.spent():
+            access = _access_to(settings)
+            shared = _store.program(
+                access, captured, support, options.compiled, key, has.prefetched
+            )
+            runner = PlanRunner(shared.for_graph(captured, support.loader))
+            return Runnable(runner, shared.validity)
 
     return find
 

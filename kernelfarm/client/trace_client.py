@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from kernelfarm.client.counters import count_refusal
 from kernelfarm.client.farm_client import MAX_BLOBS_IN_A_REQUEST, FarmClient
+from kernelfarm.client.farm_time import within_time
 from kernelfarm.errors import KernelfarmError, PoisonedBlobError
 from kernelfarm.ir.guards import CallerFacts
 from kernelfarm.service.channels import translated_errors
@@ -61,7 +62,8 @@ class TraceClient:
         answer = TraceAnswer()
         try:
             with translated_errors(self._peer):
-                self._read(self._stub.LookupTrace(request, timeout=timeout_s), answer)
+                responses = self._stub.LookupTrace(request, timeout=within_time(timeout_s))
+                self._read(responses, answer)
         except KernelfarmError:
             if answer.trace is None:
                 raise
@@ -74,7 +76,7 @@ class TraceClient:
         """Publishes a signed trace; what became of it."""
         request = pb.PutTraceRequest(trace=trace)
         with translated_errors(self._peer):
-            return self._stub.PutTrace(request, timeout=timeout_s).outcome
+            return self._stub.PutTrace(request, timeout=within_time(timeout_s)).outcome
 
     def _read(self, responses: Iterable[pb.LookupTraceResponse], answer: TraceAnswer) -> None:
         content = bytearray()

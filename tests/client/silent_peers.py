@@ -1,4 +1,4 @@
-"""What may be where a farm should: nothing, or what takes a connection and says too little."""
+"""What may be where a farm should: nothing, or what takes connections or calls, and is silent."""
 
 from __future__ import annotations
 
@@ -9,8 +9,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+import grpc
+
+from kernelfarm.v1 import cache_service_pb2
 
 _SETTINGS = bytes(3) + b"\4" + bytes(5)
 """HTTP/2's frame without settings, with which a server begins."""
@@ -70,3 +76,52 @@ def _stopped(path: Path) -> Iterator[str]:
             yield f"unix:{path}"
         finally:
             process.kill()
+
+
+_INCARNATION = "0" * 32
+
+
+class MuteFarm(grpc.GenericRpcHandler):
+    """Takes calls, notes their methods in `calls`, and answers none but the watch.
+
+    With `is_heard` it sends each watch the sign of life after which a farm counts as there.
+    """
+
+    def __init__(self, *, is_heard: bool) -> None:
+        self.calls: list[str] = []
+        self._is_heard = is_heard
+        self._ends = threading.Event()
+
+    @contextmanager
+    def served(self) -> Iterator[str]:
+        """The endpoint, while it serves."""
+        pool = futures.ThreadPoolExecutor(16)
+        server = grpc.server(pool, handlers=[self], options=[("grpc.so_reuseport", 0)])
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            self._ends.set()
+            server.stop(None).wait()
+            pool.shutdown()
+
+    def service(self, handler_call_details: Any) -> grpc.RpcMethodHandler:
+        """Answers none."""
+        method = handler_call_details.method.rpartition("/")[2]
+        if method == "WatchInvalidations":
+            return grpc.unary_stream_rpc_method_handler(self._watched)
+        self.calls.append(method)
+        return grpc.unary_stream_rpc_method_handler(self._unanswered)
+
+    def _unanswered(self, request: bytes, context: Any) -> Iterator[bytes]:
+        self._ends.wait()
+        yield from ()
+
+    def _watched(self, request: bytes, context: Any) -> Iterator[bytes]:
+        if self._is_heard:
+            told = cache_service_pb2.WatchInvalidationsResponse(
+                resume_token=f"{_INCARNATION}:1", epoch=1, incarnation=_INCARNATION
+            )
+            yield told.SerializeToString()
+        self._ends.wait()
