@@ -50,6 +50,12 @@ send_to_framework(
         is_contraction=True,
     ),
     ExternGroup(
+        "attention for training",
+        "the framework's fused kernels are kept whole, whichever a device has",
+        ("kernelfarm.attention_saving.default", "kernelfarm.attention_backward.default"),
+        is_contraction=True,
+    ),
+    ExternGroup(
         "recurrent cell",
         "the framework's fused kernel is kept whole; cells written in operators decompose",
         _aten("_thnn_fused_* _lstm_mps lstm_mps_backward _pack_padded_sequence"),

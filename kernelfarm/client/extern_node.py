@@ -9,11 +9,17 @@ import torch
 from torch import fx
 from torch._higher_order_ops.effects import with_effects
 
+from kernelfarm.client.attention_operators import (
+    ATTENTION,
+    ATTENTION_BACKWARD,
+    ATTENTION_SAVING,
+    go_back,
+    save,
+)
 from kernelfarm.client.capture_sizes import SizeReader
 from kernelfarm.client.capture_storages import MEMORY_READERS
 from kernelfarm.client.rebuilt_nodes import RebuiltNode
 from kernelfarm.client.saved_random_state import flat_results, is_with_random_state
-from kernelfarm.client.whole_attention import ATTENTION
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.graph_ir import TensorType, contiguous_strides
 from kernelfarm.ir.symbolic import Expr
@@ -32,8 +38,12 @@ DIRECT_CALLS: Mapping[Target, Callable[..., Any]] = {
     torch.ops.aten.baddbmm.default: torch.baddbmm,
     torch.ops.aten.linear.default: torch.nn.functional.linear,
     ATTENTION: torch.nn.functional.scaled_dot_product_attention,
+    ATTENTION_SAVING: save,
+    ATTENTION_BACKWARD: go_back,
 }
-"""The same operators by their bound functions, which parse arguments about 1 us faster."""
+"""The same operators by their bound functions, which parse arguments about 1 us faster.
+
+Steps lay results out themselves."""
 
 
 _WIDENING = frozenset({torch.ops.aten.view_as_complex.default, torch.ops.aten.view.dtype})

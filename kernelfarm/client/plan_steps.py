@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from kernelfarm.client.attention_operators import wire_name
 from kernelfarm.client.drawn_seeds import draw_seeds
 from kernelfarm.client.extern_node import ExternNode, is_contiguous
 from kernelfarm.client.plan_inputs import input_layouts
@@ -14,7 +15,6 @@ from kernelfarm.client.plan_layout import POINTER_BYTES, Layout
 from kernelfarm.client.plan_views import Slot, View
 from kernelfarm.client.program import LoadedProgram
 from kernelfarm.client.variants import bind_variants
-from kernelfarm.client.whole_attention import wire_name
 from kernelfarm.errors import InternalError, InvalidGraphError
 from kernelfarm.ir.program_ir import BufferKind, DrawSeeds, ExternCall, Launch
 

@@ -7,7 +7,7 @@ import torch
 from kernelfarm.client.dynamo_sizes import NotCoveredError
 from kernelfarm.ir.graph_ir import ABI_VERSION
 
-CAPTURE_VERSION = 1
+CAPTURE_VERSION = 2
 """Raised by whoever changes what is captured of a graph, or how entries are kept."""
 
 _DEVICES = ("cpu", "cuda")

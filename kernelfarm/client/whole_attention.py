@@ -1,15 +1,14 @@
 """Attention stays one operator in a captured graph, whatever device and torch version trace it.
 
 Left alone, torch splits `scaled_dot_product_attention` while tracing: into the fused kernel of the
-device at hand, or into matrix products and a softmax. So one model had one program for each kind of
-device. Here Dynamo's calls of it are replaced, before AOT Autograd runs, by an operator of our own
-that traces as one node; it travels as `aten.scaled_dot_product_attention`, and its step calls the
-framework, which picks its kernel at run time. Results lie as the fused kernels write them, rows of
-all heads side by side: (batch, length, heads, width) in memory; where a kernel gives another layout
-they are copied to this one.
+device at hand, with what that saves for gradients, or into matrix products and a softmax. So one
+model had one program for each kind of device. Here Dynamo's calls of it are replaced, before AOT
+Autograd runs, by operators of our own that trace as one node (`attention_operators`); their steps
+call the framework, which picks its kernel at run time. Without gradients it travels as
+`aten.scaled_dot_product_attention`.
 
-Gradients need what the device's own forward kernel saves, so where they are needed torch's way is
-left; likewise with dropout, or where the layout that eager has on this device could be seen.
+Torch's way is left with dropout, for heads that no fused kernel of any device takes, and where the
+layout that eager has on this device could be seen.
 """
 
 from __future__ import annotations
@@ -21,41 +20,11 @@ from torch import Tensor, fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 
+from kernelfarm.client.attention_operators import ATTENTION, ATTENTION_SAVING
+
 _AXES = 4
 _KERNEL_CHOICES = ("sdpa_kernel", "_backend_from_string")
 """Names of what states in a graph which kernel attention uses."""
-
-_SCHEMA = (
-    "(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0,"
-    " bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor"
-)
-
-torch.library.define("kernelfarm::attention", _SCHEMA)
-
-
-def _run(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    result = F.scaled_dot_product_attention(query, key, value, *args, **kwargs)
-    laid_out = _empty_result(query, value)
-    return result if result.stride() == laid_out.stride() else laid_out.copy_(result)
-
-
-def _empty_result(query: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
-    batch, heads, length, _width = query.shape
-    return query.new_empty((batch, length, heads, value.shape[-1])).transpose(1, 2)
-
-
-torch.library.impl("kernelfarm::attention", "CompositeExplicitAutograd", _run)
-torch.library.register_fake("kernelfarm::attention", lambda q, _k, v, *_, **__: _empty_result(q, v))
-
-ATTENTION = torch.ops.kernelfarm.attention.default
-"""The operator as it stands in traced graphs: its arguments are those of torch's function."""
-
-_WIRE_NAMES = {ATTENTION: str(torch.ops.aten.scaled_dot_product_attention.default)}
-
-
-def wire_name(target: Any) -> str:
-    """An operator's name in the graph that travels."""
-    return _WIRE_NAMES.get(target) or str(target)
 
 
 def keep_attention_whole(module: fx.GraphModule) -> None:
@@ -81,14 +50,25 @@ def attention(  # noqa: PLR0913, PLR0917 (the arguments of torch's function)
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """What stands in Dynamo's graph: our operator, or torch's own function for gradients."""
+    """What stands in Dynamo's graph: one of our operators, or torch's own function."""
     tensors = (query, key, value, attn_mask)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+    needs_gradients = torch.is_grad_enabled() and any(
+        tensor is not None and tensor.requires_grad for tensor in tensors
+    )
+    if needs_gradients and not enable_gqa and not _is_same(query.shape[1], key.shape[1]):
+        # Heads that broadcast are matrix products everywhere, which the farm fuses with the rest.
         return F.scaled_dot_product_attention(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale
         )
     query, key, value, mask = (_as_autocast_has_it(tensor) for tensor in tensors)
-    result: Tensor = ATTENTION(
+    result: Tensor
+    if needs_gradients:
+        wants_mask = mask is not None and mask.requires_grad
+        result, _ = ATTENTION_SAVING(
+            query, key, value, mask, is_causal, scale, enable_gqa, wants_mask
+        )
+        return result
+    result = ATTENTION(
         query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
     return result

@@ -1,0 +1,103 @@
+"""Attention for training as matrix products and a softmax: where no fused kernel takes it.
+
+Computed in f64 for f64, else in f32, as torch's own unfused attention is. A row that sees no key
+gives zeros; its log-sum-exp is infinity, as of fused kernels: so its weights come out as zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Operands(NamedTuple):
+    """What attention is computed of: tensors of four axes, a mask that broadcasts to the scores."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    is_causal: bool
+    scale: float | None
+    enable_gqa: bool
+
+
+class Gradients(NamedTuple):
+    """Of query, key, value and mask; the last is None unless it was asked for."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None = None
+
+
+def saved_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type of log-sum-exps, and the one that is computed in."""
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
+def forward(operands: Operands) -> tuple[Tensor, Tensor]:
+    """The result, and the log-sum-exp of each row's scores: `(batch, heads, length)`."""
+    scores = _scores(operands)
+    logsumexp = scores.logsumexp(-1)
+    logsumexp = logsumexp.masked_fill(logsumexp == -math.inf, math.inf)
+    weights = (scores - logsumexp.unsqueeze(-1)).exp()
+    value = _for_each_head(operands.value, operands)
+    return (weights @ value).to(operands.query.dtype), logsumexp
+
+
+def backward(
+    grad: Tensor, operands: Operands, logsumexp: Tensor, *, mask_needs_gradient: bool
+) -> Gradients:
+    """The gradients, from that of the result."""
+    query, key, value = operands[:3]
+    wide = grad.to(logsumexp.dtype)
+    weights = (_scores(operands) - logsumexp.unsqueeze(-1)).exp()
+    grad_value = weights.mT @ wide
+    grad_weights = wide @ _for_each_head(value, operands).mT
+    mean = (grad_weights * weights).sum(-1, keepdim=True)
+    grad_scores = weights * (grad_weights - mean)
+    scale = _scale(operands)
+    grad_query = grad_scores @ _for_each_head(key, operands) * scale
+    grad_key = grad_scores.mT @ query.to(wide.dtype) * scale
+    mask = operands.mask if mask_needs_gradient else None
+    return Gradients(
+        grad_query.to(query.dtype),
+        _summed_over_groups(grad_key, key),
+        _summed_over_groups(grad_value, value),
+        None if mask is None else grad_scores.sum_to_size(mask.shape).to(mask.dtype),
+    )
+
+
+def _scores(operands: Operands) -> Tensor:
+    query, mask = operands.query, operands.mask
+    wide = query.to(saved_dtype(query.dtype)) * _scale(operands)
+    scores = wide @ _for_each_head(operands.key, operands).mT
+    if operands.is_causal:
+        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        return scores.masked_fill(~allowed, -math.inf)
+    if mask is None:
+        return scores
+    return scores.masked_fill(~mask, -math.inf) if mask.dtype is torch.bool else scores + mask
+
+
+def _scale(operands: Operands) -> float:
+    given = operands.scale
+    return 1 / math.sqrt(operands.query.shape[-1]) if given is None else given
+
+
+def _for_each_head(tensor: Tensor, operands: Operands) -> Tensor:
+    """Keys or values, widened, repeated for the heads of queries that share one."""
+    wide = tensor.to(saved_dtype(tensor.dtype))
+    if not operands.enable_gqa:
+        return wide
+    return wide.repeat_interleave(operands.query.shape[1] // tensor.shape[1], 1)
+
+
+def _summed_over_groups(grad: Tensor, tensor: Tensor) -> Tensor:
+    if grad.shape[1] != tensor.shape[1]:
+        grad = grad.reshape(grad.shape[0], tensor.shape[1], -1, *grad.shape[2:]).sum(2)
+    return grad.to(tensor.dtype)
