@@ -178,6 +178,18 @@ async def test_an_orderly_release_is_no_failed_attempt(cache: KernelCache) -> No
     assert (await leased(cache, "next")).attempts == 0
 
 
+@pytest.mark.parametrize("is_queued", [False, True])
+async def test_an_orderly_release_forgets_no_attempt_that_failed(
+    cache: KernelCache, is_queued: bool
+) -> None:
+    await leased(cache, "dies", ttl_s=0.05)
+    await cache.wait(KEY, PATIENCE_S)
+    again = await cache.acquire(KEY, "gives back", 30, is_queued=is_queued)
+    assert again is not None and again.attempts == 1
+    await cache.release(again)
+    assert (await leased(cache, "next")).attempts == 1
+
+
 async def test_fences_grow_across_a_flush(cache: KernelCache, server: EmbeddedServer) -> None:
     before = await leased(cache)
     with redis.Redis.from_url(server.url) as raw:
