@@ -14,6 +14,7 @@ from frontend_svc.opaque_types import opaque_reason
 from frontend_svc.operators import (
     DECOMPOSED,
     EXTERN_CHECKS,
+    EXTERN_OPERANDS,
     Extents,
     ExternGroup,
     Lowering,
@@ -163,6 +164,8 @@ class _Importer:
         operands = [self._operand(value) for value in uses_of(node)]
         if node.op in EXTERN_CHECKS:
             self._check_extern(node, [operand.type for operand in operands])
+        if node.op in EXTERN_OPERANDS:
+            operands = list(EXTERN_OPERANDS[node.op](self._lowering, operands))
         values = self._builder.add_extern(
             node.op,
             index,

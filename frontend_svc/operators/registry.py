@@ -35,6 +35,9 @@ Decomposition = Callable[..., Tensor | tuple[Tensor | None, ...]]
 ExternCheck = Callable[[Extents, Sequence[TensorType]], TensorType]
 """(extents, operand types) -> the type that the operator's result must have."""
 
+ExternOperands = Callable[..., Sequence[Tensor]]
+"""(lowering, operands) -> what the framework is given in their place."""
+
 _Function = TypeVar("_Function", bound=Decomposition)
 
 # Placement of memory: it says nothing about values.
@@ -147,6 +150,9 @@ EXTERN_GROUPS: list[ExternGroup] = []
 
 EXTERN_CHECKS: dict[str, ExternCheck] = {}
 """Rules of result types, for operators that the framework runs, by the name on the wire."""
+
+EXTERN_OPERANDS: dict[str, ExternOperands] = {}
+"""What is made of the operands of operators that the framework runs, by the name on the wire."""
 
 
 def decomposes(*names: str, note: str = "") -> Callable[[_Function], _Function]:
