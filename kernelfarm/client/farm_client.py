@@ -45,6 +45,9 @@ MAX_BLOBS_IN_A_REQUEST = 4096
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 2.0
 
+_jitter = random.SystemRandom()
+"""Not the process's own numbers, which are its user's, and may be seeded."""
+
 ResultT = TypeVar("ResultT")
 
 
@@ -254,7 +257,7 @@ class FarmClient:
                     return attempt(remaining_s)
             except UnavailableError as error:
                 # Never sooner than the farm says, and not all clients at once.
-                wait_s = max(error.retry_after_s or 0, pause_s) * random.uniform(1.0, 1.5)
+                wait_s = max(error.retry_after_s or 0, pause_s) * _jitter.uniform(1.0, 1.5)
                 if not isinstance(error, FarmFullError) or wait_s > deadline - time.monotonic():
                     raise
             if pause(wait_s):

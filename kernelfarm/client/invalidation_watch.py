@@ -27,6 +27,9 @@ _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 10.0
 _CLOSING_S = 2.0
 
+_jitter = random.SystemRandom()
+"""Not the process's own numbers, which are its user's, and may be seeded."""
+
 Connect = Callable[[], CacheAdmin]
 
 
@@ -89,7 +92,7 @@ class InvalidationWatch:
             self._is_told.set()
             if time.monotonic() - began_s > _LONGEST_PAUSE_S:
                 pause_s = _FIRST_PAUSE_S
-            self._is_closed.wait(pause_s * random.uniform(0.5, 1.5))
+            self._is_closed.wait(pause_s * _jitter.uniform(0.5, 1.5))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _follow_once(self) -> None:

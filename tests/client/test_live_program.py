@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -194,8 +195,9 @@ def full(retry_after_s: float) -> FarmFullError:
 
 def test_a_full_farm_is_asked_again_no_sooner_than_it_says(meddler) -> None:
     meddler.refusals = [full(0.6), full(0.3)]
-    model = new_model()
+    model, numbers = new_model(), random.getstate()
     torch.testing.assert_close(compiled(model, "strict")(X), model(X))
+    assert random.getstate() == numbers, "the user's own numbers were drawn"
     first, second, third = meddler.asked
     assert second - first >= 0.6 and third - second >= 0.3
 
