@@ -11,7 +11,7 @@ import grpc.aio
 from frontend_svc.admission import Rate
 from frontend_svc.compile_flow import Rooms, check_targets
 from frontend_svc.cpu_work import CpuWork
-from frontend_svc.explain_miss import Explanation, explain_miss
+from frontend_svc.explain_miss import explain_miss
 from frontend_svc.invalidation_feed import FeedEvent, InvalidationFeed
 from frontend_svc.lowering import import_graph
 from frontend_svc.parts import Part
@@ -42,17 +42,6 @@ CACHE_SERVICE = "kernelfarm.v1.CacheService"
 MAX_TAGS = 64
 
 _TOKEN = re.compile(r"([0-9a-f]{32}):(\d{1,15})")
-_REASONS = {
-    "found": api.MISS_REASON_NONE,
-    "key": api.MISS_REASON_KEY,
-    "guard": api.MISS_REASON_GUARD,
-    "epoch": api.MISS_REASON_EPOCH,
-    "incarnation": api.MISS_REASON_INCARNATION,
-    "toolchain": api.MISS_REASON_TOOLCHAIN,
-    "expired": api.MISS_REASON_EXPIRED,
-    "hole": api.MISS_REASON_HOLE,
-    "disbelieved": api.MISS_REASON_DISBELIEVED,
-}
 
 Context = grpc.aio.ServicerContext[object, object]
 
@@ -118,7 +107,7 @@ class CacheService(CacheServiceServicer):
         part = self._work.rooms.parts.of(identity.partition)
         key, parts = await self._work.cpu.run(self._key_and_parts, request)
         explained = await explain_miss(part.cache, part.index, key, parts, _caller(request))
-        return _explanation(explained)
+        return explained.to_proto()
 
     async def GetUsage(
         self, request: api.GetUsageRequest, context: Context
@@ -223,18 +212,6 @@ def _event(event: FeedEvent, tags: list[str]) -> api.WatchInvalidationsResponse:
         epoch=event.epoch.number,
         incarnation=event.epoch.incarnation,
         is_flush=event.is_flush,
-    )
-
-
-def _explanation(explained: Explanation) -> api.ExplainMissResponse:
-    return api.ExplainMissResponse(
-        reason=_REASONS.get(explained.reason, api.MISS_REASON_UNSPECIFIED),
-        key=explained.key,
-        nearest_key=explained.nearest_key,
-        differences=[
-            api.Difference(part=d.part, asked=d.asked, nearest=d.nearest)
-            for d in explained.differences
-        ],
     )
 
 

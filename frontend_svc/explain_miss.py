@@ -1,4 +1,4 @@
-"""Why a program is not found: a part of its key, a guard, or an epoch, beside the nearest entry."""
+"""Why an entry is not found: a part of its key, a guard, or an epoch, beside the nearest one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,21 @@ from kernelfarm.cache import Found, KernelCache
 from kernelfarm.cache.key_index import KeyIndex
 from kernelfarm.cache.records import FORGOTTEN
 from kernelfarm.ir.guards import CallerFacts, fact_of, first_failing
+from kernelfarm.v1 import cache_service_pb2 as api
+
+REASONS = {
+    "found": api.MISS_REASON_NONE,
+    "key": api.MISS_REASON_KEY,
+    "absent": api.MISS_REASON_KEY,
+    "guard": api.MISS_REASON_GUARD,
+    "epoch": api.MISS_REASON_EPOCH,
+    "incarnation": api.MISS_REASON_INCARNATION,
+    "toolchain": api.MISS_REASON_TOOLCHAIN,
+    "expired": api.MISS_REASON_EXPIRED,
+    "hole": api.MISS_REASON_HOLE,
+    "disbelieved": api.MISS_REASON_DISBELIEVED,
+}
+"""On the wire: the reasons of explanations, and of look-ups that find nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +43,18 @@ class Explanation:
     key: bytes
     nearest_key: bytes
     differences: tuple[Difference, ...]
+
+    def to_proto(self) -> api.ExplainMissResponse:
+        """Its form on the wire."""
+        return api.ExplainMissResponse(
+            reason=REASONS[self.reason],
+            key=self.key,
+            nearest_key=self.nearest_key,
+            differences=[
+                api.Difference(part=d.part, asked=d.asked, nearest=d.nearest)
+                for d in self.differences
+            ],
+        )
 
 
 async def explain_miss(
@@ -51,9 +78,9 @@ async def explain_miss(
         return Explanation("key", key, b"", ())
     theirs = await index.parts(near) or {}
     differences = tuple(
-        Difference(part, asked, theirs.get(part, ""))
-        for part, asked in parts.items()
-        if asked != theirs.get(part)
+        Difference(part, parts.get(part, ""), theirs.get(part, ""))
+        for part in sorted(parts.keys() | theirs.keys())
+        if parts.get(part) != theirs.get(part)
     )
     return Explanation("key", key, near, differences)
 
@@ -78,9 +105,9 @@ def _fault(found: Found) -> Difference:
         "toolchain": ("toolchain", "advertised ones", f"{found.detail} is advertised by nobody"),
         "expired": ("age", "as of now", f"good until {found.detail} (seconds since 1970)"),
         "hole": ("blob", "all blobs", f"{found.detail} was evicted"),
+        "disbelieved": ("signature", "a statement that is believed", found.detail),
     }
-    unsigned = ("signature", "a statement that is believed", "refused; see the counters")
-    return Difference(*texts.get(found.reason, unsigned))
+    return Difference(*texts[found.reason])
 
 
 def _invalidated(tag: str) -> str:

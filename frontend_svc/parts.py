@@ -72,7 +72,7 @@ class Parts:
             cache,
             Programs(cache, self._tier, self._trust, self._shared_programs(partition)),
             self._traces(cache, partition),
-            KeyIndex(cache.client, cache.names),
+            KeyIndex(cache.client, cache.names, Space.PROGRAMS),
             Quotas(cache.client, cache.names),
             hmac.digest(salt, b"kernels", hashlib.sha256) if salt else b"",
         )

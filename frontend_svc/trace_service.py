@@ -9,6 +9,7 @@ import grpc.aio
 from frontend_svc.admission import Gate
 from frontend_svc.answers import hit_within
 from frontend_svc.blob_reader import read_blobs
+from frontend_svc.explain_miss import REASONS, Explanation, explain_miss
 from frontend_svc.parts import Part, Parts
 from frontend_svc.programs import Caller, FoundProgram
 from frontend_svc.request_budget import RequestBudget
@@ -17,6 +18,7 @@ from frontend_svc.settings import FrontendSettings
 from frontend_svc.traces import trace_of
 from kernelfarm.cache import Found, StoredVariant
 from kernelfarm.cache.trace_cache import PutTrace
+from kernelfarm.digest import trace_digest
 from kernelfarm.errors import CallerError, MalformedMessageError
 from kernelfarm.ir.guards import CallerFacts
 from kernelfarm.service.identity import CACHE_USERS, Role, current_identity
@@ -30,15 +32,6 @@ from kernelfarm.wire.manifest import facts_from_proto
 
 TRACE_SERVICE = "kernelfarm.v1.TraceService"
 
-_REASONS = {
-    "absent": cache_api.MISS_REASON_KEY,
-    "epoch": cache_api.MISS_REASON_EPOCH,
-    "incarnation": cache_api.MISS_REASON_INCARNATION,
-    "toolchain": cache_api.MISS_REASON_TOOLCHAIN,
-    "expired": cache_api.MISS_REASON_EXPIRED,
-    "hole": cache_api.MISS_REASON_HOLE,
-    "disbelieved": cache_api.MISS_REASON_DISBELIEVED,
-}
 _PROGRAM_OF_PART = field_number(api.LookupTraceResponse, "program")
 _OUTCOMES = {
     PutTrace.OK: api.PUT_TRACE_OUTCOME_KEPT,
@@ -99,8 +92,45 @@ class TraceService(TraceServiceServicer):
             await self._gate.check_held(part)
             manifest = request.trace.manifest.SerializeToString(deterministic=True)
             stored = StoredVariant(manifest, request.trace.content)
-            outcome = await part.traces.put(stored, part.tags)
+            outcome = await part.traces.put(stored, request.parts, part.tags)
         return api.PutTraceResponse(outcome=_OUTCOMES[outcome])
+
+    async def ExplainTraceMiss(
+        self, request: api.ExplainTraceMissRequest, context: Context
+    ) -> api.ExplainTraceMissResponse:
+        """Tells why a trace is not found, or its program where it is."""
+        identity = current_identity()
+        identity.require(*CACHE_USERS)
+        part = self._parts.of(identity.partition)
+        parts = dict(request.parts) or None
+        digest = request.digest if parts is None else trace_digest(parts)
+        _check_digest(digest)
+        caller = caller_of(request.model, manifest_pb2.CallerFacts())
+        explained = await part.traces.explain(digest, parts, caller)
+        response = api.ExplainTraceMissResponse(trace=explained.to_proto())
+        found = await part.traces.find(digest, caller.tags, is_counted=False)
+        if found.is_hit:
+            stored = found.variants[0]
+            response.manifest.ParseFromString(stored.manifest_bytes)
+            program = await _explained_program(part, trace_of(stored.content), caller)
+            response.program.CopyFrom(program.to_proto())
+        return response
+
+
+def _runs(trace: api.Trace, caller: Caller) -> Caller:
+    """Who asks for the program of a trace."""
+    # Inputs are the captured graph's, which the trace knows; where it runs, the caller knows.
+    inputs = facts_from_proto(trace.facts).inputs
+    return Caller(caller.tags, CallerFacts(inputs=inputs, environment=caller.facts.environment))
+
+
+async def _explained_program(part: Part, trace: api.Trace, caller: Caller) -> Explanation:
+    """Whether the program of a trace is found, here or in the shared part."""
+    key, runs = trace.program_key, _runs(trace, caller)
+    looked = await part.programs.find(key, runs, is_counted=False)
+    if looked.program is not None:
+        return Explanation("found", key, key, ())
+    return await explain_miss(part.cache, part.index, key, None, runs)
 
 
 async def _program(
@@ -108,10 +138,7 @@ async def _program(
 ) -> AsyncIterator[api.LookupTraceResponse | bytes]:
     """The program of a trace, and the binaries that it loads."""
     trace = trace_of(stored.content)
-    # Inputs are the captured graph's, which the trace knows; where it runs, the caller knows.
-    inputs = facts_from_proto(trace.facts).inputs
-    facts = CallerFacts(inputs=inputs, environment=caller.facts.environment)
-    looked = await part.programs.find(trace.program_key, Caller(caller.tags, facts))
+    looked = await part.programs.find(trace.program_key, _runs(trace, caller))
     if looked.program is None:
         yield api.LookupTraceResponse(
             miss=api.TraceMiss(is_program=True, reason=cache_api.MISS_REASON_KEY)
@@ -143,13 +170,17 @@ def _check(request: api.LookupTraceRequest) -> None:
             f"{len(request.held)} digests held; expected at most {MAX_BLOBS_PER_READ}"
         )
     for digest in (request.digest, *request.held):
-        if len(digest) != DIGEST_BYTES:
-            raise CallerError(f"a digest of {len(digest)} bytes; expected {DIGEST_BYTES}")
+        _check_digest(digest)
+
+
+def _check_digest(digest: bytes) -> None:
+    if len(digest) != DIGEST_BYTES:
+        raise CallerError(f"a digest of {len(digest)} bytes; expected {DIGEST_BYTES}")
 
 
 def _miss(found: Found) -> api.TraceMiss:
     return api.TraceMiss(
-        reason=_REASONS.get(found.reason, cache_api.MISS_REASON_UNSPECIFIED),
+        reason=REASONS[found.reason],
         detail=found.detail,
         epoch=found.epoch,
         incarnation=found.incarnation,

@@ -8,8 +8,10 @@ and the options. Names, locations, hints and comments are not.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 
+from kernelfarm.errors import MalformedMessageError
 from kernelfarm.ir.canonical import canonical_graph, canonical_kernel
 from kernelfarm.ir.encode import encode_graph, encode_kernel, encode_text_pairs
 from kernelfarm.ir.graph_ir import Graph
@@ -23,9 +25,17 @@ __all__ = [
     "program_key",
     "program_keys",
     "program_parts",
+    "trace_digest",
 ]
 
 DIGEST_BYTES = 32
+
+MAX_PART_CHARS = 200
+"""A longer part of a trace's digest goes into it as a digest of its own."""
+
+_MAX_PARTS = 32
+_PART_NAME = re.compile(r"[a-z_]{1,32}")
+_PART_VALUE = re.compile(rf"[ -~]{{0,{MAX_PART_CHARS}}}")
 
 
 def program_key(graph: Graph, target: str, options: tuple[tuple[str, str], ...]) -> bytes:
@@ -67,6 +77,23 @@ def kernel_key(kernel: Kernel, target: str) -> bytes:
 def kernel_digest(kernel: Kernel) -> bytes:
     """Digest of a kernel's content alone: 32 bytes, from which its name is made."""
     return _digest(("content", encode_kernel(canonical_kernel(kernel))))
+
+
+def trace_digest(parts: Mapping[str, str]) -> bytes:
+    """Digest of a tracer's graph and all that its trace depends on: 32 bytes over named parts.
+
+    Raises:
+        MalformedMessageError: too many parts, or one that is not short plain text.
+    """
+    if len(parts) > _MAX_PARTS:
+        raise MalformedMessageError(f"{len(parts)} parts; expected at most {_MAX_PARTS}")
+    for name, value in parts.items():
+        if not _PART_NAME.fullmatch(name) or not _PART_VALUE.fullmatch(value):
+            raise MalformedMessageError(
+                f"part {name[:40]!r} of {len(value)} characters; expected a name of a-z and _, and"
+                f" at most {MAX_PART_CHARS} printable ones"
+            )
+    return _digest(("trace", *(text for part in sorted(parts.items()) for text in part)))
 
 
 def _digest(parts: tuple[str, ...]) -> bytes:

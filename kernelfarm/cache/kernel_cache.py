@@ -149,10 +149,18 @@ class KernelCache:
         found = await self._lookups.run(self._calls.lookup(key, tags, is_counted))
         if not found.is_hit:
             return found
-        checked = [await self._checked(key, variant) for variant in found.variants]
-        believed = tuple(variant for variant in checked if variant is not None)
-        word = "hit" if believed else "disbelieved"
-        return Found(believed, word, "", found.stamp, found.incarnation, found.epoch)
+        place, fault = Place(self.namespace, self.space, key), ""
+        believed: list[StoredVariant] = []
+        for variant in found.variants:
+            try:
+                believed.append(self._belief.checked(place, variant))
+            except (IntegrityError, MalformedMessageError) as error:
+                fault = f"{error.reason}: {error}"
+                if self._calls.may_write:
+                    await self._drop(key, variant, counter_of(error))
+        if believed:
+            return replace(found, variants=tuple(believed))
+        return replace(found, variants=(), reason="disbelieved", detail=fault)
 
     async def acquire(
         self,
@@ -332,15 +340,6 @@ class KernelCache:
                 await self.client.srem(name("workers"), *gone)
         reports = [WorkerReport.from_json(report) for report in stored if report is not None]
         return sorted(reports, key=lambda report: (report.queue, report.worker))
-
-    async def _checked(self, key: bytes, variant: StoredVariant) -> StoredVariant | None:
-        """The variant if it is believed; what is not is dropped."""
-        try:
-            return self._belief.checked(Place(self.namespace, self.space, key), variant)
-        except (IntegrityError, MalformedMessageError) as error:
-            if self._calls.may_write:
-                await self._drop(key, variant, counter_of(error))
-            return None
 
     async def _drop(self, key: bytes, variant: StoredVariant, counter: str) -> None:
         try:

@@ -113,9 +113,9 @@ class Found:
     """What a look-up met: the live variants, most specific first, or why there are none.
 
     `reason` is `hit`, `absent`, `incarnation`, `epoch`, `expired`, `toolchain`, `hole` or
-    `disbelieved`; `detail` is the tag, toolchain or digest behind it. `stamp` names this version of
-    the entry: a lease is given only to who saw the present one. `incarnation` and `epoch` are those
-    of the epoch table.
+    `disbelieved`; `detail` is the tag, toolchain, digest or fault behind it. `stamp` names this
+    version of the entry: a lease is given only to who saw the present one. `incarnation` and
+    `epoch` are those of the epoch table.
     """
 
     variants: tuple[StoredVariant, ...]

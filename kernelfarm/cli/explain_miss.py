@@ -1,7 +1,8 @@
-"""`kernelfarm explain-miss`: why a program is not found."""
+"""`kernelfarm explain-miss`: why a program or a trace is not found."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,15 +12,21 @@ from kernelfarm.cli._cache import Endpoint, connected
 from kernelfarm.errors import CallerError
 
 if TYPE_CHECKING:
+    from kernelfarm.client.farm_client import FarmClient
+    from kernelfarm.client.settings import ClientSettings
+    from kernelfarm.client.traces_here import TraceHere
     from kernelfarm.v1.cache_service_pb2 import ExplainMissResponse
 
 _KEY_HEX_CHARS = 64
+_MOST_TRACES = 32
 _EPILOG = """
 [bold]Examples[/bold]
 
   kernelfarm explain-miss model.pt2 --target cuda:sm_90a
 
   kernelfarm explain-miss 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+
+  kernelfarm explain-miss --traces
 """
 
 
@@ -29,17 +36,27 @@ def register(app: typer.Typer) -> None:
 
 
 def explain_miss(
-    source: Annotated[str, typer.Argument(help="A .pt2 file, or a program's key (64 hex).")],
+    source: Annotated[
+        str, typer.Argument(help="A .pt2 file, or a key (64 hex); with --traces a digest.")
+    ] = "",
     target: Annotated[str, typer.Option(help="Target of the .pt2 file.")] = "cpu:x86-64-v3",
     model: Annotated[
         str, typer.Option(help="The model's ID@REVISION, as the client names it.")
     ] = "",
+    traces: Annotated[
+        bool, typer.Option("--traces", help="The graphs that this machine traced itself.")
+    ] = False,
     endpoint: Endpoint = None,
 ) -> None:
-    """Tells what differs between a program that is not found and the nearest one that is there."""
+    """Tells what differs between what is not found and the nearest entry that is there."""
     is_key = len(source) == _KEY_HEX_CHARS and set(source.lower()) <= set("0123456789abcdef")
+    if traces:
+        if source and not is_key:
+            raise CallerError(f"{source!r} is no digest of {_KEY_HEX_CHARS} hex digits")
+        _explain_traces(source.lower(), model, endpoint)
+        return
     path = Path(source)
-    if not is_key and not path.exists():
+    if not is_key and not path.is_file():
         raise CallerError(f"{source!r} is no file and no key of {_KEY_HEX_CHARS} hex digits")
     with connected(endpoint) as farm:
         if is_key:
@@ -48,17 +65,56 @@ def explain_miss(
             from kernelfarm.client.export_reader import read_pt2  # noqa: PLC0415 (loads torch)
 
             told = farm.explain_graph(read_pt2(path).captured.graph, target, model=model)
-    _print_explanation(told)
+    _print_explanation("program", told)
 
 
-def _print_explanation(told: ExplainMissResponse) -> None:
+def _explain_traces(digest: str, model: str, endpoint: str | None) -> None:
+    from kernelfarm.client.farm_client import FarmClient  # noqa: PLC0415 (keeps --help quick)
+    from kernelfarm.client.settings import client_settings  # noqa: PLC0415
+    from kernelfarm.client.traces_here import TraceHere, traces_here  # noqa: PLC0415
+    from kernelfarm.client.trust import describe_traces  # noqa: PLC0415
+
+    stated = {"endpoint": endpoint, "model": model or None}
+    settings = client_settings(**{name: value for name, value in stated.items() if value})
+    root = settings.disk_cache_dir.expanduser()
+    here = traces_here(root)
+    if digest:
+        wanted = bytes.fromhex(digest)
+        here = [t for t in here if t.digest == wanted] or [TraceHere(wanted, {}, 0.0)]
+    state, is_asked = describe_traces(settings)
+    if not is_asked:
+        typer.echo(f"this machine asks for no traces: {state}")
+    if not here:
+        typer.echo(f"nothing was traced here (in {root})")
+    with FarmClient(settings) as client:
+        for trace in here[:_MOST_TRACES]:
+            _explain_trace(client, settings, trace)
+    if len(here) > _MOST_TRACES:
+        typer.echo(f"{len(here) - _MOST_TRACES} used before these; name one by its digest")
+
+
+def _explain_trace(client: FarmClient, settings: ClientSettings, trace: TraceHere) -> None:
+    from kernelfarm.client.traces_here import explained, why_not_believed  # noqa: PLC0415
+
+    told = explained(client, trace.digest, trace.parts)
+    _print_explanation("trace", told.trace)
+    if told.HasField("manifest"):
+        refusal = why_not_believed(client, settings, told)
+        typer.echo(f"  it is not believed here: {refusal}" if refusal else "  it is believed here")
+        _print_explanation("  its program", told.program)
+    if trace.used_s:
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(trace.used_s))
+        typer.echo(f"  traced here; used {used}")
+
+
+def _print_explanation(what: str, told: ExplainMissResponse) -> None:
     from kernelfarm.v1.cache_service_pb2 import MissReason  # noqa: PLC0415 (keeps --help quick)
 
     reason = MissReason.Name(told.reason).removeprefix("MISS_REASON_").lower()
     if reason == "none":
-        typer.echo(f"program {told.key.hex()} is found")
+        typer.echo(f"{what} {told.key.hex()} is found")
         return
-    typer.echo(f"program {told.key.hex()} is not found: {reason}")
+    typer.echo(f"{what} {told.key.hex()} is not found: {reason}")
     if told.nearest_key and told.nearest_key != told.key:
         typer.echo(f"nearest: {told.nearest_key.hex()}")
     for difference in told.differences:

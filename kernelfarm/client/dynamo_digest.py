@@ -1,16 +1,16 @@
-"""A digest of what Dynamo gives a backend: equal digests trace to equal programs.
+"""What Dynamo gives a backend, as named parts: with equal parts it traces to equal programs.
 
 In it: every call with its arguments, the inputs' types, layouts and which of them share memory,
 what is known of symbolic sizes, small constants by content, and the state of PyTorch that a trace
-depends on. Not in it: names of values, modules and parameters, paths, device indices. What a digest
-cannot state (a function of the user's own, a branch, a subclass) is `NotCoveredError`: such graphs
+depends on. Not in it: names of values, modules and parameters, paths, device indices. What cannot
+be stated (a function of the user's own, a branch, a subclass) is `NotCoveredError`: such graphs
 are traced at every start.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
@@ -23,6 +23,7 @@ from kernelfarm.client.dynamo_sizes import NotCoveredError, SizeTexts
 from kernelfarm.client.rebuilt_nodes import NAMESPACES
 from kernelfarm.client.trace_state import trace_state
 from kernelfarm.client.whole_attention import attention
+from kernelfarm.digest import MAX_PART_CHARS
 from kernelfarm.errors import KernelfarmError
 
 _ROOTS = frozenset({"torch", "_operator", "operator", "math"})
@@ -31,41 +32,58 @@ _ROOTS = frozenset({"torch", "_operator", "operator", "math"})
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.layout)
 
 
-def graph_digest(module: fx.GraphModule, stated: Sequence[str]) -> tuple[bytes, SizeTexts]:
-    """The digest of a Dynamo graph, and its sizes; `stated` is what else selects a program.
+def graph_parts(module: fx.GraphModule) -> tuple[dict[str, str], SizeTexts]:
+    """The parts of a Dynamo graph and of PyTorch's state, by name, and the graph's sizes.
+
+    `graph` has all calls with their arguments, `calls` what is called alone, which graphs share
+    that differ in arguments; `inputs` and `sizes` what is known of them.
 
     Raises:
-        NotCoveredError: something that the digest cannot state.
+        NotCoveredError: something that parts cannot state.
     """
     texts = _GraphTexts(module)
-    lines = [*stated, *trace_state(), *texts.lines()]
+    graph = _hashed(texts.lines())
+    state = dict(line.split(" ", 1) for line in trace_state())
+    told = {"inputs": _told(texts.inputs), "sizes": _told(texts.sizes.known_facts())}
+    return {**state, "graph": graph, "calls": _hashed(texts.calls), **told}, texts.sizes
+
+
+def _told(lines: list[str]) -> str:
+    """The lines where they are short, else a digest of them."""
+    text = "; ".join(lines)
+    return text if len(text) <= MAX_PART_CHARS else _hashed(lines)
+
+
+def _hashed(lines: Iterable[str]) -> str:
     hasher = hashlib.sha256()
     for line in lines:
         data = line.encode()
         hasher.update(b"%d:" % len(data))
         hasher.update(data)
-    return hasher.digest(), texts.sizes
+    return f"sha256 {hasher.hexdigest()}"
 
 
 class _GraphTexts:
-    """One line for each node."""
+    """One line for each node; those of inputs lie apart."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         self._module = module
         self._numbers: dict[fx.Node, int] = {}
         self._storages: dict[int, int] = {}
         self.sizes = SizeTexts()
+        self.inputs: list[str] = []
+        self.calls: list[str] = []
 
     def lines(self) -> list[str]:
-        """The graph, then what is known of its sizes."""
-        lines = [self._line(node) for node in self._module.graph.nodes]
-        return [*lines, *self.sizes.known_facts()]
+        """The graph; after it, `inputs`, `calls` and `sizes` are known."""
+        return [self._line(node) for node in self._module.graph.nodes]
 
     def _line(self, node: fx.Node) -> str:
         self._numbers[node] = len(self._numbers)
         match node.op:
             case "placeholder":
-                return f"input {self._input(node.meta.get('example_value'))}"
+                self.inputs.append(self._input(node.meta.get("example_value")))
+                return "input"
             case "get_attr":
                 return f"constant {self._constant(node)}"
             case "call_function":
@@ -74,6 +92,7 @@ class _GraphTexts:
                 what = f"{node.op} {node.target}"
             case _:
                 raise NotCoveredError(node.op)
+        self.calls.append(what)
         return f"{what} {self._value(node.args)} {self._value(node.kwargs)}"
 
     def _input(self, value: Any) -> str:

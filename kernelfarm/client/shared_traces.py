@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -34,7 +35,7 @@ from kernelfarm.client.program_tiers import (
 from kernelfarm.client.recent_traces import StoredTrace
 from kernelfarm.client.trace_client import TraceAnswer, TraceClient
 from kernelfarm.client.warm_entry import WarmEntry, from_bytes
-from kernelfarm.digest import program_key
+from kernelfarm.digest import program_key, trace_digest
 from kernelfarm.errors import (
     DeadlineError,
     IntegrityError,
@@ -77,13 +78,14 @@ class SharedTrace:
 
 
 class SharedTraces:
-    """The shared trace of one graph; `digest` is of Dynamo's graph, target and options."""
+    """The shared trace of one graph; `parts` are those of Dynamo's graph, target and options."""
 
     def __init__(
-        self, access: FarmAccess, digest: bytes, target: str, options: CompileOptions
+        self, access: FarmAccess, parts: Mapping[str, str], target: str, options: CompileOptions
     ) -> None:
+        self.parts = parts
         self._access = access
-        self._digest = digest
+        self._digest = trace_digest(parts)
         self._target = target
         self._options = options
         self._miss: pb.TraceMiss | None = None
@@ -120,7 +122,7 @@ class SharedTraces:
         manifest = signer.sign(self._statement(content, miss))
         signed = manifest_pb2.SignedVariant(manifest=manifest_to_proto(manifest), content=content)
         try:
-            outcome = TraceClient(self._access.client).put(signed, _PUT_TIMEOUT_S)
+            outcome = TraceClient(self._access.client).put(signed, self.parts, _PUT_TIMEOUT_S)
         except KernelfarmError as error:
             counters.count(f"warm.farm.not_published.{error.reason.lower()}")
             warnings.warn(f"kernelfarm: {error}", TraceNotPublishedWarning, stacklevel=2)

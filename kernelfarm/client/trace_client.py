@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kernelfarm.client.counters import count_refusal
@@ -71,12 +71,22 @@ class TraceClient:
         return answer
 
     def put(
-        self, trace: manifest_pb2.SignedVariant, timeout_s: float
+        self, trace: manifest_pb2.SignedVariant, parts: Mapping[str, str], timeout_s: float
     ) -> pb.PutTraceOutcome.ValueType:
-        """Publishes a signed trace; what became of it."""
-        request = pb.PutTraceRequest(trace=trace)
+        """Publishes a signed trace with what its digest is over; what became of it."""
+        request = pb.PutTraceRequest(trace=trace, parts=parts)
         with translated_errors(self._peer):
             return self._stub.PutTrace(request, timeout=within_time(timeout_s)).outcome
+
+    def explain(
+        self, digest: bytes, parts: Mapping[str, str], timeout_s: float
+    ) -> pb.ExplainTraceMissResponse:
+        """Why a trace is not found; by its digest alone where its parts are not known."""
+        request = pb.ExplainTraceMissRequest(
+            digest=b"" if parts else digest, parts=parts, model=self._settings.model
+        )
+        with translated_errors(self._peer):
+            return self._stub.ExplainTraceMiss(request, timeout=within_time(timeout_s))
 
     def _read(self, responses: Iterable[pb.LookupTraceResponse], answer: TraceAnswer) -> None:
         content = bytearray()

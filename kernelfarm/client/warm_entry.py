@@ -1,7 +1,5 @@
 """What a warm start needs of a trace, as bytes: the captured graph and how it is called.
 
-    length of the header, header (JSON), graph (protobuf, as it is sent)
-
 Sealed with a digest, which finds spoilt files, not forged ones: entries are believed because only
 this user can write where they lie (`warm_start`), or because somebody whom we trust signed them
 (`shared_traces`). They are data all the same; nothing in them is evaluated.
@@ -19,11 +17,10 @@ from google.protobuf.message import DecodeError
 
 from kernelfarm.client.calling_facts import CallingFacts, OutputFact
 from kernelfarm.client.captured import Captured, HandedOut, Window
-from kernelfarm.client.disk_files import sealed, unsealed
 from kernelfarm.client.dynamo_sizes import NotCoveredError
 from kernelfarm.client.rebuilt_nodes import RebuiltNode, is_same_node, rebuilt_nodes
 from kernelfarm.client.torch_dtypes import dtype_to_torch
-from kernelfarm.client.warm_header import WarmHeader, WindowTexts
+from kernelfarm.client.warm_header import WarmHeader, WindowTexts, joined, parted
 from kernelfarm.errors import KernelfarmError, MalformedMessageError
 from kernelfarm.ir.check_graph import check_client_graph
 from kernelfarm.ir.graph_ir import Constant, Graph
@@ -31,16 +28,18 @@ from kernelfarm.ir.text.expr import parse_expr
 from kernelfarm.v1 import graph_pb2
 from kernelfarm.wire import graph_from_proto, graph_to_proto
 
-_LENGTH_BYTES = 8
-
 Placed = Mapping[int, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class WarmEntry:
-    """A trace without its modules; `placed` has arguments of nodes that say where tensors lie."""
+    """A trace without its modules, of a graph with these parts (`dynamo_digest`).
+
+    `placed` has arguments of nodes that say where tensors lie.
+    """
 
     key: bytes
+    parts: Mapping[str, str]
     graph: Graph
     sources: tuple[int | None, ...]
     handed_out: tuple[HandedOut, ...]
@@ -64,7 +63,11 @@ class WarmEntry:
 
 
 def entry_of(
-    key: bytes, captured: Captured, facts: CallingFacts, device: torch.device
+    key: bytes,
+    parts: Mapping[str, str],
+    captured: Captured,
+    facts: CallingFacts,
+    device: torch.device,
 ) -> WarmEntry:
     """The entry of a trace.
 
@@ -85,7 +88,14 @@ def entry_of(
         if (found := _placed(node, device))
     }
     entry = WarmEntry(
-        key, captured.graph, tuple(sources), captured.handed_out, captured.negated, placed, facts
+        key,
+        parts,
+        captured.graph,
+        tuple(sources),
+        captured.handed_out,
+        captured.negated,
+        placed,
+        facts,
     )
     _check_comes_back(entry, captured, device)
     return entry
@@ -111,6 +121,7 @@ def to_bytes(entry: WarmEntry) -> bytes:
     """The entry as a file's content."""
     header = {
         "key": entry.key.hex(),
+        "parts": dict(entry.parts),
         "sources": entry.sources,
         "handed_out": [
             [item.number, item.argument, None if item.window is None else _texts(item.window)]
@@ -122,9 +133,8 @@ def to_bytes(entry: WarmEntry) -> bytes:
         "outputs": [[o.argument, o.offset, o.dynamic] for o in entry.facts.outputs],
         "written": entry.facts.written,
     }
-    text = json.dumps(header).encode()
     graph = graph_to_proto(entry.graph).SerializeToString(deterministic=True)
-    return sealed(len(text).to_bytes(_LENGTH_BYTES, "little") + text + graph)
+    return joined(json.dumps(header), graph)
 
 
 def from_bytes(content: bytes) -> WarmEntry:
@@ -134,14 +144,10 @@ def from_bytes(content: bytes) -> WarmEntry:
         MalformedMessageError: it is none.
         InvalidGraphError: its graph is none.
     """
-    message = graph_pb2.Graph()
+    header, sent = parted(content)
     try:
-        rest = unsealed(content)
-        length = int.from_bytes(rest[:_LENGTH_BYTES], "little")
-        body = rest[_LENGTH_BYTES:]
-        header = WarmHeader.model_validate_json(body[:length])
-        message.ParseFromString(body[length:])
-    except (ValueError, DecodeError) as error:
+        message = graph_pb2.Graph.FromString(sent)
+    except DecodeError as error:
         raise MalformedMessageError(f"no entry: {error}") from error
     graph = graph_from_proto(message)
     check_client_graph(graph)
@@ -153,6 +159,7 @@ def _entry(header: WarmHeader, graph: Graph) -> WarmEntry:
     outputs = tuple(OutputFact(*fact) for fact in header.outputs)
     return WarmEntry(
         bytes.fromhex(header.key),
+        header.parts,
         graph,
         header.sources,
         tuple(

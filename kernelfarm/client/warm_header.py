@@ -1,25 +1,40 @@
-"""The header of a trace: all of it but the graph, in closed types; anything else is refused."""
+"""The header of a trace: all of it but the graph, in closed types; anything else is refused.
+
+    length of the header, header (JSON), graph (protobuf, as it is sent)
+
+Read without torch: commands tell of a trace by its header.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from kernelfarm.client.disk_files import sealed, unsealed
+from kernelfarm.digest import MAX_PART_CHARS
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.ir.graph_ir import Constant, Graph
 
 Number = Annotated[int, Field(ge=0)]
 Place = bool | Annotated[str, Field(pattern="^(here|strided)$")] | None
+Parts = dict[
+    Annotated[str, Field(pattern="^[a-z_]{1,32}$")],
+    Annotated[str, Field(max_length=MAX_PART_CHARS)],
+]
 WindowTexts = tuple[tuple[str, ...], tuple[str, ...], str]
 
 
 class WarmHeader(BaseModel):
-    """`handed_out`: number, argument, window; `outputs`: argument, offset, axes that vary."""
+    """`handed_out`: number, argument, window; `outputs`: argument, offset, axes that vary.
+
+    `parts` are what the digest of the traced graph is over, by name.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    parts: Parts
     sources: tuple[Number | None, ...]
     handed_out: tuple[tuple[Number, Number | None, WindowTexts | None], ...]
     negated: tuple[Number, ...]
@@ -56,3 +71,27 @@ class WarmHeader(BaseModel):
         )
         if not is_whole or not all(isinstance(kind, Constant) for kind in held):
             raise MalformedMessageError("a trace whose header is not its graph's")
+
+
+_LENGTH_BYTES = 8
+
+
+def joined(header: str, graph: bytes) -> bytes:
+    """A trace of its header and its graph."""
+    text = header.encode()
+    return sealed(len(text).to_bytes(_LENGTH_BYTES, "little") + text + graph)
+
+
+def parted(content: bytes) -> tuple[WarmHeader, bytes]:
+    """The header of a trace, and its graph as it was sent.
+
+    Raises:
+        MalformedMessageError: it is none.
+    """
+    try:
+        rest = unsealed(content)
+        length = int.from_bytes(rest[:_LENGTH_BYTES], "little")
+        body = rest[_LENGTH_BYTES:]
+        return WarmHeader.model_validate_json(body[:length]), body[length:]
+    except (ValueError, ValidationError) as error:
+        raise MalformedMessageError(f"no entry: {error}") from error

@@ -30,7 +30,7 @@ from kernelfarm.client.captured import Captured
 from kernelfarm.client.compile_options import CompileOptions
 from kernelfarm.client.disk_files import remove, write_whole
 from kernelfarm.client.disk_sweep import TRACE
-from kernelfarm.client.dynamo_digest import graph_digest
+from kernelfarm.client.dynamo_digest import graph_parts
 from kernelfarm.client.dynamo_sizes import NotCoveredError, SizeTexts
 from kernelfarm.client.farm_access import FarmAccess
 from kernelfarm.client.live_program import BoxedFunction
@@ -38,6 +38,7 @@ from kernelfarm.client.loaders.of_device import device_support
 from kernelfarm.client.program_tiers import Prefetched
 from kernelfarm.client.shared_traces import SharedTraces
 from kernelfarm.client.warm_entry import WarmEntry, entry_of, from_bytes, to_bytes
+from kernelfarm.digest import trace_digest
 from kernelfarm.errors import KernelfarmError
 
 _note_dynamic: Callable[[Any, set[int]], None] = next(
@@ -95,10 +96,11 @@ class WarmStart:
             return
         try:
             facts = self._facts(asked, traced)
-            content = to_bytes(entry_of(key, captured, facts, asked.device))
+            entry = entry_of(key, asked.shared.parts, captured, facts, asked.device)
         except NotCoveredError as reason:
             counters.count(f"warm.traced.{reason}")
             return
+        content = to_bytes(entry)
         if asked.path is not None:
             _keep(asked.path, content)
         asked.shared.publish(key, captured.graph, content)
@@ -196,11 +198,13 @@ def _question(module: fx.GraphModule, access: FarmAccess, options: CompileOption
     context = TracingContext.try_get()
     if context is None:
         raise NotCoveredError("no trace of Dynamo")
-    digest, sizes = graph_digest(module, (target, repr(options.pairs())))
-    name = digest.hex()
+    parts, sizes = graph_parts(module)
+    stated = ", ".join(f"{name}={value}" for name, value in options.pairs())
+    parts |= {"target": target, "options": stated}
+    name = trace_digest(parts).hex()
     disk = access.disk
     path = None if disk is None else disk.root / "traces" / name[:2] / f"{name}{TRACE}"
-    shared = SharedTraces(access, digest, target, options)
+    shared = SharedTraces(access, parts, target, options)
     guards = len(context.guards_context.aotautograd_guards)
     return _Question(path, shared, device, sizes, sizes.env_state(), guards)
 

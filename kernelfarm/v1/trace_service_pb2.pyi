@@ -218,7 +218,7 @@ class TraceMiss(_message.Message):
     reason: _cache_service_pb2.MissReason.ValueType
     """What the look-up met."""
     detail: _builtins.str
-    """The tag or time behind it; empty is allowed."""
+    """The tag, time or fault behind it; empty is allowed."""
     epoch: _builtins.int
     """The epoch now: who traces the graph after this answer states it in the manifest."""
     incarnation: _builtins.str
@@ -246,19 +246,47 @@ class PutTraceRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class PartsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     TRACE_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def trace(self) -> _manifest_pb2.SignedVariant:
         """Its manifest, signed by a key for traces, and a serialized Trace."""
+
+    @_builtins.property
+    def parts(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """What the digest is over, by name, so that later misses can be explained; empty: they cannot be
+        by this trace. Nobody signs them: they are what hashes to the digest, or are refused.
+        """
 
     def __init__(
         self,
         *,
         trace: _manifest_pb2.SignedVariant | None = ...,
+        parts: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["trace", b"trace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["trace", b"trace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parts", b"parts", "trace", b"trace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -285,3 +313,93 @@ class PutTraceResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PutTraceResponse: _TypeAlias = PutTraceResponse  # noqa: Y015
+
+@_typing.final
+class ExplainTraceMissRequest(_message.Message):
+    """Asks about one trace, by the parts of its digest or by the digest alone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class PartsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    DIGEST_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    digest: _builtins.bytes
+    """The digest, 32 bytes; empty where the parts are given."""
+    model: _builtins.str
+    """The caller's model, as for LookupTrace."""
+    @_builtins.property
+    def parts(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """What the digest is over, by name; empty where the digest is given: then nothing is nearest,
+        unless the trace was here once.
+        """
+
+    def __init__(
+        self,
+        *,
+        digest: _builtins.bytes = ...,
+        parts: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "model", b"model", "parts", b"parts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainTraceMissRequest: _TypeAlias = ExplainTraceMissRequest  # noqa: Y015
+
+@_typing.final
+class ExplainTraceMissResponse(_message.Message):
+    """Why a trace is or is not found."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRACE_FIELD_NUMBER: _builtins.int
+    MANIFEST_FIELD_NUMBER: _builtins.int
+    PROGRAM_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def trace(self) -> _cache_service_pb2.ExplainMissResponse:
+        """What a look-up meets, with digests in the place of keys."""
+
+    @_builtins.property
+    def manifest(self) -> _manifest_pb2.Manifest:
+        """The manifest of a trace that is found, by which its caller can tell whether it believes it."""
+
+    @_builtins.property
+    def program(self) -> _cache_service_pb2.ExplainMissResponse:
+        """What a look-up of a found trace's program meets."""
+
+    def __init__(
+        self,
+        *,
+        trace: _cache_service_pb2.ExplainMissResponse | None = ...,
+        manifest: _manifest_pb2.Manifest | None = ...,
+        program: _cache_service_pb2.ExplainMissResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest", "program", b"program", "trace", b"trace"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest", "program", b"program", "trace", b"trace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainTraceMissResponse: _TypeAlias = ExplainTraceMissResponse  # noqa: Y015

@@ -48,6 +48,11 @@ class TraceServiceStub(object):
                 request_serializer=kernelfarm_dot_v1_dot_trace__service__pb2.PutTraceRequest.SerializeToString,
                 response_deserializer=kernelfarm_dot_v1_dot_trace__service__pb2.PutTraceResponse.FromString,
                 _registered_method=True)
+        self.ExplainTraceMiss = channel.unary_unary(
+                '/kernelfarm.v1.TraceService/ExplainTraceMiss',
+                request_serializer=kernelfarm_dot_v1_dot_trace__service__pb2.ExplainTraceMissRequest.SerializeToString,
+                response_deserializer=kernelfarm_dot_v1_dot_trace__service__pb2.ExplainTraceMissResponse.FromString,
+                _registered_method=True)
 
 
 class TraceServiceServicer(object):
@@ -84,6 +89,17 @@ class TraceServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExplainTraceMiss(self, request, context):
+        """Tells why a trace is not found: which part of its digest, which epoch, or what else differs from
+        the nearest trace in the caller's own part, or in the part that all share.
+
+        INVALID_ARGUMENT: neither a digest nor its parts, or malformed ones.
+        UNAVAILABLE: the cache does not answer; retry with backoff.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TraceServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -96,6 +112,11 @@ def add_TraceServiceServicer_to_server(servicer, server):
                     servicer.PutTrace,
                     request_deserializer=kernelfarm_dot_v1_dot_trace__service__pb2.PutTraceRequest.FromString,
                     response_serializer=kernelfarm_dot_v1_dot_trace__service__pb2.PutTraceResponse.SerializeToString,
+            ),
+            'ExplainTraceMiss': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainTraceMiss,
+                    request_deserializer=kernelfarm_dot_v1_dot_trace__service__pb2.ExplainTraceMissRequest.FromString,
+                    response_serializer=kernelfarm_dot_v1_dot_trace__service__pb2.ExplainTraceMissResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -156,6 +177,33 @@ class TraceService(object):
             '/kernelfarm.v1.TraceService/PutTrace',
             kernelfarm_dot_v1_dot_trace__service__pb2.PutTraceRequest.SerializeToString,
             kernelfarm_dot_v1_dot_trace__service__pb2.PutTraceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainTraceMiss(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kernelfarm.v1.TraceService/ExplainTraceMiss',
+            kernelfarm_dot_v1_dot_trace__service__pb2.ExplainTraceMissRequest.SerializeToString,
+            kernelfarm_dot_v1_dot_trace__service__pb2.ExplainTraceMissResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -56,6 +56,13 @@ class TraceServiceStub:
     PERMISSION_DENIED: the caller's role only reads.
     UNAVAILABLE: the cache does not answer; retry with backoff, repeating it does no harm.
     """
+    ExplainTraceMiss: _grpc.UnaryUnaryMultiCallable[_trace_service_pb2.ExplainTraceMissRequest, _trace_service_pb2.ExplainTraceMissResponse]
+    """Tells why a trace is not found: which part of its digest, which epoch, or what else differs from
+    the nearest trace in the caller's own part, or in the part that all share.
+
+    INVALID_ARGUMENT: neither a digest nor its parts, or malformed ones.
+    UNAVAILABLE: the cache does not answer; retry with backoff.
+    """
 
 @_typing.type_check_only
 class TraceServiceAsyncStub(TraceServiceStub):
@@ -84,6 +91,13 @@ class TraceServiceAsyncStub(TraceServiceStub):
     RESOURCE_EXHAUSTED: the tenant holds as much as it may; waiting does not help.
     PERMISSION_DENIED: the caller's role only reads.
     UNAVAILABLE: the cache does not answer; retry with backoff, repeating it does no harm.
+    """
+    ExplainTraceMiss: _aio.UnaryUnaryMultiCallable[_trace_service_pb2.ExplainTraceMissRequest, _trace_service_pb2.ExplainTraceMissResponse]  # type: ignore[assignment]
+    """Tells why a trace is not found: which part of its digest, which epoch, or what else differs from
+    the nearest trace in the caller's own part, or in the part that all share.
+
+    INVALID_ARGUMENT: neither a digest nor its parts, or malformed ones.
+    UNAVAILABLE: the cache does not answer; retry with backoff.
     """
 
 class TraceServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -122,6 +136,19 @@ class TraceServiceServicer(metaclass=_abc_1.ABCMeta):
         RESOURCE_EXHAUSTED: the tenant holds as much as it may; waiting does not help.
         PERMISSION_DENIED: the caller's role only reads.
         UNAVAILABLE: the cache does not answer; retry with backoff, repeating it does no harm.
+        """
+
+    @_abc_1.abstractmethod
+    def ExplainTraceMiss(
+        self,
+        request: _trace_service_pb2.ExplainTraceMissRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_trace_service_pb2.ExplainTraceMissResponse, _abc.Awaitable[_trace_service_pb2.ExplainTraceMissResponse]]:
+        """Tells why a trace is not found: which part of its digest, which epoch, or what else differs from
+        the nearest trace in the caller's own part, or in the part that all share.
+
+        INVALID_ARGUMENT: neither a digest nor its parts, or malformed ones.
+        UNAVAILABLE: the cache does not answer; retry with backoff.
         """
 
 def add_TraceServiceServicer_to_server(servicer: TraceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -99,9 +99,12 @@ async def test_every_role_does_its_part(guarded: str, namespace: str) -> None:
         assert lease is not None
         await frontend.put_blobs(blobs)
         assert await frontend.publish(lease, [variant]) is Published.OK
-        index = KeyIndex(frontend.client, frontend.names)
-        await index.add(KEY, {"graph": "g", "operators": "o", "target": "t"})
-        await index.nearest(b"x" * 32, {"graph": "g", "operators": "o", "target": "t"})
+        parts = {"graph": "g", "operators": "o", "calls": "c", "target": "t"}
+        for space in (Space.PROGRAMS, Space.TRACES):
+            index = KeyIndex(frontend.client, frontend.names, space)
+            await index.add(KEY, parts)
+            assert await index.parts(KEY) == parts
+            await index.nearest(b"x" * 32, parts)
         await frontend.advertise(["frontend@1"])
         epoch = await frontend.epochs.obeyed("gateway", await frontend.epochs.current())
         assert await frontend.epochs.announcements_after(epoch) == []

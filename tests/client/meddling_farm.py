@@ -116,6 +116,9 @@ class MeddlingFarm(CompileServiceServicer, CacheServiceServicer, TraceServiceSer
         self.calls["PutTrace"] += 1
         return self._traces.PutTrace(request)
 
+    def ExplainTraceMiss(self, request, context):  # noqa: N802 (the protocol's name)
+        return self._traces.ExplainTraceMiss(request)
+
     def GetCapabilities(self, request, context):  # noqa: N802 (the protocol's name)
         told = self._compile.GetCapabilities(request)
         told.public_keys.append(key_to_proto(self.key.trusted))

@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from kernelfarm.cache.tags import tenant_tag
+from kernelfarm.digest import trace_digest
 from kernelfarm.errors import (
     BytesQuotaError,
     CallerError,
@@ -66,8 +67,17 @@ class Traces:
     def finds(self, digest: bytes) -> bool:
         return self.look_up(digest)[0].HasField("trace")
 
-    def put(self, trace: manifest_pb2.SignedVariant) -> int:
-        request = api.PutTraceRequest(trace=trace)
+    def explain(self, **asked: Any) -> api.ExplainTraceMissResponse:
+        request = api.ExplainTraceMissRequest(**asked)
+        with open_blocking_channel(self._endpoint, None, self._token) as channel:
+            try:
+                stub = TraceServiceStub(channel)
+                return stub.ExplainTraceMiss(request, timeout=PATIENCE_S)
+            except grpc.RpcError as error:
+                raise error_from_rpc(error) from error
+
+    def put(self, trace: manifest_pb2.SignedVariant, parts: dict[str, str] | None = None) -> int:
+        request = api.PutTraceRequest(trace=trace, parts=parts or {})
         with open_blocking_channel(self._endpoint, None, self._token) as channel:
             try:
                 return TraceServiceStub(channel).PutTrace(request, timeout=PATIENCE_S).outcome
@@ -266,3 +276,90 @@ def test_traces_count_in_usage_and_quotas_and_are_swept(city: City) -> None:  # 
     administrator.cache("Invalidate", cache_api.InvalidateRequest(tags=["tenant:poor"]))
     administrator.cache("Sweep", cache_api.SweepRequest())
     assert caller.usage().spaces[TRACES].entries == 0
+
+
+def parts_of(number: int, **changes: str) -> dict[str, str]:
+    """What a digest is over, of a graph of this number."""
+    parts = {"graph": f"g{number}", "calls": f"c{number}", "target": "cpu:x86-64-v3"}
+    return {**parts, "torch": "2.13.0", "options": "deterministic=False", **changes}
+
+
+def differences(told: api.ExplainTraceMissResponse) -> dict[str, tuple[str, str]]:
+    return {d.part: (d.asked, d.nearest) for d in told.trace.differences}
+
+
+def test_a_miss_is_explained_by_the_part_of_the_digest_that_differs(city: City) -> None:  # noqa: F811
+    acme, parts = Traces(city, "acme"), parts_of(1)
+    digest = trace_digest(parts)
+    acme.put(acme.made(digest), parts)
+    told = Traces(city, "acme", Role.READER).explain(parts=parts_of(1, torch="2.11.0"))
+    assert told.trace.reason == cache_api.MISS_REASON_KEY and not told.HasField("manifest")
+    assert told.trace.key == trace_digest(parts_of(1, torch="2.11.0"))
+    assert told.trace.nearest_key == digest
+    assert differences(told) == {"torch": ("2.11.0", "2.13.0")}
+    # A part that one of the two does not have differs too.
+    more = differences(acme.explain(parts=parts_of(1, graph="other", mode="new")))
+    assert more == {"graph": ("other", "g1"), "mode": ("new", "")}
+    assert acme.explain(parts=parts_of(2, target="cpu:x86-64-v4")).trace.nearest_key == b""
+    # Who knows the digest alone is told as much, once it was here.
+    found = acme.explain(digest=digest)
+    assert (found.trace.reason, found.manifest.key) == (cache_api.MISS_REASON_NONE, digest)
+    assert found.program.reason == cache_api.MISS_REASON_KEY
+
+
+def test_a_miss_is_explained_by_the_tag_that_was_invalidated(city: City) -> None:  # noqa: F811
+    acme, parts = Traces(city, "acme"), parts_of(3)
+    tags = ("model:m@3", "tenant:acme")
+    acme.put(acme.made(trace_digest(parts), tags=tags), parts)
+    city.caller("acme", Role.ADMINISTRATOR).cache(
+        "Invalidate", cache_api.InvalidateRequest(tags=["model:m@3"])
+    )
+    told = acme.explain(parts=parts)
+    assert told.trace.reason == cache_api.MISS_REASON_EPOCH
+    assert told.trace.nearest_key == trace_digest(parts)
+    assert differences(told)["tag"][1] == "model:m@3 was invalidated after it was made"
+
+
+def test_nobody_is_told_of_anothers_traces_and_everybody_of_the_shared_ones(
+    city: City,  # noqa: F811
+) -> None:
+    acme, beta, warmer = (
+        Traces(city, "acme"), Traces(city, "beta"), Traces(city, "acme", Role.WARMER),
+    )  # fmt: skip
+    own, shared = parts_of(4, target="cpu:own"), parts_of(5, target="cpu:shared")
+    acme.put(acme.made(trace_digest(own)), own)
+    for asked in ({"parts": own}, {"parts": {**own, "torch": "9"}}, {"digest": trace_digest(own)}):
+        told = beta.explain(**asked).trace
+        assert (told.reason, told.nearest_key) == (cache_api.MISS_REASON_KEY, b"")
+        assert not told.differences
+    warmer.put(warmer.made(trace_digest(shared)), shared)
+    assert beta.explain(parts=shared).trace.reason == cache_api.MISS_REASON_NONE
+    near = beta.explain(parts={**shared, "torch": "9"})
+    assert differences(near) == {"torch": ("9", "2.13.0")}
+    with pytest.raises(UnauthenticatedError):
+        Traces(city, "acme", None).explain(parts=own)
+    with pytest.raises(PermissionDeniedError):
+        Traces(city, "acme", Role.ADMINISTRATOR).explain(parts=own)
+
+
+BAD_PARTS: dict[str, dict[str, str]] = {
+    "of another digest": parts_of(7),
+    "too many": {f"part_{'a' * number}": "" for number in range(33)},
+    "too long": parts_of(6, torch="2" * 201),
+    "not printable": parts_of(6, torch="2\n"),
+    "of another name": parts_of(6, **{"a part": ""}),
+}
+
+
+@pytest.mark.parametrize("harm", BAD_PARTS)
+def test_parts_that_do_not_give_the_digest_are_refused(city: City, harm: str) -> None:  # noqa: F811
+    acme, digest = Traces(city, "acme"), trace_digest(parts_of(6))
+    with pytest.raises((CallerError, MalformedMessageError), match="expected"):
+        acme.put(acme.made(digest), BAD_PARTS[harm])
+    assert not acme.finds(digest)
+
+
+@pytest.mark.parametrize("asked", [{}, {"digest": b"short"}, {"parts": BAD_PARTS["too long"]}])
+def test_questions_without_a_whole_digest_are_refused(city: City, asked: dict[str, Any]) -> None:  # noqa: F811
+    with pytest.raises((CallerError, MalformedMessageError), match="expected"):
+        Traces(city, "acme").explain(**asked)
