@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +16,7 @@ from kernelfarm.errors import InternalError
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.guards import FactAtom, FactSubject
 from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.service.fingerprint import fingerprint_of_room
 from kernelfarm.signing import BlobRef
 from kernelfarm.targets import TargetFacts
 from kernelfarm.wire import artifact_to_proto, binary_digest
@@ -36,12 +39,16 @@ _toolchains: WeakKeyDictionary[Backend, str] = WeakKeyDictionary()
 def toolchain_of(backend: Backend) -> str:
     """How artifacts name what made them: `backend@fingerprint`, read once in a process.
 
+    It covers what the backend names, and what backends share with other rooms.
+
     Raises:
         UnavailableError: a required tool is missing.
     """
     known = _toolchains.get(backend)
     if known is None:
-        known = _toolchains[backend] = f"{backend.vendor}@{backend.fingerprint()}"
+        parts = (backend.fingerprint(), fingerprint_of_room(sys.modules[__name__]))
+        fingerprint = hashlib.sha256("; ".join(parts).encode()).hexdigest()
+        known = _toolchains[backend] = f"{backend.vendor}@{fingerprint}"
     return known
 
 

@@ -8,10 +8,9 @@ from functools import lru_cache
 import frontend_svc
 from frontend_svc.downstream import BuiltArtifacts, Optimizing
 from frontend_svc.pipeline import PASSES
-from kernelfarm import ir, targets
 from kernelfarm.cache.tags import MAX_NAME_CHARS, driver_tag, op_tag, pass_tag, toolchain_tag
 from kernelfarm.ir.graph_ir import Graph
-from kernelfarm.service.fingerprint import fingerprint_of_packages
+from kernelfarm.service.fingerprint import fingerprint_of_room
 from kernelfarm.targets import target_facts
 
 # Operators come from clients: what cannot stand in a tag is left out of it.
@@ -21,7 +20,7 @@ _UNFIT = re.compile(r"[^!-~]")
 @lru_cache(maxsize=1)
 def frontend_toolchain() -> str:
     """`frontend@fingerprint` over the code that imports and decomposes, read once in a process."""
-    return f"frontend@{fingerprint_of_packages(frontend_svc, ir, targets)}"
+    return f"frontend@{fingerprint_of_room(frontend_svc)}"
 
 
 def program_tags(

@@ -5,11 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 import optimizer_svc
-from kernelfarm import ir, targets
-from kernelfarm.service.fingerprint import fingerprint_of_packages
+from kernelfarm.service.fingerprint import fingerprint_of_room
 
 
 @lru_cache(maxsize=1)
 def toolchain() -> str:
     """`optimizer@fingerprint`, read once in a process."""
-    return f"optimizer@{fingerprint_of_packages(optimizer_svc, ir, targets)}"
+    return f"optimizer@{fingerprint_of_room(optimizer_svc)}"

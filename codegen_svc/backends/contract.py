@@ -36,7 +36,8 @@ class Backend(Protocol):
         """Every tool that it uses, found or not; never raises."""
 
     def fingerprint(self) -> str:
-        """Hex digest over the versions and contents of everything that shapes its output.
+        """Hex digest over its own sources, tools and settings, all that shapes its output; what
+        rooms share is added to it.
 
         Raises:
             UnavailableError: a required tool is missing; the message says how to get it.

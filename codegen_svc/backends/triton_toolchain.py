@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import linecache
+import os
 import threading
 from collections.abc import Mapping
 from contextlib import redirect_stdout
@@ -23,9 +24,7 @@ import codegen_svc.emitters
 from codegen_svc.backends.contract import ToolStatus
 from codegen_svc.backends.wheel_digest import wheel_digest
 from codegen_svc.emitters.triton_source import TritonSource
-from kernelfarm import targets
 from kernelfarm.errors import KernelRejectedError, UnavailableError
-from kernelfarm.ir import simplify, symbolic
 from kernelfarm.ir.artifact import StageText
 
 _TRITON_VERSION = "3.9.0"
@@ -172,19 +171,18 @@ def triton_version() -> str:
 
 @lru_cache(maxsize=1)
 def emitter_digest() -> str:
-    """Hex digest of the code that every Triton backend shares and of the chips' facts."""
-    emitters, facts = (Path(p.__file__ or "").parent for p in (codegen_svc.emitters, targets))
+    """Hex digest of the code that every Triton backend shares."""
+    emitters = Path(codegen_svc.emitters.__file__ or "").parent
     files = [
         *sorted(emitters.glob("triton_*.py")),
         *sorted(Path(__file__).parent.glob("triton_*.py")),
-        *sorted(facts.glob("*.toml")),
-        *(Path(module.__file__ or "") for module in (simplify, symbolic)),
     ]
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
 
 
 def backend_fingerprint(backend_file: str, *more: str) -> str:
-    """Hex digest over triton, the shared code, a backend's folder, and what else it uses.
+    """Hex digest over triton, what is stated in its environment, the code that Triton backends
+    share, a backend's folder, and what else it uses.
 
     Raises:
         UnavailableError: triton is not installed.
@@ -192,8 +190,32 @@ def backend_fingerprint(backend_file: str, *more: str) -> str:
     folder = Path(backend_file).parent
     own = b"\0".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
     wheel = wheel_digest("triton", _REMEDY)
-    parts = [wheel, emitter_digest(), hashlib.sha256(own).hexdigest(), *more]
+    parts = [wheel, *stated_to_triton(), emitter_digest(), hashlib.sha256(own).hexdigest(), *more]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def stated_to_triton() -> tuple[str, ...]:
+    """`NAME=VALUE` of variables by which Triton or its LLVM make other code than they would.
+
+    A file that is named stands by its digest.
+
+    Raises:
+        UnavailableError: triton is not installed.
+    """
+    _triton()
+    from triton import knobs  # noqa: PLC0415 - after the check above
+    from triton._C.libtriton import get_cache_invalidating_env_vars  # noqa: PLC0415
+
+    stated = dict(get_cache_invalidating_env_vars())
+    for group in (knobs.compilation, knobs.language, knobs.nvidia, knobs.amd, knobs.runtime):
+        names = (knob.key for knob in group.knob_descriptors.values())
+        stated |= {name: os.environ[name] for name in names if name in os.environ}
+    return tuple(f"{name}={_value_or_digest(value)}" for name, value in sorted(stated.items()))
+
+
+def _value_or_digest(value: str) -> str:
+    path = Path(value)
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else value
 
 
 def nvidia_tool(name: str) -> Path | None:

@@ -7,21 +7,36 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+from kernelfarm import digest, dtypes, ir, targets, wire
+
 _SUFFIXES = (".py", ".toml")
+
+_SHARED = (digest, dtypes, ir, targets, wire)
+"""What several rooms use to make results: what the IRs mean, types, chips, forms of results."""
+
+
+def fingerprint_of_room(*packages: ModuleType) -> str:
+    """Hex digest over a room's own code and over what rooms share that shapes results."""
+    return fingerprint_of_packages(*packages, *_SHARED)
 
 
 def fingerprint_of_packages(*packages: ModuleType) -> str:
-    """Hex digest over the names and contents of all sources and tables of some packages."""
+    """Hex digest over the names and contents of all sources and tables of packages and modules."""
     hasher = hashlib.sha256()
     for package in packages:
-        folder = Path(package.__file__ or "").parent
-        for path in _sources(folder):
-            name = f"{package.__name__}/{path.relative_to(folder).as_posix()}"
+        for name, path in sources_of(package):
             content = path.read_bytes()
             hasher.update(f"{len(name)}:{name}{len(content)}:".encode())
             hasher.update(content)
     return hasher.hexdigest()
 
 
-def _sources(folder: Path) -> Iterator[Path]:
-    return iter(sorted(p for p in folder.rglob("*") if p.suffix in _SUFFIXES and p.is_file()))
+def sources_of(package: ModuleType) -> Iterator[tuple[str, Path]]:
+    """A package's sources and tables, or a module's own, by names that tell no machine's paths."""
+    own = Path(package.__file__ or "")
+    if own.name != "__init__.py":
+        yield package.__name__, own
+        return
+    found = (p for p in own.parent.rglob("*") if p.suffix in _SUFFIXES and p.is_file())
+    for path in sorted(found):
+        yield f"{package.__name__}/{path.relative_to(own.parent).as_posix()}", path

@@ -11,12 +11,10 @@ from codegen_svc.backends.contract import Backend, ToolStatus
 from codegen_svc.backends.cpu import link, llvm_toolchain
 from codegen_svc.backends.wheel_digest import wheel_digest
 from codegen_svc.emitters.llvm_kernel import emit_llvm
-from kernelfarm import ir, targets
 from kernelfarm.errors import UnavailableError
 from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import print_kernel
-from kernelfarm.service.fingerprint import fingerprint_of_packages
 from kernelfarm.targets import TargetFacts
 
 # `int32_t symbol(void *const *buffers, const int64_t *sizes, int32_t threads)`; `arguments` lists
@@ -50,7 +48,6 @@ class CpuBackend:
             wheel_digest("triton", link.LINKER_REMEDY),  # LLD is a part of its library
             platform.machine(),
             _sources_digest(),
-            fingerprint_of_packages(ir, targets),
         )
         return hashlib.sha256("; ".join(parts).encode()).hexdigest()
 

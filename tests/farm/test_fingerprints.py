@@ -1,0 +1,76 @@
+"""Toolchains are named by what shapes their results: code of several rooms, and the environment."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from codegen_svc.backends.cuda.backend import BACKEND as CUDA
+from kernelfarm import dtypes, ir, targets
+from kernelfarm.service import fingerprint
+
+# What is imported beside, and shapes no result.
+_BESIDE = {"cache", "errors", "internal", "service", "signing", "v1"}
+
+
+def covered() -> set[str]:
+    return {package.__name__.split(".")[1] for package in fingerprint._SHARED}
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "codegen_svc.backends.ascend.backend",
+        "codegen_svc.backends.cpu.backend",
+        "codegen_svc.backends.cuda.backend",
+        "codegen_svc.backends.rocm.backend",
+        "codegen_svc.build_kernel",
+        "frontend_svc.compile_flow",
+        "optimizer_svc.service",
+    ],
+)
+def test_what_a_room_uses_of_others_is_in_its_fingerprint(module: str) -> None:
+    told = "print(*(name for name in sys.modules if name.startswith('kernelfarm.')))"
+    ran = subprocess.run(
+        [sys.executable, "-c", f"import sys, {module}; {told}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    used = {name.split(".")[1] for name in ran.stdout.split()}
+    assert {"dtypes", "ir"} <= used
+    assert used - _BESIDE <= covered()
+
+
+def test_packages_count_with_their_tables_and_modules_with_their_file() -> None:
+    assert [path.name for _, path in fingerprint.sources_of(dtypes)] == ["dtypes.py"]
+    names = [name for name, _ in fingerprint.sources_of(targets)]
+    assert "kernelfarm.targets/__init__.py" in names
+    assert "kernelfarm.targets/cuda_sm_90a.toml" in names
+    assert "kernelfarm.ir/philox.py" in [name for name, _ in fingerprint.sources_of(ir)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("DISABLE_LLVM_OPT", "1"), ("DISABLE_PTXAS_OPT", "1"), ("PTXAS_OPTIONS", "-O1")],
+)
+def test_what_makes_triton_compile_otherwise_is_another_toolchain(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = CUDA.fingerprint()
+    monkeypatch.setenv(name, value)
+    assert CUDA.fingerprint() != before
+
+
+def test_a_tool_that_is_named_counts_by_its_content_and_not_by_its_place(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen = set()
+    for place, content in (("a", b"ptxas 1"), ("b", b"ptxas 1"), ("c", b"ptxas 2")):
+        (tmp_path / place).write_bytes(content)
+        monkeypatch.setenv("TRITON_PTXAS_PATH", str(tmp_path / place))
+        seen.add(CUDA.fingerprint())
+    assert len(seen) == 2
