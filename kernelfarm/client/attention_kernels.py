@@ -168,14 +168,30 @@ def _cudnn(operands: Operands) -> Saved:
 
 def _cudnn_backward(grad: Tensor, operands: Operands, saved: Saved) -> Gradients:
     query, key, value, mask, is_causal, scale, _ = operands
+    # Torch keeps cuDNN's plans by the operands' layouts, and takes the result's for the query's.
+    output = _ordered_as(query, saved.output)
     return Gradients(
         *_aten._scaled_dot_product_cudnn_attention_backward(
-            *(grad, query, key, value, saved.output, saved.logsumexp.unsqueeze(-1)),
+            *(grad, query, key, value, output, saved.logsumexp.unsqueeze(-1)),
             *(*_no_dropout(query), _added(mask, query), None, None),
             *(query.shape[2], key.shape[2], 0.0, is_causal),
             scale=scale,
         )
     )
+
+
+def _ordered_as(model: Tensor, tensor: Tensor) -> Tensor:
+    """The tensor without gaps, its axes in memory in the order of the model's."""
+    strides = [0] * tensor.dim()
+    step = 1
+    for axis in sorted(range(tensor.dim()), key=model.stride):
+        strides[axis] = step
+        step *= tensor.shape[axis]
+    if tensor.stride() == tuple(strides):
+        return tensor
+    return torch.empty_strided(
+        tensor.shape, strides, dtype=tensor.dtype, device=tensor.device
+    ).copy_(tensor)
 
 
 def _scale(operands: Operands) -> float:
