@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import torch
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 
-from tests.gpu.case import Case, case, floats, places
+from tests.gpu.case import Case, Tensors, case, floats, places
 
 
 def training_cases() -> Iterator[Case]:
@@ -48,6 +50,7 @@ def training_cases() -> Iterator[Case]:
         lambda: tuple(floats(2, 33, 16, seed=n) for n in range(3)),
         has_gradients=True,
     )
+    yield from _attention_cases()
     yield case(
         "gradients of scans, sorts and gathers",
         lambda x, at: x.cumsum(1) + x.sort(dim=1, stable=True).values + x.gather(1, at),
@@ -60,6 +63,57 @@ def training_cases() -> Iterator[Case]:
         lambda: (floats(2, 3, 14, 14),),
         has_gradients=True,
     )
+
+
+def _attention_cases() -> Iterator[Case]:
+    """Attention as one operator, by each of the kernels that a GPU has for it."""
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        for name, (function, shapes) in _ATTENTION.items():
+            yield case(
+                f"gradients of attention, {name}, in {str(dtype).removeprefix('torch.')}",
+                function,
+                partial(_all_floats, shapes, dtype),
+                has_gradients=True,
+            )
+
+
+def _all_floats(shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype) -> Tensors:
+    return tuple(floats(*s, dtype=dtype, seed=n, scale=0.3) for n, s in enumerate(shapes))
+
+
+def _attended(
+    x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor, heads: int = 4, **options: Any
+) -> torch.Tensor:
+    """Self-attention of projected rows; `w` makes queries, keys and values in one product."""
+    width = w.shape[0] // 3 // heads
+    parts = F.linear(x, w).unflatten(-1, (3, heads, width)).permute(2, 0, 3, 1, 4)
+    mixed = F.scaled_dot_product_attention(*parts.unbind(0), *bias, **options)
+    return mixed.transpose(1, 2).reshape(*x.shape[:2], -1).tanh()
+
+
+def _in_groups(x: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    """Four heads of queries for two of keys and values."""
+    query = F.linear(x, w).unflatten(-1, (4, 16)).transpose(1, 2)
+    key, value = F.linear(x, u).unflatten(-1, (2, 2, 16)).permute(2, 0, 3, 1, 4).unbind(0)
+    mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+    return mixed.transpose(1, 2).reshape(*x.shape[:2], -1).tanh()
+
+
+def _padded(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """The last rows of all are not seen."""
+    seen = torch.arange(x.shape[1], device=x.device) < x.shape[1] - 5
+    return _attended(x, w, attn_mask=seen[None, None, None, :])
+
+
+_ATTENTION = {
+    "plain": (_attended, ((2, 33, 64), (192, 64))),
+    "causal": (partial(_attended, is_causal=True), ((2, 40, 64), (192, 64))),
+    "scaled": (partial(_attended, scale=0.3), ((1, 64, 64), (192, 64))),
+    "masked": (_padded, ((2, 33, 64), (192, 64))),
+    "biased": (_attended, ((2, 33, 64), (192, 64), (1, 4, 33, 33))),
+    "odd widths": (_attended, ((2, 33, 52), (156, 52))),
+    "heads in groups": (_in_groups, ((2, 40, 64), (64, 64), (64, 64))),
+}
 
 
 def _block(x: torch.Tensor, w: torch.Tensor, g: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
