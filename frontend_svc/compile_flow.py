@@ -56,6 +56,7 @@ from kernelfarm.wire.program_result import program_result
 # Invalidations in the middle of a compilation are rare; a cache that keeps nothing must not make
 # us compile for ever.
 _MAX_LEADS = 3
+_MAX_ASKED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +239,6 @@ class CompileFlow:
         graph = await request.imported.graph()
         lowered = await request.lowering.result(graph, target_facts(target))
         stage = request.events.stage("optimize", target)
-        optimizing = await self._rooms.optimizer.toolchain()
         optimized = await self._rooms.optimizer.optimize(
             request.job.request_id, lowered.message, target
         )
@@ -251,7 +251,7 @@ class CompileFlow:
             [kernel.artifacts for kernel in kernels],
             lowered.texts_with(optimized.texts),
         )
-        tags = program_tags(graph, target, optimizing, kernels)
+        tags = program_tags(graph, target, optimized.made_by, kernels)
         tags = (*tags, *request.job.caller.tags, *request.job.part.tags)
         variant = Variant(result.payload, result.named, tags=tags)
         return variant, result.blobs, sum(kernel.caused_job for kernel in kernels)
@@ -259,7 +259,27 @@ class CompileFlow:
     async def _build_kernels(
         self, request: _Request, target: str, optimized: OptimizedProgram
     ) -> tuple[BuiltArtifacts, ...]:
-        """Every kernel's artifacts, in the plan's order."""
+        """Every kernel's artifacts, in the plan's order; none that was invalidated by now.
+
+        What is invalidated from now on is noticed when the program is published.
+
+        Raises:
+            UnavailableError: the code generators give what was invalidated again and again.
+        """
+        for _ in range(_MAX_ASKED):
+            built = await self._given_kernels(request, target, optimized)
+            given = (manifest for kernel in built for manifest in kernel.manifests)
+            if await request.job.part.cache.epochs.is_current(given):
+                return built
+            get_logger().warning("kernels_outdated", target=target)
+        raise UnavailableError(
+            f"the code generators gave kernels {_MAX_ASKED} times that were invalidated meanwhile"
+        )
+
+    async def _given_kernels(
+        self, request: _Request, target: str, optimized: OptimizedProgram
+    ) -> tuple[BuiltArtifacts, ...]:
+        """What the code generators' room answers."""
         total = len(optimized.kernels)
         built: dict[int, BuiltArtifacts] = {}
         stage = request.events.stage("codegen", target)

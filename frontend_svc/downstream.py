@@ -12,7 +12,7 @@ import grpc.aio
 
 from kernelfarm.cache import StoredVariant
 from kernelfarm.digest import kernel_key
-from kernelfarm.errors import NoAnswerError
+from kernelfarm.errors import NoAnswerError, UnavailableError
 from kernelfarm.internal.v1 import (
     codegen_service_pb2,
     codegen_service_pb2_grpc,
@@ -21,6 +21,7 @@ from kernelfarm.internal.v1 import (
     optimizer_service_pb2_grpc,
 )
 from kernelfarm.service.channels import translated_errors
+from kernelfarm.signing import Manifest
 from kernelfarm.v1 import artifact_pb2, compile_service_pb2, graph_pb2, plan_pb2
 from kernelfarm.wire import kernel_from_proto
 from kernelfarm.wire.program_result import KernelArtifacts
@@ -33,15 +34,6 @@ _ASK_AGAIN_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class OptimizedProgram:
-    """What the optimizer made; the messages pass through to code generation and to the client."""
-
-    kernels: tuple[loops_pb2.Kernel, ...]
-    plan: plan_pb2.Plan
-    texts: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Optimizing:
     """What optimizes: `optimizer@fingerprint`, and its passes in order."""
 
@@ -50,16 +42,31 @@ class Optimizing:
 
 
 @dataclass(frozen=True, slots=True)
+class OptimizedProgram:
+    """What the optimizer made; the messages pass through to code generation and to the client."""
+
+    kernels: tuple[loops_pb2.Kernel, ...]
+    plan: plan_pb2.Plan
+    texts: tuple[tuple[str, str], ...]
+    made_by: Optimizing
+
+
+@dataclass(frozen=True, slots=True)
 class BuiltArtifacts:
     """One kernel of a request, built: its index there, and whether that took a job.
 
-    `tags` are what its workers state that it depends on.
+    `manifests` are what its workers state of it.
     """
 
     index: int
     artifacts: KernelArtifacts
     caused_job: bool
-    tags: frozenset[str]
+    manifests: tuple[Manifest, ...]
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """What it depends on."""
+        return frozenset(tag for manifest in self.manifests for tag in manifest.tags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +133,7 @@ class OptimizerRoom:
         """Loop kernels and plan of a Prims graph.
 
         Raises:
-            UnavailableError: the optimizer does not answer.
+            UnavailableError: the optimizer does not answer, or does not tell what it is.
             KernelfarmError: whatever the optimizer raised.
         """
         request = optimizer_service_pb2.OptimizeRequest(
@@ -136,7 +143,8 @@ class OptimizerRoom:
             "optimizer", lambda: self._stub.Optimize(request, timeout=self._timeout_s)
         )
         texts = tuple((stage.name, stage.text) for stage in response.stages)
-        return OptimizedProgram(tuple(response.kernels), response.plan, texts)
+        made_by = _optimizing(response.made_by)
+        return OptimizedProgram(tuple(response.kernels), response.plan, texts, made_by)
 
     async def toolchain(self) -> Optimizing:
         """What optimizes there now.
@@ -148,7 +156,13 @@ class OptimizerRoom:
         response = await _bridged(
             "optimizer", lambda: self._stub.GetToolchain(request, timeout=5.0)
         )
-        return Optimizing(response.toolchain, tuple(response.passes))
+        return _optimizing(response)
+
+
+def _optimizing(message: optimizer_service_pb2.GetToolchainResponse) -> Optimizing:
+    if not message.toolchain:
+        raise UnavailableError("the optimizer tells no toolchain: it is older than this frontend")
+    return Optimizing(message.toolchain, tuple(message.passes))
 
 
 class CodegenRoom:
@@ -202,8 +216,7 @@ class CodegenRoom:
         self, message: codegen_service_pb2.BuildKernelsResponse, work: KernelWork
     ) -> BuiltArtifacts:
         """A kernel from what its worker signed; what the edge says of it is not looked at."""
-        artifacts = []
-        tags: set[str] = set()
+        artifacts, manifests = [], []
         for signed in message.signed:
             artifact = artifact_pb2.Artifact.FromString(signed.content)
             stored = StoredVariant(signed.manifest.SerializeToString(), signed.content)
@@ -211,5 +224,5 @@ class CodegenRoom:
             namespace = work.shared_namespace if is_shared else work.namespace
             self._check(stored, namespace, work.keys[message.index])
             artifacts.append(artifact)
-            tags.update(stored.manifest.tags)
-        return BuiltArtifacts(message.index, tuple(artifacts), message.caused_job, frozenset(tags))
+            manifests.append(stored.manifest)
+        return BuiltArtifacts(message.index, tuple(artifacts), message.caused_job, tuple(manifests))

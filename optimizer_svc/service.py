@@ -54,8 +54,7 @@ class OptimizerService(OptimizerServiceServicer):
         self, request: api.GetToolchainRequest, context: Context
     ) -> api.GetToolchainResponse:
         """Tells what optimizes here."""
-        names = [step.name for step in PASSES]
-        return api.GetToolchainResponse(toolchain=toolchain(), passes=names)
+        return _made_by()
 
 
 def optimize_message(request: api.OptimizeRequest) -> api.OptimizeResponse:
@@ -78,7 +77,12 @@ def optimize_message(request: api.OptimizeRequest) -> api.OptimizeResponse:
         kernels=[kernel_to_proto(kernel) for kernel in optimized.program.kernels],
         plan=plan_to_proto(optimized.program.plan),
         stages=[api.TextStage(name=name, text=text) for name, text in optimized.stages],
+        made_by=_made_by(),
     )
+
+
+def _made_by() -> api.GetToolchainResponse:
+    return api.GetToolchainResponse(toolchain=toolchain(), passes=[step.name for step in PASSES])
 
 
 async def serve_optimizer(settings: OptimizerSettings) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from kernelfarm.cache.connection import translated_errors
 from kernelfarm.cache.epoch_calls import Epoch
 from kernelfarm.cache.names import Names
 from kernelfarm.cache.scripts import AsyncScripts
+from kernelfarm.signing import Manifest
 
 # A gateway whose last sign is older has stopped to serve from its memory by itself.
 GATEWAY_LEASE_S = 3.0
@@ -46,6 +47,22 @@ class EpochTable:
         Constant time, whatever the number of entries. Repeating it does no harm.
         """
         return await self._scripts.run(epoch_calls.bump(self._names, tags))
+
+    async def is_current(self, manifests: Iterable[Manifest]) -> bool:
+        """True if nothing was invalidated that these statements depend on, since they were made."""
+        made = tuple(manifests)
+        tags = sorted({tag for manifest in made for tag in manifest.tags})
+        with translated_errors():
+            incarnation, floor, *epochs = await self._client.hmget(
+                self._names.epochs, "@inc", "@floor", *tags
+            )
+        bumped = {tag: int(epoch) for tag, epoch in zip(tags, epochs, strict=True) if epoch}
+        return all(
+            manifest.incarnation.encode() == incarnation
+            and manifest.epoch >= int(floor or 0)
+            and all(bumped.get(tag, 0) <= manifest.epoch for tag in manifest.tags)
+            for manifest in made
+        )
 
     async def obeyed(self, gateway: str, epoch: Epoch) -> Epoch:
         """Tells how far a gateway has obeyed; the present epoch."""

@@ -107,6 +107,7 @@ class OptimizeResponse(_message.Message):
     KERNELS_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
     STAGES_FIELD_NUMBER: _builtins.int
+    MADE_BY_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def kernels(self) -> _containers.RepeatedCompositeFieldContainer[_loops_pb2.Kernel]:
         """Distinct kernels, in the order of `plan.kernels`. The plan's kernel keys are still empty."""
@@ -119,16 +120,21 @@ class OptimizeResponse(_message.Message):
     def stages(self) -> _containers.RepeatedCompositeFieldContainer[Global___TextStage]:
         """Text of each pass's output and of the report."""
 
+    @_builtins.property
+    def made_by(self) -> Global___GetToolchainResponse:
+        """What made this: who asks for the toolchain in a call of its own may reach another optimizer."""
+
     def __init__(
         self,
         *,
         kernels: _abc.Iterable[_loops_pb2.Kernel] | None = ...,
         plan: _plan_pb2.Plan | None = ...,
         stages: _abc.Iterable[Global___TextStage] | None = ...,
+        made_by: Global___GetToolchainResponse | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["made_by", b"made_by", "plan", b"plan"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kernels", b"kernels", "plan", b"plan", "stages", b"stages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kernels", b"kernels", "made_by", b"made_by", "plan", b"plan", "stages", b"stages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
