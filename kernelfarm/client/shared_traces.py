@@ -91,13 +91,18 @@ class SharedTraces:
         self._miss: pb.TraceMiss | None = None
 
     def find(self) -> SharedTrace | None:
-        """The trace, from memory, disk or farm; what is wrong with one is counted."""
+        """The trace, from memory, disk or farm; what is wrong with one is counted.
+
+        A publisher asks the farm first: what only its disk has would be published by nobody.
+        """
         access = self._access
         is_away, is_swap = self._is_away(), access.settings.mode == "swap"
         try:
             if not access.client.trust.believes_traces(may_ask=not (is_swap or is_away)):
                 return None
-            here = self._in_memory() or self._on_disk()
+            here = self._in_memory()
+            if here is None and (is_away or not self.is_publisher):
+                here = self._on_disk()
             return here if here is not None or is_away else self._at_farm()
         except KernelfarmError as error:
             # The graph is traced, and asking for its program tells the caller what is wrong.
@@ -134,9 +139,14 @@ class SharedTraces:
             counters.count(f"warm.farm.not_published.{name.lower()}")
 
     @property
+    def is_publisher(self) -> bool:
+        """True if this client was given a key for traces."""
+        return self._access.settings.trace_key_file is not None
+
+    @property
     def may_publish(self) -> bool:
         """True if `publish` would."""
-        return self._miss is not None and self._access.settings.trace_key_file is not None
+        return self._miss is not None and self.is_publisher
 
     def _signer(self) -> Signer | None:
         path = self._access.settings.trace_key_file

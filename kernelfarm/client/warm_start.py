@@ -82,12 +82,22 @@ class WarmStart:
             counters.count(f"warm.traced.{reason}")
 
     def known(self) -> Known | None:
-        """What was kept of this graph, here or by others; None if nothing that can be used."""
+        """What was kept of this graph, here or by others; None if nothing that can be used.
+
+        A publisher traces what the farm has not: what it kept itself may be older than an
+        invalidation that nobody told it of, and must not come back under a new signature.
+        """
         asked = self._question
         if asked is None:
             return None
+        if asked.shared.is_publisher:
+            found = _shared(asked)
+            if found is not None or asked.shared.may_publish:
+                return found
         own = None if asked.path is None else _own(asked.path, asked.device)
-        return own or _shared(asked)
+        if own is not None or asked.shared.is_publisher:
+            return own
+        return _shared(asked)
 
     def keep(self, traced: fx.GraphModule, captured: Captured, key: bytes) -> None:
         """Keeps what AOT Autograd and capture made of the graph, if an entry can say it."""

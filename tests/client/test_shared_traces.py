@@ -440,3 +440,41 @@ def test_what_was_invalidated_is_traced_again(fleet: Fleet, tag: str) -> None:
     fleet.machine(MODEL="shared@1")
     fleet.works()
     assert traces_made() == 0
+
+
+def test_a_publisher_publishes_what_its_own_disk_has_but_the_farm_has_not(fleet: Fleet) -> None:
+    disk = fleet.machine()
+    fleet.works()
+    assert traces_made() == 1
+    # It is traced anew: what lies there may be older than an invalidation.
+    fleet.machine(publishes=True, disk=disk.name)
+    seen = fleet.works()
+    assert (traces_made(), seen["warm.farm.published"]) == (1, 1)
+    fleet.machine()
+    assert fleet.works()["warm.farm.hits"] == 1 and traces_made() == 0
+    # What the farm has it neither traces nor publishes again.
+    fleet.machine(publishes=True, disk=disk.name)
+    seen = fleet.works()
+    assert (traces_made(), seen["warm.farm.hits"]) == (0, 1)
+    assert dict(fleet.meddling.calls) == {"LookupTrace": 1}
+
+
+def test_a_publisher_starts_from_its_disk_while_the_farm_is_away(fleet: Fleet) -> None:
+    disk = fleet.machine(publishes=True)
+    fleet.works()
+    fleet.meddling.stop()
+    fleet.machine(publishes=True, disk=disk.name)
+    seen = fleet.works()
+    assert (traces_made(), seen["warm.hits"], seen["disk.hits"]) == (0, 1, 1)
+    assert "warm.farm.published" not in seen
+    fleet.meddling.start()
+
+
+def test_what_was_invalidated_is_published_anew_from_a_machine_that_kept_it(fleet: Fleet) -> None:
+    disk = fleet.machine(publishes=True, MODEL="kept@1")
+    fleet.works()
+    with CacheAdmin(fleet.farm.endpoint) as admin:
+        admin.invalidate(["model:kept@1"])
+    fleet.machine(publishes=True, disk=disk.name, MODEL="kept@1")
+    seen = fleet.works()
+    assert (traces_made(), seen["warm.farm.misses.epoch"], seen["warm.farm.published"]) == (1, 1, 1)
