@@ -45,6 +45,7 @@ from kernelfarm.errors import (
     FarmFullError,
     InternalError,
     KernelfarmError,
+    QuotaError,
     UnavailableError,
     error_facts,
     error_from_facts,
@@ -162,12 +163,13 @@ class CompileFlow:
             FarmFullError: too many programs are being compiled here; that costs no attempt.
             InternalError: earlier attempts ended their frontends; this is told for a while.
         """
-        if len(self._led) >= self._settings.max_compiles:
-            raise FarmFullError(
-                f"{len(self._led)} programs are being compiled, the limit of this frontend"
-            )
         part, flight = job.part, uuid.uuid4().hex
-        await self._gate.enter(part, flight, may_compile=job.may_compile)
+        try:
+            await self._begin(job, flight)
+        except (FarmFullError, QuotaError):
+            if await part.cache.is_being_made(key, seen=seen):
+                return None  # who waits for another one's compilation takes no place
+            raise
         lease = None
         try:
             lease = await part.cache.acquire(
@@ -181,6 +183,13 @@ class CompileFlow:
         if lease is None:
             await self._gate.leave(part, flight)
         return lease
+
+    async def _begin(self, job: CompileJob, flight: str) -> None:
+        if len(self._led) >= self._settings.max_compiles:
+            raise FarmFullError(
+                f"{len(self._led)} programs are being compiled, the limit of this frontend"
+            )
+        await self._gate.enter(job.part, flight, may_compile=job.may_compile)
 
     async def _quarantine(self, cache: KernelCache, lease: Lease) -> None:
         ttl_s = self._settings.quarantine_ttl_s

@@ -241,6 +241,10 @@ class KernelCache:
                 except TimeoutError:
                     continue
 
+    async def is_being_made(self, key: bytes, *, seen: str = "") -> bool:
+        """True if somebody has the key's lease, and there is nothing new to see; see `wait`."""
+        return await self._run(self._calls.pending(key, seen)) >= 0
+
     async def put_blobs(self, contents: Mapping[bytes, bytes]) -> None:
         """Stores blobs under their SHA-256 digests."""
         parts = await asyncio.to_thread(self._parts, contents)

@@ -40,7 +40,7 @@ from kernelfarm.v1.cache_service_pb2_grpc import CacheServiceStub
 from kernelfarm.wire.manifest import manifest_from_proto
 from kernelfarm.wire.status import error_from_rpc
 from tests.farm_process import PATIENCE_S, Farm, running_farm, wait_until
-from tests.service.h_graph import h_request
+from tests.service.h_graph import h_request, slow_request
 
 T = TypeVar("T")
 TENANTS = ("acme", "beta", "poor")
@@ -365,6 +365,19 @@ def test_a_quota_of_flights_refuses_with_a_delay_and_costs_no_attempt(city: City
     set_quota(city, "poor", Quota())
     assert counted(city, "refused_quota_compiles", "poor") == 1
     assert counted(city, "quarantined", "poor") == 0
+
+
+def test_who_waits_for_a_program_that_is_being_compiled_takes_no_place(city: City) -> None:
+    set_quota(city, "poor", Quota(max_compiles=1))
+    poor, request = city.caller("poor"), slow_request()
+    refused = counted(city, "refused_quota_compiles", "poor")
+    with open_blocking_channel(city.farm.endpoint, None, city.tokens["poor", Role.MEMBER]) as own:
+        events = api_grpc.CompileServiceStub(own).Compile(request, timeout=PATIENCE_S)
+        assert any(event.stage.stage == "decompose" for event in events)  # it leads
+        assert poor.compile(request).outcome == api.CACHE_OUTCOME_MERGED
+        assert [e for e in events if e.WhichOneof("event") == "program"]
+    set_quota(city, "poor", Quota())
+    assert counted(city, "refused_quota_compiles", "poor") == refused
 
 
 def test_a_bad_tenants_file_changes_nothing_and_is_told(city: City) -> None:
