@@ -19,9 +19,10 @@ for blocking workers. Three key spaces: programs (`p`), kernels (`k`) and traces
     kf:{ns}:fence              STR   the last fence given; never expires
     kf:{ns}:stats              HASH  counters; never expire
     kf:{ns}:usage              STR   what the last sweep counted
-    kf:{ns}:held               HASH  bytes and entries, kept up by publications
+    kf:{ns}:held               HASH  bytes and entries, kept up by publications; never expires
     kf:{ns}:sizes              HASH  blob -> its stored bytes, for each blob that is held
-    kf:{ns}:flying             ZSET  a tenant's compilations in flight, by the end of their time
+    kf:{ns}:flying             ZSET  a tenant's compilations in flight, by the end of their time;
+                                     never expires as a whole
     kf:{ns}:x:*                      the parts of keys, for explanations
     kf:{ns}:workers            SET   workers that reported, and kf:{ns}:w:<worker> their reports
     kf:{ns}:done               a pub/sub channel: keys that were published, failed or given back

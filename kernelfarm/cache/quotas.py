@@ -3,6 +3,9 @@
 kf:...:held     HASH  bytes, entries: added up by publications, counted anew by sweeps
 kf:...:sizes    HASH  blob -> its stored bytes, for each blob that `held` counts
 kf:...:flying   ZSET  compilations in flight, by the time at which they lapse, ms
+
+`held` and `flying` do not expire: the server's policy would evict them and, with them, the quotas.
+Without `sizes`, a blob that is published again counts twice until the next sweep.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import enum
 import uuid
 from typing import Any
 
-from kernelfarm.cache.calls import BLOB_TTL_S, MANIFEST_TTL_S, TOOLCHAIN_WINDOW_S, Call
+from kernelfarm.cache.calls import MANIFEST_TTL_S, TOOLCHAIN_WINDOW_S, Call
 from kernelfarm.cache.names import Names
 from kernelfarm.cache.scripts import AsyncScripts
 from kernelfarm.signing import Manifest, Space
@@ -53,7 +53,6 @@ def _call(names: Names, manifest: Manifest, content: bytes) -> Call[PutTrace]:
         f"{Space.TRACES.value}.",
         uuid.uuid4().hex,
         TOOLCHAIN_WINDOW_S * 1000,
-        BLOB_TTL_S,
         manifest.variant_id.hex(),
         manifest.incarnation,
         manifest.epoch,

@@ -256,7 +256,7 @@ async def test_everything_but_counters_fences_and_sets_expires(
         keys = raw.keys(f"kf:{{{glob_quoted(cache.namespace)}}}:*")
         lasting = {key.decode().rpartition(":")[2] for key in keys if raw.ttl(key) < 0}
         ttl = {key.decode().split(":")[2]: raw.ttl(key) for key in keys}
-    assert lasting <= {"stats", "fence", "workers", "ep"}
+    assert lasting <= {"stats", "fence", "workers", "ep", "held"}
     assert ttl["b"] > ttl["m"]
 
 

@@ -208,3 +208,15 @@ def test_namespaces_of_other_farms_are_refused() -> None:
         with pytest.raises(CallerError, match="expected 'farm' or 'farm/TENANT'"):
             KernelCache("redis://x", namespace="farm", space=Space.KERNELS).within(bad)
     assert Names("farm/acme").name("b") == "kf:{farm}:t:acme:b"
+
+
+async def test_no_full_server_evicts_what_quotas_count_by(
+    farm: KernelCache, server: EmbeddedServer
+) -> None:
+    """The policy evicts keys that expire, and no others."""
+    acme = part_of(farm, "acme")
+    await publish(acme, b"v", b"a binary")
+    assert await Quotas(farm.client, acme.names).take_off("a", 30, 2)
+    with redis.Redis.from_url(server.url) as raw:
+        assert raw.config_get("maxmemory-policy") == {"maxmemory-policy": "volatile-lfu"}
+        assert raw.ttl(acme.names.held) == raw.ttl(acme.names.in_flight) == -1

@@ -42,7 +42,8 @@ for at = FIRST, #ARGV, EACH do
   end
 end
 
--- What the namespace holds changes by what comes and what goes, until a sweep counts it anew.
+-- What the namespace holds changes by what comes and what goes, until a sweep counts it anew. It
+-- never expires: a full server would evict it, and the tenant's quota with it.
 local change = 0
 local function bytes_of(id)
   return #(fields[id .. ':m'] or '') + #(fields[id .. ':c'] or '')
@@ -121,7 +122,6 @@ for at = FIRST, #ARGV, EACH do
 end
 redis.call('HINCRBY', KEYS[10], 'bytes', change)
 if not fields['order'] then redis.call('HINCRBY', KEYS[10], 'entries', 1) end
-redis.call('EXPIRE', KEYS[10], ARGV[4])
 redis.call('EXPIRE', KEYS[11], ARGV[4])
 
 -- A flushed server knows no toolchains until they are reported again: who publishes has one.

@@ -1,4 +1,5 @@
--- Begins or prolongs a compilation of a tenant: 1, or 0 if as many fly as may.
+-- Begins or prolongs a compilation of a tenant: 1, or 0 if as many fly as may. Each ends by its own
+-- time; the whole does not expire, so that no full server evicts it.
 -- KEYS: in flight; ARGV: flight, ttl ms, most
 local now = now_ms()
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
@@ -6,5 +7,4 @@ if not redis.call('ZSCORE', KEYS[1], ARGV[1]) and redis.call('ZCARD', KEYS[1]) >
   return 0
 end
 redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
-redis.call('PEXPIRE', KEYS[1], 2 * ARGV[2])
 return 1
