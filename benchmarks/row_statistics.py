@@ -156,13 +156,13 @@ def launcher(
     variant = BACKEND.build(kernel, target_facts(host_cpu_target()))[-1]
     code = next(s.content for s in variant.stages if s.name == "so")
     loaded = LOADER.load(code, variant.launch)
-    run = loaded.bind(())
     out = torch.empty(kernel.params[1].size_elems.as_int())
     table = (ctypes.c_void_p * 2)(x.data_ptr(), out.data_ptr())
+    run = loaded.bind(())(ctypes.addressof(table), threads)
 
     def call() -> object:
-        run(ctypes.addressof(table), threads)
-        return out, loaded  # which must outlive the calls
+        run()
+        return out, loaded, table  # which must outlive the calls
 
     call()
     torch.testing.assert_close(out, wanted.reshape(-1), rtol=1e-4, atol=1e-5)

@@ -16,36 +16,43 @@ from kernelfarm.ir.program_ir import ARENA_ALIGNMENT_BYTES
 ArenaPlace = tuple[torch.device, int]
 """A device and, for accelerators, the stream on which the program runs (0 on a CPU)."""
 
+Blocks = list[torch.Tensor]
+"""The blocks of one thread and place that nobody uses now."""
 
-class _Blocks(threading.local):
+
+class _Places(threading.local):
     def __init__(self) -> None:
-        self.free: dict[ArenaPlace, list[torch.Tensor]] = {}
+        self.blocks: dict[ArenaPlace, Blocks] = {}
 
 
-_blocks = _Blocks()
+_places = _Places()
 
 
-def take(place: ArenaPlace, size_bytes: int) -> torch.Tensor:
+def blocks_of(place: ArenaPlace) -> Blocks:
+    """The calling thread's free blocks there; the same list as long as the thread lives."""
+    return _places.blocks.setdefault(place, [])
+
+
+def take(blocks: Blocks, device: torch.device, size_bytes: int) -> torch.Tensor:
     """A block of at least this size, as uint8; nobody else has it until it is given back."""
-    free = _blocks.free.get(place)
-    if free:
-        block = free.pop()
+    if blocks:
+        block = blocks.pop()
         if block.numel() >= size_bytes:
             return block
     size = -(-size_bytes // ARENA_ALIGNMENT_BYTES) * ARENA_ALIGNMENT_BYTES
-    block = torch.empty(size, dtype=torch.uint8, device=place[0])
+    block = torch.empty(size, dtype=torch.uint8, device=device)
     if block.data_ptr() % ARENA_ALIGNMENT_BYTES:
         raise InternalError(f"torch's memory is not aligned to {ARENA_ALIGNMENT_BYTES} bytes")
     return block
 
 
-def give(place: ArenaPlace, block: torch.Tensor) -> None:
+def give(blocks: Blocks, block: torch.Tensor) -> None:
     """Gives a block back for the thread's next call."""
-    free = _blocks.free.setdefault(place, [])
-    if not free:  # one is enough: more are in use only while calls nest
-        free.append(block)
+    if not blocks:  # one is enough: more are in use only while calls nest
+        blocks.append(block)
 
 
 def release() -> None:
     """Frees the calling thread's blocks."""
-    _blocks.free.clear()
+    for blocks in _places.blocks.values():
+        blocks.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from kernelfarm.client.attention_operators import (
 )
 from kernelfarm.client.capture_sizes import SizeReader
 from kernelfarm.client.capture_storages import MEMORY_READERS
+from kernelfarm.client.plan_picks import Pick, picker
 from kernelfarm.client.rebuilt_nodes import RebuiltNode
 from kernelfarm.client.saved_random_state import flat_results, is_with_random_state
 from kernelfarm.errors import InvalidGraphError
@@ -37,6 +39,7 @@ DIRECT_CALLS: Mapping[Target, Callable[..., Any]] = {
     torch.ops.aten.addmm.default: torch.addmm,
     torch.ops.aten.baddbmm.default: torch.baddbmm,
     torch.ops.aten.linear.default: torch.nn.functional.linear,
+    torch.ops.aten.convolution.default: torch.convolution,
     ATTENTION: torch.nn.functional.scaled_dot_product_attention,
     ATTENTION_SAVING: save,
     ATTENTION_BACKWARD: go_back,
@@ -97,47 +100,55 @@ class ExternNode:
         """Shape and strides that the trace gave the argument of this number."""
         return self._layouts[number]
 
-    def runner(self) -> Callable[[Tensors], Results]:
-        """The node as a function of its tensors that gives all results, flat."""
-        target, kwargs = DIRECT_CALLS.get(self.target, self.target), self._kwargs
-        several = _gives_several(self.target)
-        call = self._flat_call() if self._is_flat() else self._nested_call()
-        if _gives_nothing(self.target):
-            return lambda tensors: call(target, tensors, kwargs) or ()
-        if is_with_random_state(target):
-            return lambda tensors: tuple(flat_results(call(target, tensors, kwargs)))
-        if several:
-            return lambda tensors: tuple(call(target, tensors, kwargs))
-        return lambda tensors: (call(target, tensors, kwargs),)
+    @property
+    def gives_one(self) -> bool:
+        """True if a run gives one tensor, not several results or none."""
+        return not _gives_several(self.target)
 
-    def _is_flat(self) -> bool:
-        nested = any(isinstance(arg, list) for arg in self._args)
-        return not nested and not any(
-            isinstance(arg, list | _Slot) for arg in self._kwargs.values()
-        )
+    def run(self, tensors: Tensors) -> Results:
+        """All results for some tensors, flat."""
+        values = list(tensors)
+        function, pick = self.call_on(values, range(len(values)))
+        found = function(*pick(values))
+        return (found,) if self.gives_one else self.flat_results(found)
 
-    def _flat_call(self) -> Callable[..., Any]:
-        template = self._args
-        places = [(i, arg.number) for i, arg in enumerate(template) if isinstance(arg, _Slot)]
-        if [i for i, _ in places] == list(range(len(template))):
-            return lambda target, tensors, kwargs: target(*tensors, **kwargs)
+    def call_on(self, values: list[Any], places: Sequence[int]) -> tuple[Callable[..., Any], Pick]:
+        """A function and how to pick its arguments from a list such as `values`.
 
-        def call(target: Any, tensors: Tensors, kwargs: dict[str, Any]) -> Any:
-            args = template.copy()
-            for place, number in places:
-                args[place] = tensors[number]
-            return target(*args, **kwargs)
+        `places` has the place of each tensor there. What the operator takes beside tensors is
+        appended to `values`.
+        """
+        function = DIRECT_CALLS.get(self.target, self.target)
+        if any(isinstance(arg, list | _Slot) for arg in self._kwargs.values()):
+            return _with_keywords(function, tuple(self._kwargs)), self._filling(places)
+        function = partial(function, **self._kwargs) if self._kwargs else function
+        if any(isinstance(arg, list) for arg in self._args):
+            return function, self._filling(places)
+        wanted = []
+        for arg in self._args:
+            wanted.append(places[arg.number] if isinstance(arg, _Slot) else len(values))
+            if not isinstance(arg, _Slot):
+                values.append(arg)
+        return function, picker(wanted)
 
-        return call
+    def flat_results(self, found: Any) -> Results:
+        """The results of an operator that does not give one tensor."""
+        if found is None:
+            return ()
+        return tuple(flat_results(found) if is_with_random_state(self.target) else found)
 
-    def _nested_call(self) -> Callable[..., Any]:
-        args = self._args
+    def _filling(self, places: Sequence[int]) -> Pick:
+        """Picks arguments of which some are lists of tensors, keywords last."""
+        templates = [*self._args]
+        if any(isinstance(arg, list | _Slot) for arg in self._kwargs.values()):
+            templates += self._kwargs.values()
+        pick = picker(places)
 
-        def call(target: Any, tensors: Tensors, kwargs: dict[str, Any]) -> Any:
-            named = {key: _filled(arg, tensors) for key, arg in kwargs.items()}
-            return target(*(_filled(arg, tensors) for arg in args), **named)
+        def fill(values: Sequence[Any]) -> tuple[Any, ...]:
+            tensors = pick(values)
+            return tuple([_filled(template, tensors) for template in templates])
 
-        return call
+        return fill
 
     def _template(self, arg: Any) -> Any:
         if isinstance(arg, fx.Node):
@@ -177,14 +188,20 @@ def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
+def _with_keywords(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
+    """The function with its last arguments passed by name."""
+    count = len(names)
+
+    def call(*args: Any) -> Any:
+        return function(*args[:-count], **dict(zip(names, args[-count:], strict=True)))
+
+    return call
+
+
 def _filled(arg: Any, tensors: Tensors) -> Any:
     if isinstance(arg, _Slot):
         return tensors[arg.number]
     return [_filled(item, tensors) for item in arg] if isinstance(arg, list) else arg
-
-
-def _gives_nothing(target: Target) -> bool:
-    return isinstance(target, torch._ops.OpOverload) and not target._schema.returns
 
 
 def _gives_several(target: Target) -> bool:

@@ -7,6 +7,8 @@ names, so the public ones stand in for them where a version has none.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch._C._dynamo import guards
@@ -23,12 +25,18 @@ def _as_strided(tensor: torch.Tensor, shape: Sizes, strides: Sizes, offset: int)
 reinterpret_tensor: ReinterpretTensor = getattr(guards, "_reinterpret_tensor", _as_strided)
 """`(tensor, shape, strides, offset)`: a view counted from the tensor's first element."""
 
-_empty_strided_cpu = getattr(guards, "_empty_strided_cpu", None)
+_QUICK_MAKERS: dict[str, Any] = {
+    "cpu": getattr(guards, "_empty_strided_cpu", None),
+    "cuda": getattr(guards, "_empty_strided_cuda", None),
+}
 
 
 def maker(shape: Sizes, strides: Sizes, dtype: torch.dtype, device: torch.device) -> MakeTensor:
-    """A function that makes a new tensor of this layout at each call."""
-    if device.type == "cpu" and _empty_strided_cpu is not None:
-        make = _empty_strided_cpu
-        return lambda: make(shape, strides, dtype)
-    return lambda: torch.empty_strided(shape, strides, dtype=dtype, device=device)
+    """A function that makes a new tensor of this layout at each call.
+
+    It is called while `device` is the current one.
+    """
+    make = _QUICK_MAKERS.get(device.type)
+    if make is not None:
+        return partial(make, shape, strides, dtype)
+    return partial(torch.empty_strided, shape, strides, dtype=dtype, device=device)

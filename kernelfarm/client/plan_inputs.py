@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from kernelfarm.client.plan_layout import Layout
+from kernelfarm.client.plan_picks import picker
+from kernelfarm.client.plan_views import is_same_memory
 from kernelfarm.client.program import LoadedProgram
 from kernelfarm.client.torch_dtypes import dtype_to_torch
 from kernelfarm.errors import CallerError, InternalError, InvalidGraphError
@@ -51,15 +53,21 @@ class InputReader:
         self._pick = self._picker()
         negated = captured.negated
         self._negated = [i for i, place in enumerate(self._positions) if place in negated]
+        # Tensors without axes may lie on the CPU; where the caller is Dynamo, others do not.
+        self._may_lie_elsewhere = [
+            i
+            for i, shape in enumerate(self._shapes)
+            if not self._is_cpu and (is_checked or not shape)
+        ]
 
     def read(self, args: Sequence[Any]) -> list[torch.Tensor]:
         """One tensor for each slot that is read, with the strides of the graph's inputs."""
         tensors = self._pick(args)
         for number in self._negated:  # kernels read memory as it is
             tensors[number] = tensors[number].resolve_neg()
-        if not self._is_cpu:  # zero-dimensional tensors may lie on the CPU
-            device = self._device
-            tensors = [t if t.device == device else t.to(device) for t in tensors]
+        for number in self._may_lie_elsewhere:
+            if tensors[number].device != self._device:
+                tensors[number] = tensors[number].to(self._device)
         if self._is_checked or [tensor.stride() for tensor in tensors] != self._strides:
             tensors = [self._laid_out(i, tensor) for i, tensor in enumerate(tensors)]
         return tensors
@@ -73,7 +81,8 @@ class InputReader:
         if any(tensor is not None for tensor in held):
             pairs = list(zip(positions, held, strict=True))
             return lambda args: [args[p] if t is None else t for p, t in pairs]
-        return lambda args: [args[position] for position in positions]
+        pick = picker(positions)
+        return lambda args: [*pick(args)]
 
     def _laid_out(self, number: int, tensor: torch.Tensor) -> torch.Tensor:
         shape, strides = self._shapes[number], self._strides[number]
@@ -83,7 +92,7 @@ class InputReader:
                 f"input {self._positions[number]} is {tensor.dtype} {tuple(tensor.shape)}; "
                 f"this program was made for {dtype} {shape}"
             )
-        if _same_places(shape, tensor.stride(), strides):
+        if is_same_memory(shape, tensor.stride(), strides):
             return tensor
         copy = torch.empty_strided(shape, strides, dtype=dtype, device=tensor.device)
         return copy.copy_(tensor)
@@ -105,10 +114,6 @@ def input_layouts(
                 f"plan: buffer {slot.name} of {slot.size_elems} elements; the input spans {span}"
             )
     return {slot.index: known for slot, known in zip(layout.read, found, strict=True)}
-
-
-def _same_places(shape: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    return 0 in shape or all(n == 1 or x == y for n, x, y in zip(shape, a, b, strict=True))
 
 
 def _tensor(kind: TensorType | str | Constant) -> TensorType:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kernelfarm.client.plan_picks import picker
 from kernelfarm.client.plan_views import Sizes, Slot, View, slot_of, view_of
 from kernelfarm.client.program import LoadedProgram
 from kernelfarm.errors import InvalidGraphError
@@ -66,16 +66,7 @@ class PointerTable:
                 order.append(numbers[slot.index])
         self.length = len(order)
         self.pack_into = struct.Struct(f"={self.length}Q").pack_into
-        self.pick = _picker(order)
-
-
-def _picker(order: list[int]) -> Callable[[list[int]], tuple[int, ...]]:
-    if not order:
-        return lambda addresses: ()
-    if len(order) == 1:
-        only = order[0]
-        return lambda addresses: (addresses[only],)
-    return operator.itemgetter(*order)
+        self.pick = picker(order)
 
 
 class Layout:

@@ -1,15 +1,16 @@
 """A plan as a callable: what torch calls instead of the captured graph.
 
 Sizes are read from the inputs; everything that follows from them (views, pointer tables, bound
-kernels) is computed at the first call with these sizes and kept. A call then only collects
-addresses, runs the steps and hands out the outputs. Calls may come from several threads at once.
+kernels) is computed at the first call with these sizes and kept. Steps are bound once to the state
+in which a call runs: one for each thread and stream, more where calls nest. A call then only
+collects addresses, runs the steps and hands out the outputs.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,13 +19,12 @@ from kernelfarm.client import arena
 from kernelfarm.client.fast_torch import maker
 from kernelfarm.client.plan_check import check_plan, check_sizes
 from kernelfarm.client.plan_inputs import InputReader
-from kernelfarm.client.plan_layout import Layout, Result
-from kernelfarm.client.plan_results import hand_out
-from kernelfarm.client.plan_steps import CallState, StepBuilder
+from kernelfarm.client.plan_layout import Layout
+from kernelfarm.client.plan_results import Results, hand_out
+from kernelfarm.client.plan_steps import CallState, StepBuilder, raise_for
 from kernelfarm.client.plan_symbols import SymbolReader
 from kernelfarm.client.plan_updates import InputUpdates
 from kernelfarm.client.program import LoadedProgram
-from kernelfarm.ir.program_ir import BufferKind
 
 KEPT_LAYOUTS = 64
 """Size assignments whose tables are kept; the least recently used goes first."""
@@ -77,14 +77,15 @@ class PlanRunner:
         return _SizedProgram(self._program, layout, is_checked=self._is_checked)
 
 
-_CPU = (torch.device("cpu"), 0)
+MOST_CONTEXTS = 16
+"""Contexts (streams, numbers of threads) whose states a thread keeps for one program and size."""
 
 
 class _States(threading.local):
-    """The calling thread's states that no call uses now."""
+    """The calling thread's states that no call uses now, by the context that they are bound to."""
 
     def __init__(self) -> None:
-        self.free: list[CallState] = []
+        self.free: dict[int, list[CallState]] = {}
 
 
 class _SizedProgram:
@@ -93,95 +94,80 @@ class _SizedProgram:
     def __init__(self, program: LoadedProgram, layout: Layout, *, is_checked: bool) -> None:
         self._layout = layout
         builder = StepBuilder(program, layout)
-        self._steps = builder.build()
         self._updates = InputUpdates(program, layout, builder)
-        self._results = [
-            _nothing if number in self._updates.outputs else _giver(result, builder)
-            for number, result in enumerate(layout.results)
-        ]
+        self._results = Results(layout, builder, self._updates.outputs)
         self._hand_out = hand_out(program.captured, layout.traced_sizes)
-        self._arena_views = builder.arena_views
+        self._steps = builder.steps()
         # Temporaries may all be empty: who looks at them still wants tensors.
-        self._arena_bytes = max(layout.arena_bytes, 1 if self._arena_views else 0)
+        self._arena_bytes = max(layout.arena_bytes, 1 if self._steps.arena_views else 0)
         self._reader = InputReader(program, layout, is_checked=is_checked)
-        self._device = program.captured.device
-        self._is_cpu = self._device.type == "cpu"
+        self._device = device = program.captured.device
+        self._gpu = device.index if device.type == "cuda" else None
         self._context = program.loader.context
-        device = self._device
         self._make = [maker(m.shape, m.strides, m.slot.dtype, device) for m in layout.made]
         self._kept = [0] * layout.table.kept_count
-        self._kept_tensors: list[Any] = [None] * len(layout.kept)
         self._states = _States()
 
     def run(self, args: Sequence[Any]) -> list[Any]:
-        free = self._states.free
-        state = free.pop() if free else CallState(self._layout)
-        context = state.context = self._context()
-        place = _CPU if self._is_cpu else (self._device, context)
-        block = None
+        """The outputs for a list of arguments; any device may be the current one."""
+        if self._gpu is None or self._gpu == torch._C._cuda_getDevice():
+            return self._run(args)
+        with torch.cuda.device(self._gpu):
+            return self._run(args)
+
+    def _run(self, args: Sequence[Any]) -> list[Any]:
+        context = self._context()
+        free = self._states.free.get(context)
+        if free is None:
+            free = self._free_states(context)
+        state = free.pop() if free else self._new_state(context)
+        blocks, block = state.blocks, None
         if self._arena_bytes:
-            block = arena.take(place, self._arena_bytes)
+            block = arena.take(blocks, self._device, self._arena_bytes)
             if block is not state.arena:
                 self._settle(state, block)
         try:
-            return self._run(state, args)
+            return self._call(state, args)
         finally:
-            state.tensors = []
+            state.values[:] = state.resting
             if block is not None:
-                arena.give(place, block)
+                arena.give(blocks, block)
             free.append(state)
 
-    def _run(self, state: CallState, args: Sequence[Any]) -> list[Any]:
+    def _call(self, state: CallState, args: Sequence[Any]) -> list[Any]:
         tensors = self._reader.read(args)
-        tensors += [make() for make in self._make]
-        table = self._layout.table
+        for make in self._make:
+            tensors.append(make())
+        values, table = state.values, self._layout.table
+        values[: len(tensors)] = tensors
         if table.length:
             addresses = [tensors[index].data_ptr() for index in table.known]
-            addresses += self._kept
-            addresses += state.fixed
-            table.pack_into(state.table, 0, *table.pick(addresses))
-        tensors += self._kept_tensors
-        state.tensors = tensors
-        for step in self._steps:
-            step(state)
-        self._updates.finish(state, args)
-        outputs = [give(state) for give in self._results]
+            if addresses != state.addresses:  # weights stay where they are, and much else
+                state.addresses = addresses
+                table.pack_into(state.table, 0, *table.pick(addresses + self._kept + state.fixed))
+        for step in state.steps:
+            status = step()
+            if status:
+                raise_for(status, self._steps.names[state.steps.index(step)])
+        self._updates.finish(values, args)
+        outputs = self._results.read(values)
         return outputs if self._hand_out is None else self._hand_out(outputs, args)
+
+    def _free_states(self, context: int) -> list[CallState]:
+        known = self._states.free
+        if len(known) >= MOST_CONTEXTS:
+            known.clear()
+        return known.setdefault(context, [])
+
+    def _new_state(self, context: int) -> CallState:
+        place = (self._device, 0 if self._device.type == "cpu" else context)
+        return CallState(self._steps, self._layout, arena.blocks_of(place), context)
 
     def _settle(self, state: CallState, block: torch.Tensor) -> None:
         """Computes addresses and views of the temporaries for another block of memory."""
         base = block.data_ptr()
-        state.arena = block
+        state.arena, state.addresses = block, None
         slots = self._layout.by_index
         state.fixed = [base + slots[i].offset_bytes for i in self._layout.table.temporaries]
-        state.views = [view.of_arena(block) for view in self._arena_views]
-
-
-def _nothing(state: CallState) -> None:
-    """What is handed out in the place of an output that is stored in an input."""
-
-
-def _giver(result: Result, builder: StepBuilder) -> Callable[[CallState], Any]:
-    if result.view is None:
-        value = result.value
-        return lambda state: value
-    view = result.view
-    fetch = builder.fetch(view)
-    if view.slot.kind in _KEPT_FOR_LATER_CALLS:
-        return lambda state: _in_layout(fetch(state).clone(), result)
-    if view.shape == result.shape and view.strides == result.strides:
-        return fetch
-    return lambda state: _in_layout(fetch(state), result)
-
-
-_KEPT_FOR_LATER_CALLS = (BufferKind.TEMPORARY, BufferKind.CONSTANT)
-"""Memory that later calls use again: a result there is handed out as a copy."""
-
-
-def _in_layout(tensor: torch.Tensor, result: Result) -> torch.Tensor:
-    if tensor.shape == result.shape and tensor.stride() == result.strides:
-        return tensor
-    out = torch.empty_strided(
-        result.shape, result.strides, dtype=tensor.dtype, device=tensor.device
-    )
-    return out.copy_(tensor)
+        for place, view in self._steps.arena_views:
+            state.values[place] = state.resting[place] = view.of_arena(block)

@@ -1,18 +1,33 @@
-"""The steps of a plan as functions of a call's state; everything else is decided beforehand."""
+"""The steps of a plan, bound to a call's state: everything else is decided beforehand.
+
+What a call has is one list, `CallState.values`; each step knows the places of what it takes there.
+"""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 
+from kernelfarm.client.arena import Blocks
 from kernelfarm.client.attention_operators import wire_name
 from kernelfarm.client.drawn_seeds import draw_seeds
 from kernelfarm.client.extern_node import ExternNode, is_contiguous
+from kernelfarm.client.plan_externs import (
+    KeptResult,
+    extern_of_one,
+    extern_of_several,
+    in_own_storage,
+    on_whole_units,
+)
 from kernelfarm.client.plan_inputs import input_layouts
 from kernelfarm.client.plan_layout import POINTER_BYTES, Layout
-from kernelfarm.client.plan_views import Slot, View
+from kernelfarm.client.plan_picks import Form, Formed
+from kernelfarm.client.plan_views import View
 from kernelfarm.client.program import LoadedProgram
 from kernelfarm.client.variants import bind_variants
 from kernelfarm.errors import InternalError, InvalidGraphError
@@ -22,30 +37,47 @@ from kernelfarm.ir.program_ir import BufferKind, DrawSeeds, ExternCall, Launch
 class CallState:
     """What one call reads and writes; kept and used again by later calls of the same thread.
 
-    `tensors` has a tensor for each slot but temporaries; `views` the temporaries as extern steps
-    see them.
+    `values` has a tensor for each slot but temporaries, then what steps make of these, the
+    temporaries as extern steps see them, and constants; between calls it is as `resting`, which
+    holds no tensor of a caller. `steps` are bound to this state and to `context`, where kernels
+    run. `addresses` are those that stand in the table of pointers.
     """
 
-    __slots__ = ("arena", "context", "fixed", "table", "table_address", "tensors", "views")
+    __slots__ = (
+        *("addresses", "arena", "blocks", "context", "fixed"),
+        *("resting", "steps", "table", "values"),
+    )
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, steps: PlanSteps, layout: Layout, blocks: Blocks, context: int) -> None:
         self.table = (ctypes.c_uint64 * max(layout.table.length, 1))()
-        self.table_address = ctypes.addressof(self.table)
+        self.context = context
+        self.resting = list(steps.values)
+        self.values = list(steps.values)
+        self.blocks = blocks
         self.arena: torch.Tensor | None = None
         self.fixed: list[int] = []
-        self.views: list[torch.Tensor] = []
-        self.tensors: list[torch.Tensor] = []
-        self.context = 0
+        self.addresses: list[int] | None = None
+        self.steps = [make(self) for make in steps.makers]
 
 
-WIDEST_UNIT_ELEMS = 16
-"""Elements that a view may take for one: bytes of the widest element type."""
+Step = Callable[[], "int | None"]
+"""One step of a call; a kernel gives its status, which is 0 if all went well."""
 
-_NO_MEMORY = 2
-"""A kernel's status where it found no memory."""
+MakeStep = Callable[[CallState], Step]
 
-Step = Callable[[CallState], None]
-Fetch = Callable[[CallState], torch.Tensor]
+
+@dataclass(frozen=True, slots=True)
+class PlanSteps:
+    """The steps of one program for one layout, which each state binds to itself.
+
+    `names` tells of each step which kernel it launches. `values` are what a state's begin with;
+    `arena_views` are set at their places when a state gets its memory.
+    """
+
+    makers: list[MakeStep]
+    names: list[str]
+    values: list[Any]
+    arena_views: list[tuple[int, View]]
 
 
 class StepBuilder:
@@ -55,29 +87,53 @@ class StepBuilder:
         self._program = program
         self._layout = layout
         self._launches = 0
-        self.arena_views: list[View] = []
+        self._values: list[Any] = [None] * len(layout.by_index)
+        self._arena_views: list[tuple[int, View]] = []
+        self._arena_places: dict[View, int] = {}
         # Layouts of tensors by slot: those of extern results are added as their steps are built.
         self._known_layouts = {m.slot.index: (m.shape, m.strides) for m in layout.made}
         self._known_layouts.update(input_layouts(program, layout))
+        self._makers = [self._step(step) for step in program.plan.steps]
 
-    def build(self) -> list[Step]:
-        """One function for each step of the plan, in order."""
-        return [self._step(step) for step in self._program.plan.steps]
+    def steps(self) -> PlanSteps:
+        """The steps of the plan, in order; what was placed since is known to them."""
+        plan = self._program.plan
+        names = [
+            plan.kernel_names[step.kernel] if isinstance(step, Launch) else type(step).__name__
+            for step in plan.steps
+        ]
+        return PlanSteps(self._makers, names, self._values, self._arena_views)
 
-    def fetch(self, view: View) -> Fetch:
-        """How a call gets at a view as a tensor."""
+    def place(self, view: View) -> tuple[int, list[Formed]]:
+        """Where a call finds a view among its values, and what has to be formed for that first."""
         index = view.slot.index
         if view.slot.kind is BufferKind.TEMPORARY:
-            place = len(self.arena_views)
-            self.arena_views.append(view)
-            return lambda state: state.views[place]
+            return self._arena_place(view), []
         known = self._known_layouts.get(index)
         if known is not None and view.is_whole(*known):
-            return lambda state: state.tensors[index]
-        take = view.of
-        return lambda state: take(state.tensors[index])
+            return index, []
+        made = self.new_place()
+        return made, [(made, index, view.form())]
 
-    def _step(self, step: Launch | ExternCall | DrawSeeds) -> Step:
+    def new_place(self, value: object = None) -> int:
+        """A place of its own among the values of a call; what is there stays there."""
+        self._values.append(value)
+        return len(self._values) - 1
+
+    def formed(self, view: View, form: Form) -> tuple[int, list[Formed]]:
+        """Where a call finds a view that was brought to a form."""
+        place, first = self.place(view)
+        made = self.new_place()
+        return made, [*first, (made, place, form)]
+
+    def _arena_place(self, view: View) -> int:
+        place = self._arena_places.get(view)
+        if place is None:
+            place = self._arena_places[view] = self.new_place()
+            self._arena_views.append((place, view))
+        return place
+
+    def _step(self, step: Launch | ExternCall | DrawSeeds) -> MakeStep:
         match step:
             case Launch():
                 return self._launch(step)
@@ -86,85 +142,66 @@ class StepBuilder:
             case DrawSeeds():
                 return self._draw(step)
 
-    def _draw(self, step: DrawSeeds) -> Step:
+    def _draw(self, step: DrawSeeds) -> MakeStep:
         slots = [self._layout.slots[name] for name in step.buffers]
         for slot in slots:
             self._known_layouts[slot.index] = ((1,), (1,))
-        places = [(s.index, self._layout.table.places.get(s.index, ())) for s in slots]
+        places = [(s.index, self._layout.table.places.get(s.index, [])) for s in slots]
         device = self._program.captured.device
 
-        def run(state: CallState) -> None:
-            for (index, found), seed in zip(places, draw_seeds(len(places), device), strict=True):
-                state.tensors[index] = seed
-                address = seed.data_ptr()
-                for place in found:
-                    state.table[place] = address
+        def make(state: CallState) -> Step:
+            def run() -> None:
+                seeds = draw_seeds(len(places), device)
+                for (index, found), seed in zip(places, seeds, strict=True):
+                    state.values[index] = seed
+                    address = seed.data_ptr()
+                    for place in found:
+                        state.table[place] = address
 
-        return run
+            return run
 
-    def _launch(self, step: Launch) -> Step:
-        plan = self._program.plan
+        return make
+
+    def _launch(self, step: Launch) -> MakeStep:
         slots = [self._layout.slots[name] for name in step.buffers]
-        launch = bind_variants(
+        bound = bind_variants(
             self._program.kernels[step.kernel],
             [slot.size_elems for slot in slots],
             tuple(size.evaluate(self._layout.sizes) for size in step.sizes),
         )
         offset = self._layout.table.firsts[self._launches] * POINTER_BYTES
         self._launches += 1
-        name = plan.kernel_names[step.kernel]
+        return lambda state: bound(ctypes.addressof(state.table) + offset, state.context)
 
-        def run(state: CallState) -> None:
-            status = launch(state.table_address + offset, state.context)
-            if status:
-                _raise_for(status, name)
-
-        return run
-
-    def _extern(self, step: ExternCall) -> Step:
+    def _extern(self, step: ExternCall) -> MakeStep:
         node = self._node(step)
-        fetches = [self._argument(step, node, number) for number in range(len(step.args))]
-        run_node = node.runner()
+        found = [self._argument(step, node, number) for number in range(len(step.args))]
+        formed = [item for _, items in found for item in items]
+        function, pick = node.call_on(self._values, [place for place, _ in found])
         results = [None if r is None else self._layout.view(r) for r in step.results]
-        keeps = [
-            (number, self._keep(view, node.may_alias))
+        kept = [
+            (number, self._kept(view, node.may_alias))
             for number, view in enumerate(results)
             if view is not None
         ]
+        if node.gives_one and len(kept) == 1:
+            return lambda state: extern_of_one(state, function, pick, formed, kept[0][1])
+        return lambda state: extern_of_several(state, node, (function, pick), formed, kept)
 
-        def run(state: CallState) -> None:
-            found = run_node([fetch(state) for fetch in fetches])
-            for number, keep in keeps:
-                tensor = found[number]
-                if tensor is None:
-                    raise InternalError(f"{step.op} gave no tensor as result {number}")
-                keep(state, tensor)
-
-        return run
-
-    def _argument(self, step: ExternCall, node: ExternNode, number: int) -> Fetch:
+    def _argument(
+        self, step: ExternCall, node: ExternNode, number: int
+    ) -> tuple[int, list[Formed]]:
         view = self._layout.view(step.args[number])
-        fetch = self.fetch(view)
         if node.needs_own_storage and view.slot.kind is not BufferKind.INPUT:
-            return self._own_storage(fetch, node, number)
+            # The offset counts in the layout that was traced, whichever one the plan chose.
+            return self.formed(view, partial(in_own_storage, *node.traced_layout(number)))
         is_promised = node.was_contiguous(number) and not step.is_contraction
         is_as_promised = is_contiguous(view.shape, view.strides)
         if node.widens_elements:
-            return lambda state: _on_whole_units(fetch(state))
+            return self.formed(view, on_whole_units)
         if is_promised and not is_as_promised:
-            return lambda state: fetch(state).contiguous()
-        return fetch
-
-    def _own_storage(self, fetch: Fetch, node: ExternNode, number: int) -> Fetch:
-        # The offset counts in the layout that was traced, whichever one the plan chose.
-        shape, strides = node.traced_layout(number)
-
-        def take(state: CallState) -> torch.Tensor:
-            tensor = fetch(state)
-            own = torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device)
-            return own.copy_(tensor)
-
-        return take
+            return self.formed(view, torch.Tensor.contiguous)
+        return self.place(view)
 
     def _node(self, step: ExternCall) -> ExternNode:
         traced = self._program.captured.nodes
@@ -184,74 +221,26 @@ class StepBuilder:
             )
         return node
 
-    def _keep(self, view: View, may_alias: bool) -> Callable[[CallState, torch.Tensor], None]:
-        if view.slot.kind is not BufferKind.EXTERN:
-            fetch = self.fetch(view)
-            return lambda state, tensor: _copy(fetch(state), tensor)
-        return self._keep_tensor(view, may_alias)
-
-    def _keep_tensor(
-        self, view: View, may_alias: bool
-    ) -> Callable[[CallState, torch.Tensor], None]:
-        slot, places = view.slot, self._layout.table.places.get(view.slot.index, [])
-        shape, strides = view.shape, view.strides
+    def _kept(self, view: View, may_alias: bool) -> KeptResult:
+        slot, shape, strides = view.slot, view.shape, view.strides
+        if slot.kind is not BufferKind.EXTERN:
+            place, formed = self.place(view)
+            return KeptResult(view, place, formed=formed, is_stored=True)
         is_whole = view.span_elems() == slot.size_elems and view.is_whole(shape, strides)
         if is_whole:
             self._known_layouts[slot.index] = (shape, strides)
-
-        def keep(state: CallState, tensor: torch.Tensor) -> None:
-            # Kernels may write into the buffer later on, so it must not be somebody else's memory.
-            is_as_planned = is_whole and tensor.stride() == strides and tensor.shape == shape
-            if may_alias or not is_as_planned:
-                tensor = _own_copy(view, slot, tensor)
-            state.tensors[slot.index] = tensor
-            if places:
-                address = tensor.data_ptr()
-                for place in places:
-                    state.table[place] = address
-
-        return keep
+        places = self._layout.table.places.get(slot.index, [])
+        return KeptResult(view, slot.index, places, can_stay=is_whole and not may_alias)
 
 
-def _on_whole_units(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements side by side, and beginning where a wider element may begin."""
-    is_aligned = tensor.is_contiguous() and tensor.storage_offset() % WIDEST_UNIT_ELEMS == 0
-    return tensor if is_aligned else tensor.clone(memory_format=torch.contiguous_format)
-
-
-def _own_copy(view: View, slot: Slot, tensor: torch.Tensor) -> torch.Tensor:
-    if view.offset == 0 and view.span_elems() == slot.size_elems:
-        own = torch.empty_strided(view.shape, view.strides, dtype=view.dtype, device=tensor.device)
-        _copy(own, tensor)
-        return own
-    buffer = torch.empty(slot.size_elems, dtype=slot.dtype, device=tensor.device)
-    _copy(view.of(buffer), tensor)
-    return buffer
-
-
-def _copy(into: torch.Tensor, tensor: torch.Tensor) -> None:
-    # The framework's tracing states another type than its kernel gives for some operators (saved
-    # statistics in bf16, say); what was traced binds, as everything after it was made for that.
-    if into.shape != tensor.shape:
-        raise InternalError(
-            f"an extern step gave shape {tuple(tensor.shape)}; the plan expects {tuple(into.shape)}"
-        )
-    if 0 in into.stride():
-        into, tensor = _unexpanded(into, into), _unexpanded(tensor, into)
-    into.copy_(tensor)
-
-
-def _unexpanded(tensor: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
-    """One of those elements that share a place in `into`: torch refuses to write there twice."""
-    for axis, (extent, stride) in enumerate(zip(into.shape, into.stride(), strict=True)):
-        if not stride and extent > 1:
-            tensor = tensor.narrow(axis, 0, 1)
-    return tensor
-
-
-def _raise_for(status: int, name: str) -> None:
+def raise_for(status: int, name: str) -> None:
+    """Raises what a kernel's status means."""
     if status == 1:
         raise IndexError(f"index out of bounds in kernel {name}")
     if status == _NO_MEMORY:
         raise MemoryError(f"kernel {name} got no memory for the rows that it sorts")
     raise InternalError(f"kernel {name} failed with status {status}")
+
+
+_NO_MEMORY = 2
+"""A kernel's status where it found no memory."""

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelfarm.client.plan_layout import Layout
-from kernelfarm.client.plan_steps import CallState, Fetch, StepBuilder
+from kernelfarm.client.plan_picks import Formed
+from kernelfarm.client.plan_steps import StepBuilder
 from kernelfarm.client.program import LoadedProgram
 from kernelfarm.errors import InternalError
 from kernelfarm.ir.program_ir import BufferKind
@@ -23,7 +24,8 @@ class InputUpdates:
     def __init__(self, program: LoadedProgram, layout: Layout, builder: StepBuilder) -> None:
         self.outputs = frozenset(u.output for u in program.captured.graph.updates)
         self._in_place: list[tuple[int, int]] = []
-        self._apart: list[tuple[int, Fetch]] = []
+        self._apart: list[tuple[int, int]] = []
+        self._formed: list[Formed] = []
         for update in program.captured.graph.updates:
             argument = program.captured.sources[update.input]
             view = layout.results[update.output].view
@@ -32,13 +34,17 @@ class InputUpdates:
             if view.slot.kind is BufferKind.INPUT and view.slot.position == update.input:
                 self._in_place.append((argument, view.slot.index))
             else:
-                self._apart.append((argument, builder.fetch(view)))
+                place, formed = builder.place(view)
+                self._apart.append((argument, place))
+                self._formed += formed
 
-    def finish(self, state: CallState, args: Sequence[Any]) -> None:
+    def finish(self, values: list[Any], args: Sequence[Any]) -> None:
         """Copies what is not in its place, after the steps."""
         for argument, index in self._in_place:
-            written = state.tensors[index]
+            written = values[index]
             if written is not args[argument]:
                 args[argument].detach().copy_(written)
-        for argument, fetch in self._apart:
-            args[argument].detach().copy_(fetch(state))
+        for place, source, form in self._formed:
+            values[place] = form(values[source])
+        for argument, place in self._apart:
+            args[argument].detach().copy_(values[place])

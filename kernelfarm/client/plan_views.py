@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from kernelfarm.client.fast_torch import reinterpret_tensor
+from kernelfarm.client.plan_picks import Form
 from kernelfarm.client.torch_dtypes import dtype_to_torch
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.program_ir import Buffer, BufferKind, TensorView
@@ -54,14 +55,29 @@ class View:
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The view of a tensor's memory, counted from the tensor's first element."""
-        if tensor.dtype is not self.dtype:
-            tensor = tensor.view(self.dtype)
-        return reinterpret_tensor(tensor, self.shape, self.strides, self.offset)
+        return self.form()(tensor)
+
+    def form(self) -> Form:
+        """`of` as a function that looks nothing up."""
+        shape, strides, offset, dtype = self.shape, self.strides, self.offset, self.dtype
+        if dtype is self.slot.dtype:
+            return lambda tensor: reinterpret_tensor(tensor, shape, strides, offset)
+        return lambda tensor: reinterpret_tensor(tensor.view(dtype), shape, strides, offset)
 
     def of_arena(self, arena: torch.Tensor) -> torch.Tensor:
         """The view of a temporary within the arena."""
         first = self.slot.offset_bytes // self.dtype.itemsize + self.offset
         return arena.view(self.dtype).as_strided(self.shape, self.strides, first)
+
+
+def is_same_memory(
+    shape: tuple[int, ...], strides: tuple[int, ...], others: tuple[int, ...]
+) -> bool:
+    """True if two layouts of one shape put each element at the same place."""
+    return 0 in shape or all(
+        extent == 1 or stride == other
+        for extent, stride, other in zip(shape, strides, others, strict=True)
+    )
 
 
 def slot_of(buffer: Buffer, index: int, sizes: Sizes) -> Slot:

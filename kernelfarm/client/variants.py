@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kernelfarm.client.loaders.contract import BoundKernel, LoadedKernel
+from kernelfarm.client.loaders.contract import BoundKernel, LaunchCall, LoadedKernel
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.artifact import GuardAtom, GuardOp, GuardSubject
 
@@ -88,13 +88,18 @@ def guard_text(guard: Sequence[GuardAtom]) -> str:
 
 
 def _choose(choices: Sequence[tuple[tuple[GuardAtom, ...], BoundKernel]]) -> BoundKernel:
-    def launch(table: int, context: int) -> int:
-        for guard, kernel in choices:
-            if all(_address_holds(atom, table) for atom in guard):
-                return kernel(table, context)
-        raise AssertionError("the last variant has no guard")
+    def bound(table: int, context: int) -> LaunchCall:
+        launches = [(guard, kernel(table, context)) for guard, kernel in choices]
 
-    return launch
+        def launch() -> int:
+            for guard, run in launches:
+                if all(_address_holds(atom, table) for atom in guard):
+                    return run()
+            raise AssertionError("the last variant has no guard")
+
+        return launch
+
+    return bound
 
 
 def _address_holds(atom: GuardAtom, table: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import io
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class _LinalgKernel:
     def bind(self, sizes: tuple[int, ...]) -> BoundKernel:
         named = {s.name: value for s, value in zip(self._kernel.sizes, sizes, strict=True)}
 
-        def launch(table: int, context: int) -> int:
+        def launch(table: int) -> int:
             self._launches.append(self._kernel.name)
             pointers = (ctypes.c_uint64 * len(self._kernel.params)).from_address(table)
             buffers = [
@@ -56,7 +57,7 @@ class _LinalgKernel:
             call_linalg(self._function, self._facts, buffers, named)
             return 0
 
-        return launch
+        return lambda table, context: partial(launch, table)
 
 
 def _array(address: int, count: int, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:

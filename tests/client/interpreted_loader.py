@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -47,7 +48,7 @@ class _Interpreted:
         kernel = self._kernel
         named = {s.name: value for s, value in zip(kernel.sizes, sizes, strict=True)}
 
-        def launch(table: int, context: int) -> int:
+        def launch(table: int) -> int:
             self._loader.launches.append(self._name)
             pointers = (ctypes.c_uint64 * len(kernel.params)).from_address(table)
             buffers = {
@@ -57,7 +58,7 @@ class _Interpreted:
             run_kernel(kernel, buffers, named)
             return self._loader.statuses.get(self._name, 0)
 
-        return launch
+        return lambda table, context: partial(launch, table)
 
 
 def _array(address, count, dtype):

@@ -77,7 +77,7 @@ def run(
     table = (ctypes.c_void_p * max(len(arrays), 1))(*(a.ctypes.data for a in arrays))
     values = tuple((sizes or {})[s.name] for s in kernel.sizes)
     launch = loaded(kernel, target).bind(values)
-    return launch(ctypes.addressof(table), threads)
+    return launch(ctypes.addressof(table), threads)()
 
 
 def param(name: str, dtype: DType, size: IntLike) -> Param:

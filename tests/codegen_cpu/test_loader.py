@@ -184,7 +184,7 @@ assert not hasattr(ctypes.CDLL(None), "GOMP_parallel")
 assert "torch" not in sys.modules
 x, out = np.ones(200000, np.float32), np.zeros(200000, np.float32)
 table = (ctypes.c_void_p * 2)(x.ctypes.data, out.ctypes.data)
-assert kernel.bind(())(ctypes.addressof(table), 8) == 0
+assert kernel.bind(())(ctypes.addressof(table), 8)() == 0
 assert (out == -1).all()
 print("one thread")
 """

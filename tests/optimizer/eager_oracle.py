@@ -76,7 +76,7 @@ def run_optimized(captured: Captured, optimized: Optimized, args: Sequence[Any])
         node = ExternNode(captured.nodes[site.node], values)
         # As they lie in memory: some operators rely on a contiguous last axis.
         tensors = [torch.from_numpy(a if a.flags.writeable else np.copy(a)) for a in arrays]
-        return [None if r is None else r.numpy() for r in node.runner()(tensors)]
+        return [None if r is None else r.numpy() for r in node.run(tensors)]
 
     return run_program(optimized.program, inputs, run_extern, held)
 

@@ -241,9 +241,9 @@ def test_a_cache_that_is_updated_at_a_position_is_not_copied(sent, monkeypatch):
     taken = []
     take = arena.take
 
-    def noted(place, size_bytes):
+    def noted(blocks, device, size_bytes):
         taken.append(size_bytes)
-        return take(place, size_bytes)
+        return take(blocks, device, size_bytes)
 
     monkeypatch.setattr(arena, "take", noted)
 

@@ -1,8 +1,9 @@
 """What a device's loader offers: a binary becomes a kernel that runs on addresses.
 
 The tables that a launch gets are C arrays in the client's memory: one pointer for each buffer, in
-the order of the kernel's parameters, and one int64 for each size, in the order of its sizes. They
-stay as they are while the launch call lasts.
+the order of the kernel's parameters, and one int64 for each size, in the order of its sizes. A
+kernel is bound once to its sizes, once to a table and a context, and then launched many times: the
+table stays where it is, its pointers may change between launches.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from typing import Protocol
 
 from kernelfarm.ir.artifact import LaunchFacts
 
-BoundKernel = Callable[[int, int], int]
-"""`launch(address of the pointer table, context)`; 0 or, for an index out of bounds, 1."""
+LaunchCall = Callable[[], int]
+"""Runs a kernel; 0, or 1 for an index out of bounds, or 2 where it found no memory."""
+
+BoundKernel = Callable[[int, int], LaunchCall]
+"""`bound(address of a pointer table, context)`: the kernel on that table, in that context."""
 
 
 class LoadedKernel(Protocol):

@@ -19,12 +19,12 @@ import platform
 import tempfile
 import threading
 import warnings
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
 
 from kernelfarm.client.loaders import elf
-from kernelfarm.client.loaders.contract import BoundKernel
+from kernelfarm.client.loaders.contract import BoundKernel, LaunchCall
 from kernelfarm.errors import CallerError, MalformedMessageError, UnavailableError
 from kernelfarm.ir.artifact import LaunchFacts
 from kernelfarm.targets import TargetFacts, all_targets
@@ -101,11 +101,6 @@ class CpuKernel:
         self._library = library
         self._size_count = size_count
 
-    def launch(self, buffers: int, sizes: int, threads: int) -> int:
-        """Runs on the tables at two addresses; 0, 1: an index out of bounds, 2: no memory."""
-        failed: int = self._entry(buffers, sizes, threads)
-        return failed
-
     def bind(self, sizes: tuple[int, ...]) -> BoundKernel:
         """The kernel for these values of its sizes.
 
@@ -117,13 +112,13 @@ class CpuKernel:
                 f"the kernel takes {self._size_count} sizes, got {len(sizes)}"
             )
         entry, table = self._entry, (ctypes.c_int64 * max(len(sizes), 1))(*sizes)
-        address = ctypes.addressof(table)
 
-        def launch(buffers: int, threads: int, _table: object = table) -> int:
-            failed: int = entry(buffers, address, threads)
-            return failed
+        def bound(buffers: int, threads: int) -> LaunchCall:
+            # Made once, arguments need no conversion at a launch; a cast keeps its table alive.
+            sizes_at = ctypes.cast(table, ctypes.c_void_p)
+            return partial(entry, ctypes.c_void_p(buffers), sizes_at, ctypes.c_int32(threads))
 
-        return launch
+        return bound
 
 
 class CpuLoader:

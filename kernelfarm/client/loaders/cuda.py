@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import re
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 
-from kernelfarm.client.loaders.contract import BoundKernel, LoadedKernel
+from kernelfarm.client.loaders.contract import BoundKernel, LaunchCall, LoadedKernel
 from kernelfarm.errors import MalformedMessageError, UnavailableError
 from kernelfarm.ir.artifact import LaunchFacts
 from kernelfarm.targets import all_targets
@@ -87,7 +87,7 @@ class CudaLoader:
                 )
         finally:
             driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
-        return _CudaKernel(function, launch, self._index, self._context)
+        return _CudaKernel(function, launch, self._context)
 
     def context(self) -> int:
         """The raw handle of torch's current stream."""
@@ -95,13 +95,12 @@ class CudaLoader:
 
 
 class _CudaKernel:
-    """A function of a loaded module."""
+    """A function of a loaded module; its device is the current one when it is launched."""
 
     def __init__(
-        self, function: ctypes.c_void_p, facts: LaunchFacts, index: int, context: ctypes.c_void_p
+        self, function: ctypes.c_void_p, facts: LaunchFacts, context: ctypes.c_void_p
     ) -> None:
-        self._function, self._facts = function, facts
-        self._index, self._context = index, context
+        self._function, self._facts, self._context = function, facts, context
 
     def bind(self, sizes: tuple[int, ...]) -> BoundKernel:
         """The kernel with its grid and arguments for these sizes."""
@@ -109,57 +108,65 @@ class _CudaKernel:
         names = {f"s{number}": value for number, value in enumerate(sizes)}
         grid = [extent.evaluate(names) for extent in facts.grid]
         if 0 in grid:
-            return lambda table, context: 0
-        x, y, z = (*grid, 1, 1)[:3]
+            return lambda table, stream: _launch_nothing
+        extents = ((*grid, 1, 1)[:3], (facts.num_warps * facts.warp_size, 1, 1))
         arguments = _Arguments(facts, sizes)
-        block, shared = facts.num_warps * facts.warp_size, facts.shared_bytes
-        function, launch, index = self._function, _driver().cuLaunchKernel, self._index
-        in_context = self._in_context
+        launch_in = _driver().cuLaunchKernelEx
 
-        def run(table: int, context: int) -> int:
-            pointers = arguments.for_table(table)
-            if torch._C._cuda_getDevice() != index:
-                return in_context(lambda: run_here(pointers, context))
-            return run_here(pointers, context)
+        def bound(table: int, stream: int) -> LaunchCall:
+            config = _LaunchConfig(*extents[0], *extents[1], facts.shared_bytes, stream)
+            # Objects of ctypes need no conversion at a launch.
+            pointers = arguments.of_table(table)
+            launch = partial(
+                launch_in, ctypes.byref(config), self._function, pointers, ctypes.c_void_p()
+            )
 
-        def run_here(pointers: Any, stream: int) -> int:
-            status = launch(function, x, y, z, block, 1, 1, shared, stream, pointers, None)
-            if status == _INVALID_CONTEXT:
-                # The first work of this thread (autograd's, say): CUDA's runtime would do the same.
-                _check(_driver().cuCtxSetCurrent(self._context))
-                status = launch(function, x, y, z, block, 1, 1, shared, stream, pointers, None)
-            if status != _SUCCESS:
-                raise UnavailableError(f"launch of {facts.symbol}: {_message(status)}")
-            return 0
+            def run(_alive: object = arguments) -> int:
+                status: int = launch()
+                if status:
+                    self._launch_again(launch, status)
+                return 0
 
-        return run
+            return run
 
-    def _in_context(self, run: Any) -> int:
-        driver = _driver()
-        _check(driver.cuCtxPushCurrent_v2(self._context))
-        try:
-            return int(run())
-        finally:
-            driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+        return bound
+
+    def _launch_again(self, launch: LaunchCall, status: int) -> None:
+        """After a failure: it may be this thread's first work (autograd's, say)."""
+        if status == _INVALID_CONTEXT:  # CUDA's runtime would do the same
+            _check(_driver().cuCtxSetCurrent(self._context))
+            status = launch()
+        if status != _SUCCESS:
+            raise UnavailableError(f"launch of {self._facts.symbol}: {_message(status)}")
+
+
+def _launch_nothing() -> int:
+    return 0
+
+
+class _LaunchConfig(ctypes.Structure):
+    """CUDA Driver API, CUlaunchConfig: extents of grid and block, shared memory, stream."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint) for name in ("grid_x", "grid_y", "grid_z")),
+        *((name, ctypes.c_uint) for name in ("block_x", "block_y", "block_z")),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("attribute_count", ctypes.c_uint),
+    )
 
 
 class _Arguments:
-    """What `cuLaunchKernel` reads: for each argument a pointer to its value."""
+    """What a launch reads: for each argument a pointer to its value."""
 
     def __init__(self, facts: LaunchFacts, sizes: tuple[int, ...]) -> None:
         self._words = facts.arguments
         self._sizes = (ctypes.c_int64 * max(len(sizes), 1))(*sizes)
         self._null = ctypes.c_void_p(None)
-        # A call's pointer table stays at its address, so the array is made once for each table.
-        self._made: dict[int, Any] = {}
 
-    def for_table(self, table: int) -> Any:
-        found = self._made.get(table)
-        if found is None:
-            found = self._made[table] = self._make(table)
-        return found
-
-    def _make(self, table: int) -> Any:
+    def of_table(self, table: int) -> Any:
+        """The pointers for the buffers whose addresses stand in a table."""
         buffers, sizes = table, ctypes.addressof(self._sizes)
         values = []
         for word in self._words:
@@ -182,8 +189,7 @@ def _driver() -> Any:
         driver = ctypes.CDLL(_DRIVER)
     except OSError as error:
         raise UnavailableError(f"{_DRIVER}: {error}; install NVIDIA's driver") from error
-    uint, pointer = ctypes.c_uint, ctypes.c_void_p
-    driver.cuLaunchKernel.argtypes = [pointer, *[uint] * 7, pointer, pointer, pointer]
+    pointer = ctypes.c_void_p
     driver.cuModuleGetFunction.argtypes = [pointer, pointer, ctypes.c_char_p]
     driver.cuModuleLoadData.argtypes = [pointer, ctypes.c_char_p]
     driver.cuFuncSetAttribute.argtypes = [pointer, ctypes.c_int, ctypes.c_int]
