@@ -44,7 +44,7 @@ def forward(operands: Operands, *, mask_needs_gradient: bool) -> Saved:
         case "cpu":
             query, key, value, mask, is_causal, scale, _ = operands
             return Saved(
-                *_aten._scaled_dot_product_flash_attention_for_cpu(
+                *_aten._scaled_dot_product_flash_attention_for_cpu.default(
                     query, key, value, 0.0, is_causal, attn_mask=_added(mask, query), scale=scale
                 )
             )
@@ -68,7 +68,7 @@ def backward(
         case "cpu":
             query, key, value, mask, is_causal, scale, _ = operands
             return Gradients(
-                *_aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                *_aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
                     *(grad, query, key, value, *saved, 0.0, is_causal),
                     attn_mask=_added(mask, query),
                     scale=scale,
@@ -93,11 +93,11 @@ def _kernel_for(operands: Operands, *, mask_needs_gradient: bool) -> str:
     if device not in _KERNELS:
         return ""
     with torch.enable_grad():
-        wanted = [tensor.detach().requires_grad_() for tensor in (query, key, value)]
+        query = query.detach().requires_grad_()  # some kernels have no backward for some widths
         if mask is not None and mask_needs_gradient:
             mask = mask.detach().requires_grad_()
-        choice = _aten._fused_sdp_choice(
-            *wanted, mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+        choice = torch._fused_sdp_choice(
+            query, key, value, mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
         )
     kernel = _KERNELS[device].get(choice, "")
     return "" if mask_needs_gradient and kernel != "efficient" else kernel
@@ -115,7 +115,7 @@ _KERNELS = {
 
 def _flash(operands: Operands) -> Saved:
     query, key, value = map(_padded, operands[:3])
-    output, logsumexp, *_ = _aten._scaled_dot_product_flash_attention(
+    output, logsumexp, *_ = _aten._scaled_dot_product_flash_attention.default(
         query, key, value, 0.0, operands.is_causal, scale=_scale(operands)
     )
     return Saved(output[..., : operands.value.shape[-1]], logsumexp)
@@ -123,7 +123,7 @@ def _flash(operands: Operands) -> Saved:
 
 def _flash_backward(grad: Tensor, operands: Operands, saved: Saved) -> Gradients:
     query, key, value, output = map(_padded, (*operands[:3], saved.output))
-    found = _aten._scaled_dot_product_flash_attention_backward(
+    found = _aten._scaled_dot_product_flash_attention_backward.default(
         *(_padded(grad), query, key, value, output, saved.logsumexp),
         *(None, None, query.shape[2], key.shape[2], 0.0, operands.is_causal),
         *_no_dropout(query),
@@ -135,7 +135,7 @@ def _flash_backward(grad: Tensor, operands: Operands, saved: Saved) -> Gradients
 
 def _efficient(operands: Operands) -> Saved:
     query, key, value, _, is_causal, scale, _ = operands
-    output, logsumexp, *_ = _aten._scaled_dot_product_efficient_attention(
+    output, logsumexp, *_ = _aten._scaled_dot_product_efficient_attention.default(
         query, key, value, _bias(operands), True, 0.0, is_causal, scale=scale
     )
     return Saved(output, logsumexp[..., : query.shape[2]])
@@ -147,7 +147,7 @@ def _efficient_backward(
     query, key, value, mask, is_causal, scale, _ = operands
     missing = -query.shape[2] % _ROWS_AT_ONCE
     logsumexp = F.pad(saved.logsumexp, (0, missing), value=math.inf)
-    *found, grad_bias = _aten._scaled_dot_product_efficient_attention_backward(
+    *found, grad_bias = _aten._scaled_dot_product_efficient_attention_backward.default(
         *(grad, query, key, value, _bias(operands), saved.output, logsumexp),
         *(*_no_dropout(query), 0.0, (True, True, True, mask_needs_gradient), is_causal),
         scale=scale,
@@ -160,10 +160,13 @@ def _efficient_backward(
 
 def _cudnn(operands: Operands) -> Saved:
     query, key, value, mask, is_causal, scale, _ = operands
-    output, logsumexp, *_ = _aten._scaled_dot_product_cudnn_attention(
+    output, logsumexp, *_ = _aten._scaled_dot_product_cudnn_attention.default(
         query, key, value, _added(mask, query), True, 0.0, is_causal, scale=scale
     )
-    return Saved(output, logsumexp.view(query.shape[:3]))
+    logsumexp = logsumexp.view(query.shape[:3])
+    if mask is not None:  # infinity, as other kernels have it, for rows that see no key
+        logsumexp = logsumexp.masked_fill(logsumexp == -math.inf, math.inf)
+    return Saved(output, logsumexp)
 
 
 def _cudnn_backward(grad: Tensor, operands: Operands, saved: Saved) -> Gradients:
@@ -171,7 +174,7 @@ def _cudnn_backward(grad: Tensor, operands: Operands, saved: Saved) -> Gradients
     # Torch keeps cuDNN's plans by the operands' layouts, and takes the result's for the query's.
     output = _ordered_as(query, saved.output)
     return Gradients(
-        *_aten._scaled_dot_product_cudnn_attention_backward(
+        *_aten._scaled_dot_product_cudnn_attention_backward.default(
             *(grad, query, key, value, output, saved.logsumexp.unsqueeze(-1)),
             *(*_no_dropout(query), _added(mask, query), None, None),
             *(query.shape[2], key.shape[2], 0.0, is_causal),

@@ -107,8 +107,8 @@ def _padded(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 _ATTENTION = {
     "plain": (_attended, ((2, 33, 64), (192, 64))),
-    "causal": (partial(_attended, is_causal=True), ((2, 40, 64), (192, 64))),
-    "scaled": (partial(_attended, scale=0.3), ((1, 64, 64), (192, 64))),
+    "causal": (lambda x, w: _attended(x, w, is_causal=True), ((2, 40, 64), (192, 64))),
+    "scaled": (lambda x, w: _attended(x, w, scale=0.3), ((1, 64, 64), (192, 64))),
     "masked": (_padded, ((2, 33, 64), (192, 64))),
     "biased": (_attended, ((2, 33, 64), (192, 64), (1, 4, 33, 33))),
     "odd widths": (_attended, ((2, 33, 52), (156, 52))),
