@@ -2,12 +2,16 @@
 
 A farm on this machine (loopback, unix socket) without pinned keys is asked for its keys: whoever
 can answer there can do worse. What it said is remembered beside the disk tier, so that a client
-starts without it. A farm elsewhere is believed only with pinned keys.
+starts without it; a file that somebody else could have written there is not believed. A farm
+elsewhere is believed only with pinned keys, whose file is read again once it changed: a key that is
+taken out is believed no more.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import os
+import stat
 import threading
 import time
 import warnings
@@ -39,6 +43,7 @@ class Trust:
         self._remembered = remembered
         self._lock = threading.Lock()
         self._keyring: Keyring | None = None
+        self._pinned_as: tuple[int, ...] | None = None
 
     def check(self, manifest: Manifest, place: Place) -> None:
         """Passes a manifest that we believe; keys are read again if one is not known.
@@ -78,7 +83,8 @@ class Trust:
 
     def _known(self) -> Keyring:
         with self._lock:
-            if self._keyring is None:
+            pinned = self._settings.trusted_keys_file
+            if self._keyring is None or (pinned and _version(pinned) != self._pinned_as):
                 self._keyring = self._recalled() or self._fetched()
             return self._keyring
 
@@ -89,7 +95,7 @@ class Trust:
 
     def _recalled(self) -> Keyring | None:
         path = self._remembered
-        if self._settings.trusted_keys_file is not None or path is None or not path.exists():
+        if self._settings.trusted_keys_file is not None or path is None or not _is_ours(path):
             return None
         with suppress(CallerError):  # then the farm is asked again
             return read_keyring(path)
@@ -98,6 +104,7 @@ class Trust:
     def _fetched(self) -> Keyring:
         pinned, endpoint = self._settings.trusted_keys_file, self._settings.endpoint
         if pinned is not None:
+            self._pinned_as = _version(pinned)
             return read_keyring(pinned)
         if not is_on_this_machine(endpoint):
             raise UntrustedKeyError(
@@ -162,6 +169,26 @@ def is_on_this_machine(endpoint: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _version(path: Path) -> tuple[int, ...] | None:
+    """What tells a file from the one that it was; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _is_ours(path: Path) -> bool:
+    """True for a file that nobody but this user could have written."""
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return os.name != "posix" or (
+        found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    )
 
 
 _said: set[str] = set()

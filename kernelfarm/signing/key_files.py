@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,11 @@ def read_signer(path: Path, space: Space) -> Signer:
 
 
 def write_keyring(path: Path, keys: Iterable[TrustedKey]) -> None:
-    """Writes public keys for whoever checks."""
+    """Writes public keys for whoever checks; whoever reads meanwhile finds the old or the new ones.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
     stored = [
         {
             "space": key.space.name.lower(),
@@ -90,7 +95,15 @@ def write_keyring(path: Path, keys: Iterable[TrustedKey]) -> None:
         }
         for key in keys
     ]
-    path.write_text(json.dumps(stored, indent=1) + "\n")
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(json.dumps(stored, indent=1) + "\n")
+        Path(name).chmod(0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 def read_keyring(path: Path) -> Keyring:

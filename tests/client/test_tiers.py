@@ -254,6 +254,36 @@ def test_pinned_keys_are_believed_and_rotated_by_overlap(meddler, graph, tmp_pat
     assert "refused.farm.untrusted_key" not in counted()
 
 
+def test_a_key_that_is_taken_out_is_believed_no_more_by_a_process_that_runs(
+    farm: Farm, graph, tmp_path: Path
+) -> None:
+    manifest = new_process(farm.endpoint, tmp_path / "cache").program(graph).manifest
+    place = Place(manifest.namespace, manifest.space, manifest.key)
+    pinned = tmp_path / "public.json"
+    write_keyring(pinned, read_keyring(farm.data_dir / "keys" / PUBLIC_KEYS).keys)
+    trust = Trust(client_settings(trusted_keys_file=pinned), lambda: None)
+    trust.check(manifest, place)
+    write_keyring(pinned, [new_signer(Space.PROGRAMS).trusted])
+    with pytest.raises(UntrustedKeyError):
+        trust.check(manifest, place)
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o664])
+def test_remembered_keys_that_others_could_have_written_are_not_believed(
+    farm: Farm, graph, tmp_path: Path, mode: int
+) -> None:
+    manifest = new_process(farm.endpoint, tmp_path / "cache").program(graph).manifest
+    place = Place(manifest.namespace, manifest.space, manifest.key)
+    remembered, strangers = tmp_path / "keys.json", new_signer(Space.PROGRAMS)
+    own = read_keyring(farm.data_dir / "keys" / PUBLIC_KEYS)
+    write_keyring(remembered, [strangers.trusted])
+    remembered.chmod(mode)
+    forged = strangers.sign(manifest)
+    with pytest.raises(UntrustedKeyError):
+        Trust(client_settings(), lambda: own, remembered).check(forged, place)
+    Trust(client_settings(), lambda: None, remembered).check(manifest, place)  # what was told
+
+
 def test_a_farm_elsewhere_is_refused_without_pinned_keys(farm: Farm, graph, tmp_path) -> None:
     manifest = new_process(farm.endpoint, tmp_path).program(graph).manifest
     place = Place(manifest.namespace, manifest.space, manifest.key)
