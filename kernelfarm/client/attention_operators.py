@@ -10,7 +10,6 @@ with both, whose derivative is refused, as AOT Autograd refuses to differentiate
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -135,18 +134,3 @@ ATTENTION_SAVING = torch.ops.kernelfarm.attention_saving.default
 
 ATTENTION_BACKWARD = torch.ops.kernelfarm.attention_backward.default
 """Gradients of query, key, value and mask; the last is empty unless it is asked for."""
-
-_WIRE_NAMES = {
-    ATTENTION: str(torch.ops.aten.scaled_dot_product_attention.default),
-    ATTENTION_SAVING: str(ATTENTION_SAVING),
-    ATTENTION_BACKWARD: str(ATTENTION_BACKWARD),
-}
-OPERATORS: Mapping[str, torch._ops.OpOverload] = {
-    name: operator for operator, name in _WIRE_NAMES.items()
-}
-"""By their names in the graph that travels."""
-
-
-def wire_name(target: Any) -> str:
-    """An operator's name in the graph that travels."""
-    return _WIRE_NAMES.get(target) or str(target)

@@ -16,7 +16,6 @@ from torch import fx
 from torch._higher_order_ops.effects import new_token_tensor, with_effects
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from kernelfarm.client.attention_operators import wire_name
 from kernelfarm.client.capture_aliases import share_outputs
 from kernelfarm.client.capture_constants import constant_of, travels_with_the_graph
 from kernelfarm.client.capture_locations import LocationTable
@@ -30,6 +29,7 @@ from kernelfarm.client.saved_random_state import (
     note_random_results,
 )
 from kernelfarm.client.torch_dtypes import dtype_from_torch
+from kernelfarm.client.wire_names import wire_name
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelfarmError
 from kernelfarm.ir.graph_ir import Arg, Graph, Input, Node, Ref, TensorType, Update

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from kernelfarm.client.arena import Blocks
-from kernelfarm.client.attention_operators import wire_name
 from kernelfarm.client.drawn_seeds import draw_seeds
 from kernelfarm.client.extern_node import ExternNode, is_contiguous
 from kernelfarm.client.plan_externs import (
@@ -30,6 +29,7 @@ from kernelfarm.client.plan_picks import Form, Formed
 from kernelfarm.client.plan_views import View
 from kernelfarm.client.program import LoadedProgram
 from kernelfarm.client.variants import bind_variants
+from kernelfarm.client.wire_names import wire_name
 from kernelfarm.errors import InternalError, InvalidGraphError
 from kernelfarm.ir.program_ir import BufferKind, DrawSeeds, ExternCall, Launch
 

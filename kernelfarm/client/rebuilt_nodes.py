@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from kernelfarm.client.attention_operators import OPERATORS
 from kernelfarm.client.capture_sizes import SizeReader
 from kernelfarm.client.torch_dtypes import dtype_to_torch
+from kernelfarm.client.wire_names import OWN
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType
@@ -72,8 +72,8 @@ def is_same_node(traced: fx.Node, rebuilt: RebuiltNode) -> bool:
 
 def operator_named(name: str) -> torch._ops.OpOverload | None:
     """The operator of a name on the wire; None if it is neither ours nor in `NAMESPACES`."""
-    if name in OPERATORS:
-        return OPERATORS[name]
+    if name in OWN:
+        return OWN[name]
     namespace, _, rest = name.partition(".")
     packet_name, _, overload = rest.rpartition(".")
     if namespace not in NAMESPACES or not packet_name.isidentifier():

@@ -3,6 +3,7 @@
 Left alone, torch calls a fused kernel for a recurrent cell or an RMSNorm on a GPU and writes it out
 on a CPU, so one model had one program for each kind of device. Here Dynamo's calls are replaced,
 before AOT Autograd runs, by what torch does on a CPU, operator by operator; the farm fuses it.
+Layer norms of half types whose gradients are needed save the same statistics on all devices.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 
+from kernelfarm.client.norm_operators import NORM_SAVING
+
 _COMPUTED_IN = {
     torch.float16: torch.float32,
     torch.bfloat16: torch.float32,
     torch.float32: torch.float32,
     torch.float64: torch.float64,
 }
+
+_HALF = frozenset({torch.float16, torch.bfloat16})
 
 Optional = Tensor | None
 
@@ -88,8 +93,25 @@ def _rms_norm(
     return result.to(given.dtype)
 
 
+def _layer_norm(
+    given: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Optional = None,
+    bias: Optional = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    tensors = [tensor for tensor in (given, weight, bias) if tensor is not None]
+    needs_gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    is_half = all(tensor.dtype in _HALF for tensor in tensors)
+    if not needs_gradients or not is_half or torch.is_autocast_enabled(given.device.type):
+        return F.layer_norm(given, normalized_shape, weight, bias, eps)
+    result: Tensor = NORM_SAVING(given, normalized_shape, weight, bias, eps)[0]
+    return result
+
+
 _WRITTEN: dict[Any, Callable[..., Any]] = {
     torch.lstm_cell: _lstm_cell,
     torch.gru_cell: _gru_cell,
     torch.rms_norm: _rms_norm,
+    F.layer_norm: _layer_norm,
 }

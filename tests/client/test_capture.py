@@ -9,9 +9,9 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from examples.real_inputs import WHOLE_GRAPHS, f, g, h
-from kernelfarm.client.attention_operators import wire_name
 from kernelfarm.client.capture import capture
 from kernelfarm.client.captured import UnsupportedGraphError
+from kernelfarm.client.wire_names import wire_name
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.check_graph import check_client_graph

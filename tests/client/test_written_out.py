@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +12,14 @@ from torch import fx, nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 
+from benchmarks.prepared import recording
 from kernelfarm.client.capture import capture
 from kernelfarm.client.captured import Captured
 from kernelfarm.client.written_out import write_out
 from kernelfarm.digest import program_key
+from kernelfarm.dtypes import DType
 from tests.client.tracing import traced
+from tests.sweep.judge import judge
 
 FUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "lstm_cell": (lambda: nn.LSTMCell(8, 6), (4, 8)),
@@ -79,3 +83,39 @@ def test_under_autocast_a_norm_has_the_type_that_eager_gives() -> None:
     assert captured[0].graph.output_types[0].dtype.value == str(expected.dtype)[6:].replace(
         "float", "f"
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("has_parameters", [True, False])
+def test_a_half_layer_norm_saves_the_statistics_that_a_gpu_does(
+    dtype: torch.dtype, has_parameters: bool
+) -> None:
+    norm = nn.LayerNorm((3, 16), elementwise_affine=has_parameters).to(dtype)
+    x = torch.randn(4, 3, 16, generator=torch.Generator().manual_seed(0)).to(dtype)
+    grad = torch.linspace(-1, 1, x.numel()).view(x.shape).to(dtype)
+    found: list[Captured] = []
+    torch._dynamo.reset()
+    ours = gradients(torch.compile(norm, backend=recording(found)), norm, x, grad)
+    exact = gradients(copy.deepcopy(norm).double(), None, x.double(), grad.double())
+    assert not judge(ours, gradients(norm, norm, x, grad), exact, (x, grad)).problem
+    forward, backward = found
+    (node,) = (n for n in forward.graph.nodes if n.op == "aten.native_layer_norm.default")
+    assert [tensor.dtype for tensor in node.types[1:]] == [DType.F32, DType.F32]
+    names = {n.op for n in backward.graph.nodes}
+    assert "aten.native_layer_norm_backward.default" in names
+
+
+def gradients(
+    function: Callable[..., torch.Tensor], owner: Any, x: torch.Tensor, grad: torch.Tensor
+) -> list[torch.Tensor]:
+    """The result, and the gradients of the operand and of the owner's parameters."""
+    module = function if owner is None else owner
+    leaf = x.clone().requires_grad_()
+    result = function(leaf)
+    return [result.detach(), *torch.autograd.grad(result, [leaf, *module.parameters()], grad)]
+
+
+def test_a_layer_norm_without_gradients_is_torchs_own() -> None:
+    norm, x = nn.LayerNorm(16).bfloat16(), torch.randn(4, 16).bfloat16()
+    with torch.no_grad():
+        assert keys_of(traced(norm, x)) == keys_of(left_alone(norm, x))

@@ -175,6 +175,27 @@ def test_gradients_of_operators_are_eager_s(name):
     torch.testing.assert_close(gradient(compiled(function)), gradient(function))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_half_layer_norm_and_attention_have_gradients_near_eager_s(dtype):
+    model = Transformer().to(dtype)
+    ours = copy.deepcopy(model)
+    words, labels = sentences(0)
+    for network, call in ((model, model), (ours, compiled(ours))):
+        F.cross_entropy(call(words).float(), labels).backward()
+        assert all(p.grad is not None for p in network.parameters())
+    wide = copy.deepcopy(model).double()
+    wide.zero_grad()
+    F.cross_entropy(wide(words), labels).backward()
+    errors = [
+        max(
+            float((mine.grad.double() - exact.grad).abs().max() / exact.grad.abs().max())
+            for mine, exact in zip(network.parameters(), wide.parameters(), strict=True)
+        )
+        for network in (model, ours)
+    ]
+    assert errors[1] <= 1.5 * errors[0]
+
+
 def test_a_compiled_function_may_be_used_twice_in_one_graph_of_gradients():
     fast = compiled(lambda x: torch.tanh(x) * 2)
     torch.testing.assert_close(
