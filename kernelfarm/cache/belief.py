@@ -46,6 +46,7 @@ class Belief:
         if (
             known is not None
             and known.variant.content == found.content
+            and known.variant.facts == found.facts
             and self._trust.clock() < known.good_until_s
         ):
             self._checked.move_to_end(name)

@@ -59,6 +59,9 @@ _PRELUDES = {
     "take": ("blobs",),
 }
 
+# Incarnation, epoch, not after, tags, blobs: what `entries.lua` judges a variant by.
+_FACTS = (b":i", b":e", b":x", b":t", b":b")
+
 LOST_BLOB = "b:"
 """What the channel's messages about lost blobs begin with."""
 
@@ -103,6 +106,12 @@ class Signed:
     manifest: bytes
     content: bytes
 
+    @property
+    def facts(self) -> tuple[bytes, ...]:
+        """What lies beside the manifest, see `StoredVariant`."""
+        texts = (self.incarnation, self.epoch, self.not_after_s, self.tags, self.blobs)
+        return tuple(str(text).encode() for text in (self.variant_id, *texts))
+
     def args(self) -> tuple[Value, ...]:
         """Its part of the arguments of `publish`."""
         return (
@@ -143,8 +152,13 @@ class Look:
         if word != "hit":
             return Found((), word, rest[0].decode(), *at)
         fields = stored if isinstance(stored, dict) else dict(zip(*[iter(stored)] * 2, strict=True))
-        variants = tuple(StoredVariant(fields[id + b":m"], fields[id + b":c"]) for id in rest)
+        variants = tuple(_variant(fields, id) for id in rest)
         return Found(variants, word, "", *at)
+
+
+def _variant(fields: dict[bytes, bytes], id: bytes) -> StoredVariant:
+    facts = tuple([fields[id + part] for part in _FACTS])
+    return StoredVariant(fields[id + b":m"], fields[id + b":c"], (id, *facts))
 
 
 @dataclass(frozen=True)

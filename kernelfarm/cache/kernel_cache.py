@@ -205,7 +205,7 @@ class KernelCache:
         """
         made = self._trust.renewed(variant.manifest, variant.content)
         await self._run(self._calls.refresh(key, variant.manifest_bytes, made))
-        return StoredVariant(made.manifest, variant.content)
+        return StoredVariant(made.manifest, variant.content, made.facts)
 
     async def put_failure(
         self, key: bytes, facts: ErrorFacts, ttl_s: float, lease: Lease | None = None

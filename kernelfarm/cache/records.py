@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 
 from kernelfarm.errors import ErrorFacts
@@ -93,10 +93,15 @@ class Variant:
 
 @dataclass(frozen=True)
 class StoredVariant:
-    """One variant as it is stored."""
+    """One variant as it is stored.
+
+    `facts` are those beside the manifest, by which the store judges whether it is live; None where
+    it does not come from there.
+    """
 
     manifest_bytes: bytes
     content: bytes
+    facts: tuple[bytes, ...] | None = field(default=None, compare=False)
 
     @cached_property
     def manifest(self) -> Manifest:

@@ -79,6 +79,11 @@ class Trust:
         """
         check_manifest(found.manifest, place, self.keyring, self.clock())
         check_content(found.manifest, found.content)
+        if found.facts not in {None, _signed(found.manifest, found.content).facts}:
+            raise MisplacedManifestError(
+                f"the store judges {place.space.name.lower()} {place.key.hex()[:16]} by other facts"
+                " than those that were signed"
+            )
 
     def good_until_s(self, manifest: Manifest) -> float:
         """When a statement that was checked, or the key that signed it, ends."""

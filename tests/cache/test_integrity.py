@@ -97,6 +97,32 @@ async def test_a_manifest_that_is_not_believed_is_dropped_and_counted(
     assert (await signed.lookup(KEY)).is_hit
 
 
+@pytest.mark.parametrize(
+    ("part", "value"), [("e", b"1"), ("t", b""), ("t", b"op:nothing"), ("i", None)]
+)
+async def test_facts_beside_a_manifest_make_nothing_live_that_was_invalidated(
+    signed: KernelCache, server: EmbeddedServer, part: str, value: bytes | None
+) -> None:
+    lease = await signed.acquire(KEY, "maker", 30)
+    assert lease is not None
+    assert await signed.publish(lease, [Variant(b"wrong", tags=("op:a",))]) is Published.OK
+    assert (await signed.lookup(KEY)).is_hit
+    names = Names(signed.namespace)
+    with redis.Redis.from_url(server.url) as raw:
+        if part == "i":
+            raw.delete(names.epochs)
+            value = (await signed.epochs.current()).incarnation.encode()
+        else:
+            await signed.epochs.bump(["op:a"])
+        entry = names.entry(Space.KERNELS, KEY)
+        raw.hset(entry, f"{raw.hget(entry, 'order').decode()}:{part}", value)
+    found = await signed.lookup(KEY)
+    assert (found.is_hit, found.reason) == (False, "disbelieved")
+    assert (await signed.stats())["misplaced"] == 1
+    await published(signed)
+    assert (await signed.lookup(KEY)).is_hit
+
+
 async def test_a_content_that_was_exchanged_is_poisoned(
     signed: KernelCache, server: EmbeddedServer
 ) -> None:
@@ -144,6 +170,9 @@ async def test_a_refreshed_manifest_is_good_for_its_full_time_and_is_signed(
 ) -> None:
     aged = SIGNER.sign(replace((await published(signed)).manifest, not_after_s=2_000_000_000))
     put_manifest(server, signed, aged)
+    with redis.Redis.from_url(server.url) as raw:
+        entry = Names(signed.namespace).entry(Space.KERNELS, KEY)
+        raw.hset(entry, f"{aged.variant_id.hex()}:x", aged.not_after_s)
     (before,) = (await signed.lookup(KEY)).variants
     after = await signed.refresh(KEY, before)
     assert (await signed.lookup(KEY)).variants == (after,)
