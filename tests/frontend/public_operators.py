@@ -42,7 +42,8 @@ _NAMES = """
     aten.upsample_bicubic2d_backward.default aten.upsample_bilinear2d.default
     aten.upsample_bilinear2d_backward.default aten.upsample_nearest2d_backward.default
     aten.var.correction aten.var_mean.correction aten.view.default aten.view_as_real.default
-    aten.where.self prims._low_memory_max_pool_offsets_to_indices.default
+    aten.where.self kernelfarm.attention_backward.default kernelfarm.attention_saving.default
+    prims._low_memory_max_pool_offsets_to_indices.default
     prims._low_memory_max_pool_with_offsets.default prims.convert_element_type.default
     prims.fma.default prims.iota.default
 """

@@ -14,18 +14,13 @@ from tests.gpu.case import Case, Tensors, case, floats, places
 
 def training_cases() -> Iterator[Case]:
     """Blocks of networks with the gradients of their inputs and weights."""
-    # In half types the statistics that a norm's forward graph hands on differ by device.
-    yield case(
-        "a block's gradients",
-        _block,
-        lambda: (
-            floats(16, 64),
-            floats(128, 64, seed=1, scale=0.1),
-            floats(128, seed=2),
-            floats(128, seed=3),
-        ),
-        has_gradients=True,
-    )
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        yield case(
+            f"a block's gradients in {str(dtype).removeprefix('torch.')}",
+            _block,
+            partial(_block_operands, dtype),
+            has_gradients=True,
+        )
     yield case(
         "gradients through batch norm and pooling",
         _convolved,
@@ -114,6 +109,12 @@ _ATTENTION = {
     "odd widths": (_attended, ((2, 33, 52), (156, 52))),
     "heads in groups": (_in_groups, ((2, 40, 64), (64, 64), (64, 64))),
 }
+
+
+def _block_operands(dtype: torch.dtype) -> Tensors:
+    weights = floats(128, 64, dtype=dtype, seed=1, scale=0.1)
+    gain, bias = (floats(128, dtype=dtype, seed=seed) for seed in (2, 3))
+    return floats(16, 64, dtype=dtype), weights, gain, bias
 
 
 def _block(x: torch.Tensor, w: torch.Tensor, g: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
