@@ -33,7 +33,7 @@ Sizes = tuple[int, ...]
 Target = torch._ops.OpOverload | torch._ops.HigherOrderOperator
 """An operator, or what runs one: with a token that it passes on, or with a generator's state."""
 
-DIRECT_CALLS: Mapping[Target, Callable[..., Any]] = {
+DIRECT_CALLS: dict[Target, Callable[..., Any]] = {
     torch.ops.aten.mm.default: torch.mm,
     torch.ops.aten.bmm.default: torch.bmm,
     torch.ops.aten.addmm.default: torch.addmm,

@@ -12,7 +12,7 @@ from kernelfarm.client.fast_torch import reinterpret_tensor
 from kernelfarm.client.plan_layout import Layout, Result
 from kernelfarm.client.plan_picks import Form, Formed, picker
 from kernelfarm.client.plan_steps import StepBuilder
-from kernelfarm.client.plan_views import View
+from kernelfarm.client.plan_views import View, is_same_memory
 from kernelfarm.ir.program_ir import BufferKind
 
 KEPT_FOR_LATER_CALLS = (BufferKind.TEMPORARY, BufferKind.CONSTANT)
@@ -54,8 +54,11 @@ def _form(result: Result, view: View) -> Form | None:
 
 
 def _in_layout(tensor: torch.Tensor, result: Result) -> torch.Tensor:
-    if tensor.shape == result.shape and tensor.stride() == result.strides:
-        return tensor
+    if tensor.shape == result.shape:
+        if tensor.stride() == result.strides:
+            return tensor
+        if is_same_memory(result.shape, tensor.stride(), result.strides):
+            return reinterpret_tensor(tensor, result.shape, result.strides, 0)
     out = torch.empty_strided(
         result.shape, result.strides, dtype=tensor.dtype, device=tensor.device
     )

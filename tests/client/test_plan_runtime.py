@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import weakref
 
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from kernelfarm.client import arena
+from kernelfarm.client import arena, extern_node
 from kernelfarm.client.capture import capture
 from kernelfarm.client.captured import Captured, HandedOut
 from kernelfarm.client.plan_runtime import PlanRunner
@@ -163,6 +164,83 @@ def test_inputs_of_other_strides_are_copied_into_those_of_the_plan():
     runner = PlanRunner(program(captured, plan, kernels)[0])
     (result,) = runner((x.t().contiguous().t(), w))
     torch.testing.assert_close(result, function(x, w))
+
+
+def test_a_result_that_lies_otherwise_only_on_axes_of_one_element_is_not_copied(monkeypatch):
+    def function(x, w):
+        return x @ w
+
+    x, w = torch.randn(1, 3), torch.randn(3, 5)
+    captured = capture(make_fx(function)(x, w))
+    plan = Plan(
+        "cpu:test",
+        (),
+        (
+            buffer("in0", BufferKind.INPUT, 3, position=0),
+            buffer("in1", BufferKind.INPUT, 15, position=1),
+            buffer("ext0", BufferKind.EXTERN, 5),
+        ),
+        as_expr(0),
+        (),
+        (
+            ExternCall(
+                0,
+                "aten.mm.default",
+                (view("in0", (1, 3), (3, 1)), view("in1", (3, 5), (5, 1))),
+                (view("ext0", (1, 5), (7, 1)),),
+                is_contraction=True,
+            ),
+        ),
+        (view("ext0", (1, 5), (7, 1)),),
+    )
+    made = []
+
+    def product(*tensors):
+        made.append(torch.mm(*tensors))
+        return made[-1]
+
+    monkeypatch.setitem(extern_node.DIRECT_CALLS, torch.ops.aten.mm.default, product)
+    (result,) = PlanRunner(program(captured, plan, [])[0])((x, w))
+    assert torch.equal(result, function(x, w)) and result.stride() == (5, 1)
+    assert result.data_ptr() == made[0].data_ptr()
+
+
+def test_a_call_keeps_no_tensor_of_its_caller():
+    function, (x, w), captured, plan, kernels = exp_mm_neg()
+    runner = PlanRunner(program(captured, plan, kernels)[0])
+    given = x.clone()
+    (result,) = runner((given, w))
+    gone = [weakref.ref(given), weakref.ref(result)]
+    torch.testing.assert_close(result, function(x, w))
+    del given, result
+    assert [reference() for reference in gone] == [None, None]
+
+
+def test_a_call_within_a_step_of_the_same_program_has_a_state_of_its_own(monkeypatch):
+    function, (x, w), captured, plan, kernels = exp_mm_neg()
+    runner = PlanRunner(program(captured, plan, kernels)[0])
+    inner = []
+
+    def product(*tensors):
+        if not inner:
+            inner.append(None)
+            inner[0] = runner((x + 1, w))[0]
+        return torch.mm(*tensors)
+
+    monkeypatch.setitem(extern_node.DIRECT_CALLS, torch.ops.aten.mm.default, product)
+    runner = PlanRunner(program(captured, plan, kernels)[0])
+    torch.testing.assert_close(runner((x, w))[0], function(x, w))
+    torch.testing.assert_close(inner[0], function(x + 1, w))
+
+
+def test_calls_with_another_number_of_threads_have_a_state_of_their_own():
+    function, (x, w), captured, plan, kernels = exp_mm_neg()
+    loaded, loader = program(captured, plan, kernels)
+    contexts = iter([*range(40), 0, 1])
+    loader.context = lambda: next(contexts)
+    runner = PlanRunner(loaded)
+    for _ in range(42):
+        torch.testing.assert_close(runner((x, w))[0], function(x, w))
 
 
 def test_an_index_out_of_bounds_is_an_index_error():
