@@ -1,8 +1,9 @@
 """Runs emitted Triton source in Triton's CPU interpreter, in a process of its own.
 
 The interpreter is chosen when `triton` is imported (TRITON_INTERPRET=1), so it cannot share a
-process with tests that compile. Protocol: a pickle of our own making on stdin (a list of cases), a
-pickle of each case's buffers after the run on stdout.
+process with tests that compile. One process serves all tests: most of a short run is its start.
+Protocol: pickles of our own making on stdin (a list of cases each), for each of them a pickle of
+every case's buffers after the run on stdout; the process ends with its stdin.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -35,19 +38,43 @@ class Case:
 
 def run_interpreted(cases: list[Case]) -> list[tuple[np.ndarray[Any, Any], ...] | str]:
     """The buffers after each launch, or the text of the error that ended it."""
-    finished = subprocess.run(
+    process, errors = _interpreter()
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        pickle.dump(cases, process.stdin)
+        process.stdin.flush()
+        results: list[tuple[np.ndarray[Any, Any], ...] | str] = pickle.load(process.stdout)
+    except (BrokenPipeError, EOFError):
+        process.wait()
+        errors.seek(0)
+        said = errors.read().decode()[-4000:]
+        end_interpreter()
+        raise AssertionError(f"the interpreter ended:\n{said}") from None
+    return results
+
+
+def end_interpreter() -> None:
+    """Ends the process, if there is one."""
+    if _interpreter.cache_info().currsize:
+        process, errors = _interpreter()
+        process.communicate()
+        errors.close()
+        _interpreter.cache_clear()
+
+
+@lru_cache(maxsize=1)
+def _interpreter() -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+    """The process and what it says on stderr."""
+    errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+    process = subprocess.Popen(
         [sys.executable, "-m", "tests.codegen_triton.interpreted"],
-        input=pickle.dumps(cases),
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
         cwd=ROOT,
         env={**os.environ, "TRITON_INTERPRET": "1"},
-        timeout=560,
-        check=False,
     )
-    if finished.returncode != 0:
-        raise AssertionError(finished.stderr.decode()[-4000:])
-    results: list[tuple[np.ndarray[Any, Any], ...] | str] = pickle.loads(finished.stdout)
-    return results
+    return process, errors
 
 
 def _run(case: Case) -> tuple[np.ndarray[Any, Any], ...] | str:
@@ -85,7 +112,15 @@ def _to_numpy(tensor: Any, like: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.asarray(tensor.numpy().view(like.dtype))
 
 
+def _serve() -> None:
+    while True:
+        try:
+            received = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        pickle.dump([_run(case) for case in received], sys.stdout.buffer)
+        sys.stdout.flush()
+
+
 if __name__ == "__main__":
-    received = pickle.loads(sys.stdin.buffer.read())
-    output = pickle.dumps([_run(case) for case in received])
-    sys.stdout.buffer.write(output)
+    _serve()

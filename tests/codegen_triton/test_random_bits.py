@@ -46,7 +46,8 @@ def assert_wanted(seed: int, bits: Array, fractions: Array) -> None:
 
 def test_triton_source_gives_the_interpreter_s_bits_in_every_tiling() -> None:
     kernel = kernels.random_floats(ROWS, WIDTH)
-    pairs = [(seed, tiling) for seed in SEEDS for tiling in TILINGS]
+    # Every seed in one tiling, one seed in every tiling: neither knows of the other.
+    pairs = [(seed, TILINGS[0]) for seed in SEEDS] + [(SEEDS[3], other) for other in TILINGS[1:]]
     cases = [interpreter_case(kernel, buffers(seed), {}, tiling) for seed, tiling in pairs]
     for (seed, _), result in zip(pairs, run_interpreted(cases), strict=True):
         assert not isinstance(result, str), result

@@ -63,6 +63,7 @@ SCANS = [
     for dtype in (F32, F64, I64, I32, U8)
     for form in TILINGS
     if dtype.is_float or op != "logcumsumexp"
+    if form != "looped_64" or dtype in (F32, I64)  # how indices are typed is no matter of elements
 ]
 
 
@@ -175,10 +176,9 @@ def test_gpus_compile_scans_and_scatters(backend: Any, target: str) -> None:
         "  %1: f32 = scan cumsum %0\n  store out0[1048576*d0 + r0] = %1\n"
     )
     kernels.append(parse_kernel(long_rows))
-    for kernel in kernels:
-        variants = backend.build(kernel, target_facts(target))
-        assert variants[-1].launch.spills == 0
-    (update, *_) = (v for v in backend.build(kernels[1], target_facts(target)))
+    built = [backend.build(kernel, target_facts(target)) for kernel in kernels]
+    assert all(variants[-1].launch.spills == 0 for variants in built)
+    update = built[1][0]
     assert "of several updates of one element any may be the last" in update.notes
 
 
