@@ -1,4 +1,8 @@
-"""Real servers for the cache tests: every one of the matrix that is found, or all of it."""
+"""Real servers for the cache tests: every one of the matrix that is found, or all of it.
+
+What takes seconds on each (`one_server`) runs on one alone, unless all are asked for: it is about
+our scripts' sequences, of which the other tests run each on every server.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,12 @@ from tests.servers import server_named, wanted_servers
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs what asks for a server program on each of the matrix."""
+    """Runs what asks for a server program on each of the matrix, or on the first of those found."""
     if "program" in metafunc.fixturenames:
         names = wanted_servers(metafunc.config)
+        is_one_enough = metafunc.definition.get_closest_marker("one_server") is not None
+        if is_one_enough and metafunc.config.getoption("--servers") != "all":
+            names = names[:1]
         metafunc.parametrize("program", names, indirect=True, scope="session")
 
 

@@ -143,6 +143,7 @@ class Servers:
         self.raw, self._home = replica, home
 
 
+@pytest.mark.one_server
 @pytest.mark.parametrize(
     "happens",
     [

@@ -201,6 +201,7 @@ async def test_announcements_can_be_replayed_until_they_are_trimmed(
     assert await epochs.announcements_after(second) is None
 
 
+@pytest.mark.one_server
 async def test_20_000_kernels_are_invalidated_by_one_call(cache: KernelCache) -> None:
     keys = [hashlib.sha256(b"%d" % number).digest() for number in range(20_000)]
     await _publish_many(cache, keys)

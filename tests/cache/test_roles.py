@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from kernelfarm.cache import KernelCache, Lease, Published, Space, Variant, WorkerCache
 from kernelfarm.cache.embedded import Role, ServerProgram, server_command
@@ -63,8 +65,10 @@ def _answers(path: str, process: subprocess.Popen[bytes], log: Path) -> bool:
         return False
 
 
-def raw_as(role: str, path: str) -> redis.Redis:
-    return redis.Redis(unix_socket_path=path, username=role, password=role)
+def raw_as(role: str | None, path: str) -> redis.Redis:
+    """A client that tries once: the library's own retries take seconds to tell of a refusal."""
+    once = Retry(NoBackoff(), 0)
+    return redis.Redis(unix_socket_path=path, username=role, password=role, retry=once)
 
 
 def url_of(role: str, path: str) -> str:
@@ -112,9 +116,7 @@ async def test_every_role_does_its_part(guarded: str, namespace: str) -> None:
         (found,) = (await frontend.lookup(KEY)).variants
         await frontend.refresh(KEY, found)
         assert await frontend.get_blobs(list(blobs)) == [blob]
-        bumped = await frontend.epochs.bump(["op:other"])
-        await frontend.epochs.wait_for_gateways(bumped)
-        await frontend.epochs.leave("gateway")
+        await _invalidate_as_gateway(frontend, guarded)
     async with KernelCache(
         url_of("reader", guarded), space=Space.PROGRAMS, may_write=False
     ) as farm:
@@ -126,6 +128,16 @@ async def test_every_role_does_its_part(guarded: str, namespace: str) -> None:
         assert (await work.sweep()).entries == 2
         assert await work.usage()
         assert await work.count_hit(Space.KERNELS, frozenset([TAG])) == 1
+
+
+async def _invalidate_as_gateway(frontend: KernelCache, guarded: str) -> None:
+    """Invalidates, obeys, and takes its leave; a table's youth, which is waited for, goes by."""
+    bumped = await frontend.epochs.bump(["op:other"])
+    await frontend.epochs.obeyed("gateway", bumped)
+    with raw_as("operator", guarded) as raw:
+        raw.hset(frontend.names.epochs, "@born", 0)
+    await frontend.epochs.wait_for_gateways(bumped)
+    await frontend.epochs.leave("gateway")
 
 
 async def test_a_frontend_counts_what_tenants_hold_and_have_in_flight(guarded: str) -> None:
@@ -187,6 +199,5 @@ async def test_a_worker_cannot_publish_programs(guarded: str) -> None:
 
 
 def test_without_a_password_nobody_enters(guarded: str) -> None:
-    raw = redis.Redis(unix_socket_path=guarded)
-    with raw, pytest.raises(redis.exceptions.AuthenticationError):
+    with raw_as(None, guarded) as raw, pytest.raises(redis.exceptions.AuthenticationError):
         raw.ping()

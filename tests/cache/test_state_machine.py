@@ -1,7 +1,8 @@
 """Any order of look-up, lease, renewal, publication, invalidation, eviction and crash.
 
-A model beside a real server knows what must be found: nothing stale is served, what is live is
-found, one holder of a lease at a time, and at the end of every history each key can be made.
+A model beside a real server knows what must be found: nothing stale is served, to nobody, what is
+live is found, one holder of a lease at a time, who vanished is counted, and at the end of every
+history each key can be made.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+from collections import Counter
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import redis
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -26,21 +29,38 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from kernelfarm.cache import KernelCache, Lease, Published, Space, Variant, WorkerCache
+from kernelfarm.cache import (
+    KernelCache,
+    Lease,
+    Published,
+    Space,
+    Variant,
+    WorkerCache,
+    epoch_calls,
+)
 from kernelfarm.cache.embedded import EmbeddedServer
 from kernelfarm.cache.names import Names
+from kernelfarm.cache.scripts import AsyncScripts
 from kernelfarm.cache.sweeper import Sweeper
 from kernelfarm.errors import ErrorFacts
+from kernelfarm.ir.artifact import GuardOp
+from kernelfarm.ir.guards import FactAtom, FactSubject, Guard
 from kernelfarm.signing.manifest import blob_ref
 
 KEYS = tuple(hashlib.sha256(b"key %d" % number).digest() for number in range(3))
 TAGS = ("op:a", "pass:b", "model:c")
+CALLERS = ((), ("model:c",), ("model:d",))
+"""Tags of those who ask; no entry has the last one."""
+GENERAL: Guard = ()
+SPECIAL: Guard = (FactAtom(FactSubject.SYMBOL, "s0", GuardOp.DIVISIBLE, 16),)
+MOST_TAGS = 12
 FACTS = ErrorFacts("FAILED_PRECONDITION", "KERNEL_REJECTED", "no", None)
 
 _numbers = itertools.count()
 
 keys = st.sampled_from(KEYS)
 tag_sets = st.sets(st.sampled_from(TAGS)).map(lambda tags: tuple(sorted(tags)))
+invalidated = st.sets(st.sampled_from((*TAGS, "model:d")), min_size=1).map(tuple)
 
 
 @dataclass(frozen=True)
@@ -50,17 +70,17 @@ class Held:
     lease: Lease
     life: int
     moment: int
-    is_queued: bool = False
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What the model believes to be published."""
+    """A variant that the model believes to be published; its epoch is the server's counting."""
 
     content: bytes
     tags: tuple[str, ...]
     life: int
     moment: int
+    epoch: int
 
 
 class Fleet(RuleBasedStateMachine):
@@ -80,8 +100,11 @@ class Fleet(RuleBasedStateMachine):
         self.life = 0
         self.moment = 0
         self.bumps: dict[str, int] = {}
-        self.entries: dict[bytes, Entry] = {}
+        self.floor = 0
+        self.entries: dict[bytes, dict[Guard, Entry]] = {key: {} for key in KEYS}
         self.holders: dict[bytes, int] = {}
+        self.running: set[bytes] = set()
+        self.attempts: Counter[bytes] = Counter()
         self.blobs: set[bytes] = set()
         self.failures: set[bytes] = set()
 
@@ -110,8 +133,11 @@ class Fleet(RuleBasedStateMachine):
             assert lease is None, "a second holder"
             return multiple()
         assert lease is not None, "nobody holds it, and nobody gets it"
+        assert lease.attempts == self.attempts[key]
         self.holders[key] = lease.fence
-        return Held(lease, self.life, self.moment, is_queued)
+        if not is_queued:
+            self.begins(key)
+        return Held(lease, self.life, self.moment)
 
     @rule(key=keys)
     def somebody_asks_blindly(self, key: bytes) -> None:
@@ -129,6 +155,7 @@ class Fleet(RuleBasedStateMachine):
             assert adopted is None, "an old fence was adopted"
         if adopted is None:
             return multiple()
+        self.begins(lease.key)
         assert (adopted.lease.incarnation, adopted.lease.epoch) == (lease.incarnation, lease.epoch)
         return Held(adopted.lease, held.life, held.moment)
 
@@ -137,28 +164,41 @@ class Fleet(RuleBasedStateMachine):
         is_renewed = self.run(self.cache.renew(held.lease))
         assert not is_renewed or self.is_holder(held), "a lost lease was renewed"
 
-    @rule(held=leases, tags=tag_sets, stores=st.booleans())
-    def a_holder_publishes(self, held: Held, tags: tuple[str, ...], stores: bool) -> None:
-        key = held.lease.key
+    @rule(
+        held=leases,
+        tags=tag_sets,
+        stores=st.booleans(),
+        guards=st.sampled_from([(GENERAL,), (SPECIAL,), (GENERAL, SPECIAL)]),
+    )
+    def a_holder_publishes(
+        self, held: Held, tags: tuple[str, ...], stores: bool, guards: tuple[Guard, ...]
+    ) -> None:
+        key, lease = held.lease.key, held.lease
         blob = b"blob of " + key
         if stores:
             self.run(self.cache.put_blobs({hashlib.sha256(blob).digest(): blob}))
             self.blobs.add(key)
-        content = b"%d" % next(_numbers)
+        contents = {guard: b"%d" % next(_numbers) for guard in guards}
         was_holder = self.is_holder(held)
         published = self.run(
-            self.cache.publish(held.lease, [Variant(content, (blob_ref(blob),), tags=tags)])
+            self.cache.publish(
+                lease,
+                [Variant(made, (blob_ref(blob),), g, tags) for g, made in contents.items()],
+            )
         )
         if published is Published.OK and not was_holder:
             # The reply to a publication of this very lease is told again.
-            assert self.entries[key].moment == held.moment
+            assert held.moment in {entry.moment for entry in self.entries[key].values()}
             return
         assert published is self.expected(held, tags, was_holder)
         if published is Published.OK:
-            self.entries[key] = Entry(content, tags, held.life, held.moment)
+            self.entries[key] = self.live(key) | {
+                guard: Entry(made, tags, held.life, held.moment, lease.epoch)
+                for guard, made in contents.items()
+            }
             self.failures.discard(key)
         if published not in {Published.FENCED, Published.MISSING_BLOB}:
-            del self.holders[key]
+            self.ends(key)
 
     @rule(held=leases)
     def a_holder_fails(self, held: Held) -> None:
@@ -166,25 +206,38 @@ class Fleet(RuleBasedStateMachine):
         told = self.run(self.cache.put_failure(key, FACTS, 60, held.lease))
         assert (told is Published.OK) is was_holder
         if was_holder:
-            del self.holders[key]
+            self.ends(key)
             self.failures.add(key)
 
     @rule(held=leases)
     def a_holder_gives_back(self, held: Held) -> None:
+        key = held.lease.key
         if self.run(self.cache.release(held.lease)):
             assert self.is_holder(held), "a lost lease was given back"
-            del self.holders[held.lease.key]
+            del self.holders[key]
+            self.attempts[key] -= key in self.running
+            self.running.discard(key)
 
     @rule(key=keys)
     def a_holder_dies(self, key: bytes) -> None:
         self.raw.delete(self.names.name("l", "k", key.hex()))
         self.holders.pop(key, None)
+        self.running.discard(key)
 
-    @rule(tags=tag_sets.filter(bool))
+    @rule(tags=invalidated)
     def an_operator_invalidates(self, tags: tuple[str, ...]) -> None:
         self.run(self.cache.epochs.bump(tags))
         self.moment += 1
         self.bumps.update(dict.fromkeys(tags, self.moment))
+
+    @rule()
+    def an_operator_invalidates_more_than_is_kept(self) -> None:
+        """What nobody depends on; for its sake, what is known of other tags is forgotten."""
+        others = [f"op:other{next(_numbers)}" for _ in range(MOST_TAGS)]
+        call = epoch_calls.bump(self.names, others, MOST_TAGS)
+        self.run(AsyncScripts(self.cache.client).run(call))
+        self.moment += 1
+        self.floor = int(self.raw.hget(self.names.epochs, "@floor") or 0)
 
     @rule(key=keys)
     def the_server_evicts_a_blob(self, key: bytes) -> None:
@@ -194,12 +247,13 @@ class Fleet(RuleBasedStateMachine):
     @rule(key=keys)
     def the_server_evicts_an_entry(self, key: bytes) -> None:
         self.raw.delete(self.names.entry(Space.KERNELS, key))
-        self.entries.pop(key, None)
+        self.entries[key] = {}
 
     @rule()
     def the_epoch_table_is_lost(self) -> None:
         self.raw.delete(self.names.epochs)
         self.life += 1
+        self.floor = 0
 
     @rule()
     def the_server_is_flushed(self) -> None:
@@ -207,8 +261,11 @@ class Fleet(RuleBasedStateMachine):
         for name in list(self.raw.scan_iter(f"{prefix}*", count=1000)):
             self.raw.delete(name)
         self.life += 1
-        self.entries.clear()
+        self.floor = 0
+        self.entries = {key: {} for key in KEYS}
         self.holders.clear()
+        self.running.clear()
+        self.attempts.clear()
         self.blobs.clear()
         self.failures.clear()
 
@@ -218,15 +275,14 @@ class Fleet(RuleBasedStateMachine):
 
     @invariant()
     def what_is_live_is_found_and_nothing_else(self) -> None:
-        for key in KEYS:
-            found = self.run(self.cache.lookup(key, is_counted=False))
-            if not self.is_live(key):
-                assert not found.is_hit, f"a stale serve: {self.entries.get(key)}"
-                if found.reason == "hole":  # the look-up deleted it: its blob alone revives nothing
-                    self.entries.pop(key, None)
-                continue
-            assert [variant.content for variant in found.variants] == [self.entries[key].content]
-            assert set(found.variants[0].manifest.tags) == set(self.entries[key].tags)
+        for key, caller in itertools.product(KEYS, CALLERS):
+            found = self.run(self.cache.lookup(key, tags=caller, is_counted=False))
+            live = self.live(key, caller)
+            told = {v.manifest.guard: (v.content, v.manifest.tags) for v in found.variants}
+            assert told == {guard: (made.content, made.tags) for guard, made in live.items()}
+            assert list(told) == sorted(told, key=len, reverse=True), "the general one is not last"
+            if key not in self.blobs:  # the look-up deleted what has a hole: no blob revives it
+                self.entries[key] = {}
 
     @invariant()
     def failures_are_told(self) -> None:
@@ -242,23 +298,46 @@ class Fleet(RuleBasedStateMachine):
             assert lease is not None, "wedged"
             told = self.run(self.cache.publish(lease, [Variant(b"last")]))
             # A live result that names a blob is another one than this, which names none.
-            assert told is (Published.NONDET if self.is_live(key) else Published.OK)
+            is_other = GENERAL in self.live(key)
+            assert told is (Published.NONDET if is_other else Published.OK)
             assert self.run(self.cache.lookup(key)).is_hit
 
     def is_holder(self, held: Held) -> bool:
         return self.holders.get(held.lease.key) == held.lease.fence
 
+    def begins(self, key: bytes) -> None:
+        """Somebody runs: that is an attempt, once."""
+        self.attempts[key] += key not in self.running
+        self.running.add(key)
+
+    def ends(self, key: bytes) -> None:
+        """There is a result: what was attempted before it is forgotten."""
+        del self.holders[key]
+        self.running.discard(key)
+        del self.attempts[key]
+
     def is_live(self, key: bytes) -> bool:
-        entry = self.entries.get(key)
-        if entry is None or entry.life != self.life or key not in self.blobs:
-            return False
-        return all(self.bumps.get(tag, 0) <= entry.moment for tag in entry.tags)
+        return bool(self.live(key))
+
+    def live(self, key: bytes, caller: tuple[str, ...] = ()) -> dict[Guard, Entry]:
+        """The variants that a caller with these tags must find."""
+        if key not in self.blobs:
+            return {}
+        return {
+            guard: entry
+            for guard, entry in self.entries[key].items()
+            if entry.life == self.life
+            and entry.epoch >= self.floor
+            and all(self.bumps.get(tag, 0) <= entry.moment for tag in (*entry.tags, *caller))
+        }
 
     def expected(self, held: Held, tags: tuple[str, ...], was_holder: bool) -> Published:
         if not was_holder:
             return Published.FENCED
         if held.life != self.life:
             return Published.STALE_INC
+        if held.lease.epoch < self.floor:
+            return Published.STALE_EPOCH
         if any(self.bumps.get(tag, 0) > held.moment for tag in tags):
             return Published.STALE_EPOCH
         if held.lease.key not in self.blobs:
@@ -266,6 +345,7 @@ class Fleet(RuleBasedStateMachine):
         return Published.OK
 
 
+@pytest.mark.one_server
 def test_no_history_serves_stale_wedges_or_has_two_holders(server: EmbeddedServer) -> None:
     run_state_machine_as_test(
         lambda: Fleet(server.url),

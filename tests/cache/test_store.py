@@ -294,6 +294,7 @@ async def test_only_attempts_that_ran_count(cache: KernelCache, server: Embedded
     assert third is not None and third.attempts == 1
 
 
+@pytest.mark.one_server
 async def test_a_kept_lease_lives_as_long_as_its_block(
     cache: KernelCache, server: EmbeddedServer
 ) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from kernelfarm.cache import KernelCache, Published, Space, Variant, WorkerCache, epoch_calls
 from kernelfarm.cache.embedded import EmbeddedServer, Role, ServerProgram, server_command
@@ -33,7 +35,8 @@ def redis_process(program: ServerProgram, folder: Path) -> Iterator[redis.Redis]
         process = subprocess.Popen(
             [*command, "--repl-diskless-sync-delay", "0"], stdout=log, stderr=log
         )
-    raw = redis.Redis(unix_socket_path=str(folder / "s"))
+    # One that tries once: the library's own retries would go on for seconds while it starts.
+    raw = redis.Redis(unix_socket_path=str(folder / "s"), retry=Retry(NoBackoff(), 0))
     try:
         wait_until(lambda: answers(raw), PATIENCE_S, "the server")
         yield raw

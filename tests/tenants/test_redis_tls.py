@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from codegen_svc.celery_app import JobQueue, QueuedJob
 from codegen_svc.settings import CodegenSettings
@@ -63,7 +65,7 @@ def _answers(address: str, process: subprocess.Popen[bytes], log: Path) -> bool:
     if process.poll() is not None:
         pytest.skip(f"a server without TLS: {log.read_text()[-300:]}")
     try:
-        with redis.Redis.from_url(address) as raw:
+        with redis.Redis.from_url(address, retry=Retry(NoBackoff(), 0)) as raw:
             return bool(raw.ping())
     except redis.exceptions.ConnectionError:
         return False
