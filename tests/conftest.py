@@ -6,6 +6,7 @@ The farm runs workers for the CPU and for whatever vendors the collected tests n
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ from hypothesis import HealthCheck, settings
 from tests.farm_process import PATIENCE_S, Farm, running_farm
 
 pytest_plugins = ["tests.not_run", "tests.servers"]
+
+# The shared farm holds what all tests compiled: at an operator's rate tests would wait for sweeps.
+QUICK_SWEEPS = {"KERNELFARM_SWEEP_KEYS_PER_S": "1000000"}
 
 # Property tests take as long as they need: the machine may be slow or busy.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -33,6 +37,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_collection_finish() -> None:
+    """Makes garbage collections rare: each looks through PyTorch and all tests, in vain.
+
+    What is imported by now is left out for good; at CPython's own rate a tenth of the time goes.
+    """
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+
+
 @pytest.fixture(scope="session")
 def farm(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -42,7 +55,8 @@ def farm(
     for item in request.session.items:
         if "farm" in getattr(item, "fixturenames", ()):
             vendors.update(v for mark in item.iter_markers("vendors") for v in mark.args)
-    with running_farm(tmp_path_factory.mktemp("farm"), ",".join(sorted(vendors))) as running:
+    folder, queues = tmp_path_factory.mktemp("farm"), ",".join(sorted(vendors))
+    with running_farm(folder, queues, workers=2, **QUICK_SWEEPS) as running:
         yield running
 
 

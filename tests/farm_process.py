@@ -59,12 +59,20 @@ class Farm:
 
 @contextlib.contextmanager
 def running_farm(
-    data_dir: Path, vendors: str = "cpu", *, frontends: int = 1, **environment: str
+    data_dir: Path,
+    vendors: str = "cpu",
+    *,
+    frontends: int = 1,
+    workers: int = 1,
+    **environment: str,
 ) -> Iterator[Farm]:
-    """A farm on a free port with an empty cache; stopped at the end if the test did not."""
+    """A farm on a free port with an empty cache; stopped at the end if the test did not.
+
+    One worker of the CPU queue unless told otherwise: each costs a farm seconds to start.
+    """
     command = [sys.executable, "-m", "kernelfarm.cli", "up", "--listen", "127.0.0.1:0"]
     command += ["--vendors", vendors, "--data-dir", str(data_dir)]
-    command += ["--frontends", str(frontends)]
+    command += ["--frontends", str(frontends), "--workers", str(workers)]
     data_dir.mkdir(parents=True, exist_ok=True)
     log = data_dir / "up.log"
     with log.open("w") as errors:
