@@ -80,8 +80,7 @@ def _attended(
     x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor, heads: int = 4, **options: Any
 ) -> torch.Tensor:
     """Self-attention of projected rows; `w` makes queries, keys and values in one product."""
-    width = w.shape[0] // 3 // heads
-    parts = F.linear(x, w).unflatten(-1, (3, heads, width)).permute(2, 0, 3, 1, 4)
+    parts = F.linear(x, w).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
     mixed = F.scaled_dot_product_attention(*parts.unbind(0), *bias, **options)
     return mixed.transpose(1, 2).reshape(*x.shape[:2], -1).tanh()
 
