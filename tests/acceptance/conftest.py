@@ -13,9 +13,11 @@ from tests.farm_process import Farm
 
 
 @pytest.fixture(scope="session")
-def everything(farm: Farm) -> Everything:
-    """Every real input for every target, compiled once."""
-    return compile_everything(farm.endpoint)
+def everything(farm: Farm, request: pytest.FixtureRequest) -> Everything:
+    """Real inputs for every target, compiled once; all of them if a slow test asks for them."""
+    asking = [i for i in request.session.items if "everything" in getattr(i, "fixturenames", ())]
+    is_whole = any(item.get_closest_marker("slow") for item in asking)
+    return compile_everything(farm.endpoint, is_whole=is_whole)
 
 
 @pytest.fixture

@@ -1,9 +1,16 @@
-"""Every real input compiled for every target through a farm, with the contents of its stages."""
+"""Real inputs compiled for every target through a farm, with the contents of their stages.
+
+The default run compiles the small inputs for every target and whole models for one target of each
+vendor; the slow run every input for every target, which `make demo` does too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
+
+import pytest
 
 import kernelfarm
 from examples.real_inputs import WHOLE_GRAPHS
@@ -17,6 +24,8 @@ TIMEOUT_S = 240.0
 ACCELERATORS = ("ascend", "cuda", "rocm")
 CPU_TARGETS = tuple(t for t, facts in all_targets().items() if facts.vendor == "cpu")
 OTHER_TARGETS = tuple(t for t, facts in all_targets().items() if facts.vendor != "cpu")
+SMALL_INPUTS = ("reference", "h")
+ONE_OF_EACH_VENDOR = ("ascend:910b", "cpu:x86-64-v3", "cuda:sm_90a", "rocm:gfx942")
 
 
 @dataclass(frozen=True)
@@ -59,13 +68,29 @@ class Everything:
             return client.read_blobs(sorted({stage.sha256 for stage in stages}))
 
 
-def compile_everything(endpoint: str) -> Everything:
-    """Compiles float32 forms for CPUs, float16 forms for accelerators."""
+def is_slow(name: str, target: str) -> bool:
+    """True if the default run leaves an input out for a target."""
+    return name not in SMALL_INPUTS and target not in ONE_OF_EACH_VENDOR
+
+
+def pairs_of(vendor: str) -> list[Any]:
+    """Inputs and targets of a vendor, as parameters of a test."""
+    return [
+        pytest.param(name, target, marks=[pytest.mark.slow] if is_slow(name, target) else [])
+        for name in WHOLE_GRAPHS
+        for target, facts in all_targets().items()
+        if facts.vendor == vendor
+    ]
+
+
+def compile_everything(endpoint: str, *, is_whole: bool = False) -> Everything:
+    """Compiles float32 forms for CPUs, float16 forms for accelerators; what is slow if asked to."""
     programs = {}
     for name, make in WHOLE_GRAPHS.items():
         for source, targets in ((make(), CPU_TARGETS), (make().half(), OTHER_TARGETS)):
+            wanted = [target for target in targets if is_whole or not is_slow(name, target)]
             compiled = kernelfarm.compile(
-                source.model, source.args, targets=targets, endpoint=endpoint, timeout_s=TIMEOUT_S
+                source.model, source.args, targets=wanted, endpoint=endpoint, timeout_s=TIMEOUT_S
             )
             programs.update({(name, t): program for t, program in compiled.programs.items()})
     return Everything(endpoint, programs)

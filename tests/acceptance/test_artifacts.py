@@ -1,4 +1,7 @@
-"""Every artifact of every real input, for every target, as tools of others see it."""
+"""Every artifact of real inputs, for every target, as tools of others see it.
+
+What the default run leaves out: `tests/acceptance/everything.py`.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,8 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from codegen_svc.backends.triton_toolchain import nvidia_tool
-from examples.real_inputs import WHOLE_GRAPHS
-from kernelfarm.targets import TargetFacts, all_targets, target_facts
-from tests.acceptance.everything import ACCELERATORS, Binary, Everything
+from kernelfarm.targets import TargetFacts, target_facts
+from tests.acceptance.everything import ACCELERATORS, Binary, Everything, pairs_of
 from tests.codegen_triton.third_party import need, output_of
 
 pytestmark = [pytest.mark.third_party, pytest.mark.vendors(*ACCELERATORS)]
@@ -23,22 +25,13 @@ NOT_KNOWN_TO_LLVM_19 = {"rocm:gfx950"}
 STUB_SECTIONS = {f".kernelfarm.{name}" for name in ("linalg", "tiling", "launch", "stub")}
 
 
-def targets_of(vendor: str) -> list[str]:
-    return [name for name, facts in all_targets().items() if facts.vendor == vendor]
-
-
-@pytest.fixture(params=WHOLE_GRAPHS)
-def name(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
 def written(folder: Path, content: bytes) -> str:
     path = folder / "binary"
     path.write_bytes(content)
     return str(path)
 
 
-@pytest.mark.parametrize("target", targets_of("cuda"))
+@pytest.mark.parametrize(("name", "target"), pairs_of("cuda"))
 def test_nvidias_tools_read_every_cubin(
     name: str, target: str, everything: Everything, tmp_path: Path
 ) -> None:
@@ -59,7 +52,7 @@ def test_nvidias_tools_read_every_cubin(
             assert f".text.{launch.symbol}" in code and "EXIT" in code
 
 
-@pytest.mark.parametrize("target", targets_of("rocm"))
+@pytest.mark.parametrize(("name", "target"), pairs_of("rocm"))
 def test_notes_of_every_code_object_name_chip_and_kernel(
     name: str, target: str, everything: Everything
 ) -> None:
@@ -78,7 +71,9 @@ def test_notes_of_every_code_object_name_chip_and_kernel(
 
 
 # LLVM 19 does not know gfx950; its notes are read above.
-@pytest.mark.parametrize("target", sorted(set(targets_of("rocm")) - NOT_KNOWN_TO_LLVM_19))
+@pytest.mark.parametrize(
+    ("name", "target"), [p for p in pairs_of("rocm") if p.values[1] not in NOT_KNOWN_TO_LLVM_19]
+)
 def test_llvm_disassembles_every_code_object(
     name: str, target: str, everything: Everything, tmp_path: Path
 ) -> None:
@@ -88,7 +83,7 @@ def test_llvm_disassembles_every_code_object(
         assert f"<{binary.kernel}>:" in code and "s_endpgm" in code
 
 
-@pytest.mark.parametrize("target", targets_of("cpu"))
+@pytest.mark.parametrize(("name", "target"), pairs_of("cpu"))
 def test_llvm_disassembles_every_object(
     name: str, target: str, everything: Everything, tmp_path: Path
 ) -> None:
@@ -102,7 +97,7 @@ def test_llvm_disassembles_every_object(
         assert "<unknown>" not in code and "(bad)" not in code
 
 
-@pytest.mark.parametrize("target", targets_of("cpu"))
+@pytest.mark.parametrize(("name", "target"), pairs_of("cpu"))
 def test_llvm_reads_every_shared_library(
     name: str, target: str, everything: Everything, tmp_path: Path
 ) -> None:
@@ -118,7 +113,7 @@ def test_llvm_reads_every_shared_library(
         assert [s[-1] for s in exported] == [binary.artifact.launch.symbol] == [binary.kernel]
 
 
-@pytest.mark.parametrize("target", targets_of("ascend"))
+@pytest.mark.parametrize(("name", "target"), pairs_of("ascend"))
 def test_an_elf_reader_finds_text_tiling_and_facts_in_every_stub(
     name: str, target: str, everything: Everything
 ) -> None:
@@ -151,7 +146,7 @@ def check_stub(binary: Binary, facts: TargetFacts) -> None:
     assert 0 < tiling["unified_buffer_bytes"] <= facts.local_buffer_bytes
 
 
-@pytest.mark.parametrize("target", targets_of("ascend"))
+@pytest.mark.parametrize(("name", "target"), pairs_of("ascend"))
 def test_llvm_reads_every_stub(
     name: str, target: str, everything: Everything, tmp_path: Path
 ) -> None:

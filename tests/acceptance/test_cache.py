@@ -11,19 +11,23 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from kernelfarm.v1 import compile_service_pb2 as api
-from tests.acceptance.everything import ACCELERATORS, Everything, compile_everything
+from tests.acceptance.everything import (
+    ACCELERATORS,
+    ONE_OF_EACH_VENDOR,
+    Everything,
+    compile_everything,
+    is_slow,
+)
 from tests.farm_process import Farm
 from tests.service.calls import compile_at
 from tests.service.h_graph import h_request
 
 pytestmark = pytest.mark.vendors(*ACCELERATORS)
 
-ONE_FOR_EACH_VENDOR = ("ascend:910b", "cpu:x86-64-v3", "cuda:sm_90a", "rocm:gfx942")
-
 COMPILE_IN_A_NEW_PROCESS = """
 import json, sys
 from tests.acceptance.everything import compile_everything
-programs = compile_everything(sys.argv[1]).programs
+programs = compile_everything(sys.argv[1], is_whole=sys.argv[2] == "True").programs
 print(json.dumps([[*of, p.key.hex(), p.outcome, p.codegen_jobs] for of, p in programs.items()]))
 """
 
@@ -39,21 +43,26 @@ def hits_of(everything: Everything) -> list[tuple[str, str, str, str, int]]:
     return [(name, target, key, "hit", 0) for name, target, key, _, _ in told(everything)]
 
 
+def is_whole(everything: Everything) -> bool:
+    return any(is_slow(*of) for of in everything.programs)
+
+
 def test_the_first_pass_compiled_everything(everything: Everything) -> None:
     assert {outcome for *_, outcome, _ in told(everything)} <= {"miss", "hit"}
     assert sum(jobs for *_, jobs in told(everything)) > 0
 
 
 def test_the_second_pass_of_the_same_process_makes_no_job(everything: Everything) -> None:
-    again = compile_everything(everything.endpoint)
+    again = compile_everything(everything.endpoint, is_whole=is_whole(everything))
     assert told(again) == hits_of(everything)
     for of, program in again.programs.items():
         assert program.plan == everything.programs[of].plan
 
 
 def test_a_pass_of_a_new_process_makes_no_job(everything: Everything) -> None:
+    asked = [everything.endpoint, str(is_whole(everything))]
     done = subprocess.run(
-        [sys.executable, "-c", COMPILE_IN_A_NEW_PROCESS, everything.endpoint],
+        [sys.executable, "-c", COMPILE_IN_A_NEW_PROCESS, *asked],
         # Another order of sets and dicts must not become another key.
         env={**os.environ, "PYTHONHASHSEED": "7"},
         capture_output=True,
@@ -65,11 +74,11 @@ def test_a_pass_of_a_new_process_makes_no_job(everything: Everything) -> None:
 
 
 def test_ten_clients_of_a_new_program_make_one_set_of_jobs_for_each_vendor(farm: Farm) -> None:
-    request = h_request(48, 80, *ONE_FOR_EACH_VENDOR)
+    request = h_request(48, 80, *ONE_OF_EACH_VENDOR)
     with ThreadPoolExecutor(10) as pool:  # each call opens a channel of its own
         calls = [pool.submit(compile_at, farm.endpoint, request) for _ in range(10)]
         answers = [call.result().programs for call in calls]
-    for target in ONE_FOR_EACH_VENDOR:
+    for target in ONE_OF_EACH_VENDOR:
         programs = [p for answer in answers for p in answer if p.target == target]
         assert len(programs) == 10
         assert [p.outcome for p in programs].count(api.CACHE_OUTCOME_MISS) == 1

@@ -100,16 +100,6 @@ def test_a_file_compiles_for_four_vendors_and_is_explained(
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_an_unknown_target_is_answered_with_the_known_ones(
-    endpoint: str, model_file: Path, tmp_path: Path
-) -> None:
-    done = run(KERNELFARM, "compile", model_file, "--target", "cuda:sm_1", "--out", tmp_path)
-    assert done.returncode == 1
-    assert "cuda:sm_1" in done.stderr and "cuda:sm_90a" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_a_missing_farm_is_one_line_with_a_hint(model_file: Path, tmp_path: Path) -> None:
     command = ("compile", model_file, "--out", tmp_path, "--endpoint", NOBODY)
     done = run(KERNELFARM, *command)

@@ -166,6 +166,14 @@ def test_the_command_line_compiles_and_explains_a_file(endpoint, tmp_path, comma
     assert missing.code == 1 and "loops" in missing.err
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_an_unknown_target_is_answered_with_the_known_ones(endpoint, tmp_path, command):
+    done = command("compile", saved_pt2(tmp_path), "--target", "cuda:sm_1", "--out", tmp_path)
+    assert done.code == 1
+    assert "cuda:sm_1" in done.err and "cuda:sm_90a" in done.err
+    assert "Traceback" not in done.err
+
+
 def test_the_doctor_finds_the_farm_and_the_toolchains(endpoint, command):
     done = command("doctor")
     assert done.code == 0, done.out + done.err
