@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -27,41 +26,53 @@ from tests.redis_proxy import RedisProxy
 MODEL = "model:watched@1"
 
 
-@dataclass(frozen=True)
 class Caches:
-    """The primary, its replica, and what leads the farm to one of them."""
+    """A primary, its replica, and what leads the farm to one of them."""
 
-    primary: redis.Redis
-    replica: redis.Redis
-    proxy: RedisProxy
-    folder: Path
+    def __init__(self, folder: Path, running: ExitStack) -> None:
+        self._folder = folder
+        self._running = running
+        self._number = 0
+        self.primary, home = self._start()
+        self.proxy = running.enter_context(RedisProxy(folder / "proxy", home / "s"))
+
+    def _start(self) -> tuple[redis.Redis, Path]:
+        self._number += 1
+        home = self._folder / str(self._number)
+        return self._running.enter_context(redis_process(find_server(), home)), home
+
+    def add_replica(self) -> None:
+        """Starts a server that follows the primary."""
+        self.replica, self._home = self._start()
+        replicate(self.replica, self.primary, self._folder)
 
     def kill_primary(self) -> None:
         os.kill(self.primary.info("server")["process_id"], signal.SIGKILL)
 
     def promote_replica(self) -> None:
         self.replica.replicaof("NO", "ONE")
-        self.proxy.lead_to(self.folder / "b" / "s")
+        self.proxy.lead_to(self._home / "s")
+        self.primary = self.replica
+
+
+@pytest.fixture(scope="module")
+def all_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Caches]:
+    with ExitStack() as running:
+        yield Caches(tmp_path_factory.mktemp("caches"), running)
 
 
 @pytest.fixture
-def caches(tmp_path: Path) -> Iterator[Caches]:
-    program = find_server()
-    with (
-        redis_process(program, tmp_path / "a") as primary,
-        redis_process(program, tmp_path / "b") as replica,
-        RedisProxy(tmp_path / "proxy", tmp_path / "a" / "s") as proxy,
-    ):
-        replicate(replica, primary, tmp_path)
-        yield Caches(primary, replica, proxy, tmp_path)
+def caches(all_caches: Caches) -> Caches:
+    """The caches, of which one may be lost."""
+    all_caches.add_replica()
+    return all_caches
 
 
-@pytest.fixture
-def failing_farm(caches: Caches, tmp_path: Path) -> Iterator[Farm]:
-    """A farm of two gateways on those caches."""
-    with running_farm(
-        tmp_path / "farm", frontends=2, KERNELFARM_CACHE_URL=caches.proxy.url
-    ) as farm:
+@pytest.fixture(scope="module")
+def failing_farm(all_caches: Caches, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    """A farm of two gateways on those caches; it outlives what each test does to it."""
+    data_dir, url = tmp_path_factory.mktemp("farm"), all_caches.proxy.url
+    with running_farm(data_dir, frontends=2, KERNELFARM_CACHE_URL=url) as farm:
         yield farm
 
 
