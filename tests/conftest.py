@@ -7,6 +7,7 @@ The farm runs workers for the CPU and for whatever vendors the collected tests n
 from __future__ import annotations
 
 import gc
+import os
 import random
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,13 @@ pytest_plugins = ["tests.not_run", "tests.servers"]
 
 # The shared farm holds what all tests compiled: at an operator's rate tests would wait for sweeps.
 QUICK_SWEEPS = {"KERNELFARM_SWEEP_KEYS_PER_S": "1000000"}
+
+# Every Python process imports this by itself when it starts; each leaves its number.
+BLOCK_TORCH = """
+import os, pathlib, sys
+sys.modules["torch"] = None
+pathlib.Path(__file__).with_name(f"{os.getpid()}.pid").touch()
+"""
 
 # Property tests take as long as they need: the machine may be slow or busy.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -47,16 +55,30 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
+def without_torch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that, on PYTHONPATH, keeps torch out of every process, and has their numbers."""
+    folder = tmp_path_factory.mktemp("without-torch")
+    (folder / "sitecustomize.py").write_text(BLOCK_TORCH)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def farm(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    without_torch: Path,
 ) -> Iterator[Farm]:
-    """A farm that all tests of the session share; tests that hurt it start their own."""
+    """A farm that all tests of the session share; tests that hurt it start their own.
+
+    It runs where torch cannot be imported: no service needs it.
+    """
     vendors = {"cpu"}
     for item in request.session.items:
         if "farm" in getattr(item, "fixturenames", ()):
             vendors.update(v for mark in item.iter_markers("vendors") for v in mark.args)
     folder, queues = tmp_path_factory.mktemp("farm"), ",".join(sorted(vendors))
-    with running_farm(folder, queues, workers=2, **QUICK_SWEEPS) as running:
+    path = os.pathsep.join([str(without_torch), str(Path(__file__).parents[1])])
+    with running_farm(folder, queues, workers=2, PYTHONPATH=path, **QUICK_SWEEPS) as running:
         yield running
 
 
