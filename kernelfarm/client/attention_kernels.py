@@ -121,7 +121,7 @@ def _cpu_options(operands: Operands) -> dict[str, Any]:
     """What differs from the defaults alone: keywords cost microseconds."""
     options: dict[str, Any] = {}
     if operands.mask is not None:
-        options["attn_mask"] = _added(operands.mask, operands.query)
+        options["attn_mask"] = operands.mask
     if operands.scale is not None:
         options["scale"] = operands.scale
     return options
@@ -175,7 +175,7 @@ def _efficient_backward(
 def _cudnn(operands: Operands) -> Saved:
     query, key, value, mask, is_causal, scale, _ = operands
     output, logsumexp, *_ = _aten._scaled_dot_product_cudnn_attention.default(
-        query, key, value, _added(mask, query), True, 0.0, is_causal, scale=scale
+        query, key, value, mask, True, 0.0, is_causal, scale=scale
     )
     logsumexp = logsumexp.view(query.shape[:3])
     if mask is not None:  # infinity, as other kernels have it, for rows that see no key
@@ -190,7 +190,7 @@ def _cudnn_backward(grad: Tensor, operands: Operands, saved: Saved) -> Gradients
     return Gradients(
         *_aten._scaled_dot_product_cudnn_attention_backward.default(
             *(grad, query, key, value, output, saved.logsumexp.unsqueeze(-1)),
-            *(*_no_dropout(query), _added(mask, query), None, None),
+            *(*_no_dropout(query), mask, None, None),
             *(query.shape[2], key.shape[2], 0.0, is_causal),
             scale=scale,
         )
@@ -221,17 +221,9 @@ def _padded(tensor: Tensor) -> Tensor:
     return F.pad(tensor, (0, missing)) if missing else tensor
 
 
-def _added(mask: Tensor | None, query: Tensor) -> Tensor | None:
-    """A mask as numbers that are added to scores."""
-    if mask is None or mask.dtype is not torch.bool:
-        return mask
-    return torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, -math.inf)
-
-
 def _bias(operands: Operands) -> Tensor | None:
     """A mask for memory-efficient kernels: one number for each score, in aligned rows."""
-    query, key, _, mask, *_ = operands
-    bias = _added(mask, query)
+    query, key, _, bias, *_ = operands
     if bias is None:
         return None
     length = bias.shape[-1]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class Operands(NamedTuple):
-    """What attention is computed of: tensors of four axes, a mask that broadcasts to the scores."""
+    """What attention is computed of: tensors of four axes, a mask that is added to the scores."""
 
     query: Tensor
     key: Tensor
@@ -79,9 +79,7 @@ def _scores(operands: Operands) -> Tensor:
     if operands.is_causal:
         allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
         return scores.masked_fill(~allowed, -math.inf)
-    if mask is None:
-        return scores
-    return scores.masked_fill(~mask, -math.inf) if mask.dtype is torch.bool else scores + mask
+    return scores if mask is None else scores + mask
 
 
 def _scale(operands: Operands) -> float:

@@ -13,6 +13,7 @@ layout that eager has on this device could be seen.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -63,15 +64,23 @@ def attention(  # noqa: PLR0913, PLR0917 (the arguments of torch's function)
     query, key, value, mask = (_as_autocast_has_it(tensor) for tensor in tensors)
     result: Tensor
     if needs_gradients:
-        wants_mask = mask is not None and mask.requires_grad
+        bias = _added_to_scores(mask, query.dtype)
+        wants_bias = bias is not None and bias.requires_grad
         result, _ = ATTENTION_SAVING(
-            query, key, value, mask, is_causal, scale, enable_gqa, wants_mask
+            query, key, value, bias, is_causal, scale, enable_gqa, wants_bias
         )
         return result
     result = ATTENTION(
         query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
     return result
+
+
+def _added_to_scores(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """The mask as numbers: made once, for all layers and both passes, by a kernel of the farm."""
+    if mask is None or mask.dtype is not torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, -math.inf)
 
 
 def _as_autocast_has_it(tensor: Any) -> Any:

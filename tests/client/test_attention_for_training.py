@@ -133,12 +133,11 @@ def test_gradients_may_be_computed_by_another_kernel_than_the_result(name):
 
 def test_what_is_saved_is_the_log_sum_exp_of_scaled_and_masked_scores():
     q, k, v = (tensor.float() for tensor in plain())
-    mask = mask_of(5, 7)
-    mask[0, 0] = True
-    _, saved = ATTENTION_SAVING(q, k, v, mask, False, 0.3, False, False)
-    scores = (q @ k.mT * 0.3).masked_fill(~mask, -torch.inf)
+    bias = numbers(5, 7, seed=5).float()
+    _, saved = ATTENTION_SAVING(q, k, v, bias, False, 0.3, False, False)
+    scores = q @ k.mT * 0.3 + bias
     torch.testing.assert_close(saved, scores.logsumexp(-1))
-    _, products = attention_products.forward(Operands(q, k, v, mask, False, 0.3, False))
+    _, products = attention_products.forward(Operands(q, k, v, bias, False, 0.3, False))
     torch.testing.assert_close(products, saved)
 
 
@@ -148,7 +147,7 @@ def test_results_have_the_shapes_types_and_layouts_that_were_traced(name, dtype)
     tensors, options = CASES[name]()
     given = [tensor.to(dtype) for tensor in tensors]
     mask = options.get("attn_mask", given[3] if len(given) > 3 else None)
-    if mask is not None and mask.is_floating_point():
+    if mask is not None:
         mask = mask.to(dtype)
     rest = (mask, options.get("is_causal", False), None, options.get("enable_gqa", False))
     arguments = (*given[:3], *rest, len(given) > 3)
@@ -207,6 +206,20 @@ def test_a_masks_gradient_is_a_result_of_the_same_operator():
     _, backward = graphs_of(lambda *a: mixed(*a[:3], attn_mask=a[3]), q, k, v, bias)
     (node,) = (node for node in backward.graph.nodes if node.op == BACKWARD)
     assert [int(str(extent)) for extent in node.types[3].shape] == [1, 4, 5, 7]
+
+
+def test_a_boolean_mask_is_made_numbers_once_for_both_passes():
+    mask = mask_of(5, 7)
+    mask[0, 0] = True
+    forward, backward = graphs_of(lambda *a: mixed(*a, attn_mask=mask), *leaves_of(plain()))
+    types = [g.graph.types()[bias_of(g, at).value].dtype for g, at in ((forward, 3), (backward, 6))]
+    assert types == [DType.F32, DType.F32]
+    assert "aten.masked_fill.Scalar" not in ops(backward)
+
+
+def bias_of(captured: Any, place: int) -> Any:
+    (node,) = (node for node in captured.graph.nodes if node.op in {SAVING, BACKWARD})
+    return node.args[place]
 
 
 def test_gradients_that_are_one_number_everywhere_are_read_right():
