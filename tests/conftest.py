@@ -51,7 +51,7 @@ def pytest_collection_finish() -> None:
     What is imported by now is left out for good; at CPython's own rate a tenth of the time goes.
     """
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(50_000, 20, 5)
 
 
 @pytest.fixture(scope="session")
