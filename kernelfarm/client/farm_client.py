@@ -17,6 +17,7 @@ import grpc
 from kernelfarm.client.checked_program import Wanted, checked_program
 from kernelfarm.client.compile_options import CompileOptions
 from kernelfarm.client.counters import count_refusal
+from kernelfarm.client.farm_channel import FarmChannel
 from kernelfarm.client.farm_time import within_time
 from kernelfarm.client.found_program import FoundProgram
 from kernelfarm.client.process_end import pause
@@ -27,6 +28,7 @@ from kernelfarm.errors import (
     DeadlineError,
     FarmFullError,
     IntegrityError,
+    KernelfarmError,
     MalformedMessageError,
     MisplacedManifestError,
     PoisonedBlobError,
@@ -64,6 +66,8 @@ class StageProgress:
 
 
 OnProgress = Callable[[StageProgress], None]
+Attempt = Callable[[grpc.Channel, float], ResultT]
+"""A call over a channel within so many seconds; it may be made more than once."""
 
 
 _DEFAULTS = CompileOptions()
@@ -82,30 +86,27 @@ class FarmClient:
     def __init__(self, settings: ClientSettings, remembered_keys: Path | None = None) -> None:
         self.settings = settings
         self.trust = Trust(settings, self._public_keys, remembered_keys)
-        self._channel = open_blocking_channel(
+        self._peer = f"the farm at {settings.endpoint}"
+        opened = partial(
+            open_blocking_channel,
             settings.endpoint,
             settings.tls(),
             settings.bearer(),
             may_be_clear=settings.clear_token,
         )
-        self._stub = CompileServiceStub(self._channel)
-        self._peer = f"the farm at {settings.endpoint}"
-
-    @property
-    def channel(self) -> grpc.Channel:
-        """The channel to the farm, for calls of its other services."""
-        return self._channel
+        self._channel = FarmChannel(opened, self._peer)
 
     def connect(self, timeout_s: float = 1.0) -> bool:
         """True if the farm answers within the time; calls connect by themselves anyway."""
-        ready = grpc.channel_ready_future(self._channel)
-        try:
-            ready.result(timeout=timeout_s)
-        except grpc.FutureTimeoutError:
-            return False
-        finally:
-            ready.cancel()  # or it would go on to look five times a second
-        return True
+        with self._channel.used() as channel:
+            ready = grpc.channel_ready_future(channel)
+            try:
+                ready.result(timeout=timeout_s)
+            except grpc.FutureTimeoutError:
+                return False
+            finally:
+                ready.cancel()  # or it would go on to look five times a second
+            return True
 
     def close(self) -> None:
         """Closes the channel."""
@@ -153,8 +154,8 @@ class FarmClient:
         known = keys or program_keys(graph, targets, options.pairs())
         wanted = {known[t]: Wanted(self.settings.namespaces, known[t], t, facts) for t in targets}
 
-        def attempt(remaining_s: float) -> list[FoundProgram]:
-            events = self._stub.Compile(request, timeout=remaining_s)
+        def attempt(channel: grpc.Channel, remaining_s: float) -> list[FoundProgram]:
+            events = CompileServiceStub(channel).Compile(request, timeout=remaining_s)
             answers = _programs(events, on_progress)
             found = {p.target: p for p in (self.checked(answer, wanted) for answer in answers)}
             missing = [target for target in targets if target not in found]
@@ -174,8 +175,8 @@ class FarmClient:
         request = pb.LookupRequest(key=key, model=self.settings.model, wants_signed=True)
         wanted = {key: Wanted(self.settings.namespaces, key, target="")}
 
-        def attempt(remaining_s: float) -> FoundProgram:
-            reply = self._stub.Lookup(request, timeout=remaining_s)
+        def attempt(channel: grpc.Channel, remaining_s: float) -> FoundProgram:
+            reply = CompileServiceStub(channel).Lookup(request, timeout=remaining_s)
             return self.checked(reply.program, wanted)
 
         return self._retried(attempt)
@@ -197,7 +198,9 @@ class FarmClient:
     def capabilities(self) -> pb.GetCapabilitiesResponse:
         """What the farm can do."""
         request = pb.GetCapabilitiesRequest()
-        return self._retried(lambda s: self._stub.GetCapabilities(request, timeout=s))
+        return self._retried(
+            lambda channel, s: CompileServiceStub(channel).GetCapabilities(request, timeout=s)
+        )
 
     def _public_keys(self) -> Keyring | None:
         told = self.capabilities()
@@ -222,10 +225,12 @@ class FarmClient:
             count_refusal("farm", error)
             raise
 
-    def _read_part(self, digests: list[bytes], remaining_s: float) -> dict[bytes, bytes]:
+    def _read_part(
+        self, digests: list[bytes], channel: grpc.Channel, remaining_s: float
+    ) -> dict[bytes, bytes]:
         buffers = [bytearray() for _ in digests]
         request = pb.ReadBlobsRequest(sha256=digests)
-        for chunk in self._stub.ReadBlobs(request, timeout=remaining_s):
+        for chunk in CompileServiceStub(channel).ReadBlobs(request, timeout=remaining_s):
             if chunk.index >= len(buffers) or chunk.offset_bytes != len(buffers[chunk.index]):
                 raise MalformedMessageError(f"{self._peer} sent blob chunks out of order")
             buffers[chunk.index] += chunk.data
@@ -240,7 +245,23 @@ class FarmClient:
                 raise poisoned
         return contents
 
-    def _retried(self, attempt: Callable[[float], ResultT]) -> ResultT:
+    def asked(self, attempt: Attempt[ResultT], timeout_s: float) -> ResultT:
+        """Makes a call within a time, and again if a fork of this process ended it.
+
+        Raises:
+            KernelfarmError: what the farm answered, or that it did not in time.
+        """
+        deadline = time.monotonic() + within_time(timeout_s)
+        while True:
+            pauses = self._channel.pauses
+            try:
+                with translated_errors(self._peer), self._channel.used() as channel:
+                    return attempt(channel, max(0.0, deadline - time.monotonic()))
+            except KernelfarmError:
+                if pauses == self._channel.pauses:
+                    raise
+
+    def _retried(self, attempt: Attempt[ResultT]) -> ResultT:
         """Repeats a call while the farm says that it is full, until the deadline.
 
         What does not connect is repeated a few times by gRPC itself and then fails: a missing farm
@@ -253,8 +274,7 @@ class FarmClient:
             if remaining_s <= 0:
                 raise DeadlineError(f"{self._peer}: nothing within {self.settings.timeout_s} s")
             try:
-                with translated_errors(self._peer):
-                    return attempt(remaining_s)
+                return self.asked(attempt, remaining_s)
             except UnavailableError as error:
                 # Never sooner than the farm says, and not all clients at once.
                 wait_s = max(error.retry_after_s or 0, pause_s) * _jitter.uniform(1.0, 1.5)

@@ -13,12 +13,14 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from kernelfarm.client.cache_admin import CacheAdmin, Invalidation
 from kernelfarm.client.disk_files import write_whole
 from kernelfarm.client.farm_time import within_time
+from kernelfarm.client.forks import PAUSE_S, pause_at_forks
 from kernelfarm.client.known_epochs import KnownEpochs, first_known
 from kernelfarm.client.process_end import close_at_end, run_in_background
 from kernelfarm.errors import KernelfarmError, MalformedMessageError
@@ -46,14 +48,18 @@ class InvalidationWatch:
     def __init__(self, endpoint: str, state: Path | None, connect: Connect) -> None:
         self._endpoint = endpoint
         self._state = state
-        self._admin = connect()
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._admin: CacheAdmin | None = connect()
         self._known = _recalled(state)
         self._is_told = threading.Event()
         self._is_closed = threading.Event()
+        self._is_ended = False
         self._is_live = False
         self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
-        self._thread = run_in_background(self._follow, f"kernelfarm-watch-{endpoint}")
+        self._thread = self._started(0.0)
         close_at_end(self)
+        pause_at_forks(self)
 
     @property
     def known(self) -> KnownEpochs | None:
@@ -75,20 +81,49 @@ class InvalidationWatch:
         return self._is_live
 
     def close(self) -> None:
-        """Stops to follow; whoever waits is told."""
-        self._is_closed.set()
-        self._admin.close()
+        """Stops to follow, for good; whoever waits is told."""
+        self._is_ended = True
+        self._stop(_CLOSING_S)
         self._is_told.set()
-        if self._thread.is_alive():
-            self._thread.join(_CLOSING_S)
 
-    def _follow(self) -> None:
+    def pause(self) -> bool:
+        """Stops to follow; whoever waits goes on to wait. False if nothing was open."""
+        return self._stop(PAUSE_S)
+
+    def resume(self) -> None:
+        """Follows again, soon: forks come in bursts."""
+        if not self._is_ended:
+            self._is_closed.clear()
+            self._is_told.clear()
+            self._thread = self._started(_FIRST_PAUSE_S)
+
+    def renew(self) -> None:
+        """Nothing: a child has a watch of its own (`watch_of`)."""
+
+    def _started(self, after_s: float) -> threading.Thread:
+        name = f"kernelfarm-watch-{self._endpoint}"
+        return run_in_background(partial(self._follow, after_s), name)
+
+    def _stop(self, patience_s: float) -> bool:
+        with self._lock:
+            self._is_closed.set()
+            admin, self._admin = self._admin, None
+        if admin is not None:
+            admin.close()
+        if self._thread.is_alive():
+            self._thread.join(patience_s)
+        return admin is not None
+
+    def _follow(self, after_s: float) -> None:
+        self._is_closed.wait(after_s)
         pause_s = _FIRST_PAUSE_S
         while not self._is_closed.is_set():
             began_s = time.monotonic()
             with suppress(KernelfarmError):  # whatever the farm does, programs go on
                 self._follow_once()
             self._is_live = False
+            if self._is_closed.is_set():
+                return
             self._is_told.set()
             if time.monotonic() - began_s > _LONGEST_PAUSE_S:
                 pause_s = _FIRST_PAUSE_S
@@ -96,12 +131,21 @@ class InvalidationWatch:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _follow_once(self) -> None:
-        known = self._known
-        for event in self._admin.watch(known.resume_token if known is not None else ""):
+        known, admin = self._known, self._opened()
+        if admin is None:
+            return
+        for event in admin.watch(known.resume_token if known is not None else ""):
             self._hear(event)
             if not event.tags and not event.is_flush:
                 self._is_live = True
                 self._is_told.set()
+
+    def _opened(self) -> CacheAdmin | None:
+        """The way to the farm; None once this is to stop."""
+        with self._lock:
+            if self._admin is None and not self._is_closed.is_set():
+                self._admin = self._connect()
+            return self._admin
 
     def _hear(self, event: Invalidation) -> None:
         before, now_s = self._known, time.time()
@@ -150,3 +194,9 @@ def watch_of(endpoint: str, state: Path | None, connect: Connect) -> Invalidatio
         if found is None:
             found = _watches[key] = InvalidationWatch(endpoint, state, connect)
         return found
+
+
+# A fork waits for the lock, so that the child's copy is not one that nobody will ever release.
+os.register_at_fork(
+    before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+)

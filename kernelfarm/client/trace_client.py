@@ -6,12 +6,12 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import grpc
+
 from kernelfarm.client.counters import count_refusal
 from kernelfarm.client.farm_client import MAX_BLOBS_IN_A_REQUEST, FarmClient
-from kernelfarm.client.farm_time import within_time
 from kernelfarm.errors import KernelfarmError, PoisonedBlobError
 from kernelfarm.ir.guards import CallerFacts
-from kernelfarm.service.channels import translated_errors
 from kernelfarm.v1 import compile_service_pb2, manifest_pb2
 from kernelfarm.v1 import trace_service_pb2 as pb
 from kernelfarm.v1.trace_service_pb2_grpc import TraceServiceStub
@@ -32,10 +32,10 @@ class TraceAnswer:
 
 
 class TraceClient:
-    """Calls the farm's TraceService over a client's channel; methods raise `KernelfarmError`."""
+    """Calls the farm's TraceService by way of a client; methods raise `KernelfarmError`."""
 
     def __init__(self, client: FarmClient) -> None:
-        self._stub = TraceServiceStub(client.channel)
+        self._client = client
         self._settings = client.settings
         self._peer = f"the farm at {client.settings.endpoint}"
 
@@ -60,10 +60,14 @@ class TraceClient:
             held=held[:MAX_BLOBS_IN_A_REQUEST],
         )
         answer = TraceAnswer()
+
+        def attempt(channel: grpc.Channel, left_s: float) -> None:
+            nonlocal answer
+            answer = TraceAnswer()
+            self._read(TraceServiceStub(channel).LookupTrace(request, timeout=left_s), answer)
+
         try:
-            with translated_errors(self._peer):
-                responses = self._stub.LookupTrace(request, timeout=within_time(timeout_s))
-                self._read(responses, answer)
+            self._client.asked(attempt, timeout_s)
         except KernelfarmError:
             if answer.trace is None:
                 raise
@@ -75,8 +79,10 @@ class TraceClient:
     ) -> pb.PutTraceOutcome.ValueType:
         """Publishes a signed trace with what its digest is over; what became of it."""
         request = pb.PutTraceRequest(trace=trace, parts=parts)
-        with translated_errors(self._peer):
-            return self._stub.PutTrace(request, timeout=within_time(timeout_s)).outcome
+        reply = self._client.asked(
+            lambda channel, s: TraceServiceStub(channel).PutTrace(request, timeout=s), timeout_s
+        )
+        return reply.outcome
 
     def explain(
         self, digest: bytes, parts: Mapping[str, str], timeout_s: float
@@ -85,8 +91,10 @@ class TraceClient:
         request = pb.ExplainTraceMissRequest(
             digest=b"" if parts else digest, parts=parts, model=self._settings.model
         )
-        with translated_errors(self._peer):
-            return self._stub.ExplainTraceMiss(request, timeout=within_time(timeout_s))
+        return self._client.asked(
+            lambda channel, s: TraceServiceStub(channel).ExplainTraceMiss(request, timeout=s),
+            timeout_s,
+        )
 
     def _read(self, responses: Iterable[pb.LookupTraceResponse], answer: TraceAnswer) -> None:
         content = bytearray()

@@ -142,7 +142,9 @@ def translated_errors(peer: str) -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
-        raise error_from_rpc(error, peer) from error
+        # A stream raises its call itself, which its traceback holds: a circle that would keep the
+        # channel's threads alive after it was closed.
+        raise error_from_rpc(error, peer) from error.with_traceback(None)
     except ValueError as error:
         if not str(error).startswith(_CLOSED):
             raise

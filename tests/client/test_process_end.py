@@ -119,27 +119,6 @@ def test_who_begins_to_ask_once_the_process_ends_is_refused_at_once(farm: Farm) 
     assert told.endswith("the way there was closed") and left == "left: []"
 
 
-FORKING = """
-from kernelfarm.client.farm_access import FarmAccess
-from kernelfarm.client.settings import client_settings
-import os
-access = FarmAccess(client_settings())
-assert access.watch.wait(60)
-child = os.fork()
-if child:
-    assert os.waitpid(child, 0)[1] == 0
-assert FarmAccess(client_settings()).client.capabilities().targets
-assert not child or (access.watch.is_live and access.client.capabilities().targets)
-"""
-
-
-def test_a_forked_child_ends_and_its_parent_goes_on(farm: Farm) -> None:
-    process = ended(FORKING, KERNELFARM_ENDPOINT=farm.endpoint)
-    assert (process.returncode, process.stdout) == (0, "left: []\n" * 2)
-    said = [line for line in process.stderr.splitlines() if "fork_posix.cc" not in line]
-    assert said == []  # gRPC itself tells of the fork
-
-
 def test_a_farm_that_answers_nothing_is_waited_for_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
