@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import itertools
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from hypothesis.stateful import (
     initialize,
     invariant,
     multiple,
+    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -47,7 +48,7 @@ from kernelfarm.ir.artifact import GuardOp
 from kernelfarm.ir.guards import FactAtom, FactSubject, Guard
 from kernelfarm.signing.manifest import blob_ref
 
-KEYS = tuple(hashlib.sha256(b"key %d" % number).digest() for number in range(3))
+KEYS = tuple(hashlib.sha256(b"key %d" % number).digest() for number in range(2))
 TAGS = ("op:a", "pass:b", "model:c")
 CALLERS = ((), ("model:c",), ("model:d",))
 """Tags of those who ask; no entry has the last one."""
@@ -59,6 +60,7 @@ FACTS = ErrorFacts("FAILED_PRECONDITION", "KERNEL_REJECTED", "no", None)
 _numbers = itertools.count()
 
 keys = st.sampled_from(KEYS)
+guard_sets = st.sampled_from([(GENERAL,), (SPECIAL,), (GENERAL, SPECIAL)])
 tag_sets = st.sets(st.sampled_from(TAGS)).map(lambda tags: tuple(sorted(tags)))
 invalidated = st.sets(st.sampled_from((*TAGS, "model:d")), min_size=1).map(tuple)
 
@@ -81,6 +83,11 @@ class Entry:
     life: int
     moment: int
     epoch: int
+
+
+def _is_something_stored(fleet: Fleet) -> bool:
+    """Else most histories would be of losses alone."""
+    return any(fleet.entries.values())
 
 
 class Fleet(RuleBasedStateMachine):
@@ -126,12 +133,26 @@ class Fleet(RuleBasedStateMachine):
 
     @rule(target=leases, key=keys, is_queued=st.booleans())
     def somebody_wants_to_make(self, key: bytes, is_queued: bool) -> Any:
+        held = self.wanted(key, is_queued)
+        return multiple() if held is None else held
+
+    @rule(target=leases, key=keys, tags=tag_sets, guards=guard_sets)
+    def somebody_makes(self, key: bytes, tags: tuple[str, ...], guards: tuple[Guard, ...]) -> Any:
+        self.a_holder_dies(key)
+        held = self.wanted(key, is_queued=False)
+        assert held is not None
+        self.a_holder_stores(held)
+        self.a_holder_publishes(held, tags, guards)
+        return held
+
+    def wanted(self, key: bytes, is_queued: bool) -> Held | None:
+        """A lease, if nobody has it."""
         seen = self.run(self.cache.lookup(key)).stamp
         owner = f"owner {next(_numbers)}"
         lease = self.run(self.cache.acquire(key, owner, 60, is_queued=is_queued, seen=seen))
         if key in self.holders:
             assert lease is None, "a second holder"
-            return multiple()
+            return None
         assert lease is not None, "nobody holds it, and nobody gets it"
         assert lease.attempts == self.attempts[key]
         self.holders[key] = lease.fence
@@ -164,20 +185,18 @@ class Fleet(RuleBasedStateMachine):
         is_renewed = self.run(self.cache.renew(held.lease))
         assert not is_renewed or self.is_holder(held), "a lost lease was renewed"
 
-    @rule(
-        held=leases,
-        tags=tag_sets,
-        stores=st.booleans(),
-        guards=st.sampled_from([(GENERAL,), (SPECIAL,), (GENERAL, SPECIAL)]),
-    )
+    @rule(held=leases)
+    def a_holder_stores(self, held: Held) -> None:
+        blob = b"blob of " + held.lease.key
+        self.run(self.cache.put_blobs({hashlib.sha256(blob).digest(): blob}))
+        self.blobs.add(held.lease.key)
+
+    @rule(held=leases, tags=tag_sets, guards=guard_sets)
     def a_holder_publishes(
-        self, held: Held, tags: tuple[str, ...], stores: bool, guards: tuple[Guard, ...]
+        self, held: Held, tags: tuple[str, ...], guards: tuple[Guard, ...]
     ) -> None:
         key, lease = held.lease.key, held.lease
         blob = b"blob of " + key
-        if stores:
-            self.run(self.cache.put_blobs({hashlib.sha256(blob).digest(): blob}))
-            self.blobs.add(key)
         contents = {guard: b"%d" % next(_numbers) for guard in guards}
         was_holder = self.is_holder(held)
         published = self.run(
@@ -218,18 +237,21 @@ class Fleet(RuleBasedStateMachine):
             self.attempts[key] -= key in self.running
             self.running.discard(key)
 
+    @precondition(_is_something_stored)
     @rule(key=keys)
     def a_holder_dies(self, key: bytes) -> None:
         self.raw.delete(self.names.name("l", "k", key.hex()))
         self.holders.pop(key, None)
         self.running.discard(key)
 
+    @precondition(_is_something_stored)
     @rule(tags=invalidated)
     def an_operator_invalidates(self, tags: tuple[str, ...]) -> None:
         self.run(self.cache.epochs.bump(tags))
         self.moment += 1
         self.bumps.update(dict.fromkeys(tags, self.moment))
 
+    @precondition(_is_something_stored)
     @rule()
     def an_operator_invalidates_more_than_is_kept(self) -> None:
         """What nobody depends on; for its sake, what is known of other tags is forgotten."""
@@ -239,23 +261,30 @@ class Fleet(RuleBasedStateMachine):
         self.moment += 1
         self.floor = int(self.raw.hget(self.names.epochs, "@floor") or 0)
 
-    @rule(key=keys)
+    @precondition(_is_something_stored)
+    @rule(key=keys, what=st.sampled_from(["blob", "entry", "epochs", "all"]))
+    def the_server_loses(self, key: bytes, what: str) -> None:
+        losses: dict[str, Callable[[], None]] = {
+            "blob": lambda: self.the_server_evicts_a_blob(key),
+            "entry": lambda: self.the_server_evicts_an_entry(key),
+            "epochs": self.the_epoch_table_is_lost,
+            "all": self.the_server_is_flushed,
+        }
+        losses[what]()
+
     def the_server_evicts_a_blob(self, key: bytes) -> None:
         self.raw.delete(self.names.blob(hashlib.sha256(b"blob of " + key).digest()))
         self.blobs.discard(key)
 
-    @rule(key=keys)
     def the_server_evicts_an_entry(self, key: bytes) -> None:
         self.raw.delete(self.names.entry(Space.KERNELS, key))
         self.entries[key] = {}
 
-    @rule()
     def the_epoch_table_is_lost(self) -> None:
         self.raw.delete(self.names.epochs)
         self.life += 1
         self.floor = 0
 
-    @rule()
     def the_server_is_flushed(self) -> None:
         prefix = self.names.name("").replace("{", "\\{").replace("}", "\\}")
         for name in list(self.raw.scan_iter(f"{prefix}*", count=1000)):
@@ -269,13 +298,15 @@ class Fleet(RuleBasedStateMachine):
         self.blobs.clear()
         self.failures.clear()
 
+    @precondition(_is_something_stored)
     @rule()
     def a_sweeper_comes(self) -> None:
         self.run(Sweeper(self.cache.client, self.names.namespace, 1e9).sweep())
 
     @invariant()
     def what_is_live_is_found_and_nothing_else(self) -> None:
-        for key, caller in itertools.product(KEYS, CALLERS):
+        caller = CALLERS[next(_numbers) % len(CALLERS)]
+        for key in KEYS:
             found = self.run(self.cache.lookup(key, tags=caller, is_counted=False))
             live = self.live(key, caller)
             told = {v.manifest.guard: (v.content, v.manifest.tags) for v in found.variants}
@@ -350,8 +381,8 @@ def test_no_history_serves_stale_wedges_or_has_two_holders(server: EmbeddedServe
     run_state_machine_as_test(
         lambda: Fleet(server.url),
         settings=settings(
-            max_examples=40,
-            stateful_step_count=40,
+            max_examples=60,
+            stateful_step_count=60,
             phases=[Phase.generate, Phase.shrink],
             deadline=None,
             suppress_health_check=list(HealthCheck),
