@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kernelfarm.client.captured import NotRunnableHereError
-from kernelfarm.client.found_program import FoundProgram
+from kernelfarm.client.found_program import FoundArtifact, FoundProgram
 from kernelfarm.client.loaders.contract import LoadedKernel, Loader
 from kernelfarm.client.variants import Variant
+from kernelfarm.ir.artifact import LaunchFacts
 
 
 class BlobReader(Protocol):
@@ -31,22 +32,30 @@ def load_kernels(
     stub = next((artifact for artifact in artifacts if artifact.is_stub), None)
     if stub is not None:
         raise NotRunnableHereError(f"the farm has a stub for {stub.target}: {stub.stub_reason}")
-    missing = [d for a in artifacts if (d := a.binary.sha256) not in _kernels]
-    binaries = reader.read_blobs(missing) if missing else {}
+    missing = {a.binary.sha256 for a in artifacts if _place(a, loader) not in _kernels}
+    binaries = reader.read_blobs(list(missing)) if missing else {}
     for artifact in artifacts:
-        digest = artifact.binary.sha256
-        if digest in binaries:
-            _kernels.setdefault(digest, loader.load(binaries[digest], artifact.launch))
+        place = _place(artifact, loader)
+        if place not in _kernels:
+            binary = binaries[artifact.binary.sha256]
+            _kernels.setdefault(place, loader.load(binary, artifact.launch))
     return tuple(
-        tuple(Variant(a.guard, _kernels[a.binary.sha256]) for a in variants)
+        tuple(Variant(a.guard, _kernels[_place(a, loader)]) for a in variants)
         for variants in found.kernels
     )
 
 
 def loaded_digests() -> list[bytes]:
-    """SHA-256 of the binaries that are loaded here: nobody need send them."""
-    return list(_kernels)
+    """SHA-256 of the binaries that are loaded here: nobody need send them for the same device."""
+    return list({digest for digest, _launch, _loader in _kernels})
 
 
-_kernels: dict[bytes, LoadedKernel] = {}
-"""Loaded binaries of this process by SHA-256: programs of one model share many kernels."""
+Place = tuple[bytes, LaunchFacts, Loader]
+"""A binary's SHA-256, how it is launched, and what loaded it: each GPU has a loader of its own."""
+
+_kernels: dict[Place, LoadedKernel] = {}
+"""Loaded binaries of this process: programs of one model share many kernels."""
+
+
+def _place(artifact: FoundArtifact, loader: Loader) -> Place:
+    return artifact.binary.sha256, artifact.launch, loader

@@ -66,8 +66,8 @@ class SharedProgram:
         return not (heard_all or is_newer)
 
 
-Place = tuple[str, str, str, bytes]
-"""Endpoint, namespace, model and program key."""
+Place = tuple[str, str, str, bytes, Loader]
+"""Endpoint, namespace, model, program key, and the loader of the device: each GPU has its own."""
 
 
 class ProgramStore:
@@ -101,7 +101,7 @@ class ProgramStore:
         )
         access.watch.tell(self)
         settings = access.settings
-        place = (settings.endpoint, settings.namespace, settings.model, key)
+        place = (settings.endpoint, settings.namespace, settings.model, key, support.loader)
         found = self._once(place, lambda: _found(access, request), settings.timeout_s)
         known = access.watch.known
         if known is not None:  # it may have been told of while the program was not here yet
