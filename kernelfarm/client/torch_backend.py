@@ -25,6 +25,7 @@ from kernelfarm.client.compile_options import CompileOptions
 from kernelfarm.client.eager import warn_eager
 from kernelfarm.client.farm_access import FarmAccess
 from kernelfarm.client.farm_time import FarmTime
+from kernelfarm.client.input_order import InputOrder
 from kernelfarm.client.live_program import BoxedFunction, LiveProgram, Runnable
 from kernelfarm.client.loaders.of_device import device_support
 from kernelfarm.client.plan_runtime import PlanRunner
@@ -68,7 +69,15 @@ def kernelfarm(
         KernelfarmError: (strict only) the farm could not serve a graph.
     """
     keep_attention_whole(gm)
+    order = InputOrder(gm)
     stated = _backend_options(options or {}, mode)
+    compiled = _compiled(order.module, order.of(example_inputs), stated)
+    return order.called_as_before(compiled)
+
+
+def _compiled(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], stated: BackendOptions
+) -> Callable[..., Any]:
     # Connects while the graph is digested or traced.
     warm = WarmStart(gm, _access_to(stated.settings), stated.compiled)
     time = FarmTime(stated.settings.timeout_s)

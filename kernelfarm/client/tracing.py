@@ -9,6 +9,7 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 
 from kernelfarm.client.exporting_state import tell_whether_exporting
+from kernelfarm.client.input_order import InputOrder
 from kernelfarm.client.whole_attention import keep_attention_whole
 from kernelfarm.client.written_out import write_out
 
@@ -39,6 +40,7 @@ def backend_around(compiler: GraphCompiler) -> GraphCompiler:
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         keep_attention_whole(gm)
-        return traced(gm, example_inputs, compiler)
+        order = InputOrder(gm)
+        return order.called_as_before(traced(order.module, order.of(example_inputs), compiler))
 
     return backend
