@@ -16,6 +16,7 @@ from kernelfarm.errors import InternalError
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.guards import FactAtom, FactSubject
 from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.verify import verify_kernel
 from kernelfarm.service.fingerprint import fingerprint_of_room
 from kernelfarm.signing import BlobRef
 from kernelfarm.targets import TargetFacts
@@ -58,10 +59,12 @@ def build_kernel(
     """The kernel's variants for a target, the general one last; `clock` gives seconds.
 
     Raises:
+        VerificationError: the kernel breaks a rule of its grammar.
         KernelRejectedError: the toolchain refuses the kernel, deterministically.
         UnavailableError: a required tool is missing.
         InternalError: the backend broke its contract.
     """
+    verify_kernel(kernel)  # the edge did, but what lies in the cache since then others can write
     started_s = clock()
     built = backend.build(kernel, target)
     cost_ms = (clock() - started_s) * 1e3

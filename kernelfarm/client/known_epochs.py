@@ -9,6 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+
+from pydantic import TypeAdapter, ValidationError
 
 from kernelfarm.client.cache_admin import Invalidation
 from kernelfarm.errors import MalformedMessageError
@@ -101,9 +104,8 @@ class KnownEpochs:
             MalformedMessageError: the text is none.
         """
         try:
-            stored = json.loads(text)
-            return KnownEpochs(**{**stored, "former": tuple(stored["former"])})
-        except (ValueError, TypeError, KeyError) as error:
+            return _stored_form().validate_json(text, strict=True)
+        except ValidationError as error:
             raise MalformedMessageError(f"no epochs: {error}") from error
 
     def _restarted(self, event: Invalidation, now_s: float) -> KnownEpochs:
@@ -111,6 +113,11 @@ class KnownEpochs:
         former = (self.incarnation, *self.former)[:_MAX_FORMER] if is_new else self.former
         former = tuple(life for life in former if life != event.incarnation)
         return replace(first_known(event, now_s), former=former)
+
+
+@cache
+def _stored_form() -> TypeAdapter[KnownEpochs]:
+    return TypeAdapter(KnownEpochs)
 
 
 def first_known(event: Invalidation, now_s: float) -> KnownEpochs:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from itertools import product
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kernelfarm.client.cache_admin import Invalidation
 from kernelfarm.client.known_epochs import SETTLING_S, KnownEpochs, Vouched, first_known
+from kernelfarm.errors import MalformedMessageError
 from kernelfarm.signing import BlobRef, Manifest, Space
 
 TAGS = st.sampled_from(["op:a", "op:b", "model:m"])
@@ -141,6 +144,18 @@ def test_what_is_known_survives_its_file() -> None:
     known = KnownEpochs("life", 5, 5, 100.0, former=("old",)).after(event, 101.0)
     assert KnownEpochs.from_json(known.to_json()) == known
     assert known.settled_at(101.0 + SETTLING_S) == 6
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"epoch": "6"}, {"bumped": {"op:a": None}}, {"former": 3}, {"incarnation": 1}, {"base": None}],
+)
+def test_a_file_that_tells_no_epochs_is_refused(changed: dict[str, object]) -> None:
+    told = json.loads(KnownEpochs("life", 5, 5, 100.0, former=("old",)).to_json())
+    with pytest.raises(MalformedMessageError, match="no epochs"):
+        KnownEpochs.from_json(json.dumps({**told, **changed}))
+    with pytest.raises(MalformedMessageError, match="no epochs"):
+        KnownEpochs.from_json(json.dumps(told)[:-1])
 
 
 def test_events_without_tags_tell_that_nothing_of_ours_was_missed() -> None:

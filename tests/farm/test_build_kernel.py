@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from codegen_svc.backends.contract import ToolStatus
 from codegen_svc.build_kernel import build_kernel, toolchain_of
 from kernelfarm.cache.tags import toolchain_tag
-from kernelfarm.errors import InternalError, MalformedMessageError
+from kernelfarm.errors import InternalError, MalformedMessageError, VerificationError
 from kernelfarm.ir.artifact import (
     BuiltKernel,
     GuardAtom,
@@ -94,6 +94,12 @@ def test_a_backend_that_breaks_its_contract_is_our_bug(
 ) -> None:
     with pytest.raises(InternalError, match=fault):
         run(*variants)
+
+
+def test_what_lay_in_the_cache_is_verified_before_a_toolchain_sees_it() -> None:
+    kernel = replace(kernel_from_proto(fresh_kernel("fixed")), name="f(): import os #")
+    with pytest.raises(VerificationError, match="expected an identifier"):
+        build_kernel(FixedBackend((built(),)), kernel, target_facts(TARGET), KEY, lambda: 0.0)
 
 
 def test_a_job_comes_back_as_kernel_and_target() -> None:
