@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from importlib.metadata import version
 
 import grpc.aio
@@ -10,11 +11,11 @@ from google.protobuf.duration_pb2 import Duration
 
 from frontend_svc.answers import hit_within, program_within
 from frontend_svc.blob_reader import read_blobs
+from frontend_svc.byte_budget import ByteBudget
 from frontend_svc.compile_flow import CompileFlow, Rooms
 from frontend_svc.events import CompileJob, Event, Outcome, ProgramReady, StageDone
 from frontend_svc.parts import Part
 from frontend_svc.programs import Caller
-from frontend_svc.request_budget import RequestBudget
 from frontend_svc.settings import FrontendSettings
 from kernelfarm.cache.tags import model_tag
 from kernelfarm.errors import CallerError, MalformedMessageError, NotFoundError
@@ -50,7 +51,8 @@ class CompileService(CompileServiceServicer):
         self._flow = flow
         self._rooms = rooms
         self._settings = settings
-        self._budget = RequestBudget(settings.max_requests_bytes)
+        self._requests = ByteBudget(settings.max_requests_bytes, "requests")
+        self._answers = ByteBudget(settings.max_answers_bytes, "blobs")
         keyring = settings.keyring()
         self._public_keys = [key_to_proto(key) for key in keyring.keys] if keyring else []
 
@@ -62,7 +64,7 @@ class CompileService(CompileServiceServicer):
         part = self._rooms.parts.of(identity.partition)
         may_compile = not identity.roles.isdisjoint((Role.MEMBER, Role.WARMER))
         job = _job(request, part, may_compile=may_compile)
-        with self._budget.held(request.ByteSize()):
+        with self._requests.held(request.ByteSize()):
             async for event in self._flow.run(job):
                 yield _response(event, wants_signed=request.wants_signed)
 
@@ -89,13 +91,15 @@ class CompileService(CompileServiceServicer):
             )
         for digest in request.sha256:
             _check_digest("sha256", digest)
-        async for chunk in read_blobs(part.programs, tuple(request.sha256)):
-            yield api.ReadBlobsResponse(
-                index=chunk.index,
-                offset_bytes=chunk.offset_bytes,
-                data=chunk.data,
-                is_last=chunk.is_last,
-            )
+        digests = tuple(request.sha256)
+        async with aclosing(read_blobs(part.programs, digests, self._answers)) as chunks:
+            async for chunk in chunks:
+                yield api.ReadBlobsResponse(
+                    index=chunk.index,
+                    offset_bytes=chunk.offset_bytes,
+                    data=chunk.data,
+                    is_last=chunk.is_last,
+                )
 
     async def GetCapabilities(
         self, request: api.GetCapabilitiesRequest, context: Context

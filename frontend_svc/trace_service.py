@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 
 import grpc.aio
 
 from frontend_svc.admission import Gate
 from frontend_svc.answers import hit_within
 from frontend_svc.blob_reader import read_blobs
+from frontend_svc.byte_budget import ByteBudget
 from frontend_svc.explain_miss import REASONS, Explanation, explain_miss
 from frontend_svc.parts import Part, Parts
 from frontend_svc.programs import Caller, FoundProgram
-from frontend_svc.request_budget import RequestBudget
 from frontend_svc.service import DIGEST_BYTES, MAX_BLOBS_PER_READ, caller_of
 from frontend_svc.settings import FrontendSettings
 from frontend_svc.traces import trace_of
@@ -50,7 +51,8 @@ class TraceService(TraceServiceServicer):
         self._parts = parts
         self._gate = gate
         self._settings = settings
-        self._budget = RequestBudget(settings.max_requests_bytes)
+        self._requests = ByteBudget(settings.max_requests_bytes, "requests")
+        self._answers = ByteBudget(settings.max_answers_bytes, "blobs")
 
     async def LookupTrace(  # type: ignore[override] # hits are ready bytes, which the edge passes
         self, request: api.LookupTraceRequest, context: Context
@@ -73,8 +75,10 @@ class TraceService(TraceServiceServicer):
             )
         )
         if request.wants_program:
-            async for response in _program(part, stored, caller, frozenset(request.held)):
-                yield response
+            held = frozenset(request.held)
+            async with aclosing(_program(part, stored, caller, held, self._answers)) as responses:
+                async for response in responses:
+                    yield response
 
     async def PutTrace(
         self, request: api.PutTraceRequest, context: Context
@@ -88,7 +92,7 @@ class TraceService(TraceServiceServicer):
             raise CallerError(f"a trace of {size_bytes} bytes; this farm keeps at most {most}")
         if not request.trace.HasField("manifest"):
             raise MalformedMessageError("a trace without its manifest; expected one")
-        with self._budget.held(size_bytes):
+        with self._requests.held(size_bytes):
             await self._gate.check_held(part)
             manifest = request.trace.manifest.SerializeToString(deterministic=True)
             stored = StoredVariant(manifest, request.trace.content)
@@ -134,8 +138,8 @@ async def _explained_program(part: Part, trace: api.Trace, caller: Caller) -> Ex
 
 
 async def _program(
-    part: Part, stored: StoredVariant, caller: Caller, held: frozenset[bytes]
-) -> AsyncIterator[api.LookupTraceResponse | bytes]:
+    part: Part, stored: StoredVariant, caller: Caller, held: frozenset[bytes], budget: ByteBudget
+) -> AsyncGenerator[api.LookupTraceResponse | bytes]:
     """The program of a trace, and the binaries that it loads."""
     trace = trace_of(stored.content)
     looked = await part.programs.find(trace.program_key, _runs(trace, caller))
@@ -146,10 +150,12 @@ async def _program(
         return
     yield hit_within(_PROGRAM_OF_PART, looked.program, wants_signed=True)
     digests = [digest for digest in _binaries(looked.program) if digest not in held]
-    async for chunk in read_blobs(part.programs, tuple(digests)):
-        yield api.LookupTraceResponse(
-            blob=api.BlobChunk(sha256=digests[chunk.index], data=chunk.data, is_last=chunk.is_last)
-        )
+    async with aclosing(read_blobs(part.programs, tuple(digests), budget)) as chunks:
+        async for chunk in chunks:
+            sha256 = digests[chunk.index]
+            yield api.LookupTraceResponse(
+                blob=api.BlobChunk(sha256=sha256, data=chunk.data, is_last=chunk.is_last)
+            )
 
 
 def _binaries(found: FoundProgram) -> list[bytes]:
