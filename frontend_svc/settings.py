@@ -32,7 +32,7 @@ class FrontendSettings(SigningSettings):
     max_requests_bytes: int = Field(default=512 * _MIB, gt=0)
     """Requests to compile that are served at once: 2,000 of whole Llamas; more must come again."""
     max_answers_bytes: int = Field(default=512 * _MIB, gt=0)
-    """Blobs on their way to clients, those that one takes slowly among them; more must come again."""
+    """Blobs on their way to clients, those taken slowly among them; more must come again."""
     max_trace_bytes: int = Field(default=3 * _MIB, gt=0, lt=4 * _MIB)
     """Largest trace that clients may share; a Llama of 180 layers takes 1.5 MiB."""
     max_graph_nodes: int = Field(default=50_000, gt=0)
