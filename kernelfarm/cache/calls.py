@@ -57,7 +57,12 @@ _PRELUDES = {
     "take_off": ("blobs", "entries"),
     "put_trace": ("blobs", "entries"),
     "take": ("blobs",),
+    "fail": ("attempts",),
+    "release": ("attempts",),
 }
+
+_PASSING = frozenset({"UNAVAILABLE", "RESOURCE_EXHAUSTED"})
+"""Status of failures that say nothing of the program or kernel itself."""
 
 # Incarnation, epoch, not after, tags, blobs: what `entries.lua` judges a variant by.
 _FACTS = (b":i", b":e", b":x", b":t", b":b")
@@ -359,6 +364,7 @@ class Calls:
                 self.counter(),
                 self.channel,
                 self.message(key),
+                int(facts.status in _PASSING),
             ),
             _read_published,
         )

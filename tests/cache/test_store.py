@@ -21,7 +21,13 @@ from kernelfarm.cache import (
 from kernelfarm.cache.blobs import CHUNK_BYTES
 from kernelfarm.cache.embedded import EmbeddedServer
 from kernelfarm.cache.names import Names
-from kernelfarm.errors import ErrorFacts
+from kernelfarm.errors import (
+    ErrorFacts,
+    KernelfarmError,
+    KernelRejectedError,
+    UnavailableError,
+    error_facts,
+)
 from kernelfarm.ir.artifact import GuardOp
 from kernelfarm.ir.guards import FactAtom, FactSubject
 from kernelfarm.signing.manifest import blob_ref
@@ -188,6 +194,23 @@ async def test_an_orderly_release_forgets_no_attempt_that_failed(
     assert again is not None and again.attempts == 1
     await cache.release(again)
     assert (await leased(cache, "next")).attempts == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [(UnavailableError("no memory"), 1), (KernelRejectedError("too many axes"), 0)],
+)
+async def test_a_failure_that_may_pass_forgets_no_attempt_that_failed(
+    cache: KernelCache, error: KernelfarmError, kept: int
+) -> None:
+    await leased(cache, "dies", ttl_s=0.05)
+    await cache.wait(KEY, PATIENCE_S)
+    again = await leased(cache, "fails")
+    assert again.attempts == 1
+    assert await cache.put_failure(KEY, error_facts(error), 0.05, again) is Published.OK
+    while await cache.get_failure(KEY):
+        await asyncio.sleep(0.01)
+    assert (await leased(cache, "next")).attempts == kept
 
 
 async def test_fences_grow_across_a_flush(cache: KernelCache, server: EmbeddedServer) -> None:
