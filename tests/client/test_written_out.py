@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from benchmarks.prepared import recording
 from kernelfarm.client.capture import capture
 from kernelfarm.client.captured import Captured
+from kernelfarm.client.input_order import InputOrder
 from kernelfarm.client.written_out import write_out
 from kernelfarm.digest import program_key
 from kernelfarm.dtypes import DType
@@ -40,8 +41,13 @@ def left_alone(function: nn.Module, *args: Any) -> list[Captured]:
         found.append(capture(gm))
         return make_boxed_func(gm.forward)
 
+    def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        order = InputOrder(gm)
+        trace = aot_autograd(fw_compiler=compiler, bw_compiler=compiler)
+        return order.called_as_before(trace(order.module, order.of(example_inputs)))
+
     torch._dynamo.reset()
-    torch.compile(function, backend=aot_autograd(fw_compiler=compiler, bw_compiler=compiler))(*args)
+    torch.compile(function, backend=backend)(*args)
     return found
 
 
