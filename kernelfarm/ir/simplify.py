@@ -24,11 +24,13 @@ from kernelfarm.ir.symbolic import (
     minimum,
     mod,
 )
+from kernelfarm.ir.work_budget import spend
 
 Interval = tuple[int | None, int | None]
 """Inclusive numeric bounds; None is unbounded."""
 
-_PROOF_DEPTH = 8
+_MAX_ELIMINATIONS = 256
+"""Symbols that one proof replaces; what is not proven by then counts as unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class Bounds:
     _intervals: dict[Expr, Interval] = field(default_factory=dict, compare=False, repr=False)
     _proofs: dict[Expr, bool] = field(default_factory=dict, compare=False, repr=False)
     _simplified: dict[Expr, Expr] = field(default_factory=dict, compare=False, repr=False)
+    _told_by: dict[str, frozenset[str]] = field(default_factory=dict, compare=False, repr=False)
 
     @staticmethod
     def of_extents(extents: Mapping[str, IntLike]) -> Bounds:
@@ -76,7 +79,7 @@ class Bounds:
         """True if `expr >= 0` is proven for every assignment within the ranges."""
         found = self._proofs.get(expr)
         if found is None:
-            found = self._proofs[expr] = self._prove(expr, _PROOF_DEPTH)
+            found = self._prove(expr)
         return found
 
     def is_less(self, left: IntLike, right: IntLike) -> bool:
@@ -105,27 +108,88 @@ class Bounds:
             high = None if high is None or term[1] is None else high + term[1]
         return low, high
 
-    def _prove(self, expr: Expr, depth: int) -> bool:
+    def _prove(self, expr: Expr) -> bool:
+        """Replaces symbols, one by one, by the ends at which the expression is smallest.
+
+        Where a factor's sign is known that loses nothing, so that few orders are enough: loop
+        variables first, whose ends are told by sizes; then, if there are products, sizes first.
+        """
+        if self._descends(expr, is_size_first=False):
+            return True
+        return not _is_linear(expr) and self._descends(expr, is_size_first=True)
+
+    def _descends(self, expr: Expr, *, is_size_first: bool) -> bool:
+        steps = [expr]
+        while len(steps) <= _MAX_ELIMINATIONS:
+            verdict = self._verdict(expr)
+            if verdict is not None:
+                # Each step is a claim of its own, which the next proof may meet.
+                self._proofs.update(dict.fromkeys(steps if verdict else (), True))
+                return verdict
+            first, last = self._elimination_order(expr.symbols, is_size_first=is_size_first)
+            smaller = self._without_all(expr, first)
+            if smaller is expr:
+                smaller = self._without_all(expr, last, is_one_enough=not _is_linear(expr))
+            if smaller is expr:
+                return False
+            expr = smaller
+            steps.append(expr)
+        return False
+
+    def _without_all(
+        self, expr: Expr, names: list[str], *, is_one_enough: bool = False
+    ) -> Expr:
+        """The expression without those of the symbols, in order, that can be replaced."""
+        for name in names:
+            smaller = self._without(expr, name)
+            if smaller is not None:
+                expr = smaller
+                if is_one_enough:
+                    break
+        return expr
+
+    def _verdict(self, expr: Expr) -> bool | None:
+        """Whether it is known at once that `expr >= 0` can or cannot be proven."""
+        spend(len(expr.terms) + 1)
         low, high = self.interval(expr)
         if low is not None and low >= 0:
             return True
-        if depth == 0 or (high is not None and high < 0):
-            return False
-        return any(self._prove_without(expr, name, depth) for name in sorted(expr.symbols))
+        return False if high is not None and high < 0 else self._proofs.get(expr)
 
-    def _prove_without(self, expr: Expr, name: str, depth: int) -> bool:
-        """Replaces a symbol by the end of its range at which the expression is smallest."""
+    def _without(self, expr: Expr, name: str) -> Expr | None:
+        """The expression at the end of a symbol's range at which it is smallest."""
         found = self.ranges.get(name)
-        parts = expr.linear_in(name)
+        parts = None if found is None else expr.linear_in(name)
         if found is None or parts is None or name in _symbols_of(found):
-            return False
+            return None
         factor, rest = parts
         low, high = self.interval(factor)
         if low is not None and low >= 0:
-            return self._prove(factor * found.lower + rest, depth - 1)
+            return factor * found.lower + rest
         if high is not None and high <= 0 and found.upper is not None:
-            return self._prove(factor * found.upper + rest, depth - 1)
-        return False
+            return factor * found.upper + rest
+        return None
+
+    def _elimination_order(
+        self, names: frozenset[str], *, is_size_first: bool
+    ) -> tuple[list[str], list[str]]:
+        """Those that tell no ranges of others, and those that do; or the other way round."""
+        telling: set[str] = set()
+        for name in names:
+            telling |= self._telling(name)
+        first = sorted(name for name in names if name not in telling)
+        last = sorted(name for name in names if name in telling)
+        return (last, first) if is_size_first else (first, last)
+
+    def _telling(self, name: str) -> frozenset[str]:
+        """The symbols that a symbol's range is told by, at once or through other symbols."""
+        known = self._told_by.get(name)
+        if known is None:
+            self._told_by[name] = frozenset()  # what a range's own symbol finds
+            found = self.ranges.get(name)
+            below = frozenset() if found is None else _symbols_of(found)
+            known = self._told_by[name] = below.union(*map(self._telling, below))
+        return known
 
     def _atom_interval(self, atom: Atom) -> Interval:
         match atom:
@@ -285,6 +349,10 @@ def _joined(expr: Expr, terms: dict[Monomial, int], atom: Mod, coefficient: int)
 def _symbols_of(found: Range) -> frozenset[str]:
     upper = found.upper.symbols if found.upper is not None else frozenset()
     return found.lower.symbols | upper
+
+
+def _is_linear(expr: Expr) -> bool:
+    return all(len(atoms) == 1 and isinstance(atoms[0], Symbol) for atoms, _ in expr.terms)
 
 
 def _multiply(a: Interval, b: Interval) -> Interval:
