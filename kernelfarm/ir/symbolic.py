@@ -194,18 +194,26 @@ class Expr:
 
     def linear_in(self, name: str) -> tuple[Expr, Expr] | None:
         """(P, Q) of `self = P*name + Q`; None if the expression is not linear in `name`."""
-        factor, rest = ZERO, as_expr(self.constant)
+        if name not in self.symbols:
+            return ZERO, self
+        factor: dict[Monomial, int] = {}
+        rest: list[tuple[Monomial, int]] = []
         target = Symbol(name)
         for monomial, coefficient in self.terms:
-            count = sum(1 for atom in monomial if atom == target)
-            others = tuple(atom for atom in monomial if atom != target)
-            if any(name in atom_symbols(atom) for atom in others) or count > 1:
-                return None
-            if count:
-                factor = factor + _from_terms(0, {others: coefficient})
+            if target not in monomial:
+                others = monomial
+                rest.append((monomial, coefficient))
             else:
-                rest = rest + _from_terms(0, {others: coefficient})
-        return factor, rest
+                place = monomial.index(target)
+                others = monomial[:place] + monomial[place + 1 :]
+                factor[others] = coefficient
+            if any(_holds(atom, name) for atom in others):
+                return None
+        return _from_terms(0, factor), Expr(self.constant, tuple(rest))
+
+
+def _holds(atom: Atom, name: str) -> bool:
+    return atom.name == name if isinstance(atom, Symbol) else name in atom_symbols(atom)
 
 
 def as_expr(value: IntLike) -> Expr:
