@@ -56,7 +56,7 @@ def import_graph(wire: WireGraph, max_nodes: int) -> Graph:
     graph = graph_from_proto(wire)
     if graph.dialect != CLIENT_DIALECT:
         raise InvalidGraphError(f"graph has dialect {graph.dialect!r}; expected {CLIENT_DIALECT!r}")
-    return graph
+    return graph.without_hints()
 
 
 class Lowering:

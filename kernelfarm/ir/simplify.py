@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kernelfarm.ir.atoms import Monomial, lone_atom
+from kernelfarm.ir.intervals import Interval, both, divide, either, multiply, remainder
 from kernelfarm.ir.symbolic import (
     Atom,
     Expr,
@@ -25,9 +26,6 @@ from kernelfarm.ir.symbolic import (
     mod,
 )
 from kernelfarm.ir.work_budget import spend
-
-Interval = tuple[int | None, int | None]
-"""Inclusive numeric bounds; None is unbounded."""
 
 _MAX_ELIMINATIONS = 256
 """Symbols that one proof replaces; what is not proven by then counts as unknown."""
@@ -103,7 +101,7 @@ class Bounds:
         for monomial, coefficient in expr.terms:
             term: Interval = (coefficient, coefficient)
             for atom in monomial:
-                term = _multiply(term, self._atom_interval(atom))
+                term = multiply(term, self._atom_interval(atom))
             low = None if low is None or term[0] is None else low + term[0]
             high = None if high is None or term[1] is None else high + term[1]
         return low, high
@@ -136,9 +134,7 @@ class Bounds:
             steps.append(expr)
         return False
 
-    def _without_all(
-        self, expr: Expr, names: list[str], *, is_one_enough: bool = False
-    ) -> Expr:
+    def _without_all(self, expr: Expr, names: list[str], *, is_one_enough: bool = False) -> Expr:
         """The expression without those of the symbols, in order, that can be replaced."""
         for name in names:
             smaller = self._without(expr, name)
@@ -196,17 +192,17 @@ class Bounds:
             case Symbol(name):
                 return self._symbol_interval(name)
             case FloorDiv(a, b):
-                return _divide(self.interval(a), self.interval(b))
+                return divide(self.interval(a), self.interval(b))
             case Mod(a, b):
-                return _remainder(self.interval(a), self.interval(b))
+                return remainder(self.interval(a), self.interval(b))
             case Min(a, b):
                 (al, ah), (bl, bh) = self.interval(a), self.interval(b)
-                return _both(min, al, bl), _either(min, ah, bh)
+                return both(min, al, bl), either(min, ah, bh)
             case Max(a, b):
                 (al, ah), (bl, bh) = self.interval(a), self.interval(b)
-                low = _either(max, al, bl)
+                low = either(max, al, bl)
                 # The larger of x and -x is a distance.
-                return _either(max, low, 0) if a + b == 0 else low, _both(max, ah, bh)
+                return either(max, low, 0) if a + b == 0 else low, both(max, ah, bh)
 
     def _symbol_interval(self, name: str) -> Interval:
         found = self.ranges.get(name)
@@ -353,67 +349,3 @@ def _symbols_of(found: Range) -> frozenset[str]:
 
 def _is_linear(expr: Expr) -> bool:
     return all(len(atoms) == 1 and isinstance(atoms[0], Symbol) for atoms, _ in expr.terms)
-
-
-def _multiply(a: Interval, b: Interval) -> Interval:
-    if None in a or None in b:
-        if _at_least_zero(a) and _at_least_zero(b):
-            low = (a[0] or 0) * (b[0] or 0)
-            high = a[1] * b[1] if a[1] is not None and b[1] is not None else None
-            return low, high
-        if a[0] is not None and a[0] == a[1]:
-            return _scale(b, a[0])
-        if b[0] is not None and b[0] == b[1]:
-            return _scale(a, b[0])
-        if a[1] is not None and a[1] <= 0 and _at_least_zero(b):
-            bottom = a[0] * b[1] if a[0] is not None and b[1] is not None else None
-            return bottom, a[1] * (b[0] or 0)
-        return None, None
-    products = [x * y for x in a for y in b if x is not None and y is not None]
-    return min(products), max(products)
-
-
-def _scale(interval: Interval, factor: int) -> Interval:
-    if factor == 0:
-        return 0, 0
-    low = None if interval[0] is None else interval[0] * factor
-    high = None if interval[1] is None else interval[1] * factor
-    return (low, high) if factor > 0 else (high, low)
-
-
-def _divide(a: Interval, b: Interval) -> Interval:
-    if b[0] is None or b[0] <= 0:
-        return None, None
-    ends = [b[0]] if b[1] is None else [b[0], b[1]]
-    low = None if a[0] is None else min(a[0] // end for end in ends)
-    high = None if a[1] is None else max(a[1] // end for end in ends)
-    if b[1] is None:
-        # An unbounded divisor brings the quotient towards 0 (or -1 for a negative numerator).
-        low = None if low is None else min(low, 0 if a[0] is not None and a[0] >= 0 else -1)
-        high = None if high is None else max(high, 0 if a[1] is not None and a[1] >= 0 else -1)
-    return low, high
-
-
-def _remainder(a: Interval, b: Interval) -> Interval:
-    if b[0] is None or b[0] <= 0:
-        return None, None
-    high = None if b[1] is None else b[1] - 1
-    if _at_least_zero(a) and a[1] is not None:
-        high = a[1] if high is None else min(high, a[1])
-    return 0, high
-
-
-def _at_least_zero(interval: Interval) -> bool:
-    return interval[0] is not None and interval[0] >= 0
-
-
-def _both(pick: object, a: int | None, b: int | None) -> int | None:
-    if a is None or b is None:
-        return None
-    return min(a, b) if pick is min else max(a, b)
-
-
-def _either(pick: object, a: int | None, b: int | None) -> int | None:
-    if a is None:
-        return b
-    return a if b is None else _both(pick, a, b)

@@ -34,11 +34,11 @@ Matches = list[tuple[Axes, Axes]]
 
 @dataclass(frozen=True, slots=True)
 class MergeContext:
-    """Facts that a merge needs: storage shapes, ranges and hints of the sizes."""
+    """Facts that a merge needs: storage shapes, ranges and likely values of the sizes."""
 
     storages: Mapping[int, Storage]
     sizes: Bounds
-    hints: dict[str, int]
+    likely: dict[str, int]
 
 
 def merge_groups(context: MergeContext, producer: Group, consumer: Group) -> Group | Refused:
@@ -111,8 +111,8 @@ def _unmatched(producer: Group, consumer: Group, matches: Matches) -> Refused | 
 
 def _too_serial(context: MergeContext, alignment: Alignment) -> Refused | None:
     """Refuses rows that are too few and too long."""
-    rows = likely_elems((a.extent for a in alignment.axes if not a.is_reduction), context.hints)
-    row = likely_elems((a.extent for a in alignment.axes if a.is_reduction), context.hints)
+    rows = likely_elems((a.extent for a in alignment.axes if not a.is_reduction), context.likely)
+    row = likely_elems((a.extent for a in alignment.axes if a.is_reduction), context.likely)
     if any(rows < least and rows * row > most for least, most in ROWS_FOR_ELEMS):
         return Refused(f"{rows} rows of {row} elements are too few to work in parallel")
     return None

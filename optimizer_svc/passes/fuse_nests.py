@@ -86,7 +86,7 @@ class _Fuser:
         self.schedule = schedule
         self.refusals: dict[Pair, Refusal] = {}
         self._context = MergeContext(
-            schedule.chosen.storages, schedule.chosen.facts.bounds, schedule.hints
+            schedule.chosen.storages, schedule.chosen.facts.bounds, schedule.likely
         )
         self._versions: dict[int, int] = {}
         self._tried: dict[Pair, Pair] = {}
