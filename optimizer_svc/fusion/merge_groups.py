@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from kernelfarm.ir.simplify import Bounds, simplify
+from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.extents import likely_elems
 from optimizer_svc.analysis.index_maps import Index, ravel
 from optimizer_svc.analysis.storages import Storage
@@ -43,6 +44,7 @@ class MergeContext:
 
 def merge_groups(context: MergeContext, producer: Group, consumer: Group) -> Group | Refused:
     """Both in one kernel; the consumer may read what the producer makes, not the other way."""
+    spend(8 + len(producer.reads) + len(consumer.reads) + len(producer.members))
     if producer.statements + consumer.statements > MAX_STATEMENTS:
         return Refused(f"more than {MAX_STATEMENTS} statements")
     if touches_scattered(context.storages, producer, consumer):
@@ -75,6 +77,7 @@ def _merged(
     refusal = _too_serial(context, alignment)
     if refusal is not None:
         return refusal
+    spend(producer.statements + consumer.statements)
     bounds = domain_bounds(context.sizes, alignment.axes)
     left = moved(producer, alignment.left, bounds)
     right = moved(consumer, alignment.right, bounds)

@@ -16,6 +16,7 @@ from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType
 from kernelfarm.ir.prims import CLIENT_OPS
 from kernelfarm.ir.program_ir import BufferKind
 from kernelfarm.ir.symbolic import ONE, Expr, as_expr, symbol
+from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.cat_pieces import is_many_pieces
 from optimizer_svc.analysis.extents import is_single, likely_elems, likely_sizes
 from optimizer_svc.analysis.graph_facts import (
@@ -272,6 +273,7 @@ def _cost(
             reads |= costs[value].reads
         elif not is_single(facts.types[value].shape):
             reads.add(value)
+    spend(4 + len(found) + len(reads))
     # An element of a cat that is stored piece by piece is an element of one piece.
     total = max if is_many_pieces(facts, node) else sum
     return _Cost(
