@@ -67,6 +67,13 @@ class MessageTooLargeError(CallerError):
     reason = "MESSAGE_TOO_LARGE"
 
 
+class WorkBudgetError(CallerError):
+    """A graph whose compilation takes more steps than one request may; retrying is futile."""
+
+    status = "RESOURCE_EXHAUSTED"
+    reason = "WORK_BUDGET"
+
+
 class NotFoundError(CallerError):
     """A key or digest that is not stored."""
 
@@ -162,6 +169,26 @@ class NoAnswerError(UnavailableError):
     """A process that is not there, or went away in the middle; another one may come soon."""
 
     reason = "NO_ANSWER"
+
+
+class WorkProcessError(UnavailableError):
+    """The process that worked on a request ended; that cost this attempt, and nothing else."""
+
+    reason = "WORK_PROCESS_ENDED"
+
+
+class WorkTimeError(KernelfarmError):
+    """Work that was ended because it used more processor time than one request may."""
+
+    status = "RESOURCE_EXHAUSTED"
+    reason = "WORK_TIME"
+
+
+class WorkMemoryError(KernelfarmError):
+    """Work that was ended because it needs more memory than one request may use."""
+
+    status = "RESOURCE_EXHAUSTED"
+    reason = "WORK_MEMORY"
 
 
 class FarmFullError(UnavailableError):
