@@ -21,13 +21,15 @@ from kernelfarm.errors import InvalidGraphError, MalformedMessageError, MessageT
 from kernelfarm.internal.v1 import optimizer_service_pb2
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.text import print_graph
-from kernelfarm.ir.work_budget import work_budget
+from kernelfarm.ir.work_budget import spend, work_budget
 from kernelfarm.targets import all_targets
 from kernelfarm.v1 import graph_pb2
 from kernelfarm.wire import graph_from_proto, graph_to_proto, kernel_from_proto
 
 CLIENT_DIALECT = "aten"
 
+_BYTES_A_STEP = 64
+"""Of a message; parsing makes an object for about so many."""
 _REMEMBERED_GRAPHS = 4
 _REMEMBERED_BYTES = 8 * 1024 * 1024
 """Of messages; as objects they take some thirty times as much."""
@@ -87,6 +89,7 @@ _graphs = _Graphs()
 
 
 def _parsed(message: bytes) -> graph_pb2.Graph:
+    spend(len(message) // _BYTES_A_STEP)
     try:
         return graph_pb2.Graph.FromString(message)
     except DecodeError as error:

@@ -123,6 +123,7 @@ class ForkServer:
         self._limits = limits
         self._process: asyncio.subprocess.Process | None = None
         self._control: socket.socket | None = None
+        self._ended: list[asyncio.subprocess.Process] = []
         self._starting = asyncio.Lock()
 
     @property
@@ -175,16 +176,16 @@ class ForkServer:
             self._control.close()
             self._control = None
         process, self._process = self._process, None
-        if process is not None and process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+        if process is None:
+            return
+        self._ended.append(process)
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
 
     async def close(self) -> None:
-        """As `kill`; returns when it is gone."""
-        process = self._process
+        """As `kill`; returns when it and its predecessors are gone."""
         self.kill()
-        if process is not None:
-            await process.wait()
+        await self._reap()
 
     def _send(self, theirs: socket.socket) -> None:
         if self._control is None:
@@ -195,8 +196,13 @@ class ForkServer:
             self.kill()
             raise WorkProcessError("no process for this work can be started; try again") from error
 
+    async def _reap(self) -> None:
+        while self._ended:
+            await self._ended.pop().wait()
+
     async def _start(self) -> None:
         self.kill()
+        await self._reap()
         control, theirs = socket.socketpair()
         with theirs:
             number = str(theirs.fileno())

@@ -178,7 +178,9 @@ class ProcessPool:
 
     async def _take(self, work: Work) -> WorkProcess:
         """An idle child, one that remembers something of this job if there is one."""
-        self._idle = [child for child in self._idle if child.is_alive]
+        for child in [child for child in self._idle if not child.is_alive]:
+            self._idle.remove(child)
+            child.kill()  # it has ended by itself: that lets go of what names it
         fitting = [child for child in self._idle if child.knows(work.affinity)]
         fitting = fitting or [child for child in self._idle if not child.is_niced]
         if fitting:
