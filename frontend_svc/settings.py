@@ -29,8 +29,6 @@ class FrontendSettings(SigningSettings):
 
     max_message_bytes: int = Field(default=32 * _MIB, gt=0, lt=2**31)
     """Largest message that a client may send."""
-    max_requests_bytes: int = Field(default=512 * _MIB, gt=0)
-    """Requests to compile that are served at once: 2,000 of whole Llamas; more must come again."""
     max_answers_bytes: int = Field(default=512 * _MIB, gt=0)
     """Blobs on their way to clients, those taken slowly among them; more must come again."""
     max_trace_bytes: int = Field(default=3 * _MIB, gt=0, lt=4 * _MIB)
