@@ -265,7 +265,9 @@ three each, once in the details, in base64.
 QUOTED_CHARS = 160
 """How much of one text of a client's a message quotes."""
 
-_UNPRINTABLE = re.compile(r"[^\x20-\x7e\n\t\u00a0-\U0010ffff]|[\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_UNPRINTABLE = re.compile(
+    r"[^\x20-\x7e\n\t\u00a0-\U0010ffff]|[\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+)
 
 
 def bounded(message: str, max_bytes: int = MESSAGE_BYTES) -> str:

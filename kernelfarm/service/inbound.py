@@ -1,4 +1,4 @@
-"""Bounds what clients send: bodies that arrive at once, and bytes that are held while they are served.
+"""Bounds what clients send: bodies that arrive at once, and bytes that are held while served.
 
 gRPC hands a body over only when all of it is there, so its size is not known before. A call's body
 therefore waits in HTTP/2 flow control (at most one stream window, 64 KiB) until it has its turn:

@@ -75,7 +75,7 @@ def _reflection(
     async def reflect(_: Any, context: Context) -> AsyncIterator[Any]:
         try:
             if access is not None:
-                access.identify(method, context.invocation_metadata() or (), context)
+                access.identify(method, tuple(context.invocation_metadata() or ()), context)
             async for response in behavior(_questions(context, ask), context):
                 yield response
         except KernelfarmError as error:

@@ -126,10 +126,12 @@ def _unary(behavior: Any, method: str, edge: Edge, parse: Parse) -> Any:
 
 def _streaming(behavior: Any, method: str, edge: Edge, parse: Parse) -> Any:
     async def answer(_: Any, context: ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-        async with _Call(edge, method, context) as call:
-            async with aclosing(behavior(await call.request(parse), context)) as responses:
-                async for response in responses:
-                    yield response
+        async with (
+            _Call(edge, method, context) as call,
+            aclosing(behavior(await call.request(parse), context)) as responses,
+        ):
+            async for response in responses:
+                yield response
 
     return answer
 
@@ -188,7 +190,8 @@ class _Call:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        status, trace = "OK", None  # or else this frame would keep what the error lets go of
+        status = "OK"
+        del trace  # or else this frame would keep what the error lets go of
         if self._body is not None:
             self._body.release()
         try:

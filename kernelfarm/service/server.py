@@ -17,6 +17,7 @@ from kernelfarm.service.access import Access
 from kernelfarm.service.call_log import CallLog
 from kernelfarm.service.collector import collect_rarely
 from kernelfarm.service.interceptors import EdgeInterceptor
+from kernelfarm.service.log_limits import limit
 from kernelfarm.service.logs import get_logger
 from kernelfarm.service.server_limits import inbound_limits, server_options
 from kernelfarm.service.settings import ServiceSettings
@@ -66,6 +67,7 @@ class RunningServer:
         get_logger().info("draining", grace_s=grace_s)
         await self.server.stop(grace_s)
         self.call_log.tell_all()
+        limit.tell()
         get_logger().info("stopped")
 
 

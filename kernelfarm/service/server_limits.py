@@ -29,7 +29,7 @@ def inbound_limits(settings: ServiceSettings, access: Access | None) -> InboundL
 
 
 def max_connections(settings: ServiceSettings) -> int:
-    """Connections that a process accepts: the other files are for Redis, other services and logs."""
+    """Connections that a process accepts; the other files are for Redis, other services, logs."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = 2**20 if soft == resource.RLIM_INFINITY else soft
     return settings.max_connections or max(1, files * 3 // 4)

@@ -44,7 +44,7 @@ class ServiceSettings(BaseSettings):
     max_connections: int = Field(default=0, ge=0)
     """Connections that one process accepts; 0: three quarters of the files that it may open."""
     connection_idle_s: float = Field(default=300.0, gt=0)
-    """A connection without a call is closed after this time; clients connect again by themselves."""
+    """A connection without a call is closed after this time; clients connect again themselves."""
     handshake_timeout_s: float = Field(default=10.0, gt=0)
     """A connection that does not begin to speak HTTP/2 (and TLS) by then is closed."""
     max_streams: int = Field(default=1024, gt=0)
