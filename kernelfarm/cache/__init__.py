@@ -15,7 +15,9 @@ for blocking workers. Three key spaces: programs (`p`), kernels (`k`) and traces
     kf:{ns}:l:<space>:<key>    HASH  lease: owner, fence, state (queued | running), epoch; seconds
     kf:{ns}:a:<space>:<key>    STR   attempts since the last result, one hour
     kf:{ns}:neg:<space>:<key>  STR   a failure; always expires
-    kf:{ns}:j:<key>            STR   a kernel job's input, until its key is published
+    kf:{ns}:neg:<space>:index  ZSET  the keys that have failed, by the end of their time: a namespace
+                                     remembers so many of each space
+    kf:{ns}:j:<key>            STR   a kernel job's input, until its key is published or fails
     kf:{ns}:fence              STR   the last fence given; never expires
     kf:{ns}:stats              HASH  counters; never expire
     kf:{ns}:usage              STR   what the last sweep counted

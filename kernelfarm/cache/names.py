@@ -119,6 +119,10 @@ class Names:
         """Where a blob, or its number of chunks, lies."""
         return self.name("b", sha256.hex())
 
+    def failures(self, space: Space) -> str:
+        """The failures that a space remembers, by the end of their time."""
+        return self.name("neg", space.value, "index")
+
     def entry(self, space: Space, key: bytes) -> str:
         """Where a key's variants lie."""
         return self.name("m", space.value, self.slot(key).hex())
