@@ -27,6 +27,7 @@ from kernelfarm.service.aborts import REQUEST_ID_HEADER, abort_with
 from kernelfarm.service.access import Access
 from kernelfarm.service.authentication import Metadata
 from kernelfarm.service.call_log import CallLog
+from kernelfarm.service.connections import Connections
 from kernelfarm.service.forget import forget_frames
 from kernelfarm.service.identity import Identity, bind_identity
 from kernelfarm.service.inbound import Body, Inbound, InboundLimits
@@ -41,6 +42,7 @@ _PLAIN_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
 
 _INFRASTRUCTURE = "/grpc."
 
+_CONNECTIONS = 16_384
 _HELD_BYTES = 512 * 1024 * 1024
 
 # In quotes: these classes are generic for the type checker only.
@@ -61,9 +63,16 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
         access: Access | None = None,
         call_log: CallLog | None = None,
         limits: InboundLimits | None = None,
+        connections: Connections | None = None,
     ) -> None:
         limits = limits or InboundLimits(DEFAULT_MAX_MESSAGE_BYTES, _HELD_BYTES, _HELD_BYTES)
-        self._edge = Edge(access, call_log or CallLog(), Inbound(limits), Strangers(limits))
+        self._edge = Edge(
+            access,
+            call_log or CallLog(),
+            Inbound(limits),
+            Strangers(limits),
+            connections or Connections(_CONNECTIONS),
+        )
         self._wrapped: dict[str, Handler] = {}
 
     async def intercept_service(
@@ -92,6 +101,7 @@ class Edge:
     call_log: CallLog
     inbound: Inbound
     strangers: Strangers
+    connections: Connections
 
 
 def _wrap(handler: Handler, method: str, edge: Edge) -> Handler:
@@ -142,7 +152,16 @@ class _Call:
     A class instead of a generator: every hit passes here.
     """
 
-    __slots__ = ("_body", "_context", "_edge", "_identity", "_metadata", "_method", "_started_s")
+    __slots__ = (
+        "_body",
+        "_context",
+        "_edge",
+        "_identity",
+        "_metadata",
+        "_method",
+        "_peer",
+        "_started_s",
+    )
 
     def __init__(self, edge: Edge, method: str, context: ServicerContext[Any, Any]) -> None:
         self._edge = edge
@@ -151,6 +170,7 @@ class _Call:
         self._metadata: Metadata = tuple(context.invocation_metadata() or ())
         self._identity: Identity | None = None
         self._body: Body | None = None
+        self._peer = ""
         self._started_s = 0.0
 
     async def __aenter__(self) -> _Call:
@@ -178,6 +198,8 @@ class _Call:
             if not identity.roles:
                 self._body = await edge.strangers.take(context)
         if self._body is None:
+            self._peer = context.peer()
+            edge.connections.begin(self._peer, sender)
             self._body = await edge.inbound.take(sender, context.read)
         request = parse(self._body.pop())
         if request_id := _plain_id(getattr(request, "request_id", "")):
@@ -194,6 +216,8 @@ class _Call:
         del trace  # or else this frame would keep what the error lets go of
         if self._body is not None:
             self._body.release()
+        if self._peer:
+            self._edge.connections.end(self._peer)
         try:
             if error is not None:
                 status = _status_of(error)

@@ -16,10 +16,11 @@ from kernelfarm.errors import UnavailableError
 from kernelfarm.service.access import Access
 from kernelfarm.service.call_log import CallLog
 from kernelfarm.service.collector import collect_rarely
+from kernelfarm.service.connections import Connections
 from kernelfarm.service.interceptors import EdgeInterceptor
 from kernelfarm.service.log_limits import limit
 from kernelfarm.service.logs import get_logger
-from kernelfarm.service.server_limits import inbound_limits, server_options
+from kernelfarm.service.server_limits import inbound_limits, max_connections, server_options
 from kernelfarm.service.settings import ServiceSettings
 from kernelfarm.service.tls import ServerTls
 
@@ -55,6 +56,7 @@ class RunningServer:
     server: grpc.aio.Server
     health: HealthServicer
     call_log: CallLog
+    watching: asyncio.Task[None]
 
     @property
     def address(self) -> str:
@@ -66,6 +68,7 @@ class RunningServer:
         await self.health.enter_graceful_shutdown()
         get_logger().info("draining", grace_s=grace_s)
         await self.server.stop(grace_s)
+        self.watching.cancel()
         self.call_log.tell_all()
         limit.tell()
         get_logger().info("stopped")
@@ -86,7 +89,8 @@ async def start_server(
     opened = [Door(doors)] if isinstance(doors, str) else doors
     options = server_options(settings, is_shared=any(door.is_shared for door in opened))
     call_log = CallLog(tells_each=settings.log_level == "debug")
-    edge = EdgeInterceptor(access, call_log, inbound_limits(settings, access))
+    connections = Connections(max_connections(settings))
+    edge = EdgeInterceptor(access, call_log, inbound_limits(settings, access), connections)
     server = grpc.aio.server(interceptors=[edge], options=options)
     health = HealthServicer()
     names = [registration.service_name for registration in registrations]
@@ -104,7 +108,9 @@ async def start_server(
         get_logger().info(
             "listening", address=address, services=names, is_encrypted=door.tls is not None
         )
-    return RunningServer(addresses, server, health, call_log)
+    connections.listen(addresses)
+    watching = asyncio.create_task(connections.run())
+    return RunningServer(addresses, server, health, call_log, watching)
 
 
 async def serve(
