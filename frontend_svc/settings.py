@@ -31,6 +31,10 @@ class FrontendSettings(SigningSettings):
     """Largest message that a client may send."""
     max_answers_bytes: int = Field(default=512 * _MIB, gt=0)
     """Blobs on their way to clients, those taken slowly among them; more must come again."""
+    max_watches: int = Field(default=2048, gt=0)
+    """Streams of invalidations that one gateway serves at once."""
+    max_watches_of_a_tenant: int = Field(default=512, gt=0)
+    """Those of one tenant among them: each of its processes has one."""
     max_trace_bytes: int = Field(default=3 * _MIB, gt=0, lt=4 * _MIB)
     """Largest trace that clients may share; a Llama of 180 layers takes 1.5 MiB."""
     max_graph_nodes: int = Field(default=50_000, gt=0)

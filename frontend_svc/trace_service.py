@@ -63,6 +63,7 @@ class TraceService(TraceServiceServicer):
         part = self._parts.of(identity.partition)
         _check(request)
         caller = caller_of(request.model, request.facts)
+        await part.programs.models.note(caller.tags)
         found = await part.traces.find(request.digest, caller.tags)
         if not found.is_hit:
             yield api.LookupTraceResponse(miss=_miss(found))
@@ -95,6 +96,7 @@ class TraceService(TraceServiceServicer):
             await self._gate.check_held(part)
             manifest = request.trace.manifest.SerializeToString(deterministic=True)
             stored = StoredVariant(manifest, request.trace.content)
+            await part.programs.models.note(request.trace.manifest.tags)
             outcome = await part.traces.put(stored, request.parts, part.tags)
         return api.PutTraceResponse(outcome=_OUTCOMES[outcome])
 

@@ -95,9 +95,7 @@ class KernelCache:
             CallerError: the namespace is not of this farm.
         """
         check_namespace(namespace, self.namespace.partition("/")[0])
-        calls = replace(
-            self._calls, namespace=namespace, salt=salt, most_failures=most_failures
-        )
+        calls = replace(self._calls, namespace=namespace, salt=salt, most_failures=most_failures)
         if calls == self._calls:
             return self
         part = copy(self)

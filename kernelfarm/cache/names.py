@@ -106,6 +106,11 @@ class Names:
         return self.name("sizes")
 
     @property
+    def models(self) -> str:
+        """The models that the namespace's callers have named."""
+        return self.name("models")
+
+    @property
     def in_flight(self) -> str:
         """The compilations in flight, by the end of their time."""
         return self.name("flying")

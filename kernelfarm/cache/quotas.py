@@ -20,7 +20,6 @@ from kernelfarm.cache.names import Names
 from kernelfarm.cache.scripts import AsyncScripts
 from kernelfarm.signing import Space
 
-
 FAILURE_BYTES = 2560
 """What one remembered failure counts: about the most that its message and its keys take."""
 
