@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import grpc
 from grpc.aio import ServicerContext
 
 from kernelfarm.errors import KernelfarmError, NoMessageError, error_facts
-from kernelfarm.service.aborts import abort_with
 from kernelfarm.service.access import Access
 from kernelfarm.service.forget import forget_frames
 from kernelfarm.service.malformed import parser_of
+from kernelfarm.service.refuse import end_with
 from kernelfarm.service.strangers import Strangers
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -48,7 +48,7 @@ def _check(behavior: Any, ask: Callable[[Context], Any]) -> Any:
         try:
             request = await ask(context)
         except KernelfarmError as error:
-            await _refuse(context, error)
+            return _refuse(context, error)
         return await behavior(request, context)
 
     return check
@@ -60,7 +60,7 @@ def _watch(behavior: Any, strangers: Strangers, ask: Callable[[Context], Any]) -
             request = await ask(context)
             strangers.begin_watch()
         except KernelfarmError as error:
-            await _refuse(context, error)
+            return _refuse(context, error)
         try:
             await behavior(request, context)
         finally:
@@ -79,7 +79,7 @@ def _reflection(
             async for response in behavior(_questions(context, ask), context):
                 yield response
         except KernelfarmError as error:
-            await _refuse(context, error)
+            _refuse(context, error)
 
     return reflect
 
@@ -92,7 +92,6 @@ async def _questions(context: Context, ask: Callable[[Context], Any]) -> AsyncIt
             return  # the client asks no more
 
 
-async def _refuse(context: Context, error: KernelfarmError) -> NoReturn:
-    facts = error_facts(error)
+def _refuse(context: Context, error: KernelfarmError) -> None:
+    end_with(context, error_facts(error), "")
     forget_frames(error)
-    await abort_with(context, facts, "")

@@ -23,10 +23,10 @@ from kernelfarm.errors import (
     bounded,
     error_facts,
 )
-from kernelfarm.service.aborts import REQUEST_ID_HEADER, abort_with
 from kernelfarm.service.access import Access
 from kernelfarm.service.authentication import Metadata
 from kernelfarm.service.call_log import CallLog
+from kernelfarm.service.collector import CallCollector
 from kernelfarm.service.connections import Connections
 from kernelfarm.service.forget import forget_frames
 from kernelfarm.service.identity import Identity, bind_identity
@@ -34,6 +34,7 @@ from kernelfarm.service.inbound import Body, Inbound, InboundLimits
 from kernelfarm.service.infrastructure import wrap_infrastructure
 from kernelfarm.service.logs import get_logger
 from kernelfarm.service.malformed import Parse, parser_of
+from kernelfarm.service.refuse import REQUEST_ID_HEADER, end_with
 from kernelfarm.service.settings import DEFAULT_MAX_MESSAGE_BYTES
 from kernelfarm.service.strangers import Strangers
 
@@ -73,12 +74,14 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
             Strangers(limits),
             connections or Connections(_CONNECTIONS),
         )
+        self._collector = CallCollector()
         self._wrapped: dict[str, Handler] = {}
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler | None:
         """The method's handler, wrapped; unary and server-streaming methods of our own services."""
+        self._collector.count()
         method = handler_call_details.method
         if (wrapped := self._wrapped.get(method)) is not None:
             return wrapped
@@ -211,7 +214,8 @@ class _Call:
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
+    ) -> bool:
+        """Ends the call; errors end here, as its status."""
         status = "OK"
         del trace  # or else this frame would keep what the error lets go of
         if self._body is not None:
@@ -222,18 +226,20 @@ class _Call:
             if error is not None:
                 status = _status_of(error)
                 if isinstance(error, Exception) and not isinstance(error, AbortError):
-                    await self._translate(error)
+                    self._translate(error)
+                    return True
         finally:
             self._edge.call_log.done(self._method, status, time.monotonic() - self._started_s)
+        return False
 
-    async def _translate(self, error: Exception) -> None:
+    def _translate(self, error: Exception) -> None:
         facts = error_facts(error)
         _log_failure(error, facts)
         forget_frames(error)
         if self._edge.access is not None:
             tenant = self._identity.tenant if self._identity else ""
             self._edge.access.refusals.count(tenant, error)
-        await abort_with(self._context, facts, current_request_id())
+        end_with(self._context, facts, current_request_id())
 
 
 def _plain_id(candidate: object) -> str:
