@@ -1,7 +1,7 @@
 """Structured logs: one JSON object per line on stderr, fixed event names, bound request ids.
 
 Libraries that log through `logging` (gRPC, asyncio, Celery) come out in the same form, from
-warnings upwards.
+warnings upwards. How long and how many lines are is bounded (`log_limits.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from kernelfarm.service.log_limits import LibraryLimit, bound_fields, limit
 from kernelfarm.service.settings import ServiceSettings
 
 
@@ -29,7 +30,7 @@ def configure_logs(settings: ServiceSettings, room: str) -> None:
         add_room,
     ]
     structlog.configure(
-        processors=[*shared, *_renderers(settings.log_format)],
+        processors=[*shared, limit, *_renderers(settings.log_format)],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
@@ -53,12 +54,14 @@ def _configure_libraries(shared: list[Any], log_format: str) -> None:
             ],
         )
     )
+    handler.addFilter(LibraryLimit())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
 
 
 def _renderers(log_format: str) -> list[Any]:
+    written: Any = structlog.processors.JSONRenderer()
     if log_format == "console":
-        return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        written = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    return [structlog.processors.format_exc_info, bound_fields, written]
