@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import Field
 
 from kernelfarm.service.signing import SigningSettings
@@ -52,4 +54,8 @@ class WorkerSettings(FarmSettings):
     """How long a failure that is our own bug is told without trying again."""
     shortage_ttl_s: float = Field(default=2.0, gt=0)
     """How long a failure for want of memory, disk or a tool is told without trying again."""
-    report_every_s: float = Field(default=10.0, gt=0)
+    report_every_s: float = Field(default=4.0, gt=0)
+    """How often a process that can take jobs says so; three reports are lost before it counts as
+    gone."""
+    worker_heartbeat_file: Path | None = None
+    """What the worker touches while it takes jobs, for probes: `kernelfarm.service.liveness`."""
