@@ -29,8 +29,9 @@ class CodegenSettings(FarmSettings):
     """An edge that dies loses its queued kernels to the next that wants them after this time."""
     requeue_after_s: float = Field(default=5.0, gt=0)
     """A queued job that no worker took is queued again after this time, then after twice, ..."""
-    no_worker_grace_s: float = Field(default=15.0, gt=0)
-    """How long a job waits for a first worker of its queue to report."""
+    no_worker_grace_s: float = Field(default=30.0, gt=0)
+    """How long a job waits for a first worker of its queue to report, or for one that is started
+    again."""
     max_attempts: int = Field(default=2, gt=0)
     """A kernel that ended so many workers is refused."""
     quarantine_ttl_s: float = Field(default=600.0, gt=0)

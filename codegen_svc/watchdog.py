@@ -83,9 +83,7 @@ def start_watchdog(notes: ConsumerNotes, broker_answers: Callable[[], bool]) -> 
     threading.Thread(target=_watch, args=arguments, name="watchdog", daemon=True).start()
 
 
-def _watch(
-    notes: ConsumerNotes, heartbeat: Heartbeat, broker_answers: Callable[[], bool]
-) -> None:
+def _watch(notes: ConsumerNotes, heartbeat: Heartbeat, broker_answers: Callable[[], bool]) -> None:
     judgement = Judgement(time.monotonic())
     last_s = judgement.began_s
     while True:

@@ -1,21 +1,15 @@
-"""Workers prove that they take jobs; what hangs or takes none is replaced, and says so meanwhile."""
+"""Workers prove that they take jobs; one that hangs or takes none is replaced."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 import redis
 
-from kernelfarm.errors import UnavailableError
 from kernelfarm.internal.v1 import codegen_service_pb2 as pb
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import open_channel, translated_errors
