@@ -11,7 +11,8 @@ _LATE_S = 1.0
 class WatchTimes:
     """How a child is watched: a probe `every_s` that may take `probe_s`; killed after `hung_s`.
 
-    `hung_s` has room for two probes: one alone may meet a bad moment. `start_s` is the same limit for a process that never served.
+    `hung_s` has room for two probes: one alone may meet a bad moment. `start_s` is the limit for
+    a process that never served.
     """
 
     every_s: float = 2.0

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -10,6 +13,9 @@ from pathlib import Path
 import pytest
 import redis
 
+from codegen_svc.consumer import ConsumerNotes
+from codegen_svc.watchdog import WEDGED_EXIT_CODE, Judgement, WorkerState
+from kernelfarm.errors import UnavailableError
 from kernelfarm.internal.v1 import codegen_service_pb2 as pb
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import open_channel, translated_errors
@@ -85,3 +91,78 @@ async def test_workers_whose_jobs_end_while_the_broker_is_away_take_the_next_one
         polling = lambda: [c["cmd"] for c in raw.client_list()].count("brpop") == 2  # noqa: E731
         await asyncio.to_thread(wait_until, polling, RECOVERY_S, "both workers ask the broker")
     print("after the broker's return:", round(time.monotonic() - back_s, 1), "s")
+
+
+async def test_a_worker_that_asks_no_more_for_jobs_is_not_told_and_ends_itself(
+    room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    worker = room.start("tests.farm.deaf_worker", "--queue", "echo", name="deaf")
+    await await_vendors(stub, {"echo"}, PATIENCE_S)
+    worker.send_signal(signal.SIGUSR2)
+    deaf_s = await await_vendors(stub, set(), RECOVERY_S)
+    assert await asyncio.to_thread(worker.wait, PATIENCE_S) == WEDGED_EXIT_CODE
+    assert b'"worker_wedged"' in room.log("deaf")
+    print("no more told after", round(deaf_s, 1), "s")
+
+
+async def test_a_stopped_worker_fails_its_probe_and_is_told_again_when_it_goes_on(
+    room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    """Its pool's process lives on: that alone must not count."""
+    heartbeat = room.folder / "heartbeat"
+    room.settings["KERNELFARM_WORKER_HEARTBEAT_FILE"] = str(heartbeat)
+    worker = await asyncio.to_thread(room.start_worker)
+    is_well = lambda: probe_status(heartbeat) == 0  # noqa: E731
+    await asyncio.to_thread(wait_until, is_well, PATIENCE_S, "the probe passes")
+    assert await vendors(stub) == {"echo"}
+    worker.send_signal(signal.SIGSTOP)
+    stopped_s = await await_vendors(stub, set(), RECOVERY_S)
+    assert probe_status(heartbeat) == 1
+    worker.send_signal(signal.SIGCONT)
+    await await_vendors(stub, {"echo"}, RECOVERY_S)
+    assert (await build(stub, "plain_continued")).artifacts
+    await asyncio.to_thread(wait_until, is_well, RECOVERY_S, "the probe passes again")
+    print("no more told after", round(stopped_s, 1), "s")
+
+
+def probe_status(heartbeat: Path) -> int:
+    command = [sys.executable, "-m", "kernelfarm.service.liveness", str(heartbeat)]
+    return subprocess.run([*command, "--state", "serving"], check=False).returncode
+
+
+async def test_a_broker_that_hangs_costs_each_call_seconds_and_stops_no_edge(
+    room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    """More calls than fit behind each other into the time of one."""
+    await asyncio.to_thread(room.start_worker)
+    assert (await build(stub, "plain_before")).artifacts
+    room.broker.process.send_signal(signal.SIGSTOP)
+    stopped_s = time.monotonic()
+    calls = [build(stub, f"plain_stopped_{n}", PATIENCE_S) for n in range(8)]
+    ends = await asyncio.gather(*calls, return_exceptions=True)
+    took_s = time.monotonic() - stopped_s
+    assert all(isinstance(end, UnavailableError) and "broker" in str(end) for end in ends), ends
+    assert took_s < RECOVERY_S
+    room.broker.process.send_signal(signal.SIGCONT)
+    assert (await build(stub, "plain_continued", RECOVERY_S)).artifacts
+    print("refused after", round(took_s, 1), "s")
+
+
+def judged(notes: ConsumerNotes, *, answers: bool, until_s: int) -> list[WorkerState]:
+    """States from one second to the next, of notes that do not change; the last is the worker's."""
+    judgement = Judgement(began_s=0)
+    states = [judgement.state(notes, float(now), lambda: answers) for now in range(until_s)]
+    assert judgement.is_wedged(until_s) == (states[-1] is WorkerState.STUCK)
+    return states
+
+
+def test_a_worker_is_stuck_only_if_it_could_take_jobs(tmp_path: Path) -> None:
+    began = ConsumerNotes(tmp_path, ran_s=0, polled_s=0, up=1, has_reported=True)
+    assert judged(began, answers=True, until_s=30)[-1] is WorkerState.STUCK
+    assert judged(began, answers=False, until_s=30)[-1] is WorkerState.WAITING
+    busy = ConsumerNotes(tmp_path, ran_s=30, polled_s=0, up=2, busy=2, has_reported=True)
+    assert set(judged(busy, answers=True, until_s=30)) == {WorkerState.SERVING}
+    free = ConsumerNotes(tmp_path, ran_s=30, polled_s=0, up=2, busy=1, has_reported=True)
+    assert judged(free, answers=True, until_s=30)[-1] is WorkerState.STUCK
+    never = ConsumerNotes(tmp_path)
+    assert set(judged(never, answers=True, until_s=60)) == {WorkerState.STARTING}

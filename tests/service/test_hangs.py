@@ -26,11 +26,12 @@ KINDS = ("redis-broker", "redis-cache", "optimizer", "codegen", "frontend", "wor
 
 def test_whatever_is_stopped_is_replaced_and_told_meanwhile(tmp_path: Path) -> None:
     """All at once, and one worker's pool: nobody's return waits for another one's."""
-    quick = {"KERNELFARM_PROBE_EVERY_S": "0.5", "KERNELFARM_HUNG_AFTER_S": "4"}
-    with running_farm(tmp_path, workers=2, **quick) as farm:
+    environment = {"KERNELFARM_PROBE_EVERY_S": "0.5", "KERNELFARM_HUNG_AFTER_S": "4"}
+    with running_farm(tmp_path, workers=2, **environment) as farm:
         stopped = {kind: farm.children(kind)[kind] for kind in KINDS}
         other = farm.children("worker-cpu-1")["worker-cpu-1"]
         pool = pool_process(other)
+        assert pool
         for pid in (*stopped.values(), pool):
             os.kill(pid, signal.SIGSTOP)
         told: set[str] = set()
@@ -61,8 +62,10 @@ def hung_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
 def test_the_farm_serves_30_s_after_a_part_of_it_was_stopped(hung_farm: Farm, kind: str) -> None:
     """A call that comes meanwhile ends in time too, with its result or with a status."""
     rows = 50 + 2 * [*KINDS, "pools"].index(kind)
+    wait_until(lambda: all_serve(hung_farm), PATIENCE_S, "the whole farm")
     workers = hung_farm.children("worker-cpu").values()
     stopped = [pool_process(w) for w in workers] if kind == "pools" else [hung_farm.pids(kind)[0]]
+    assert all(stopped)
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     stopped_s = time.monotonic()
@@ -77,6 +80,10 @@ def test_the_farm_serves_30_s_after_a_part_of_it_was_stopped(hung_farm: Farm, ki
     print(f"{kind}: served after {took_s:.1f} s, call in between {had_result} {call_s:.1f} s")
     assert took_s < RECOVERY_S
     assert call_s < 2 * RECOVERY_S
+
+
+def all_serve(farm: Farm) -> bool:
+    return all(child["ready"] for child in farm.status()["children"].values())
 
 
 def ends_well(farm: Farm, rows: int) -> bool:
