@@ -108,7 +108,8 @@ async def _announce(plan: FarmPlan) -> None:
 
 
 def _tell(line: str) -> None:
-    print(f"kernelfarm: {line}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # what is told is lost, and the farm serves on
+        print(f"kernelfarm: {line}", file=sys.stderr, flush=True)
 
 
 def _check_vendors(vendors: tuple[str, ...]) -> None:

@@ -26,7 +26,7 @@ class SupervisorSettings(BaseSettings):
     broker_url: str | None = None
     cache_url: str | None = None
     start_timeout_s: float = 60.0
-    probe_every_s: float = Field(default=2.0, gt=0)
+    probe_every_s: float = Field(default=1.0, gt=0)
     """How often each child is asked whether it serves, for as long as the farm lives."""
     hung_after_s: float = Field(default=10.0, gt=0)
     """A child that is silent for so long is killed and started again."""

@@ -15,7 +15,7 @@ class WatchTimes:
     a process that never served.
     """
 
-    every_s: float = 2.0
+    every_s: float = 1.0
     probe_s: float = 5.0
     hung_s: float = 10.0
     start_s: float = 60.0

@@ -71,7 +71,7 @@ def test_the_farm_serves_30_s_after_a_part_of_it_was_stopped(hung_farm: Farm, ki
     stopped_s = time.monotonic()
     with ThreadPoolExecutor(1) as threads:
         call = threads.submit(ends_well, hung_farm, rows)
-        is_gone = lambda: not any(is_stopped(pid) for pid in stopped)  # noqa: E731
+        is_gone = lambda: not any(is_there(pid) for pid in stopped)  # noqa: E731
         wait_until(is_gone, PATIENCE_S, f"the end of {kind}")
         wait_until(lambda: ends_well(hung_farm, rows + 1), PATIENCE_S, "a compilation")
         took_s = time.monotonic() - stopped_s
@@ -106,8 +106,8 @@ def pool_process(worker: int) -> int:
     return 0
 
 
-def is_stopped(pid: int) -> bool:
+def is_there(pid: int) -> bool:
     try:
-        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
