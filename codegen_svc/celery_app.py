@@ -71,6 +71,8 @@ def make_app(settings: FarmSettings) -> Celery:
             "socket_connect_timeout": BROKER_TIMEOUT_S,
             # Not for waiting for a job: the event loop reads when there is something.
             "socket_timeout": BROKER_TIMEOUT_S,
+            # A connection whose other end is gone, and nobody said so, is dropped after this time.
+            "health_check_interval": 5,
             "retry_on_timeout": False,
             "max_retries": 1,
         },

@@ -25,7 +25,7 @@ BUSY, IDLE, WARM = "busy", "idle", "warm"
 """States of a pool process: with a job, without one, and not yet reported to the cache."""
 
 _EVERY_S = 1.0
-_HUNG_S = 12.0
+_HUNG_S = 8.0
 """A pool process whose heartbeat is older is killed: its lease lapsed long ago."""
 _RETRY_S = 1.0
 
@@ -35,6 +35,7 @@ class ConsumerNotes:
     """What the consumer's event loop noted: seconds of `time.monotonic`, and the pool's state.
 
     `busy` of `up` processes have a job; `has_reported` is true once one of them reported itself.
+    A worker that `is_draining` takes no more jobs, on purpose.
     """
 
     heartbeat_file: Path
@@ -43,6 +44,7 @@ class ConsumerNotes:
     up: int = 0
     busy: int = 0
     has_reported: bool = False
+    is_draining: bool = False
     pool: set[int] = field(default_factory=set)
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from celery import signals
 from celery.platforms import SecurityWarning
 
 from codegen_svc.celery_app import BROKER_TIMEOUT_S, HEARTBEAT_SETTING, QUEUE_SETTING, make_app
@@ -35,6 +36,11 @@ def run_worker(settings: WorkerSettings, queue: str, concurrency: int) -> int:
         app.conf[HEARTBEAT_SETTING] = str(heartbeat_file)
         notes = ConsumerNotes(heartbeat_file)
         app.steps["consumer"].add(noting_step(notes))
+
+        def drain(**_: object) -> None:
+            notes.is_draining = True
+
+        signals.worker_shutting_down.connect(drain, weak=False)
         start_watchdog(notes, partial(server_answers, settings.broker_url, BROKER_TIMEOUT_S))
         worker = app.Worker(
             hostname=f"{queue}@{socket.gethostname()}:{os.getpid()}",

@@ -36,6 +36,8 @@ class WorkerState(enum.Enum):
     SERVING = "serving"
     WAITING = "waiting"
     """The broker does not answer."""
+    DRAINING = "draining"
+    """It was told to end, and ends its jobs first; who told it limits that."""
     STUCK = "stuck"
     """It takes no jobs, and nobody knows why: it ends itself soon."""
 
@@ -52,6 +54,9 @@ class Judgement:
         self, notes: ConsumerNotes, now_s: float, broker_answers: Callable[[], bool]
     ) -> WorkerState:
         """The state now; the broker is asked only if the consumer does not work."""
+        if notes.is_draining:
+            self.stuck_since_s = None
+            return WorkerState.DRAINING
         if _takes_jobs(notes, now_s):
             self.stuck_since_s, self.has_run = None, True
             return WorkerState.SERVING if notes.has_reported else WorkerState.POLLING

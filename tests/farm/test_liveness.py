@@ -164,5 +164,7 @@ def test_a_worker_is_stuck_only_if_it_could_take_jobs(tmp_path: Path) -> None:
     assert set(judged(busy, answers=True, until_s=30)) == {WorkerState.SERVING}
     free = ConsumerNotes(tmp_path, ran_s=30, polled_s=0, up=2, busy=1, has_reported=True)
     assert judged(free, answers=True, until_s=30)[-1] is WorkerState.STUCK
+    ending = ConsumerNotes(tmp_path, ran_s=0, polled_s=0, up=1, busy=1, is_draining=True)
+    assert set(judged(ending, answers=True, until_s=90)) == {WorkerState.DRAINING}
     never = ConsumerNotes(tmp_path)
     assert set(judged(never, answers=True, until_s=60)) == {WorkerState.STARTING}
