@@ -38,8 +38,9 @@ WARM_UP = 9
 
 # A server that is there answers within this time, or is as good as away.
 BROKER_TIMEOUT_S = 2.0
-# How long a caller waits until a job is sent, all attempts and the jobs before it included.
-_SEND_S = 8.0
+# How long a caller waits until a job is sent, all attempts and the jobs before it included: about
+# the time in which a supervisor replaces a broker that hangs.
+_SEND_S = 15.0
 
 # The soft limit comes first and reports; the hard one ends a process that does not listen.
 _HARD_LIMIT_MARGIN_S = 10.0

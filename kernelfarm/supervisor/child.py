@@ -44,7 +44,7 @@ class ChildSpec:
 
     `is_alive` tells whether it works, where that is less: one that does not is killed after a time.
     `probe_every_s` is the pause between probes at its start, `drain_s` the time between SIGTERM and
-    SIGKILL.
+    SIGKILL. `proofs` are files by which the process proves its life: the last one's are removed.
     """
 
     name: str
@@ -55,6 +55,7 @@ class ChildSpec:
     probe_every_s: float = 0.02
     is_alive: Callable[[], Awaitable[bool]] | None = None
     watch: WatchTimes = DEFAULT_WATCH
+    proofs: tuple[Path, ...] = ()
 
 
 class Child:
@@ -79,6 +80,8 @@ class Child:
 
     async def start(self) -> None:
         """Starts the process in a session of its own: Ctrl-C reaches it through us only."""
+        for proof in self.spec.proofs:
+            proof.unlink(missing_ok=True)
         parent = str(os.getpid())
         with contextlib.ExitStack() as files:
             log = self._open_log(files)
@@ -195,7 +198,7 @@ class Child:
     async def _answers(self, probe: Callable[[], Awaitable[bool]]) -> bool:
         try:
             return await asyncio.wait_for(probe(), self.spec.watch.probe_s)
-        except (TimeoutError, OSError):
+        except Exception:  # whatever a probe raises is no answer, and must not end the watch
             return False
 
     def _tell_ready(self, is_ready: bool) -> None:

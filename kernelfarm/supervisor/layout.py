@@ -162,6 +162,7 @@ def _workers(plan: FarmPlan, environment: tuple[tuple[str, str], ...]) -> Iterat
                 drain_s=_WORKER_DRAIN_S,
                 probe_every_s=0.1,
                 watch=plan.watch,
+                proofs=(heartbeat,),
             )
 
 
