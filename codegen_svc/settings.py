@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import Field
 
 from kernelfarm.service.signing import SigningSettings
@@ -27,8 +29,9 @@ class CodegenSettings(FarmSettings):
     """An edge that dies loses its queued kernels to the next that wants them after this time."""
     requeue_after_s: float = Field(default=5.0, gt=0)
     """A queued job that no worker took is queued again after this time, then after twice, ..."""
-    no_worker_grace_s: float = Field(default=15.0, gt=0)
-    """How long a job waits for a first worker of its queue to report."""
+    no_worker_grace_s: float = Field(default=30.0, gt=0)
+    """How long a job waits for a first worker of its queue to report, or for one that is started
+    again."""
     max_attempts: int = Field(default=2, gt=0)
     """A kernel that ended so many workers is refused."""
     quarantine_ttl_s: float = Field(default=600.0, gt=0)
@@ -52,4 +55,8 @@ class WorkerSettings(FarmSettings):
     """How long a failure that is our own bug is told without trying again."""
     shortage_ttl_s: float = Field(default=2.0, gt=0)
     """How long a failure for want of memory, disk or a tool is told without trying again."""
-    report_every_s: float = Field(default=10.0, gt=0)
+    report_every_s: float = Field(default=4.0, gt=0)
+    """How often a process that can take jobs says so; three reports are lost before it counts as
+    gone."""
+    worker_heartbeat_file: Path | None = None
+    """What the worker touches while it takes jobs, for probes: `kernelfarm.service.liveness`."""

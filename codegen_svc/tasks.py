@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -13,7 +14,12 @@ from celery.exceptions import SoftTimeLimitExceeded
 
 from codegen_svc.backends.registry import find_backend
 from codegen_svc.build_kernel import build_kernel
-from codegen_svc.celery_app import BUILD_TASK, QUEUE_SETTING, REQUEST_ID_HEADER
+from codegen_svc.celery_app import (
+    BUILD_TASK,
+    HEARTBEAT_SETTING,
+    QUEUE_SETTING,
+    REQUEST_ID_HEADER,
+)
 from codegen_svc.settings import WorkerSettings
 from codegen_svc.worker_process import WorkerProcess
 from kernelfarm.cache import Lease, Published, Variant
@@ -40,7 +46,9 @@ _PUBLISH_ATTEMPTS = 2
 @signals.worker_process_init.connect  # type: ignore[untyped-decorator] # Celery has no types
 def start_process(**_: object) -> None:
     """Warms a fresh worker process up before it takes jobs, and reports it."""
-    WorkerProcess.start(load_settings(WorkerSettings), current_app.conf[QUEUE_SETTING])
+    conf = current_app.conf
+    heartbeat_file = Path(conf[HEARTBEAT_SETTING])
+    WorkerProcess.start(load_settings(WorkerSettings), conf[QUEUE_SETTING], heartbeat_file)
 
 
 @signals.worker_process_shutdown.connect  # type: ignore[untyped-decorator] # nor here

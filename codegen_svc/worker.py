@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from codegen_svc.backends.registry import vendors
-from codegen_svc.celery_app import run_worker
+from codegen_svc.run_worker import run_worker
 from codegen_svc.settings import WorkerSettings
 from kernelfarm.errors import CallerError
 from kernelfarm.service.logs import configure_logs

@@ -35,7 +35,7 @@ MANIFEST_TTL_S = 30 * DAY_S
 BLOB_TTL_S = MANIFEST_TTL_S + DAY_S
 ATTEMPTS_TTL_S = 3600
 JOB_TTL_S = DAY_S
-REPORT_TTL_S = 30
+REPORT_TTL_S = 15
 
 # A toolchain counts as advertised so long after its last report: an upgrade's both sides serve.
 TOOLCHAIN_WINDOW_S = 3600

@@ -33,13 +33,14 @@ _RETRIES = {
 }
 
 
-def channel_options() -> list[tuple[str, int | str]]:
+def channel_options(keepalive_ms: int = 20_000) -> list[tuple[str, int | str]]:
     """Options for every channel to a service of the farm, blocking or asyncio."""
     return [
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", -1),
-        ("grpc.keepalive_time_ms", 20_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
+        # A peer that hangs is noticed after both.
+        ("grpc.keepalive_time_ms", keepalive_ms),
+        ("grpc.keepalive_timeout_ms", keepalive_ms // 2),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         # The default backs off to 2 minutes: too long for a room that its supervisor restarts.
@@ -50,6 +51,9 @@ def channel_options() -> list[tuple[str, int | str]]:
         ("grpc.service_config", json.dumps(_RETRIES)),
     ]
 
+
+_BETWEEN_SERVICES_MS = 8_000
+"""Services ask more often than clients: a caller waits for each of them."""
 
 _CLOSED = "Cannot invoke RPC"
 """How the ValueError begins that gRPC raises for a closed channel: it has no class of its own."""
@@ -64,8 +68,8 @@ def open_channel(address: str, tls: ChannelTls | None = None) -> grpc.aio.Channe
         CallerError: a file of `tls` cannot be read.
     """
     if tls is None:
-        return grpc.aio.insecure_channel(address, options=channel_options())
-    options = [*channel_options(), *tls.options()]
+        return grpc.aio.insecure_channel(address, options=channel_options(_BETWEEN_SERVICES_MS))
+    options = [*channel_options(_BETWEEN_SERVICES_MS), *tls.options()]
     return grpc.aio.secure_channel(address, tls.credentials(), options=options)
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
+from typing import Any, TextIO, cast
 
 import structlog
 
 from kernelfarm.service.log_limits import LibraryLimit, bound_fields, limit
+from kernelfarm.service.lossy_stream import LossyStream
 from kernelfarm.service.settings import ServiceSettings
 
 
@@ -32,7 +33,7 @@ def configure_logs(settings: ServiceSettings, room: str) -> None:
     structlog.configure(
         processors=[*shared, limit, *_renderers(settings.log_format)],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, LossyStream(sys.stderr))),
         cache_logger_on_first_use=True,
     )
     _configure_libraries([structlog.stdlib.add_logger_name, *shared], settings.log_format)
