@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from codegen_svc.backends.contract import Backend
+from codegen_svc.backends.defined_symbols import ELF_MAGIC, check_defines
+from codegen_svc.backends.registry import is_in_tree
 from kernelfarm.cache import Variant
 from kernelfarm.cache.tags import artifact_tag, driver_tag, toolchain_tag
 from kernelfarm.errors import InternalError
@@ -109,5 +111,11 @@ def _check(built: tuple[BuiltKernel, ...], kernel: Kernel, target: TargetFacts) 
     if built[-1].guard:
         raise InternalError(f"{where}: the last variant has a guard; expected the general one")
     for variant in built:
-        if variant.binary_stage not in {stage.name for stage in variant.stages}:
-            raise InternalError(f"{where}: no stage is named {variant.binary_stage!r}")
+        binaries = [s.content for s in variant.stages if s.name == variant.binary_stage]
+        if len(binaries) != 1:
+            raise InternalError(
+                f"{where}: no stage is named {variant.binary_stage!r}, or several are"
+            )
+        # A plug-in's binary may be of another form, which is its own business.
+        if is_in_tree(target.vendor) or binaries[0].startswith(ELF_MAGIC):
+            check_defines(binaries[0], kernel.name)
