@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+import math
 
+from pydantic import Field, field_validator
+
+from codegen_svc.sandbox.level import STRONGEST, required_mechanisms
+from codegen_svc.sandbox.limits import Limits
 from kernelfarm.service.signing import SigningSettings
+
+_OUTPUT_BYTES = 256 << 20
 
 
 class FarmSettings(SigningSettings):
@@ -53,3 +59,33 @@ class WorkerSettings(FarmSettings):
     shortage_ttl_s: float = Field(default=2.0, gt=0)
     """How long a failure for want of memory, disk or a tool is told without trying again."""
     report_every_s: float = Field(default=10.0, gt=0)
+
+    sandbox: str = STRONGEST
+    """How compilations are confined: `strongest`: by whatever the host offers; or the least that
+    must be reached, else the worker does not start: `required:` and some of `namespaces`,
+    `landlock`, `seccomp` and `limits` joined by `+`."""
+    sandbox_memory_bytes: int = Field(default=4 << 30, ge=1 << 29)
+    """Memory of one compilation."""
+    sandbox_file_bytes: int = Field(default=256 << 20, ge=1 << 20)
+    """What one compilation may write to files; they lie in memory where the host can."""
+    sandbox_open_files: int = Field(default=256, ge=32)
+    """Files that one process of a compilation may have open."""
+    sandbox_processes: int = Field(default=64, ge=8)
+    """Processes and threads of one compilation."""
+
+    @field_validator("sandbox")
+    @classmethod
+    def _is_known(cls, value: str) -> str:
+        required_mechanisms(value)
+        return value
+
+    def sandbox_limits(self) -> Limits:
+        """The bounds of one compilation."""
+        return Limits(
+            memory_bytes=self.sandbox_memory_bytes,
+            processor_s=math.ceil(self.job_time_limit_s) + 1,
+            file_bytes=self.sandbox_file_bytes,
+            open_files=self.sandbox_open_files,
+            processes=self.sandbox_processes,
+            output_bytes=_OUTPUT_BYTES,
+        )

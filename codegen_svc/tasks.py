@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import structlog
 from celery import current_app, shared_task, signals
 from celery.exceptions import SoftTimeLimitExceeded
 
-from codegen_svc.backends.registry import find_backend
 from codegen_svc.build_kernel import build_kernel
 from codegen_svc.celery_app import BUILD_TASK, QUEUE_SETTING, REQUEST_ID_HEADER
 from codegen_svc.settings import WorkerSettings
@@ -92,10 +92,13 @@ def _build_and_publish(
     target = target_facts(target_name)
     # Our own reckoning: what is signed is the key of what was compiled, wherever it lies.
     key = kernel_key(kernel, target_name)
-    backend = find_backend(target.vendor)
+    backend = worker.backend()
+    if target.vendor != backend.vendor:
+        raise InternalError(f"a job for {target_name} is in the queue of {backend.vendor}")
+    build = partial(backend.compile, wall_s=worker.settings.job_time_limit_s, niceness=0)
     with structlog.contextvars.bound_contextvars(kernel=kernel.name, target=target_name):
         started = time.monotonic()
-        result = build_kernel(backend, kernel, target, key, time.monotonic)
+        result = build_kernel(backend, kernel, target, key, time.monotonic, build)
         elapsed_ms = round((time.monotonic() - started) * 1e3, 3)
         get_logger().info("kernel_built", variants=len(result.variants), elapsed_ms=elapsed_ms)
     cache = worker.cache(namespace)

@@ -37,8 +37,10 @@ MAX_STATEMENTS: Final = 4000
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 # A kernel of such a name would call itself, or be called by others in its place.
 _OUTSIDE: Final = frozenset(
-    "GOMP_parallel omp_get_thread_num omp_get_num_threads fmod fmodf malloc free main"
-    " memcpy memset memmove memcmp".split()
+    [
+        *("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "fmod", "fmodf"),
+        *("malloc", "free", "main", "memcpy", "memset", "memmove", "memcmp"),
+    ]
 )
 # Arguments of the functions that the emitter writes.
 _OWN: Final = frozenset({"first", "last", "entry"})

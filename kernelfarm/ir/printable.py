@@ -6,7 +6,7 @@ from __future__ import annotations
 def printable_line(text: str) -> str:
     """The text with a blank for each character that is not printable.
 
-    A NUL ends a text in C, and Python, LLVM and protobuf each know other ends of lines: what follows
-    one of them would be read as code.
+    A NUL ends a text in C, and each parser knows other ends of lines: what follows one of them
+    would be read as code.
     """
     return "".join(c if c.isprintable() else " " for c in text)
