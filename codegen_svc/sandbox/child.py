@@ -171,10 +171,10 @@ def _await_end(
             poll.unregister(started)
             pause_ms = _LOOK_EVERY_MS
         usage = tree_usage(compiler)
-        if usage.memory_bytes > limits.memory_bytes:
-            return "memory"
         if usage.tasks > limits.processes:
             return "processes"
+        if usage.memory_bytes > limits.memory_bytes:
+            return "memory"
 
 
 def _tail(path: Path) -> str:
