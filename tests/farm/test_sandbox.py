@@ -72,10 +72,8 @@ async def test_artifact_and_log_tell_how_the_compilation_was_confined(
     room: CodegenRoom, stub: CodegenServiceStub, level: Level
 ) -> None:
     assert (await build(stub, "plain_told")).sandbox == str(level)
-    ready = [
-        json.loads(line) for line in room.log("worker").splitlines() if b"worker_ready" in line
-    ]
-    assert [line["sandbox"] for line in ready] == [str(level)]
+    (ready,) = [line for line in room.log("worker").splitlines() if b"worker_ready" in line]
+    assert json.loads(ready)["sandbox"] == str(level)
 
 
 async def told(room: CodegenRoom, stub: CodegenServiceStub, name: str) -> dict[str, str]:
@@ -149,7 +147,7 @@ ENDS = {
     "hog": (KernelRejectedError, "more than 1024 MiB of memory"),
     "fill": (KernelRejectedError, "more than 16 MiB of files"),
     "opens": (KernelRejectedError, "more than 256 files"),
-    "bomb": (KernelRejectedError, "more than 64 processes|killed"),
+    "bomb": (KernelRejectedError, "more than 64 processes"),
     "sharing": (KernelRejectedError, "more than 1024 MiB of memory"),
     "leave": (InternalError, "exited with 3"),
 }
