@@ -21,7 +21,7 @@ class FarmSettings(SigningSettings):
     namespace: str = Field(default="default", pattern=r"^[^{}/\s]{1,200}$")
 
     job_time_limit_s: float = Field(default=120.0, gt=0)
-    """A kernel that compiles longer is given up; its worker process is ended."""
+    """A kernel that compiles longer is given up."""
 
 
 class CodegenSettings(FarmSettings):
@@ -43,13 +43,20 @@ class CodegenSettings(FarmSettings):
     """Kernels that one edge has in flight; more are told to come back."""
     max_jobs_of_a_tenant: int = Field(default=2048, gt=0)
     """Of these, kernels of one tenant."""
-    queue_places: int = Field(default=8, gt=0)
-    """Jobs that one edge has in a queue beside two for each worker; tenants take turns for them."""
+    queue_places: int = Field(default=0, ge=0)
+    """Jobs that one edge has in a queue beside two for each worker process; others take turns."""
+    slow_kernel_s: float = Field(default=4.0, gt=0)
+    """Kernels that are expected to compile longer leave one worker process of a vendor free."""
 
 
 class WorkerSettings(FarmSettings):
     """Everything that an operator of a worker may set."""
 
+    quick_time_limit_s: float = Field(default=10.0, gt=0)
+    """A kernel that was not expected to be slow and compiles longer is ended, and compiled again
+    as a slow one; that counts as no attempt."""
+    slow_niceness: int = Field(default=10, ge=0, le=19)
+    """How much slow kernels stand back where processors are short, as `nice` counts."""
     worker_lease_ttl_s: float = Field(default=5.0, gt=0)
     """A worker that dies loses its job to the next one after this time."""
     rejection_ttl_s: float = Field(default=600.0, gt=0)
