@@ -81,7 +81,7 @@ async def test_quick_kernels_go_on_beside_slow_ones(
     assert len(second) <= 1, "one process stays free for quick kernels"
     for name in names:
         room.open_gate(name)
-    assert all((await task).artifacts for task in slow)
+    assert all(built.artifacts for built in await asyncio.gather(*slow))
 
 
 async def test_a_slow_kernel_has_a_limit_too(tmp_path: Path) -> None:
