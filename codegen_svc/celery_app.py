@@ -25,6 +25,8 @@ BUILD_TASK = "codegen.build"
 
 # The message header that takes a request's id to the worker's log.
 REQUEST_ID_HEADER = "kernelfarm_request_id"
+# The message header that tells a kernel which is expected to compile long.
+SLOW_HEADER = "kernelfarm_slow"
 
 # Where a worker's queue rides in the configuration, which the pool's processes inherit.
 QUEUE_SETTING = "kernelfarm_queue"
@@ -111,6 +113,7 @@ class QueuedJob:
     fence: int
     is_warm_up: bool = False
     request_id: str = ""
+    is_slow: bool = False
 
 
 class JobQueue:
@@ -166,7 +169,7 @@ class JobQueue:
                 args=(job.namespace, job.key.hex(), job.fence),
                 queue=job.queue,
                 priority=WARM_UP if job.is_warm_up else INTERACTIVE,
-                headers={REQUEST_ID_HEADER: job.request_id},
+                headers={REQUEST_ID_HEADER: job.request_id, SLOW_HEADER: job.is_slow},
                 ignore_result=True,
                 retry=True,
                 retry_policy={"max_retries": 5, "interval_start": 0.05, "interval_step": 0.2},

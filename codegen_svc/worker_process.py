@@ -13,11 +13,10 @@ from typing import ClassVar
 
 from celery import signals
 
-from codegen_svc.backends.registry import find_backend
 from codegen_svc.build_kernel import toolchain_of
 from codegen_svc.consumer import BUSY, IDLE, WARM, process_file
+from codegen_svc.sandbox import SandboxedBackend
 from codegen_svc.settings import WorkerSettings
-from codegen_svc.warm_up import warm_up
 from codegen_svc.watchdog import WorkerState
 from kernelfarm.cache import Space, Trust, WorkerCache, WorkerReport
 from kernelfarm.errors import InternalError, KernelfarmError, UnavailableError
@@ -48,6 +47,7 @@ class WorkerProcess:
         self._cache: WorkerCache | None = None
         self._is_stopping = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._backend: SandboxedBackend | KernelfarmError | None = None
         self._trust = Trust(signer=settings.signer(Space.KERNELS))
 
     @classmethod
@@ -86,6 +86,18 @@ class WorkerProcess:
             )
         return self._cache.within(namespace)
 
+    def backend(self) -> SandboxedBackend:
+        """The queue's toolchain, whose compilations run in processes of their own.
+
+        Raises:
+            KernelfarmError: it is missing or does not work; the message says what to do.
+        """
+        if self._backend is None:
+            raise InternalError("a task runs before its process is prepared")
+        if isinstance(self._backend, KernelfarmError):
+            raise self._backend
+        return self._backend
+
     def _begin(self) -> None:
         report = self._prepared()
         gc.freeze()  # what was imported stays: no full collection in the middle of a job
@@ -104,16 +116,25 @@ class WorkerProcess:
     def _prepared(self) -> WorkerReport:
         """Warms the toolchain up; a worker without it reports too, with an empty toolchain."""
         try:
-            backend = find_backend(self._queue)
-            started = time.monotonic()
-            warm_up(backend)
-            elapsed_ms = round((time.monotonic() - started) * 1e3, 3)
+            backend = SandboxedBackend(
+                self._queue,
+                self.settings.sandbox_limits(),
+                demanded=self.settings.sandbox,
+                wall_s=self.settings.job_time_limit_s,
+            )
             toolchain, is_runnable = toolchain_of(backend), backend.makes_runnable_binaries()
         except KernelfarmError as error:
             # Jobs of this queue will be answered with this error, which says what to install.
+            self._backend = error
             get_logger().error("toolchain_missing", message=str(error))
             return WorkerReport(self._name, self._queue, "", makes_runnable_binaries=False)
-        get_logger().info("worker_ready", toolchain=toolchain, warm_up_ms=elapsed_ms)
+        self._backend = backend
+        get_logger().info(
+            "worker_ready",
+            toolchain=toolchain,
+            warm_up_ms=round(backend.warm_up_ms, 3),
+            sandbox=str(backend.level),
+        )
         return WorkerReport(self._name, self._queue, toolchain, is_runnable)
 
     def _tell(self) -> None:
@@ -167,6 +188,8 @@ class WorkerProcess:
         self._withdraw()
         if self._cache is not None:
             self._cache.close()
+        if isinstance(self._backend, SandboxedBackend):
+            self._backend.close()
 
 
 @signals.task_prerun.connect  # type: ignore[untyped-decorator] # Celery has no types

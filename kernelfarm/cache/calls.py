@@ -36,6 +36,7 @@ BLOB_TTL_S = MANIFEST_TTL_S + DAY_S
 ATTEMPTS_TTL_S = 3600
 JOB_TTL_S = DAY_S
 REPORT_TTL_S = 15
+SLOW_TTL_S = 3600
 
 # A toolchain counts as advertised so long after its last report: an upgrade's both sides serve.
 TOOLCHAIN_WINDOW_S = 3600
@@ -195,6 +196,10 @@ class Calls:
     def failure_key(self, key: bytes) -> str:
         """Where a key's failure lies."""
         return self._own("neg", key)
+
+    def slow_key(self, key: bytes) -> str:
+        """Where it lies that a key takes long."""
+        return self._own("slow", key)
 
     def job_key(self, key: bytes) -> str:
         """Where a key's job lies."""

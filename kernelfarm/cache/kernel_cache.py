@@ -317,6 +317,11 @@ class KernelCache:
         if toolchains:
             await self._run(epoch_calls.advertise(self._calls.names, toolchains))
 
+    async def is_slow(self, key: bytes) -> bool:
+        """True if a worker found out lately that compiling the key takes long."""
+        with translated_errors():
+            return bool(await self.client.exists(self._calls.slow_key(key)))
+
     async def count(self, counter: str, by: int = 1) -> None:
         """Adds to a counter of this key space (`merged`, `jobs`, ...)."""
         with translated_errors():
