@@ -25,11 +25,13 @@ from kernelfarm.client.loaders.elf import read_shared_library
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import MalformedMessageError, UnavailableError
 from kernelfarm.ir.artifact import LaunchFacts
+from kernelfarm.ir.loop_ir import Kernel
 from tests.codegen_cpu.compiled import built, kernel, loaded, param, pointwise, run, stage
 from tests.codegen_cpu.sample_kernels import layer_norm_silu
 
 F = DType.F32
 SAMPLE = pointwise("exp", (F,), F, 100)
+TARGETS = ("cpu:aarch64", "cpu:x86-64-v3", "cpu:x86-64-v4")
 
 
 def _facts(**extras: str) -> LaunchFacts:
@@ -45,11 +47,36 @@ def test_built_libraries_import_only_symbols_of_the_closed_list() -> None:
         assert facts.functions == {sample.name}
 
 
-def test_truncated_library_is_refused_at_every_length() -> None:
-    library = stage(built(SAMPLE), "so")
-    for length in range(0, len(library), 37):
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("sample", [SAMPLE, layer_norm_silu(100, 64)], ids=["small", "large"])
+def test_truncated_library_is_refused_at_every_length(sample: Kernel, target: str) -> None:
+    """By the ELF reader alone: digests find it too, but the check must hold by itself."""
+    library = stage(built(sample, target), "so")
+    assert read_shared_library(library).functions == {sample.name}
+    for length in range(len(library)):
         with pytest.raises(MalformedMessageError):
-            check_library(library[:length])
+            read_shared_library(library[:length])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_library_with_something_behind_it_is_refused(target: str) -> None:
+    library = stage(built(SAMPLE, target), "so")
+    for count in (1, 16, 64, 4096):
+        with pytest.raises(MalformedMessageError, match="its headers name"):
+            read_shared_library(library + bytes(count))
+
+
+# Places of the tables, and sizes and numbers of what they hold.
+HEADER_FIELDS = ((32, "<Q"), (40, "<Q"), *((offset, "<H") for offset in range(52, 62, 2)))
+
+
+@pytest.mark.parametrize(("offset", "form"), HEADER_FIELDS)
+def test_header_that_names_what_is_not_there_is_refused(offset: int, form: str) -> None:
+    for value in (63, 0xFFF0, 0xFFFF):
+        library = bytearray(stage(built(SAMPLE), "so"))
+        struct.pack_into(form, library, offset, value)
+        with pytest.raises(MalformedMessageError):
+            read_shared_library(bytes(library))
 
 
 def test_bytes_that_are_no_elf_file_are_refused() -> None:
@@ -138,8 +165,9 @@ def test_hundreds_of_libraries_load_beside_each_other() -> None:
     handles = set()
     for number in range(300):
         loader = CpuLoader()
-        marked = library + number.to_bytes(4, "little")
-        kernel_ = loader.load(marked, variant.launch)
+        marked = bytearray(library)  # in the header of the section that is none: nobody reads it
+        struct.pack_into("<Q", marked, struct.unpack_from("<Q", library, 40)[0] + 56, number)
+        kernel_ = loader.load(bytes(marked), variant.launch)
         handles.add(kernel_._library._handle)
     assert len(handles) == 300
     out = np.zeros(8, np.float32)
