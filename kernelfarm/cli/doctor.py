@@ -90,9 +90,12 @@ def _client() -> list[Finding]:
         found.append(_package("client", package))
     if find_spec("torch") is None:
         return found
-    cpu = import_module("kernelfarm.client.loaders.cpu")
+    host = import_module("kernelfarm.client.loaders.host_target")
     try:
-        target, is_fine, remedy = cpu.host_cpu_target(), True, ""
+        target, is_fine, remedy = host.host_cpu_target(), True, ""
+        best = host.this_processor().target()
+        if target != best:
+            target += f" (KERNELFARM_HOST_TARGET; the best here is {best})"
     except KernelfarmError as error:
         target, is_fine, remedy = "none", False, str(error)
     found.append(Finding("client", "CPU target", is_fine, False, target, remedy))

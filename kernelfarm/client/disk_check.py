@@ -29,7 +29,6 @@ from kernelfarm.private_files import read_private
 from kernelfarm.signing import Keyring, Place, TrustedKey, check_manifest
 from kernelfarm.signing.key_files import keyring_from_text
 
-
 _UNREADABLE = "UNREADABLE"
 """A link, a file of another user, or one that others may write."""
 

@@ -5,11 +5,11 @@
     ROOT/traces/HH/DIGEST.trace                         what was traced, see `warm_start`
     ROOT/farms/NAME.json, NAME.keys.json                   what is known of a farm
 
-Readers take no lock: a file appears by a rename, and its content is checked against its name. Blobs
-are named by their SHA-256, traces by the digest of what they answer; the rest is sealed: its SHA-256
-is over its name too, so that a copy under another name is refused. What another user may have
-written is not read. What a process that is killed leaves behind is a file `*.tmp` that nobody reads
-and that a sweep removes. Nothing is forced to disk: what a loss of power takes is seen by its
+Readers take no lock: a file appears by a rename, and its content is checked against its name.
+Blobs are named by their SHA-256, traces by the digest of what they answer; the rest is sealed: its
+SHA-256 is over its name too, so that a copy under another name is refused. What another user may
+have written is not read. What a process that is killed leaves behind is a file `*.tmp` that nobody
+reads and that a sweep removes. Nothing is forced to disk: what a loss of power takes is seen by its
 digest, and fetched again.
 """
 

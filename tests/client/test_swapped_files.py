@@ -1,7 +1,7 @@
 """Files of the disk tier that are swapped, copied, cut or otherwise changed between two graphs.
 
-Whatever lies there, the next process gives eager's numbers: from what is whole, or made anew. The
-first process of each test traced two graphs itself; in the other rows it got them from the farm.
+Whatever lies there, the next process gives eager's numbers: from what is whole, or made anew. A
+"tracer" is a machine that traced two graphs itself; a "reader" got their traces from the farm.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from tests.semantics.like_eager import compiled, numbers
 
 Harm = Callable[[Path, Path], None]
 Function = Callable[[torch.Tensor], torch.Tensor]
-
-SECOND_FARM = "second"
 
 
 def first(x: torch.Tensor) -> torch.Tensor:
@@ -168,6 +166,19 @@ def filled(farm: Farm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tup
     yield disks[0].root, disks[1].root
 
 
+@pytest.fixture
+def copied(
+    farm: Farm, filled: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[int], Disk]:
+    """Gives a copy of one of the disks."""
+
+    def copy_of(who: int) -> Disk:
+        root = shutil.copytree(filled[who], tmp_path / str(who))
+        return Disk(farm, root, monkeypatch)
+
+    return copy_of
+
+
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
 @pytest.mark.parametrize(
     ("who", "kind"),
@@ -178,13 +189,9 @@ def test_a_changed_disk_never_changes_numbers(
     who: int,
     kind: str,
     harm: Harm,
-    farm: Farm,
-    filled: tuple[Path, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    copied: Callable[[int], Disk],
 ) -> None:
-    disk = Disk(farm, tmp_path / "disk", monkeypatch)
-    shutil.copytree(filled[who], disk.root)
+    disk = copied(who)
     disk.harm(kind, harm)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -197,12 +204,10 @@ def test_a_changed_disk_never_changes_numbers(
 
 
 def test_the_disks_that_are_harmed_serve_as_long_as_they_are_whole(
-    farm: Farm, filled: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    copied: Callable[[int], Disk],
 ) -> None:
     for who, used in enumerate(("warm.hits", "warm.disk.hits")):
-        disk = Disk(farm, tmp_path / str(who), monkeypatch)
-        shutil.copytree(filled[who], disk.root)
-        disk.runs()
+        copied(who).runs()
         told = counters.snapshot()
         assert (told[used], told["disk.hits"]) == (2, 2), told
         assert told.get("farm.hits", 0) + told.get("farm.prefetched", 0) == 0
