@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from kernelfarm.cache.embedded import Role, find_server, server_command
+from kernelfarm.private_files import make_private_folder
 from kernelfarm.service.liveness import last_beat
 from kernelfarm.service.probes import ServiceProbe
 from kernelfarm.signing.key_files import KERNEL_KEY, PROGRAM_KEY, PUBLIC_KEYS
@@ -187,7 +188,7 @@ def _servers(plan: FarmPlan) -> Iterator[ChildSpec]:
         if url is None:
             path = plan.socket(role)
             folder = plan.run_dir / role.value
-            folder.mkdir()
+            make_private_folder(folder)
             command = server_command(find_server(), role, folder, path, _MAX_MEMORY_BYTES[role])
             yield ChildSpec(
                 name=f"redis-{role.value}",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelfarm.errors import UnavailableError
+from kernelfarm.private_files import keep_private, make_private_folder
 from kernelfarm.supervisor.child import Child, ChildSpec
 from kernelfarm.supervisor.rotate_logs import rotate_logs
 from kernelfarm.supervisor.status_file import STATUS_FILE, write_status
@@ -143,7 +144,7 @@ class Supervisor:
 
     def _log_path(self, spec: ChildSpec) -> Path:
         folder = self._layout.data_dir / "logs"
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         path = folder / f"{spec.name}.log"
         if path.exists():  # the last run's log is kept beside
             path.replace(path.with_suffix(".log.1"))
@@ -156,8 +157,11 @@ def sole_owner(data_dir: Path) -> Iterator[None]:
 
     Raises:
         UnavailableError: another farm holds it.
+        CallerError: other users may write into it.
     """
-    data_dir.mkdir(parents=True, exist_ok=True)
+    make_private_folder(data_dir)
+    for folder in (data_dir, data_dir / "keys", data_dir / "logs"):
+        keep_private(folder)
     with (data_dir / "lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
