@@ -34,8 +34,10 @@ QUEUE_SETTING = "kernelfarm_queue"
 INTERACTIVE = 0
 WARM_UP = 9
 
-# The soft limit comes first and reports; the hard one ends a process that does not listen.
-_HARD_LIMIT_MARGIN_S = 10.0
+# The sandbox's limit comes first; where it fails the soft one reports, and the hard one ends a
+# process that does not listen.
+_SOFT_LIMIT_MARGIN_S = 5.0
+_HARD_LIMIT_MARGIN_S = 15.0
 
 
 @signals.setup_logging.connect  # type: ignore[untyped-decorator] # Celery has no types
@@ -75,7 +77,7 @@ def make_app(settings: FarmSettings) -> Celery:
         task_reject_on_worker_lost=False,
         task_create_missing_queues=True,
         task_time_limit=hard_limit_s,
-        task_soft_time_limit=settings.job_time_limit_s,
+        task_soft_time_limit=settings.job_time_limit_s + _SOFT_LIMIT_MARGIN_S,
         worker_prefetch_multiplier=1,
         worker_pool_start_method="spawn",
         worker_proc_alive_timeout=60.0,
