@@ -2,8 +2,8 @@
 
 The numbers are processor time in milliseconds for one operation in one variant, over what the first
 operation costs: from chains of 1 and 4 operations over 1,024 f32 elements (eight for each thread),
-each twice as long for f64, on an AMD EPYC at 2.6 GHz with Triton 3.9.0, ptxas 12.8 and llvmlite
-0.50. They decide who goes first, never what is made; a kernel that is misjudged is found out by the
+each about twice as long for f64, on a cloud machine of two cores with Triton 3.9.0, its ptxas 12.9
+and llvmlite 0.50. They decide who goes first, never what is made; a kernel that is misjudged is found out by the
 clock.
 """
 
