@@ -32,7 +32,7 @@ class WorkerState(enum.Enum):
 
     STARTING = "starting"
     POLLING = "polling"
-    """Its consumer works, and no process of its pool has reported yet."""
+    """Its consumer works, and no process of its pool is ready, or has reported."""
     SERVING = "serving"
     WAITING = "waiting"
     """The broker does not answer."""
@@ -74,10 +74,14 @@ class Judgement:
 
 
 def _takes_jobs(notes: ConsumerNotes, now_s: float) -> bool:
-    """True if the event loop runs, and asks the broker or has each of its processes at work."""
+    """True if the event loop runs, and asks the broker unless no process is free.
+
+    How long a process may start or have one job Celery limits.
+    """
     if now_s - notes.ran_s > _RECENT_S:
         return False
-    return now_s - notes.polled_s <= _RECENT_S or 0 < notes.up <= notes.busy
+    has_free = notes.up > notes.busy or not notes.pool
+    return now_s - notes.polled_s <= _RECENT_S or not has_free
 
 
 def start_watchdog(notes: ConsumerNotes, broker_answers: Callable[[], bool]) -> None:

@@ -157,14 +157,18 @@ def judged(notes: ConsumerNotes, *, answers: bool, until_s: int) -> list[WorkerS
 
 
 def test_a_worker_is_stuck_only_if_it_could_take_jobs(tmp_path: Path) -> None:
-    began = ConsumerNotes(tmp_path, ran_s=0, polled_s=0, up=1, has_reported=True)
+    began = ConsumerNotes(tmp_path, ran_s=0, polled_s=0, up=1, has_reported=True, pool={1})
     assert judged(began, answers=True, until_s=30)[-1] is WorkerState.STUCK
     assert judged(began, answers=False, until_s=30)[-1] is WorkerState.WAITING
-    busy = ConsumerNotes(tmp_path, ran_s=30, polled_s=0, up=2, busy=2, has_reported=True)
+    busy = ConsumerNotes(tmp_path, 30, 0, up=2, busy=2, has_reported=True, pool={1, 2})
     assert set(judged(busy, answers=True, until_s=30)) == {WorkerState.SERVING}
-    free = ConsumerNotes(tmp_path, ran_s=30, polled_s=0, up=2, busy=1, has_reported=True)
+    free = ConsumerNotes(tmp_path, 30, 0, up=2, busy=1, has_reported=True, pool={1, 2})
     assert judged(free, answers=True, until_s=30)[-1] is WorkerState.STUCK
-    ending = ConsumerNotes(tmp_path, ran_s=0, polled_s=0, up=1, busy=1, is_draining=True)
+    restarting = ConsumerNotes(tmp_path, 30, 0, pool={1, 2})
+    assert set(judged(restarting, answers=True, until_s=30)) == {WorkerState.POLLING}
+    empty = ConsumerNotes(tmp_path, 30, 0)
+    assert judged(empty, answers=True, until_s=30)[-1] is WorkerState.STUCK
+    ending = ConsumerNotes(tmp_path, 0, 0, up=1, busy=1, is_draining=True, pool={1})
     assert set(judged(ending, answers=True, until_s=90)) == {WorkerState.DRAINING}
     never = ConsumerNotes(tmp_path)
     assert set(judged(never, answers=True, until_s=60)) == {WorkerState.STARTING}
