@@ -22,7 +22,7 @@ from kernelfarm.service.liveness import last_beat
 from kernelfarm.service.logs import get_logger
 
 BUSY, IDLE, WARM = "busy", "idle", "warm"
-"""States of a pool process: with a job, without one, and not yet reported to the cache."""
+"""States of a pool process: with a job; without one; without one, and not reported to the cache."""
 
 _EVERY_S = 1.0
 _HUNG_S = 8.0

@@ -96,6 +96,7 @@ async def test_workers_whose_jobs_end_while_the_broker_is_away_take_the_next_one
 async def test_a_worker_that_asks_no_more_for_jobs_is_not_told_and_ends_itself(
     room: CodegenRoom, stub: CodegenServiceStub
 ) -> None:
+    room.settings["KERNELFARM_WORKER_WEDGED_AFTER_S"] = "2"
     worker = room.start("tests.farm.deaf_worker", "--queue", "echo", name="deaf")
     await await_vendors(stub, {"echo"}, PATIENCE_S)
     worker.send_signal(signal.SIGUSR2)
@@ -150,7 +151,7 @@ async def test_a_broker_that_hangs_costs_each_call_seconds_and_stops_no_edge(
 
 def judged(notes: ConsumerNotes, *, answers: bool, until_s: int) -> list[WorkerState]:
     """States from one second to the next, of notes that do not change; the last is the worker's."""
-    judgement = Judgement(began_s=0)
+    judgement = Judgement(began_s=0, wedged_after_s=12)
     states = [judgement.state(notes, float(now), lambda: answers) for now in range(until_s)]
     assert judgement.is_wedged(until_s) == (states[-1] is WorkerState.STUCK)
     return states
