@@ -70,6 +70,9 @@ class WorkerSettings(FarmSettings):
     report_every_s: float = Field(default=4.0, gt=0)
     """How often a process that can take jobs says so; three reports are lost before it counts as
     gone."""
+    worker_wedged_after_s: float = Field(default=12.0, gt=0)
+    """A worker ends itself if it asks for no job for so long, although the broker answers and one
+    of its processes is free."""
     worker_heartbeat_file: Path | None = None
     """What the worker touches while it takes jobs, for probes: `kernelfarm.service.liveness`."""
 
