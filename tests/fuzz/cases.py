@@ -1,0 +1,78 @@
+"""Inputs by number: the same seed, kind and number always give the same bytes."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import lru_cache
+from random import Random
+
+from google.protobuf.message import DecodeError, Message
+
+from kernelfarm.v1.graph_pb2 import Graph
+from tests.fuzz.corpus import parsed, seeds
+from tests.fuzz.messages import message_class
+from tests.fuzz.mutate_bytes import mutate_bytes
+from tests.fuzz.mutate_graph import change_graph
+from tests.fuzz.mutate_message import PartPool, mutate
+
+KEPT_TYPES = (
+    "kernelfarm.v1.Graph",
+    "kernelfarm.internal.v1.OptimizeRequest",
+    "kernelfarm.internal.v1.Kernel",
+    "kernelfarm.v1.Plan",
+    "kernelfarm.v1.Artifact",
+)
+"""Types of which the corpus holds valid messages; requests are made of them."""
+
+MAX_MESSAGE_BYTES = 1_500_000
+_BYTES_SHARE = 0.12
+_VALID_SHARE = 0.03
+_POOLED = 250
+
+
+def case_bytes(seed: int, number: int, base: bytes, full_name: str) -> bytes:
+    """An input made of a valid message of its type."""
+    random = Random(f"{seed}:{full_name}:{number}")
+    draw = random.random()
+    if draw < _VALID_SHARE:
+        return base
+    if draw < _VALID_SHARE + _BYTES_SHARE:
+        others = seeds(random.choice(KEPT_TYPES))
+        return mutate_bytes(base, random.choice(others) if others else b"", random)
+    message = message_class(full_name).FromString(base)
+    for _ in range(random.choice((1, 1, 1, 2, 2, 3, 5, 12))):
+        with suppress(DecodeError):  # nested deeper than protobuf itself copies: it stays as it was
+            _mutated(message, random)
+        if message.ByteSize() > MAX_MESSAGE_BYTES:
+            break
+    return message.SerializeToString()
+
+
+@lru_cache(maxsize=1)
+def part_pool() -> PartPool:
+    """Parts of the corpus for crossovers."""
+    random = Random(1)
+    chosen: list[Message] = []
+    for full_name in KEPT_TYPES:
+        messages = parsed(full_name)
+        chosen += random.sample(messages, min(_POOLED, len(messages)))
+    return PartPool(chosen)
+
+
+def graph_of(message: Message) -> Graph | None:
+    """The graph that a message is or holds."""
+    if isinstance(message, Graph):
+        return message
+    field = message.DESCRIPTOR.fields_by_name.get("graph")
+    if field is None or not message.HasField("graph"):
+        return None
+    graph: Graph = message.graph  # type: ignore[attr-defined]
+    return graph
+
+
+def _mutated(message: Message, random: Random) -> None:
+    graph = graph_of(message)
+    if graph is not None and random.random() < 0.65:
+        change_graph(graph, random)
+    else:
+        mutate(message, part_pool(), random)
