@@ -3,36 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
 from tests.fuzz.messages import message_class
 from tests.fuzz.mutate_message import is_map
 from tests.fuzz.replay import replay
-from tests.fuzz.trials import Trial
+from tests.fuzz.trial_child import signature_of
+from tests.fuzz.trials import Trial, attempt
 from tests.fuzz.watched import Limits
 
-Change = Callable[[Message], None]
+Path = tuple[tuple[str, int], ...]
+"""The way to a part: fields, and the number of the item where the field is a list (else -1)."""
 
 
 def minimized(trial: Trial, data: bytes, limits: Limits) -> bytes:
-    """The smallest input found that fails as this one does; bytes that are no message stay."""
+    """The smallest input found that fails as this one does; bytes that are no message stay.
+
+    What raises is tried in this process, what hangs or dies in forked ones.
+    """
     wanted = _kind(replay(trial, data, limits))
+    fails = _raises if wanted and "took more than" not in wanted else _is_lost(limits)
     kind = message_class(trial.message)
     try:
         best = kind.FromString(data)
     except DecodeError:
         return data
-    if not wanted or _kind(replay(trial, best.SerializeToString(), limits)) != wanted:
+    if not wanted or fails(trial, best.SerializeToString()) != wanted:
         return data
     is_smaller = True
     while is_smaller:
         is_smaller = False
-        for smaller in _smaller(best):
-            if _kind(replay(trial, smaller.SerializeToString(), limits)) == wanted:
+        for path, name, start, count in _pieces(best):
+            smaller = _without(best, path, name, start, count)
+            if smaller is not None and fails(trial, smaller.SerializeToString()) == wanted:
                 best, is_smaller = smaller, True
-                break
     return bytes(best.SerializeToString())
+
+
+def _raises(trial: Trial, data: bytes) -> str:
+    try:
+        attempt(trial, data)
+    except Exception as error:  # noqa: BLE001 -- compared with the one that is looked for
+        return _kind(signature_of(trial, error))
+    return ""
+
+
+def _is_lost(limits: Limits) -> Callable[[Trial, bytes], str]:
+    return lambda trial, data: _kind(replay(trial, data, limits))
 
 
 def _kind(signature: str) -> str:
@@ -40,27 +59,19 @@ def _kind(signature: str) -> str:
     return ":".join(signature.split(":")[:3])
 
 
-def _smaller(message: Message) -> Iterator[Message]:
-    """Messages with less in them, those with much less first."""
-    places = sorted(_places(message, ()), key=lambda place: (len(place[0]), -place[2]))
-    for path, name, count in places:
-        if count == 0:
-            yield _changed(message, path, lambda part, name=name: part.ClearField(name))
-            continue
-        step = count
+def _pieces(message: Message) -> list[tuple[Path, str, int, int]]:
+    """What may be left out: (where, field, first item, items), much before little.
+
+    Later items stand first: leaving them out does not move those before them.
+    """
+    pieces = []
+    for path, name, count in sorted(_places(message, ()), key=lambda p: (len(p[0]), -p[2])):
+        step = max(count, 1)
         while step:
-            for start in range(0, count, step):
-                yield _changed(
-                    message,
-                    path,
-                    lambda part, n=name, a=start, b=step: getattr(part, n).__delitem__(
-                        slice(a, a + b)
-                    ),
-                )
+            starts = range(0, max(count, 1), step)
+            pieces += [(path, name, start, step if count else 0) for start in reversed(starts)]
             step //= 2
-
-
-Path = tuple[tuple[str, int], ...]
+    return pieces
 
 
 def _places(message: Message, path: Path) -> Iterator[tuple[Path, str, int]]:
@@ -77,13 +88,22 @@ def _places(message: Message, path: Path) -> Iterator[tuple[Path, str, int]]:
                 yield from _places(item, (*path, (field.name, number)))
 
 
-def _changed(message: Message, path: Path, change: Change) -> Message:
+def _without(message: Message, path: Path, name: str, start: int, count: int) -> Message | None:
+    """A copy with less in it; None if what was to be left out is gone already."""
     copy = type(message)()
     copy.CopyFrom(message)
-    part = copy
-    for name, number in path:
-        part = getattr(part, name)
+    part: Any = copy
+    for field, number in path:
+        part = getattr(part, field)
         if number >= 0:
-            part = part[number]  # type: ignore[index]
-    change(part)
+            if number >= len(part):
+                return None
+            part = part[number]
+    if not count:
+        part.ClearField(name)
+        return copy
+    items = getattr(part, name)
+    if start >= len(items):
+        return None
+    del items[start : start + count]
     return copy

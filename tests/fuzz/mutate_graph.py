@@ -70,6 +70,37 @@ def other_type(graph: Graph, random: Random) -> None:
             leaf.dtype = new
 
 
+def other_rank(graph: Graph, random: Random) -> None:
+    """One tensor, or all of them, with an axis less or more, or none at all."""
+    tensors = list(types_of(graph))
+    if not tensors:
+        return
+    chosen = tensors if random.random() < 0.15 else [random.choice(tensors)]
+    action, at = random.choice(("scalar", "less", "more", "empty")), random.random()
+    for tensor in chosen:
+        shape = list(tensor.shape)
+        place = int(at * len(shape))
+        if action == "scalar":
+            shape = []
+        elif action == "less":
+            shape = shape[:place] + shape[place + 1 :]
+        else:
+            extent = Expr(constant=0 if action == "empty" else random.choice((1, 2, 3)))
+            shape.insert(place, extent)
+        copies = [Expr.FromString(extent.SerializeToString()) for extent in shape]
+        del tensor.shape[:]
+        tensor.shape.extend(copies)
+        if tensor.strides or not shape or chosen is not tensors:
+            restride(tensor)
+
+
+def other_single_type(graph: Graph, random: Random) -> None:
+    """One tensor's element type becomes another one."""
+    tensors = list(types_of(graph))
+    if tensors:
+        random.choice(tensors).dtype = random.randrange(1, 22)
+
+
 def other_operator(graph: Graph, random: Random) -> None:
     """A node's operator becomes another one of its dialect."""
     if graph.nodes:
@@ -166,7 +197,7 @@ _SCALARS = frozenset({"integer", "real", "boolean"})
 _CHANGES = (
     *(change_sizes, change_sizes, change_sizes, other_scalar, other_scalar, other_scalar),
     *(other_kind, other_type, other_operator, other_attribute, longer_chain, longer_lists),
-    *(two_graphs, tangled),
+    *(two_graphs, tangled, other_rank, other_rank, other_single_type),
 )
 
 

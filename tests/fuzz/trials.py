@@ -28,7 +28,7 @@ from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.guards import NO_FACTS, first_failing
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import parse_graph, parse_kernel, print_graph, print_kernel, print_plan
-from kernelfarm.ir.verify import verify_kernel, verify_program
+from kernelfarm.ir.verify import verify_graph, verify_kernel, verify_program
 from kernelfarm.signing.encoding import canonical_bytes
 from kernelfarm.targets import target_facts
 from kernelfarm.v1 import trace_service_pb2
@@ -217,6 +217,15 @@ def _status(data: bytes) -> None:
     _same(True, isinstance(found, KernelfarmError), "an error of ours")
 
 
+def _lowering(data: bytes) -> None:
+    """Decode and decompose alone: many more operators in the same time."""
+    graph = import_graph(message_class("kernelfarm.v1.Graph").FromString(data), MAX_NODES)
+    lowered = lower_to_prims(graph, sorts_any_row=bool(len(data) % 2))
+    verify_graph(lowered.graph)
+    message = _accepted(lambda: graph_to_proto(lowered.graph), "encode its Prims")
+    _accepted(lambda: graph_from_proto(message), "decode its Prims")
+
+
 def _rooms(data: bytes) -> None:
     """Decode, decompose, optimize and write code, for a processor and for a GPU."""
     graph = import_graph(message_class("kernelfarm.v1.Graph").FromString(data), MAX_NODES)
@@ -259,6 +268,7 @@ def _emitters(data: bytes) -> None:
 
 TRIALS = (
     Trial("graph", "kernelfarm.v1.Graph", _graph),
+    Trial("lowering", "kernelfarm.v1.Graph", _lowering),
     Trial("rooms", "kernelfarm.v1.Graph", _rooms),
     Trial("optimizer", "kernelfarm.internal.v1.OptimizeRequest", _optimizer),
     Trial("kernel", "kernelfarm.internal.v1.Kernel", _kernel),
