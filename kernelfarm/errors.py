@@ -67,6 +67,13 @@ class MessageTooLargeError(CallerError):
     reason = "MESSAGE_TOO_LARGE"
 
 
+class WorkBudgetError(CallerError):
+    """A graph whose compilation takes more steps than one request may; retrying is futile."""
+
+    status = "RESOURCE_EXHAUSTED"
+    reason = "WORK_BUDGET"
+
+
 class NotFoundError(CallerError):
     """A key or digest that is not stored."""
 
