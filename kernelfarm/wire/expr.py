@@ -64,7 +64,7 @@ def expr_from_proto(message: pb.Expr, where: str) -> Expr:
     """
     form = message.WhichOneof("form")
     if form == "constant":
-        return as_expr(message.constant)
+        return _constant(message.constant, where)
     if form == "symbol":
         return _symbol(message.symbol, where)
     return _decoded(message, where, MAX_DEPTH)
@@ -118,7 +118,7 @@ def _call(op: pb.ExprOp.ValueType, operands: list[pb.Expr]) -> pb.Expr:
 def _decoded(message: pb.Expr, where: str, depth: int) -> Expr:
     form = message.WhichOneof("form")
     if form == "constant":
-        return as_expr(message.constant)
+        return _constant(message.constant, where)
     if form == "symbol":
         return _symbol(message.symbol, where)
     if form is None:
@@ -128,6 +128,15 @@ def _decoded(message: pb.Expr, where: str, depth: int) -> Expr:
         raise MalformedMessageError(f"{where}: expression nested too deeply; {limit}")
     operands = [_decoded(operand, where, depth - 1) for operand in message.call.operands]
     return _applied(message.call.op, operands, where)
+
+
+def _constant(value: int, where: str) -> Expr:
+    """The one number of 64 bits whose magnitude has more could not be encoded again."""
+    if abs(value) > MAX_MAGNITUDE:
+        raise MalformedMessageError(
+            f"{where}: integer {value} in an expression; expected one of at most {MAX_MAGNITUDE}"
+        )
+    return as_expr(value)
 
 
 def _symbol(name: str, where: str) -> Expr:
