@@ -197,6 +197,8 @@ def unsafe_masked_index_put_accumulate(
     """Values added at broadcast index tensors where the mask says so."""
     if any(extent == 0 for extent in self.shape):
         return self
+    if len(indices) > self.rank:
+        raise InvalidGraphError(f"{len(indices)} indices for {self.rank} axes; expected no more")
     held = op.convert(mask, DType.BOOL)
     # What the mask hides may lie anywhere; PyTorch clamps it as well.
     inside = [i if i is None else _clamped(op, i, self.shape[k]) for k, i in enumerate(indices)]
