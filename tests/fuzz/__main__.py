@@ -37,18 +37,25 @@ def main() -> int:
     print(f"seed {args.seed}", flush=True)
     failed = False
     if args.mode in ("codecs", "all"):
-        trials = tuple(args.trial or [trial.name for trial in TRIALS])
-        limits = Limits(cpu_s=args.cpu_s)
-        findings = run_trials(
-            Plan(
-                args.seed, args.messages, args.seconds, trials, args.failures, args.jobs, limits=limits
-            )
-        )
-        print(trial_table(findings), flush=True)
-        failed = bool(findings.failures)
+        failed = _codecs(args)
     if args.mode in ("rpcs", "all"):
         failed = bool(_rpcs(args).failures) or failed
     return int(failed)
+
+
+def _codecs(args: argparse.Namespace) -> bool:
+    plan = Plan(
+        seed=args.seed,
+        messages=args.messages,
+        seconds=args.seconds,
+        trials=tuple(args.trial or [trial.name for trial in TRIALS]),
+        failures=args.failures,
+        jobs=args.jobs,
+        limits=Limits(cpu_s=args.cpu_s),
+    )
+    findings = run_trials(plan)
+    print(trial_table(findings), flush=True)
+    return bool(findings.failures)
 
 
 def _again(args: argparse.Namespace) -> int:
@@ -62,11 +69,11 @@ def _again(args: argparse.Namespace) -> int:
         if fault and args.minimize:
             small = minimized(trial, data, limits)
             kept = keep(trial.message, small, args.failures, f"{trial.name}-small")
-            print(f"{len(data)} bytes made {len(small)}: {kept}\n{message_text(trial, small)}")
+            print(f"{len(data)} bytes made {len(small)}: {kept}\n{_text_of(trial, small)}")
     return int(failed)
 
 
-def message_text(trial: Trial, data: bytes) -> str:
+def _text_of(trial: Trial, data: bytes) -> str:
     """A message as text; bytes that are none as they are."""
     try:
         return str(message_class(trial.message).FromString(data))
@@ -84,8 +91,7 @@ def _rpcs(args: argparse.Namespace) -> FarmFindings:
     with tempfile.TemporaryDirectory(prefix="kernelfarm-fuzz-") as folder:
         data_dir = Path(folder)
         with running_farm(data_dir, args.vendors, workers=args.workers, **QUICK_SWEEPS) as farm:
-            state = FarmState(data_dir)
-            facts = known_facts(farm)
+            state, facts = FarmState(data_dir), known_facts(farm)
             plan = _plan(args, rpcs, farm.endpoint, state=state, change=facts.change)
             findings = fuzz_farm(plan)
             state.look()
@@ -93,7 +99,7 @@ def _rpcs(args: argparse.Namespace) -> FarmFindings:
             for change in state.changes():
                 findings.failures[change] = ["no input is known"]
                 print("FAILED", change)
-            known_facts(farm)
+            known_facts(farm)  # it still compiles
     return findings
 
 

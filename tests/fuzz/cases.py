@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import lru_cache
 from random import Random
+from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
@@ -17,7 +18,6 @@ from tests.fuzz.mutate_message import PartPool, mutate
 
 KEPT_TYPES = (
     "kernelfarm.v1.Graph",
-    "kernelfarm.internal.v1.OptimizeRequest",
     "kernelfarm.internal.v1.Kernel",
     "kernelfarm.v1.Plan",
     "kernelfarm.v1.Artifact",
@@ -59,20 +59,23 @@ def part_pool() -> PartPool:
     return PartPool(chosen)
 
 
-def graph_of(message: Message) -> Graph | None:
-    """The graph that a message is or holds."""
-    if isinstance(message, Graph):
-        return message
+def _mutated(message: Any, random: Random) -> None:
+    """One change, of the graph that the message is or holds, or of anything in it."""
     field = message.DESCRIPTOR.fields_by_name.get("graph")
-    if field is None or not message.HasField("graph"):
-        return None
-    graph: Graph = message.graph  # type: ignore[attr-defined]
-    return graph
+    if isinstance(message, Graph):
+        _mutated_graph(message, random)
+    elif field is None or random.random() < 0.2:
+        mutate(message, part_pool(), random)
+    elif field.message_type is not None:
+        _mutated_graph(message.graph, random)
+    else:  # a graph that travels as bytes
+        graph = Graph.FromString(message.graph)
+        _mutated_graph(graph, random)
+        message.graph = graph.SerializeToString()
 
 
-def _mutated(message: Message, random: Random) -> None:
-    graph = graph_of(message)
-    if graph is not None and random.random() < 0.65:
+def _mutated_graph(graph: Graph, random: Random) -> None:
+    if random.random() < 0.7:
         change_graph(graph, random)
     else:
-        mutate(message, part_pool(), random)
+        mutate(graph, part_pool(), random)

@@ -22,12 +22,18 @@ from frontend_svc.pipeline import lower_to_prims
 from kernelfarm.client.capture import capture
 from kernelfarm.digest import kernel_key
 from kernelfarm.errors import KernelfarmError
-from kernelfarm.internal.v1 import loops_pb2, optimizer_service_pb2
+from kernelfarm.internal.v1 import loops_pb2
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.targets import target_facts
 from kernelfarm.v1 import artifact_pb2, graph_pb2, plan_pb2
-from kernelfarm.wire import artifact_to_proto, graph_to_proto, kernel_to_proto, plan_to_proto
+from kernelfarm.wire import (
+    artifact_to_proto,
+    graph_from_proto,
+    graph_to_proto,
+    kernel_to_proto,
+    plan_to_proto,
+)
 from optimizer_svc.pipeline import optimize
 from tests.frontend.samples import calls
 from tests.frontend.single_op import captured_graph
@@ -46,7 +52,7 @@ def main() -> None:
     graphs = [graph for graph in single + several if graph.ByteSize() <= MAX_BYTES]
     print("graphs", write_seeds("captured", graphs))
     prims, kernels, plans, artifacts = _made_of(graphs)
-    print("prims", write_seeds("prims", _chosen(prims, _operators_of_request, 2)))
+    print("prims", write_seeds("prims", _chosen(prims, _operators_of, 2)))
     print("kernels", write_seeds("kernels", _chosen(kernels, _form_of_kernel, 2)))
     print("plans", write_seeds("plans", _chosen(plans, _form_of_plan, 2)))
     print("artifacts", write_seeds("artifacts", artifacts))
@@ -63,7 +69,7 @@ def _operator_graphs() -> Iterator[graph_pb2.Graph]:
         for is_symbolic in (False, True):
             try:
                 graph = captured_graph(call, is_symbolic=is_symbolic)
-            except Exception:  # noqa: BLE001 -- PyTorch has no shape rule for it
+            except Exception:
                 continue
             by_op.setdefault((call.op, is_symbolic), []).append(graph_to_proto(graph))
     for graphs in by_op.values():
@@ -88,7 +94,12 @@ def _joined(*tensors: torch.Tensor) -> torch.Tensor:
 def _pieces(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
     both = torch.cat([a[1:-1], b[::2]])
     first, second = both.chunk(2)
-    return first.softmax(0), second.sum(0), both.t().contiguous().view(-1), a.unfold(0, 3, 2).mean(2)
+    return (
+        first.softmax(0),
+        second.sum(0),
+        both.t().contiguous().view(-1),
+        a.unfold(0, 3, 2).mean(2),
+    )
 
 
 def _cached(cache: torch.Tensor, where: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
@@ -112,14 +123,12 @@ def _graphs_of(model: Callable[..., Any], args: tuple[Any, ...], **options: Any)
 def _made_of(
     graphs: Iterable[graph_pb2.Graph],
 ) -> tuple[
-    list[optimizer_service_pb2.OptimizeRequest],
+    list[graph_pb2.Graph],
     list[loops_pb2.Kernel],
     list[plan_pb2.Plan],
     list[artifact_pb2.Artifact],
 ]:
     """What the rooms make of graphs."""
-    from kernelfarm.wire import graph_from_proto  # noqa: PLC0415
-
     prims, kernels, plans, artifacts = [], [], [], []
     built = 0
     for number, message in enumerate(graphs):
@@ -131,8 +140,7 @@ def _made_of(
             continue
         wire = graph_to_proto(lowered.graph)
         if wire.ByteSize() <= MAX_BYTES:
-            request = optimizer_service_pb2.OptimizeRequest(graph=wire, target=CPU)
-            prims.append(request)
+            prims.append(wire)
         plan = plan_to_proto(program.plan)
         if plan.ByteSize() <= MAX_BYTES:
             plans.append(plan)
@@ -160,8 +168,8 @@ def _chosen(messages: list[Any], form: Callable[[Any], Any], most: int) -> list[
     return kept
 
 
-def _operators_of_request(request: optimizer_service_pb2.OptimizeRequest) -> Any:
-    return frozenset(node.op for node in request.graph.nodes), bool(request.graph.symbols)
+def _operators_of(graph: graph_pb2.Graph) -> Any:
+    return frozenset(node.op for node in graph.nodes), bool(graph.symbols)
 
 
 def _form_of_kernel(kernel: loops_pb2.Kernel) -> Any:

@@ -21,19 +21,19 @@ REGRESSIONS = FOLDER / "regressions"
 
 
 @lru_cache(maxsize=64)
-def seeds(full_name: str, folder: Path = FOLDER) -> tuple[bytes, ...]:
-    """Valid messages of a type, serialized; none where the corpus has no folder for it."""
+def seeds(full_name: str, name: str = "*") -> tuple[bytes, ...]:
+    """Valid messages of a type, serialized, of one file or of all; none where there are none."""
     found: list[bytes] = []
-    for path in sorted((folder / full_name).glob("*.pbs.gz")):
+    for path in sorted((FOLDER / full_name).glob(f"{name}.pbs.gz")):
         found += unpacked(gzip.decompress(path.read_bytes()))
     return tuple(found)
 
 
-def write_seeds(name: str, messages: Iterable[Message], folder: Path = FOLDER) -> int:
+def write_seeds(name: str, messages: Iterable[Message]) -> int:
     """Writes messages of one type to `<type>/<name>.pbs.gz`, equal ones once; the file's size."""
     by_bytes = {m.SerializeToString(deterministic=True): m.DESCRIPTOR.full_name for m in messages}
     (full_name,) = set(by_bytes.values())
-    path = folder / full_name / f"{name}.pbs.gz"
+    path = FOLDER / full_name / f"{name}.pbs.gz"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(packed(by_bytes), 9, mtime=0))
     return path.stat().st_size

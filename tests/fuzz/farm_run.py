@@ -37,6 +37,7 @@ SHARES = {
 messages take a toolchain's time."""
 
 _LOOK_EVERY_S = 0.5
+DEFAULT_BOUNDS = Bounds()
 Change = Callable[[Rpc, bytes, Random], bytes]
 
 
@@ -52,7 +53,7 @@ class FarmPlan:
     state: FarmState | None = None
     rpcs: tuple[Rpc, ...] = ()
     jobs: int = 8
-    bounds: Bounds = Bounds()
+    bounds: Bounds = DEFAULT_BOUNDS
     change: Change = lambda rpc, data, random: data
 
 

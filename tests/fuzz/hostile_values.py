@@ -24,16 +24,61 @@ REALS = (
 )
 NAMES = (
     *("", " ", "s0", "s1", "0", "-1", "a b", "x" * 300, "y" * 20_000, "\n", "a\nb", "\0", "s0\0"),
-    *("%0", "%7", "in0", "out0", "tmp0", "{s0}", "s0 + s1", "//", "µ", "\u202eabc", "𝔘" * 40, "'\""),
-    *("None", "nan", "extern", "input", "__class__", "../../x", "a.b.c", "aten", "prims", "\x7f\x1b[0m"),
-    *("a" * 199 + "é", "tenant:", "op:", "model:x@1", "toolchain:" + "z" * 250, "${x}", "%s%n", ";"),
+    *(
+        "%0",
+        "%7",
+        "in0",
+        "out0",
+        "tmp0",
+        "{s0}",
+        "s0 + s1",
+        "//",
+        "µ",
+        "\u202eabc",
+        "\U0001d518" * 40,
+        "'\"",
+    ),
+    *(
+        "None",
+        "nan",
+        "extern",
+        "input",
+        "__class__",
+        "../../x",
+        "a.b.c",
+        "aten",
+        "prims",
+        "\x7f\x1b[0m",
+    ),
+    *(
+        "a" * 199 + "é",
+        "tenant:",
+        "op:",
+        "model:x@1",
+        "toolchain:" + "z" * 250,
+        "${x}",
+        "%s%n",
+        ";",
+    ),
 )
 TARGETS = tuple(all_targets())
 ATEN = tuple(sorted(DECOMPOSED))
 PRIM_NAMES = tuple(sorted(PRIMS))
 WORDS = (
     *("add", "sum", "amax", "argmax", "where", "convert", "softmax_sum", "welford_m2", "cumsum"),
-    *("floor", "trunc", "mean", "none", "reflect", "bilinear", "max", "sum", "gelu", "tanh", "amin"),
+    *(
+        "floor",
+        "trunc",
+        "mean",
+        "none",
+        "reflect",
+        "bilinear",
+        "max",
+        "sum",
+        "gelu",
+        "tanh",
+        "amin",
+    ),
     *("f32", "bf16", "driver", "torch", "binary", "so", "buffer", "size", "threads", "report"),
 )
 OPERATOR_FIELDS = frozenset({"op", "origin_ops"})
@@ -44,7 +89,7 @@ _SIGNED = {Field.CPPTYPE_INT32: 31, Field.CPPTYPE_INT64: 63}
 _UNSIGNED = {Field.CPPTYPE_UINT32: 32, Field.CPPTYPE_UINT64: 64}
 
 
-def hostile_value(field: Field, random: Random) -> Any:
+def hostile_value(field: Field, random: Random) -> Any:  # noqa: PLR0911  # one for each kind
     """A value that a scalar field can hold."""
     kind = field.cpp_type
     if kind in _SIGNED:
@@ -65,7 +110,7 @@ def hostile_value(field: Field, random: Random) -> Any:
 
 
 def hostile_text(field_name: str, random: Random) -> str:
-    """A text for a field: an operator or target that exists, a word, or a name that breaks things."""
+    """A text: an operator or target that exists, a word, or a name that breaks things."""
     if field_name in OPERATOR_FIELDS and random.random() < 0.75:
         return random.choice(random.choice((ATEN, PRIM_NAMES, WORDS)))
     if field_name in TARGET_FIELDS and random.random() < 0.6:

@@ -82,6 +82,4 @@ def known_facts(farm: Farm) -> KnownFacts:
         stub = TraceServiceStub(channel)
         (answer,) = list(stub.LookupTrace(request, timeout=PATIENCE_S))
     signer = read_signer(farm.data_dir / "keys" / TRACE_KEY, Space.TRACES)
-    return KnownFacts(
-        signer, program.key, tuple(blobs), answer.miss.epoch, answer.miss.incarnation
-    )
+    return KnownFacts(signer, program.key, tuple(blobs), answer.miss.epoch, answer.miss.incarnation)

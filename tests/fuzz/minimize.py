@@ -45,7 +45,7 @@ def minimized(trial: Trial, data: bytes, limits: Limits) -> bytes:
 def _raises(trial: Trial, data: bytes) -> str:
     try:
         attempt(trial, data)
-    except Exception as error:  # noqa: BLE001 -- compared with the one that is looked for
+    except Exception as error:
         return _kind(signature_of(trial, error))
     return ""
 

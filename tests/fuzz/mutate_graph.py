@@ -5,16 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-from kernelfarm.v1.graph_pb2 import Argument, Dtype, EXPR_OP_ADD, Expr, ExprCall, Graph, Node
+from kernelfarm.v1.graph_pb2 import EXPR_OP_ADD, Argument, Dtype, Expr, ExprCall, Graph, Node
 from tests.fuzz.hostile_values import ATEN, INTEGERS, PRIM_NAMES, REALS
 from tests.fuzz.mutate_sizes import change_sizes, new_symbol, restride, types_of
 
 MAX_NODES = 3000
 _UNARY = {
-    "aten": "aten.relu aten.tan aten.exp aten.erf aten.sigmoid aten.neg aten.floor".split(),
-    "prims": "tan exp erf neg floor tanh log".split(),
+    "aten": [
+        "aten.relu",
+        "aten.tan",
+        "aten.exp",
+        "aten.erf",
+        "aten.sigmoid",
+        "aten.neg",
+        "aten.floor",
+    ],
+    "prims": ["tan", "exp", "erf", "neg", "floor", "tanh", "log"],
 }
-_ATTRIBUTES = "dim dims dtype alpha start end step shape value axis keepdim correction k length".split()
+_ATTRIBUTES = [
+    "dim",
+    "dims",
+    "dtype",
+    "alpha",
+    "start",
+    "end",
+    "step",
+    "shape",
+    "value",
+    "axis",
+    "keepdim",
+    "correction",
+    "k",
+    "length",
+]
 
 
 def change_graph(graph: Graph, random: Random) -> None:
@@ -138,13 +161,15 @@ def longer_chain(graph: Graph, random: Random) -> None:
 
 
 def longer_lists(graph: Graph, random: Random) -> None:
-    """A list of tensors (cat, stack, index) gets many more, each an input with a size of its own."""
+    """A list of tensors (of cat, stack) gets many more, inputs with sizes of their own."""
     lists = [node for node in graph.nodes if any(_tensor_items(arg) for arg in node.args)]
     if not lists or len(graph.nodes) > MAX_NODES:
         return
     node = random.choice(lists)
     items = next(arg.list.items for arg in node.args if _tensor_items(arg))
-    kinds = {source.value: source for source in graph.inputs if source.WhichOneof("kind") == "tensor"}
+    kinds = {
+        source.value: source for source in graph.inputs if source.WhichOneof("kind") == "tensor"
+    }
     model = kinds.get(items[0].value)
     total = [node.types[0].shape[0]] if node.types and node.types[0].shape else []
     for _ in range(random.choice((1, 4, 8, 13, 40))):
@@ -226,7 +251,11 @@ def _grow_first_axis(graph: Graph, node: Node, extents: list[Expr]) -> None:
     old.CopyFrom(node.types[0].shape[0])
     total = Expr(call=ExprCall(op=EXPR_OP_ADD, operands=extents))
     for tensor in types_of(graph):
-        if tensor.shape and tensor.shape[0] == old and len(tensor.shape) == len(node.types[0].shape):
+        if (
+            tensor.shape
+            and tensor.shape[0] == old
+            and len(tensor.shape) == len(node.types[0].shape)
+        ):
             is_input = any(tensor == source.tensor for source in graph.inputs)
             if not is_input or tensor == node.types[0]:
                 tensor.shape[0].CopyFrom(total)

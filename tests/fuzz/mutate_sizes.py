@@ -71,7 +71,9 @@ _CHANGES = (other_extent, symbolic_extent, symbolic_extent, compound_symbol, oth
 def new_symbol(graph: Graph, random: Random) -> Expr:
     """A symbol that the graph did not have; mostly one that is at least 2."""
     taken = {symbol.name for symbol in graph.symbols}
-    name = next(name for name in map("s{}".format, itertools.count(len(taken))) if name not in taken)
+    name = next(
+        name for name in map("s{}".format, itertools.count(len(taken))) if name not in taken
+    )
     lower, upper = random.choice(_RANGES) if random.random() < 0.3 else (2, 0)
     graph.symbols.add(name=name, lower=lower, upper=upper, hint=random.choice((0, 5, 64)))
     return Expr(symbol=name)
@@ -90,7 +92,9 @@ def expression(graph: Graph, random: Random) -> Expr:
         return _call(EXPR_OP_ADD, *(new_symbol(graph, random) for _ in range(terms)))
     if form == 4:
         op = random.choice((EXPR_OP_FLOOR_DIV, EXPR_OP_MOD))
-        divisor = random.choice((Expr(constant=random.choice((2, 3, 7, 64))), _plus_one(graph, random)))
+        divisor = random.choice(
+            (Expr(constant=random.choice((2, 3, 7, 64))), _plus_one(graph, random))
+        )
         return _call(op, _plus_one(graph, random), divisor)
     if form == 5:
         op = random.choice((EXPR_OP_MIN, EXPR_OP_MAX))

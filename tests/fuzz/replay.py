@@ -49,7 +49,7 @@ def _in_child(trial: Trial, data: bytes, limits: Limits, tell: Callable[[str], i
         resource.setrlimit(resource.RLIMIT_AS, (limits.rss_bytes * 4, limits.rss_bytes * 4))
         attempt(trial, data)
         status = 0
-    except Exception as error:  # noqa: BLE001 -- told to the parent, whatever it is
+    except Exception as error:
         tell(signature_of(trial, error))
         status = 0
     finally:

@@ -29,7 +29,8 @@ def rpc_table(findings: FarmFindings) -> str:
     lines = [f"{'RPC':20} {'messages':>8} {'p50':>7} {'p99':>8} {'max ms':>8}  statuses"]
     for name, times_s in sorted(findings.times_s.items()):
         figures = " ".join(
-            f"{_quantile(times_s, q) * 1e3:{width}.1f}" for q, width in ((0.5, 7), (0.99, 8), (1, 8))
+            f"{_quantile(times_s, q) * 1e3:{width}.1f}"
+            for q, width in ((0.5, 7), (0.99, 8), (1, 8))
         )
         told = _counts(findings.statuses[name].items())
         lines.append(f"{name:20} {len(times_s):8} {figures}  {told}")

@@ -68,7 +68,7 @@ class Shared:
 def input_of(work: Work, number: int) -> tuple[Trial, bytes]:
     """The trial and the bytes of a number."""
     trial = work.trials[number % len(work.trials)]
-    bases = valid_messages(trial.message)
+    bases = valid_messages(trial.message, trial.file)
     base = Random(f"{work.seed}:{number}").choice(bases)
     return trial, case_bytes(work.seed, number, base, trial.message)
 
@@ -95,7 +95,7 @@ def run(work: Work, shared: Shared) -> None:
 def _outcome(work: Work, trial: Trial, data: bytes) -> str:
     try:
         return attempt(trial, data)
-    except Exception as error:  # noqa: BLE001 -- whatever it is, it is a finding
+    except Exception as error:
         path = keep(trial.message, data, work.failures, trial.name)
         _tell({"failure": signature_of(trial, error), "path": str(path)})
         return "FAILED"

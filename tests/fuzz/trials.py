@@ -18,7 +18,6 @@ from codegen_svc.backends.triton_gpu import scalar_rules
 from codegen_svc.emitters.llvm_kernel import emit_llvm
 from codegen_svc.emitters.triton_source import emit_triton
 from codegen_svc.emitters.triton_tiling import gpu_tiling, needs_64_bit_indices
-from frontend_svc.lowering import import_graph
 from frontend_svc.pipeline import lower_to_prims
 from frontend_svc.traces import trace_of
 from kernelfarm.cache.tags import check_tag
@@ -29,6 +28,7 @@ from kernelfarm.ir.guards import NO_FACTS, first_failing
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import parse_graph, parse_kernel, print_graph, print_kernel, print_plan
 from kernelfarm.ir.verify import verify_graph, verify_kernel, verify_program
+from kernelfarm.ir.work_budget import DEFAULT_WORK_STEPS, work_budget
 from kernelfarm.signing.encoding import canonical_bytes
 from kernelfarm.targets import target_facts
 from kernelfarm.v1 import trace_service_pb2
@@ -56,12 +56,10 @@ from kernelfarm.wire.manifest import (
 )
 from kernelfarm.wire.status import DETAILS_TRAILER, error_from_rpc
 from optimizer_svc.pipeline import optimize
-from optimizer_svc.service import optimize_message
 from tests.fuzz.messages import message_class
 
 CPU = "cpu:x86-64-v3"
 GPU = "cuda:sm_90a"
-MAX_NODES = 50_000
 OPTIONS = (("deterministic", "False"),)
 
 
@@ -71,11 +69,12 @@ class NotTheSameError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One way to take bytes; `message` is the type of valid ones."""
+    """One way to take bytes; `message` is the type of valid ones, `file` those of the corpus."""
 
     name: str
     message: str
     take: Callable[[bytes], None]
+    file: str = "*"
 
 
 def attempt(trial: Trial, data: bytes) -> str:
@@ -85,7 +84,8 @@ def attempt(trial: Trial, data: bytes) -> str:
         Exception: a finding.
     """
     try:
-        trial.take(data)
+        with work_budget(DEFAULT_WORK_STEPS):
+            trial.take(data)
     except DecodeError:
         return "NO_MESSAGE"
     except CallerError as error:
@@ -219,7 +219,7 @@ def _status(data: bytes) -> None:
 
 def _lowering(data: bytes) -> None:
     """Decode and decompose alone: many more operators in the same time."""
-    graph = import_graph(message_class("kernelfarm.v1.Graph").FromString(data), MAX_NODES)
+    graph = graph_from_proto(message_class("kernelfarm.v1.Graph").FromString(data))
     lowered = lower_to_prims(graph, sorts_any_row=bool(len(data) % 2))
     verify_graph(lowered.graph)
     message = _accepted(lambda: graph_to_proto(lowered.graph), "encode its Prims")
@@ -228,7 +228,7 @@ def _lowering(data: bytes) -> None:
 
 def _rooms(data: bytes) -> None:
     """Decode, decompose, optimize and write code, for a processor and for a GPU."""
-    graph = import_graph(message_class("kernelfarm.v1.Graph").FromString(data), MAX_NODES)
+    graph = graph_from_proto(message_class("kernelfarm.v1.Graph").FromString(data))
     program_key(graph, CPU, OPTIONS)
     lowered = lower_to_prims(graph, sorts_any_row=True)
     for target in (CPU, GPU):
@@ -255,7 +255,14 @@ def _emit(kernel: Kernel, target: str) -> None:
 
 
 def _optimizer(data: bytes) -> None:
-    optimize_message(message_class("kernelfarm.internal.v1.OptimizeRequest").FromString(data))
+    graph = graph_from_proto(message_class("kernelfarm.v1.Graph").FromString(data))
+    if graph.dialect != "prims":
+        raise CallerError(f"dialect {graph.dialect!r}")
+    try:
+        verify_graph(graph)
+    except VerificationError as error:
+        raise CallerError(str(error)) from error
+    _optimized(graph, CPU)
 
 
 def _emitters(data: bytes) -> None:
@@ -268,9 +275,9 @@ def _emitters(data: bytes) -> None:
 
 TRIALS = (
     Trial("graph", "kernelfarm.v1.Graph", _graph),
-    Trial("lowering", "kernelfarm.v1.Graph", _lowering),
-    Trial("rooms", "kernelfarm.v1.Graph", _rooms),
-    Trial("optimizer", "kernelfarm.internal.v1.OptimizeRequest", _optimizer),
+    Trial("lowering", "kernelfarm.v1.Graph", _lowering, "captured"),
+    Trial("rooms", "kernelfarm.v1.Graph", _rooms, "captured"),
+    Trial("optimizer", "kernelfarm.v1.Graph", _optimizer, "prims"),
     Trial("kernel", "kernelfarm.internal.v1.Kernel", _kernel),
     Trial("emitters", "kernelfarm.internal.v1.Kernel", _emitters),
     Trial("plan", "kernelfarm.v1.Plan", _plan),

@@ -15,6 +15,7 @@ from google.rpc import error_details_pb2, status_pb2
 from kernelfarm.digest import trace_digest
 from kernelfarm.internal.v1 import codegen_service_pb2 as codegen
 from kernelfarm.internal.v1 import loops_pb2
+from kernelfarm.internal.v1 import optimizer_service_pb2 as optimizer
 from kernelfarm.signing import Manifest, Space, variant_id
 from kernelfarm.signing.manifest import blob_ref
 from kernelfarm.v1 import artifact_pb2 as artifacts
@@ -22,6 +23,7 @@ from kernelfarm.v1 import cache_service_pb2 as cache
 from kernelfarm.v1 import compile_service_pb2 as compiles
 from kernelfarm.v1 import graph_pb2, manifest_pb2
 from kernelfarm.v1 import trace_service_pb2 as traces
+from kernelfarm.wire.embedded import embedded, field_number
 from kernelfarm.wire.manifest import manifest_to_proto
 from tests.fuzz.corpus import seeds
 from tests.fuzz.messages import message_class
@@ -32,9 +34,9 @@ _MAX_REQUEST_SEEDS = 400
 
 
 @lru_cache(maxsize=64)
-def valid_messages(full_name: str) -> tuple[bytes, ...]:
+def valid_messages(full_name: str, file: str = "*") -> tuple[bytes, ...]:
     """Valid messages of a type; of one that nobody described here, an empty one."""
-    if kept := seeds(full_name):
+    if kept := seeds(full_name, file):
         return kept
     make = _MAKERS.get(full_name)
     if make is None:
@@ -74,13 +76,15 @@ def trace_content() -> bytes:
 
 
 def _graphs() -> list[graph_pb2.Graph]:
-    found = seeds("kernelfarm.v1.Graph")
+    found = seeds("kernelfarm.v1.Graph", "captured")
     chosen = Random(2).sample(found, min(_MAX_REQUEST_SEEDS, len(found)))
     return [graph_pb2.Graph.FromString(data) for data in chosen]
 
 
 def _facts() -> manifest_pb2.CallerFacts:
-    inputs = [manifest_pb2.InputFacts(sizes=[3, 4], strides=[4, 1], alignment_bytes=64, dtype="f32")]
+    inputs = [
+        manifest_pb2.InputFacts(sizes=[3, 4], strides=[4, 1], alignment_bytes=64, dtype="f32")
+    ]
     environment = {"driver": "12.4", "torch": "2.9.0"}
     return manifest_pb2.CallerFacts(symbols={"s0": 64}, inputs=inputs, environment=environment)
 
@@ -136,6 +140,15 @@ def _put_trace() -> Iterator[Message]:
 def _explain_trace() -> Iterator[Message]:
     yield traces.ExplainTraceMissRequest(digest=trace_digest(PARTS))
     yield traces.ExplainTraceMissRequest(parts=PARTS, model="fuzz@1")
+
+
+def _optimize() -> Iterator[Message]:
+    """The graph is a message in some versions of the contract, and its bytes in others."""
+    for data in seeds("kernelfarm.v1.Graph", "prims"):
+        envelope = optimizer.OptimizeRequest(target=CPU, request_id="fuzz").SerializeToString()
+        yield optimizer.OptimizeRequest.FromString(
+            envelope + b"".join(embedded(field_number(optimizer.OptimizeRequest, "graph"), data))
+        )
 
 
 def _kernels() -> Iterator[Message]:
@@ -201,6 +214,7 @@ _MAKERS: dict[str, Callable[[], Iterator[Message]]] = {
     "kernelfarm.v1.PublicKey": lambda: iter(
         [manifest_pb2.PublicKey(key_id="0" * 16, public_key=bytes(32), space=1)]
     ),
+    "kernelfarm.internal.v1.OptimizeRequest": _optimize,
     "kernelfarm.internal.v1.BuildKernelsRequest": _kernels,
     "google.rpc.Status": _statuses,
 }

@@ -34,6 +34,9 @@ class Limits:
     rss_bytes: int = 1 << 30
 
 
+DEFAULT_LIMITS = Limits()
+
+
 @dataclass(slots=True)
 class Findings:
     """What a run saw."""
@@ -63,7 +66,7 @@ class Plan:
     failures: Path
     jobs: int = 1
     first: int = 0
-    limits: Limits = Limits()
+    limits: Limits = DEFAULT_LIMITS
 
 
 def run_trials(plan: Plan) -> Findings:
