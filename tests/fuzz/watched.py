@@ -131,7 +131,6 @@ class _Child:
         status = self._process.poll()
         self._read(findings)
         if self._is_done:
-            self.end()
             return False
         if status is not None:
             self._lost(findings, f"died with status {status}")
@@ -144,6 +143,8 @@ class _Child:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
         self._stacks.close()
 
     def _fault(self) -> str | None:
@@ -167,8 +168,8 @@ class _Child:
         """Keeps the input that the child did not survive, and goes on after it."""
         number, data = self._shared.now()
         place = self._where()
-        self.end()
         self._read(findings)
+        self.end()
         stacks = self._stacks_path.read_text(errors="replace")
         assert number < 2**63, f"a child ended before its first input: {fault}\n{stacks[-3000:]}"
         trials = [trial for trial in TRIALS if trial.name in self._plan.trials]
