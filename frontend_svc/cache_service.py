@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -10,10 +11,10 @@ import grpc.aio
 
 from frontend_svc.admission import Rate
 from frontend_svc.compile_flow import Rooms, check_targets
-from frontend_svc.cpu_work import CpuWork
+from frontend_svc.cpu_work import CpuWork, GraphSource
+from frontend_svc.envelopes import graph_of
 from frontend_svc.explain_miss import explain_miss
 from frontend_svc.invalidation_feed import FeedEvent, InvalidationFeed
-from frontend_svc.lowering import import_graph
 from frontend_svc.parts import Part
 from frontend_svc.programs import Caller
 from frontend_svc.refusals import RefusalTeller
@@ -23,8 +24,8 @@ from frontend_svc.sweeping import FarmSweeper
 from kernelfarm.cache import Epoch, Space
 from kernelfarm.cache.sweeper import SpaceUsage
 from kernelfarm.cache.tags import check_tag, tenant_tag
-from kernelfarm.digest import program_key, program_parts
 from kernelfarm.errors import CallerError, NotFoundError
+from kernelfarm.internal.v1.envelopes_pb2 import ExplainMissEnvelope
 from kernelfarm.service.authentication import TenantsFile
 from kernelfarm.service.identity import (
     CACHE_USERS,
@@ -98,14 +99,14 @@ class CacheService(CacheServiceServicer):
             tags = [t for t in event.tags if t in visible or not t.startswith("tenant:")]
             yield _event(event, tags)
 
-    async def ExplainMiss(
-        self, request: api.ExplainMissRequest, context: Context
+    async def ExplainMiss(  # type: ignore[override] # `with_envelopes` registers it
+        self, request: ExplainMissEnvelope, context: Context
     ) -> api.ExplainMissResponse:
         """Tells why a program is not found."""
         identity = current_identity()
         identity.require(*CACHE_USERS)
         part = self._work.rooms.parts.of(identity.partition)
-        key, parts = await self._work.cpu.run(self._key_and_parts, request)
+        key, parts = await self._key_and_parts(request, identity.tenant)
         explained = await explain_miss(part.cache, part.index, key, parts, _caller(request))
         return explained.to_proto()
 
@@ -166,22 +167,20 @@ class CacheService(CacheServiceServicer):
             raise NotFoundError(f"this farm has no tenant {wanted[:80]!r}")
         return known
 
-    def _key_and_parts(
-        self, request: api.ExplainMissRequest
+    async def _key_and_parts(
+        self, request: ExplainMissEnvelope, tenant: str
     ) -> tuple[bytes, dict[str, str] | None]:
         if request.key:
             if len(request.key) != DIGEST_BYTES:
                 raise CallerError(f"key has {len(request.key)} bytes; expected {DIGEST_BYTES}")
             return request.key, None
-        if not request.HasField("graph"):
+        graph = graph_of(request)
+        if graph is None:
             raise CallerError("neither a graph nor a key; expected one of them")
         check_targets((request.target,))
-        graph = import_graph(request.graph, self._settings.max_graph_nodes)
+        source = GraphSource(graph, hashlib.sha256(graph).digest(), tenant)
         options = options_of(request.options)
-        return (
-            program_key(graph, request.target, options),
-            program_parts(graph, request.target, options),
-        )
+        return await self._work.cpu.explain(source, request.target, options)
 
 
 async def _tell_quota(part: Part, response: api.GetUsageResponse) -> None:
@@ -194,7 +193,7 @@ async def _tell_quota(part: Part, response: api.GetUsageResponse) -> None:
     response.max_compiles = quota.max_compiles or 0
 
 
-def _caller(request: api.ExplainMissRequest) -> Caller:
+def _caller(request: ExplainMissEnvelope) -> Caller:
     return caller_of(request.model, request.facts)
 
 

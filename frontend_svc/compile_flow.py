@@ -28,10 +28,10 @@ from frontend_svc.downstream import (
     KernelWork,
     OptimizedProgram,
     OptimizerRoom,
-    kernel_keys,
 )
 from frontend_svc.events import CompileJob, Event, EventStream, Outcome, ProgramReady
-from frontend_svc.imports import Import, Imports, ProgramKeys
+from frontend_svc.failure_times import FailureTimes
+from frontend_svc.imports import Import, Imports, KnownGraph
 from frontend_svc.lease_keeper import kept_alive
 from frontend_svc.lowering import Lowering
 from frontend_svc.parts import Parts
@@ -39,7 +39,6 @@ from frontend_svc.program_tags import program_tags
 from frontend_svc.settings import FrontendSettings
 from kernelfarm.cache import KernelCache, Lease, Published, Variant
 from kernelfarm.cache.end_task import end_task
-from kernelfarm.digest import program_parts
 from kernelfarm.errors import (
     CallerError,
     FarmFullError,
@@ -76,7 +75,7 @@ class _Request:
 
     job: CompileJob
     imported: Import
-    keys: ProgramKeys
+    known: KnownGraph
     lowering: Lowering
     events: EventStream
 
@@ -88,7 +87,10 @@ class CompileFlow:
         self._rooms = rooms
         self._cpu = cpu
         self._settings = settings
-        self._imports = Imports(cpu, settings.max_graph_nodes)
+        self._times = FailureTimes(
+            settings.rejection_ttl_s, settings.exhausted_ttl_s, settings.outage_ttl_s
+        )
+        self._imports = Imports(cpu, self._times)
         self._gate = Gate(settings.max_compiles_of_a_tenant, settings.lease_ttl_s)
         self._led: set[asyncio.Task[int]] = set()
 
@@ -104,10 +106,10 @@ class CompileFlow:
         check_targets(job.targets)
         events = EventStream()
         stage = events.stage("import")
-        imported, keys = await self._imports.of(job)
-        stage.tell(len(job.graph.nodes), len(job.graph.nodes))
-        lowering = Lowering(self._cpu, events, fallback_random=job.fallback_random)
-        request = _Request(job, imported, keys, lowering, events)
+        imported, known = await self._imports.of(job)
+        stage.tell(known.nodes, known.nodes)
+        lowering = Lowering(self._cpu, events, imported, fallback_random=job.fallback_random)
+        request = _Request(job, imported, known, lowering, events)
         work = asyncio.create_task(self._serve_all(request))
         try:
             async for event in events.listen():
@@ -127,7 +129,7 @@ class CompileFlow:
 
     async def _serve_target(self, request: _Request, target: str) -> None:
         """Finds the program, makes it, or waits for whoever makes it already."""
-        key, part = request.keys[target], request.job.part
+        key, part = request.known.keys[target], request.job.part
         stage = request.events.stage("lookup", target)
         outcome = Outcome.HIT
         jobs = leads = 0
@@ -227,7 +229,7 @@ class CompileFlow:
         except Exception as error:
             with suppress(UnavailableError):  # the first error is the one to tell
                 facts = error_facts(error)
-                await cache.put_failure(lease.key, facts, self._failure_ttl_s(error), lease)
+                await cache.put_failure(lease.key, facts, self._times.ttl_s(error), lease)
             raise
         finally:
             with suppress(UnavailableError):  # then it lapses
@@ -236,8 +238,7 @@ class CompileFlow:
 
     async def _remember(self, request: _Request, target: str, key: bytes) -> None:
         """Notes the key's parts, by which later misses are explained."""
-        graph = await request.imported.graph()
-        parts = await self._cpu.run(program_parts, graph, target, request.job.options)
+        parts = await self._cpu.parts(request.imported.source, target, request.job.options)
         with suppress(UnavailableError):  # an explanation is not worth a failure
             await request.job.part.index.add(key, parts)
 
@@ -245,23 +246,24 @@ class CompileFlow:
         self, request: _Request, target: str, key: bytes
     ) -> tuple[Variant, dict[bytes, bytes], int]:
         """Asks the rooms in order; the program, its blobs, and the kernel jobs that it took."""
-        graph = await request.imported.graph()
-        lowered = await request.lowering.result(graph, target_facts(target))
+        job = request.job
+        lowered = await request.lowering.result(target_facts(target))
         stage = request.events.stage("optimize", target)
         optimized = await self._rooms.optimizer.optimize(
-            request.job.request_id, lowered.message, target
+            job.request_id, lowered.message, target, job.part.partition.tenant
         )
         stage.tell(len(optimized.kernels), len(optimized.kernels))
         kernels = await self._build_kernels(request, target, optimized)
-        result = await self._cpu.run(
+        result = await asyncio.to_thread(  # its work is linear in what the rooms made
             program_result,
             key,
             optimized.plan,
             [kernel.artifacts for kernel in kernels],
             lowered.texts_with(optimized.texts),
         )
-        tags = program_tags(graph, target, optimized.made_by, kernels)
-        tags = (*tags, *request.job.caller.tags, *request.job.part.tags)
+        ops = (await request.imported.graph()).ops
+        tags = program_tags(ops, target, optimized.made_by, kernels)
+        tags = (*tags, *job.caller.tags, *job.part.tags)
         variant = Variant(result.payload, result.named, tags=tags)
         return variant, result.blobs, sum(kernel.caused_job for kernel in kernels)
 
@@ -293,8 +295,9 @@ class CompileFlow:
         built: dict[int, BuiltArtifacts] = {}
         stage = request.events.stage("codegen", target)
         stage.tell(0, total)
-        keys = await self._cpu.run(kernel_keys, optimized.kernels, target)
         job = request.job
+        tenant = job.part.partition.tenant
+        keys = await self._cpu.kernel_keys(optimized.content, target, tenant)
         work = KernelWork(
             job.request_id,
             optimized.kernels,
@@ -310,20 +313,23 @@ class CompileFlow:
             stage.tell(len(built), total, optimized.kernels[kernel.index].name)
         return tuple(built[index] for index in range(total))
 
-    def _failure_ttl_s(self, error: Exception) -> float:
-        if isinstance(error, CallerError):
-            return self._settings.rejection_ttl_s
-        return self._settings.outage_ttl_s
-
     def _forget(self, task: asyncio.Task[int]) -> None:
         self._led.discard(task)
         if not task.cancelled() and isinstance(error := task.exception(), KernelfarmError):
             # Its client may have left: the log is then the only place that tells.
             get_logger().warning("program_failed", reason=error.reason, message=str(error))
 
-    async def drain(self) -> None:
-        """Returns when every program that is being compiled is published or has failed."""
-        await asyncio.gather(*self._led, return_exceptions=True)
+    async def drain(self, grace_s: float) -> None:
+        """Returns when every program that is being compiled is published or has failed.
+
+        What is not by the end of the grace is ended: who waits for it asks another frontend.
+        """
+        if not self._led:
+            return
+        _, late = await asyncio.wait(self._led, timeout=grace_s)
+        if late:
+            get_logger().warning("programs_ended", programs=len(late), grace_s=grace_s)
+        await asyncio.gather(*(end_task(task) for task in late))
 
 
 async def _publish(

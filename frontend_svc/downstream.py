@@ -11,7 +11,6 @@ from typing import TypeVar
 import grpc.aio
 
 from kernelfarm.cache import StoredVariant
-from kernelfarm.digest import kernel_key
 from kernelfarm.errors import NoAnswerError, UnavailableError
 from kernelfarm.internal.v1 import (
     codegen_service_pb2,
@@ -22,8 +21,8 @@ from kernelfarm.internal.v1 import (
 )
 from kernelfarm.service.channels import translated_errors
 from kernelfarm.signing import Manifest
-from kernelfarm.v1 import artifact_pb2, compile_service_pb2, graph_pb2, plan_pb2
-from kernelfarm.wire import kernel_from_proto
+from kernelfarm.v1 import artifact_pb2, compile_service_pb2, plan_pb2
+from kernelfarm.wire.embedded import embedded, field_number
 from kernelfarm.wire.program_result import KernelArtifacts
 
 T = TypeVar("T")
@@ -31,6 +30,9 @@ T = TypeVar("T")
 # A supervisor starts a room that died again within seconds; programs wait for it.
 _RESTART_S = 10.0
 _ASK_AGAIN_S = 0.2
+
+_OPTIMIZE = "/kernelfarm.internal.v1.OptimizerService/Optimize"
+_GRAPH = field_number(optimizer_service_pb2.OptimizeRequest, "graph")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +45,16 @@ class Optimizing:
 
 @dataclass(frozen=True, slots=True)
 class OptimizedProgram:
-    """What the optimizer made; the messages pass through to code generation and to the client."""
+    """What the optimizer made; the messages pass through to code generation and to the client.
+
+    `content` is all of it as it came, for the child process that finds the kernels' keys.
+    """
 
     kernels: tuple[loops_pb2.Kernel, ...]
     plan: plan_pb2.Plan
     texts: tuple[tuple[str, str], ...]
     made_by: Optimizing
+    content: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +93,6 @@ class KernelWork:
     shared_namespace: str = ""
 
 
-def kernel_keys(kernels: tuple[loops_pb2.Kernel, ...], target: str) -> tuple[bytes, ...]:
-    """The keys under which workers must have signed these kernels."""
-    return tuple(kernel_key(kernel_from_proto(kernel), target) for kernel in kernels)
-
-
 KernelCheck = Callable[[StoredVariant, str, bytes], None]
 """Passes a worker's statement about a kernel of a namespace and a key."""
 
@@ -125,26 +126,32 @@ class OptimizerRoom:
 
     def __init__(self, channel: grpc.aio.Channel, timeout_s: float) -> None:
         self._stub = optimizer_service_pb2_grpc.OptimizerServiceStub(channel)
+        # Bytes both ways: the graph is serialized already, the response is read twice.
+        self._optimize: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            _OPTIMIZE
+        )
         self._timeout_s = timeout_s
 
     async def optimize(
-        self, request_id: str, graph: graph_pb2.Graph, target: str
+        self, request_id: str, graph: bytes, target: str, tenant: str
     ) -> OptimizedProgram:
-        """Loop kernels and plan of a Prims graph.
+        """Loop kernels and plan of a Prims graph, which is a serialized message.
 
         Raises:
             UnavailableError: the optimizer does not answer, or does not tell what it is.
             KernelfarmError: whatever the optimizer raised.
         """
-        request = optimizer_service_pb2.OptimizeRequest(
-            request_id=request_id, graph=graph, target=target
+        head = optimizer_service_pb2.OptimizeRequest(
+            request_id=request_id, target=target, tenant=tenant
         )
-        response = await _bridged(
-            "optimizer", lambda: self._stub.Optimize(request, timeout=self._timeout_s)
+        request = b"".join((head.SerializeToString(), *embedded(_GRAPH, graph)))
+        content: bytes = await _bridged(
+            "optimizer", lambda: self._optimize(request, timeout=self._timeout_s)
         )
+        response = optimizer_service_pb2.OptimizeResponse.FromString(content)
         texts = tuple((stage.name, stage.text) for stage in response.stages)
         made_by = _optimizing(response.made_by)
-        return OptimizedProgram(tuple(response.kernels), response.plan, texts, made_by)
+        return OptimizedProgram(tuple(response.kernels), response.plan, texts, made_by, content)
 
     async def toolchain(self) -> Optimizing:
         """What optimizes there now.

@@ -6,19 +6,16 @@ import asyncio
 import enum
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Union
+from dataclasses import dataclass, field
+from typing import Union
 
 from frontend_svc.parts import Part
 from frontend_svc.programs import NOBODY, Caller, FoundProgram
 
-if TYPE_CHECKING:  # generated code stays behind its fence: here it is only a type
-    from kernelfarm.v1.graph_pb2 import Graph as WireGraph
-
 
 @dataclass(frozen=True, slots=True)
 class CompileJob:
-    """A request to compile, still undecoded.
+    """A request to compile; `graph` is its serialized message, still undecoded.
 
     `options` are sorted pairs of text, as they enter the program key; `priority` is the number on
     the wire. It is served in `part`; what is missing there is compiled if the caller
@@ -26,7 +23,7 @@ class CompileJob:
     """
 
     request_id: str
-    graph: WireGraph
+    graph: bytes = field(repr=False)
     targets: tuple[str, ...]
     options: tuple[tuple[str, str], ...]
     priority: int

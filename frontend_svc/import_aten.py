@@ -37,6 +37,7 @@ from kernelfarm.ir.graph_ir import (
     tensor_type_of,
     uses_of,
 )
+from kernelfarm.ir.work_budget import spend
 
 _UNKNOWN = "not in the table: a custom operator"
 _EFFECT = "effect: it gives no tensor, and the framework runs it in its place"
@@ -101,6 +102,7 @@ class _Importer:
 
     def add(self, index: int, node: Node) -> None:
         """Adds the prims of one captured node."""
+        spend(4 + len(node.args) + len(node.attrs) + len(node.results))
         _refuse_mutation(node)
         with self._builder.origin(index, location=node.location):
             operator = DECOMPOSED.get(node.op)

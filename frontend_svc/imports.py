@@ -2,94 +2,135 @@
 
 Decoding, checking and hashing a graph is most of what a hit costs: 60 ms for a whole Llama. Program
 keys are therefore remembered by the digest of the request's own bytes: equal bytes are equal
-requests. What is not remembered is decoded once for all who ask at the same time.
+requests. What is not remembered is decoded once, in a child process, for all who ask at the same
+time, and the work is ended if all of them give up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
-from frontend_svc.cpu_work import CpuWork
+from frontend_svc.cpu_work import CpuWork, GraphSource, ImportedGraph
 from frontend_svc.events import CompileJob
-from frontend_svc.lowering import import_graph
-from kernelfarm.digest import program_keys
-from kernelfarm.ir.graph_ir import Graph
+from frontend_svc.failure_times import FailureTimes
+from frontend_svc.shared_call import SharedCall
+from kernelfarm.errors import (
+    ErrorFacts,
+    WorkBudgetError,
+    WorkMemoryError,
+    WorkTimeError,
+    error_facts,
+    error_from_facts,
+)
 
 KNOWN_REQUESTS = 4096
 """Requests whose keys are remembered; each takes a few hundred bytes."""
-# Serializing and hashing 1,000 nodes takes 0.3 ms: more is done in a thread.
-_NODES_AT_ONCE = 1000
+KNOWN_FAILURES = 1024
+"""Requests of which it is remembered that they cost too much; each takes a kilobyte."""
+# Hashing a megabyte takes a millisecond: more is done in a thread.
+_BYTES_AT_ONCE = 1 << 20
 
-ProgramKeys = Mapping[str, bytes]
+_COSTLY = (WorkBudgetError, WorkTimeError, WorkMemoryError)
 
 
 class Import:
     """One request's graph and its program keys by target; requests with equal bytes share it."""
 
-    def __init__(self, job: CompileJob, cpu: CpuWork, max_nodes: int) -> None:
-        self._job = job
+    def __init__(self, job: CompileJob, digest: bytes, cpu: CpuWork) -> None:
+        self.source = GraphSource(job.graph, digest, job.part.partition.tenant)
+        self._targets, self._options = job.targets, job.options
         self._cpu = cpu
-        self._max_nodes = max_nodes
-        self._task: asyncio.Task[tuple[Graph, ProgramKeys]] | None = None
+        self._call: SharedCall[ImportedGraph] = SharedCall(self._imported)
 
-    async def graph(self) -> Graph:
-        """The graph, decoded when it is first asked for.
+    async def graph(self) -> ImportedGraph:
+        """The graph's facts, found when they are first asked for.
 
         Raises:
-            CallerError: it is wrong, see `import_graph`.
+            CallerError: it is wrong, see `graph_jobs.import_graph`.
         """
-        return (await self._decoded())[0]
+        return await self._call.result()
 
-    async def keys(self) -> ProgramKeys:
-        """As `graph`, the program keys."""
-        return (await self._decoded())[1]
+    async def _imported(self) -> ImportedGraph:
+        return await self._cpu.import_graph(self.source, self._targets, self._options)
 
-    async def _decoded(self) -> tuple[Graph, ProgramKeys]:
-        if self._task is None:
-            work = self._cpu.run(_decode, self._job, self._max_nodes)
-            self._task = asyncio.create_task(work)
-            self._task.add_done_callback(_forget_error)
-        return await asyncio.shield(self._task)  # one that gives up leaves it to the others
+
+@dataclass(frozen=True, slots=True)
+class KnownGraph:
+    """What is remembered of a request: the number of its nodes, and its program keys by target."""
+
+    nodes: int
+    keys: dict[str, bytes]
 
 
 class Imports:
     """The requests of one gateway. What one tenant sent makes nothing quicker for another."""
 
-    def __init__(self, cpu: CpuWork, max_nodes: int, most: int = KNOWN_REQUESTS) -> None:
+    def __init__(
+        self,
+        cpu: CpuWork,
+        times: FailureTimes,
+        most: int = KNOWN_REQUESTS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._cpu = cpu
-        self._max_nodes = max_nodes
+        self._times = times
         self._most = most
-        self._known: OrderedDict[bytes, ProgramKeys] = OrderedDict()
+        self._clock = clock
+        self._known: OrderedDict[bytes, KnownGraph] = OrderedDict()
+        self._failed: OrderedDict[bytes, tuple[ErrorFacts, float]] = OrderedDict()
         self._living: WeakValueDictionary[bytes, Import] = WeakValueDictionary()
 
     def __contains__(self, digest: bytes) -> bool:
         return digest in self._known
 
-    async def of(self, job: CompileJob) -> tuple[Import, ProgramKeys]:
-        """A request's import, and its program keys by target.
+    async def of(self, job: CompileJob) -> tuple[Import, KnownGraph]:
+        """A request's import, and what is known of its graph.
 
         Raises:
-            CallerError: the graph is wrong, see `import_graph`.
+            CallerError: the graph is wrong, see `graph_jobs.import_graph`.
+            WorkTimeError, WorkMemoryError: it costs too much; this is told for a while.
         """
-        if len(job.graph.nodes) > _NODES_AT_ONCE:
-            digest = await self._cpu.run(request_digest, job)
+        if len(job.graph) > _BYTES_AT_ONCE:
+            digest = await asyncio.to_thread(request_digest, job)
         else:
             digest = request_digest(job)
         imported = self._living.get(digest)
         if imported is None:
-            imported = self._living[digest] = Import(job, self._cpu, self._max_nodes)
-        keys = self._known.get(digest)
-        if keys is None:
-            keys = self._known[digest] = await imported.keys()
+            imported = self._living[digest] = Import(job, digest, self._cpu)
+        known = self._known.get(digest)
+        if known is None:
+            known = await self._looked_at(digest, imported)
+            self._known[digest] = known
             while len(self._known) > self._most:
                 self._known.popitem(last=False)
         else:
             self._known.move_to_end(digest)
-        return imported, keys
+        return imported, known
+
+    async def _looked_at(self, digest: bytes, imported: Import) -> KnownGraph:
+        self._raise_known_failure(digest)
+        try:
+            graph = await imported.graph()
+        except _COSTLY as error:
+            self._failed[digest] = error_facts(error), self._clock() + self._times.ttl_s(error)
+            while len(self._failed) > KNOWN_FAILURES:
+                self._failed.popitem(last=False)
+            raise
+        return KnownGraph(graph.nodes, dict(graph.keys))
+
+    def _raise_known_failure(self, digest: bytes) -> None:
+        facts, ends_s = self._failed.get(digest, (None, 0.0))
+        if facts is None:
+            return
+        if self._clock() < ends_s:
+            raise error_from_facts(facts)
+        del self._failed[digest]
 
 
 def request_digest(job: CompileJob) -> bytes:
@@ -97,21 +138,7 @@ def request_digest(job: CompileJob) -> bytes:
     hasher = hashlib.sha256()
     options = (part for pair in job.options for part in pair)
     words = (job.part.namespace, *job.targets, "", *options)
-    for part in (
-        *(word.encode() for word in words),
-        job.graph.SerializeToString(deterministic=True),
-    ):
+    for part in (*(word.encode() for word in words), job.graph):
         hasher.update(b"%d:" % len(part))
         hasher.update(part)
     return hasher.digest()
-
-
-def _decode(job: CompileJob, max_nodes: int) -> tuple[Graph, ProgramKeys]:
-    graph = import_graph(job.graph, max_nodes)
-    return graph, program_keys(graph, job.targets, job.options)
-
-
-def _forget_error(task: asyncio.Task[tuple[Graph, ProgramKeys]]) -> None:
-    """Those who wait hear of it; if none is left, nobody needs to."""
-    if not task.cancelled():
-        task.exception()

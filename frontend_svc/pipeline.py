@@ -13,6 +13,7 @@ from frontend_svc.report import NodeReport, Note, summarize
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.check_graph import ATEN_DIALECT, check_client_graph
 from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.ir.work_budget import phase
 
 PASSES: tuple[Pass, ...] = (
     # Folding first: what is constant needs no simplification.
@@ -43,15 +44,18 @@ def lower_to_prims(
 
     Raises:
         InvalidGraphError: the graph breaks a rule; names the node, what was seen and expected.
+        WorkBudgetError: the request's budget of steps is spent.
     """
     if graph.dialect != ATEN_DIALECT:
         raise InvalidGraphError(f"a graph of dialect {graph.dialect!r}; expected {ATEN_DIALECT!r}")
-    check_client_graph(graph)
-    imported = import_aten(graph, fallback_random=fallback_random, sorts_any_row=sorts_any_row)
+    with phase("decompose"):
+        check_client_graph(graph)
+        imported = import_aten(graph, fallback_random=fallback_random, sorts_any_row=sorts_any_row)
     lowered = imported.graph
     notes: list[Note] = []
     for step in PASSES:
-        rewritten = step.rewrite(lowered, graph)
+        with phase(step.name):
+            rewritten = step.rewrite(lowered, graph)
         lowered = rewritten.graph
         notes.extend(rewritten.notes)
     origin_ops = tuple(node.op for node in graph.nodes)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 
 import frontend_svc
 from frontend_svc.downstream import BuiltArtifacts, Optimizing
 from frontend_svc.pipeline import PASSES
 from kernelfarm.cache.tags import MAX_NAME_CHARS, driver_tag, op_tag, pass_tag, toolchain_tag
-from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.service.fingerprint import fingerprint_of_room
 from kernelfarm.targets import target_facts
 
@@ -24,12 +24,12 @@ def frontend_toolchain() -> str:
 
 
 def program_tags(
-    graph: Graph, target: str, optimizing: Optimizing, kernels: tuple[BuiltArtifacts, ...]
+    ops: Iterable[str], target: str, optimizing: Optimizing, kernels: tuple[BuiltArtifacts, ...]
 ) -> tuple[str, ...]:
     """Tags of a program: its captured operators, the passes, every toolchain, its binaries."""
     tags = {toolchain_tag(frontend_toolchain()), toolchain_tag(optimizing.toolchain)}
     tags.add(driver_tag(target_facts(target).vendor))
-    tags.update(op_tag(_UNFIT.sub("", node.op)[:MAX_NAME_CHARS] or "?") for node in graph.nodes)
+    tags.update(op_tag(_UNFIT.sub("", op)[:MAX_NAME_CHARS] or "?") for op in ops)
     tags.update(pass_tag(step.name) for step in PASSES)
     tags.update(pass_tag(name) for name in optimizing.passes)
     for kernel in kernels:

@@ -15,6 +15,8 @@ from frontend_svc.cache_service import CACHE_SERVICE, CacheService, CacheWork
 from frontend_svc.compile_flow import CompileFlow, Rooms
 from frontend_svc.cpu_work import CpuWork
 from frontend_svc.downstream import CodegenRoom, KernelCheck, OptimizerRoom
+from frontend_svc.drain_clock import DrainClock
+from frontend_svc.envelopes import with_envelopes
 from frontend_svc.invalidation_feed import InvalidationFeed
 from frontend_svc.parts import Parts
 from frontend_svc.program_tags import frontend_toolchain
@@ -32,6 +34,7 @@ from kernelfarm.service.access import Access
 from kernelfarm.service.authentication import Authenticator, TenantsFile
 from kernelfarm.service.channels import open_channel
 from kernelfarm.service.logs import get_logger
+from kernelfarm.service.process_pool.pool import ProcessPool
 from kernelfarm.service.server import Door, Registration, serve
 from kernelfarm.signing import Place
 from kernelfarm.targets import all_targets
@@ -76,9 +79,12 @@ async def serve_frontend(settings: FrontendSettings) -> None:
         sweeping_client, settings.namespace, settings.sweep_keys_per_s, access.authenticator.tenants
     )
     refusals = RefusalTeller(access, rooms.parts)
-    cpu = CpuWork(settings.cpu_threads)
+    pool = ProcessPool("frontend_svc.graph_jobs", settings.pool_limits(settings.cpu_processes))
+    cpu = CpuWork(pool, settings)
     flow = CompileFlow(rooms, cpu, settings)
+    drain = DrainClock(settings.drain_grace_s)
     try:
+        await pool.start()
         advertising, sweeping = _advertise(rooms, settings), _sweep(sweeper, settings)
         async with (
             _kept_running(advertising),
@@ -91,17 +97,22 @@ async def serve_frontend(settings: FrontendSettings) -> None:
                 _doors(settings),
                 _services(flow, work, settings),
                 settings,
-                on_draining=feed.end_watches,
+                on_draining=partial(_begin_drain, feed, drain),
                 access=access,
             )
-            await asyncio.wait_for(flow.drain(), settings.drain_grace_s)
+            await flow.drain(drain.left_s())
     finally:
         await feed.close()
-        cpu.close()
+        await pool.close()
         await optimizer.close()
         await codegen.close()
         await cache.close()
         await sweeping_client.aclose()
+
+
+def _begin_drain(feed: InvalidationFeed, drain: DrainClock) -> None:
+    drain.begin()
+    feed.end_watches()
 
 
 def _doors(settings: FrontendSettings) -> tuple[Door, ...]:
@@ -137,9 +148,11 @@ def _services(flow: CompileFlow, work: CacheWork, settings: FrontendSettings) ->
     caching = CacheService(work, settings)
     gate = Gate(settings.max_compiles_of_a_tenant, settings.lease_ttl_s)
     tracing = TraceService(rooms.parts, gate, settings)
+    add_compiling = partial(add_CompileServiceServicer_to_server, compiling)
+    add_caching = partial(add_CacheServiceServicer_to_server, caching)
     return [
-        Registration(SERVICE_NAME, partial(add_CompileServiceServicer_to_server, compiling)),
-        Registration(CACHE_SERVICE, partial(add_CacheServiceServicer_to_server, caching)),
+        Registration(SERVICE_NAME, with_envelopes(add_compiling)),
+        Registration(CACHE_SERVICE, with_envelopes(add_caching)),
         Registration(TRACE_SERVICE, partial(add_TraceServiceServicer_to_server, tracing)),
     ]
 

@@ -13,12 +13,14 @@ from frontend_svc.answers import hit_within, program_within
 from frontend_svc.blob_reader import read_blobs
 from frontend_svc.byte_budget import ByteBudget
 from frontend_svc.compile_flow import CompileFlow, Rooms
+from frontend_svc.envelopes import graph_of
 from frontend_svc.events import CompileJob, Event, Outcome, ProgramReady, StageDone
 from frontend_svc.parts import Part
 from frontend_svc.programs import Caller
 from frontend_svc.settings import FrontendSettings
 from kernelfarm.cache.tags import model_tag
 from kernelfarm.errors import CallerError, MalformedMessageError, NotFoundError
+from kernelfarm.internal.v1.envelopes_pb2 import CompileEnvelope
 from kernelfarm.ir.graph_ir import ABI_VERSION
 from kernelfarm.service.identity import CACHE_USERS, Identity, Role, current_identity
 from kernelfarm.service.interceptors import current_request_id
@@ -57,7 +59,7 @@ class CompileService(CompileServiceServicer):
         self._public_keys = [key_to_proto(key) for key in keyring.keys] if keyring else []
 
     async def Compile(  # type: ignore[override] # hits are ready bytes, which the edge passes
-        self, request: api.CompileRequest, context: Context
+        self, request: CompileEnvelope, context: Context
     ) -> AsyncIterator[api.CompileResponse | bytes]:
         """Compiles a graph for its targets, or finds the programs."""
         identity = _cache_user()
@@ -145,12 +147,13 @@ def _cache_user() -> Identity:
     return identity
 
 
-def _job(request: api.CompileRequest, part: Part, *, may_compile: bool) -> CompileJob:
-    if not request.HasField("graph"):
+def _job(request: CompileEnvelope, part: Part, *, may_compile: bool) -> CompileJob:
+    graph = graph_of(request)
+    if graph is None:
         raise MalformedMessageError("CompileRequest without a graph; expected one")
     return CompileJob(
         request_id=current_request_id(),
-        graph=request.graph,
+        graph=graph,
         targets=tuple(request.targets),
         options=options_of(request.options),
         priority=request.priority,

@@ -8,13 +8,14 @@ from pathlib import Path
 from pydantic import Field, SecretStr
 
 from kernelfarm.errors import CallerError
+from kernelfarm.service.process_pool.settings import WorkSettings
 from kernelfarm.service.signing import SigningSettings
 from kernelfarm.service.tls import ServerTls
 
 _MIB = 1024 * 1024
 
 
-class FrontendSettings(SigningSettings):
+class FrontendSettings(SigningSettings, WorkSettings):
     """Everything that an operator of the frontend may set."""
 
     frontend_listen: str = "127.0.0.1:50051"
@@ -41,8 +42,8 @@ class FrontendSettings(SigningSettings):
     """Programs compiled at once by one frontend; more are told to come back."""
     max_compiles_of_a_tenant: int = Field(default=128, gt=0)
     """Programs compiled at once for a tenant without a limit of its own, by all frontends."""
-    cpu_threads: int = Field(default=2, gt=0)
-    """Threads for decoding and decomposing."""
+    cpu_processes: int = Field(default=2, gt=0)
+    """Child processes for decoding and decomposing, and as many more for heavy graphs."""
     lease_ttl_s: float = Field(default=6.0, gt=0)
     """A frontend that dies loses its programs to a waiting one after this time."""
     optimizer_timeout_s: float = Field(default=120.0, gt=0)
@@ -81,6 +82,8 @@ class FrontendSettings(SigningSettings):
     """How long a client may use a program without asking the farm again."""
     rejection_ttl_s: float = Field(default=300.0, gt=0)
     """How long a program that cannot be compiled is refused without trying again."""
+    exhausted_ttl_s: float = Field(default=30.0, gt=0)
+    """How long a graph that used too much processor time or memory is refused without trying."""
     outage_ttl_s: float = Field(default=2.0, gt=0)
     """How long those who waited hear of a failure that may pass."""
 

@@ -16,6 +16,7 @@ from kernelfarm.ir.canonical import canonical_graph, canonical_kernel
 from kernelfarm.ir.encode import encode_graph, encode_kernel, encode_text_pairs
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.work_budget import phase
 
 __all__ = [
     "canonical_graph",
@@ -47,7 +48,8 @@ def program_keys(
     graph: Graph, targets: Iterable[str], options: tuple[tuple[str, str], ...]
 ) -> dict[str, bytes]:
     """Program keys of one graph by target; the graph is put in canonical form once."""
-    rest = (encode_text_pairs(options), encode_graph(canonical_graph(graph)))
+    with phase("digest"):
+        rest = (encode_text_pairs(options), encode_graph(canonical_graph(graph)))
     return {target: _digest(("program", target, *rest)) for target in targets}
 
 

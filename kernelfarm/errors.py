@@ -171,6 +171,26 @@ class NoAnswerError(UnavailableError):
     reason = "NO_ANSWER"
 
 
+class WorkProcessError(UnavailableError):
+    """The process that worked on a request ended; that cost this attempt, and nothing else."""
+
+    reason = "WORK_PROCESS_ENDED"
+
+
+class WorkTimeError(KernelfarmError):
+    """Work that was ended because it used more processor time than one request may."""
+
+    status = "RESOURCE_EXHAUSTED"
+    reason = "WORK_TIME"
+
+
+class WorkMemoryError(KernelfarmError):
+    """Work that was ended because it needs more memory than one request may use."""
+
+    status = "RESOURCE_EXHAUSTED"
+    reason = "WORK_MEMORY"
+
+
 class FarmFullError(UnavailableError):
     """Too much work is queued; retry after the delay."""
 

@@ -12,6 +12,7 @@ from typing import Any
 from kernelfarm.errors import InternalError
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.program_ir import Program
+from kernelfarm.ir.work_budget import phase
 from kernelfarm.targets import TargetFacts
 from optimizer_svc.passes.build_kernels import build_kernels
 from optimizer_svc.passes.choose_materialized import choose_materialized
@@ -89,11 +90,14 @@ def optimize(graph: Graph, target: TargetFacts) -> Optimized:
     """The program of a Prims graph.
 
     Raises:
-        InvalidGraphError: a size symbol is used that no input tells.
+        InvalidGraphError: a size symbol is used that no input tells, or an index grows too large.
+        WorkBudgetError: the request's budget of steps is spent.
         InternalError: the graph is no well-formed Prims graph.
     """
     facts: dict[str, Any] = {"graph": graph, "target": target}
     for step in PASSES:
-        facts[step.gives] = step.run(*(facts[name] for name in step.needs))
+        with phase(step.name):
+            facts[step.gives] = step.run(*(facts[name] for name in step.needs))
     program: Program = facts["program"]
-    return Optimized(program, stage_texts(facts["graph"], program, facts["report"]))
+    with phase("stage texts"):
+        return Optimized(program, stage_texts(facts["graph"], program, facts["report"]))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from kernelfarm.service.settings import ServiceSettings
+from kernelfarm.service.process_pool.settings import WorkSettings
 
 
-class OptimizerSettings(ServiceSettings):
+class OptimizerSettings(WorkSettings):
     """Everything that an operator of the optimizer may set."""
 
     optimizer_listen: str = "127.0.0.1:50052"
-    optimizer_threads: int = Field(default=2, gt=0)
-    """Graphs optimized at once; more wait their turn."""
+    optimizer_processes: int = Field(default=2, gt=0)
+    """Graphs optimized at once, and as many more heavy ones; others wait their turn."""

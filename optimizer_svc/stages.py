@@ -5,14 +5,15 @@ from __future__ import annotations
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.program_ir import Program
 from kernelfarm.ir.text import print_graph, print_kernel, print_plan
+from kernelfarm.ir.work_budget import counted
 
 
 def stage_texts(graph: Graph, program: Program, report: str) -> tuple[tuple[str, str], ...]:
     """(name, text) of every stage: the graph after its passes, kernels, the plan, the report."""
-    kernels = "\n\n".join(print_kernel(kernel) for kernel in program.kernels)
+    kernels = "\n\n".join(counted(print_kernel(kernel)) for kernel in program.kernels)
     return (
         ("prims", print_graph(graph)),
         ("loops", kernels),
-        ("plan", print_plan(program.plan)),
-        ("report", report),
+        ("plan", counted(print_plan(program.plan))),
+        ("report", counted(report)),
     )

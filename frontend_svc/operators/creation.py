@@ -16,6 +16,10 @@ from kernelfarm.ir.symbolic import ONE, ZERO, Expr, as_expr, ceil_div
 Sizes = tuple[Expr, ...]
 
 
+MAX_RANGE = 2**63
+"""Elements of a tensor are counted in 64 bits."""
+
+
 @decomposes("aten.full.default")
 def full(
     op: Lowering, size: tuple[Expr, ...], fill_value: Number, *, dtype: DType | None = None
@@ -162,9 +166,7 @@ def closed_range(
     if isinstance(start, Expr) or isinstance(end, Expr) or isinstance(step, Expr):
         raise NotDecomposedError("a range with symbolic ends")
     result = dtype or DEFAULT_FLOAT
-    if step == 0 or (end - start) / step < 0 or not math.isfinite(start + end + step):
-        raise InvalidGraphError(f"a range from {start} to {end}; expected a step that leads there")
-    length = as_expr(math.floor((end - start) / step) + 1)
+    length = as_expr(math.floor(_steps_between(start, end, step)) + 1)
     if result.is_float:
         return _ramp(op, length, start, step, result)
     return _ramp(op, length, int(start), int(step), result)
@@ -243,15 +245,34 @@ def _length(op: Lowering, start: Number, end: Number, step: Number) -> Expr:
 def _float_length(start: Number, end: Number, step: Number) -> Expr:
     if isinstance(start, Expr) or isinstance(end, Expr) or isinstance(step, Expr):
         raise NotDecomposedError("a range of floats with symbolic ends")
-    if step == 0 or not math.isfinite(start + end + step):
-        raise InvalidGraphError("a range with step 0 or without end; expected finite numbers")
-    length = math.ceil((end - start) / step)
-    if length < 0:
-        raise InvalidGraphError(f"a range from {start} to {end}; expected the step to lead there")
-    return as_expr(length)
+    return as_expr(math.ceil(_steps_between(start, end, step)))
+
+
+def _steps_between(start: float, end: float, step: float) -> float:
+    """How many steps lead from start to end; not rounded.
+
+    Raises:
+        InvalidGraphError: a number is not finite, the step is 0 or leads away, or there would be
+            more elements than a tensor can have.
+    """
+    seen = f"a range from {start} to {end} in steps of {step}"
+    if step == 0 or not all(map(math.isfinite, (start, end, step))):
+        raise InvalidGraphError(f"{seen}; expected finite numbers and a step other than 0")
+    try:
+        steps = (end - start) / step
+    except OverflowError:
+        steps = math.inf
+    if steps < 0:
+        raise InvalidGraphError(f"{seen}; expected a step that leads there")
+    # What overflows is infinite, or no number at all.
+    if not steps < MAX_RANGE:
+        raise InvalidGraphError(f"{seen}; expected at most {MAX_RANGE} elements")
+    return steps
 
 
 def _as_size(number: Number) -> Expr:
+    if isinstance(number, float) and not abs(number) < MAX_RANGE:
+        raise InvalidGraphError(f"{number} in a range of integers; expected one of 64 bits")
     return number if isinstance(number, Expr) else as_expr(int(number))
 
 

@@ -13,8 +13,9 @@ Shape = tuple[Expr, ...]
 
 
 class Extents:
-    """What is known about a graph's sizes: ranges, and the values seen at capture.
+    """What is known about a graph's sizes: their ranges.
 
+    The sizes that were seen at capture decide nothing: they are in no key.
     Sizes 0 and 1 are never symbolic (the capture specializes them), so a symbol is not broadcast.
     """
 
@@ -23,13 +24,12 @@ class Extents:
         for symbol in symbols:
             bounds = bounds.with_size(symbol.name, symbol.lower, symbol.upper)
         self.bounds = bounds
-        self._hints = {s.name: s.hint for s in symbols if s.hint is not None}
 
     def is_same(self, left: Expr, right: Expr) -> bool:
-        """True if two extents are equal, as far as the ranges and the captured sizes can tell.
+        """True if two extents may be equal, as far as the ranges can tell.
 
         The framework may know equalities from guards that are not in the graph (say, an even
-        size), so sizes that are equal at capture and not proven different count as equal.
+        size), so sizes that are not proven different count as equal.
         """
         if left is right:
             return True
@@ -39,11 +39,11 @@ class Extents:
         if difference.is_constant:
             return difference.constant == 0
         low, high = self.bounds.interval(difference)
-        if (low is not None and low > 0) or (high is not None and high < 0):
-            return False
-        if not difference.symbols <= self._hints.keys():
-            return True
-        return difference.evaluate(self._hints) == 0
+        return not ((low is not None and low > 0) or (high is not None and high < 0))
+
+    def is_proven_same(self, left: Expr, right: Expr) -> bool:
+        """True if two extents are equal for all sizes."""
+        return left is right or simplify(left - right, self.bounds) == 0
 
     def is_same_shape(self, left: Shape, right: Shape) -> bool:
         """True if ranks and all extents are equal."""

@@ -61,7 +61,7 @@ def nearest_exact_taps(op: Lowering, x: Tensor, axis: ResizedAxis, align: bool) 
 
 def linear_taps(op: Lowering, x: Tensor, axis: ResizedAxis, align: bool) -> list[Tap]:
     """The two pixels around each result."""
-    if op.extents.is_same(axis.old, axis.new):
+    if op.extents.is_proven_same(axis.old, axis.new):
         return [(op.iota(axis.new), None)]
     place = _source(op, x, axis, align)
     if not align:
@@ -75,7 +75,7 @@ def linear_taps(op: Lowering, x: Tensor, axis: ResizedAxis, align: bool) -> list
 
 def cubic_taps(op: Lowering, x: Tensor, axis: ResizedAxis, align: bool) -> list[Tap]:
     """The four pixels around each result."""
-    if op.extents.is_same(axis.old, axis.new):
+    if op.extents.is_proven_same(axis.old, axis.new):
         return [(op.iota(axis.new), None)]
     place = _source(op, x, axis, align)
     low = op.prim("floor", place)

@@ -7,8 +7,9 @@ division and choice. Make them by that module's constructors, which keep the nor
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
+
+from kernelfarm.ir.expr_memos import remembered
 
 if TYPE_CHECKING:
     from kernelfarm.ir.symbolic import Expr
@@ -34,6 +35,11 @@ class FloorDiv:
     numerator: Expr
     denominator: Expr
 
+    @property
+    def operands(self) -> tuple[Expr, Expr]:
+        """Both expressions."""
+        return self.numerator, self.denominator
+
     def __hash__(self) -> int:
         return hash(("FloorDiv", self.numerator, self.denominator))
 
@@ -47,6 +53,11 @@ class Mod:
 
     numerator: Expr
     denominator: Expr
+
+    @property
+    def operands(self) -> tuple[Expr, Expr]:
+        """Both expressions."""
+        return self.numerator, self.denominator
 
     def __hash__(self) -> int:
         return hash(("Mod", self.numerator, self.denominator))
@@ -62,6 +73,11 @@ class Min:
     left: Expr
     right: Expr
 
+    @property
+    def operands(self) -> tuple[Expr, Expr]:
+        """Both expressions."""
+        return self.left, self.right
+
     def __hash__(self) -> int:
         return hash(("Min", self.left, self.right))
 
@@ -75,6 +91,11 @@ class Max:
 
     left: Expr
     right: Expr
+
+    @property
+    def operands(self) -> tuple[Expr, Expr]:
+        """Both expressions."""
+        return self.left, self.right
 
     def __hash__(self) -> int:
         return hash(("Max", self.left, self.right))
@@ -96,7 +117,7 @@ def atom_symbols(atom: Atom) -> frozenset[str]:
             return a.symbols | b.symbols
 
 
-@lru_cache(maxsize=1 << 16)
+@remembered(1 << 16)
 def monomial_key(monomial: Monomial) -> tuple[int, tuple[str, ...]]:
     """Where a monomial stands among the terms of an expression."""
     return (len(monomial), tuple(str(atom) for atom in monomial))

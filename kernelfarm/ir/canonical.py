@@ -36,6 +36,7 @@ from kernelfarm.ir.loop_ir import (
     Store,
 )
 from kernelfarm.ir.symbolic import Expr, symbol
+from kernelfarm.ir.work_budget import spend
 
 CANONICAL_KERNEL_NAME = "kernel"
 
@@ -120,6 +121,7 @@ class _GraphRenaming:
         return Node(node.op, args, attrs, results, types)
 
     def _define(self, value: int) -> int:
+        spend()
         number = self.values[value] = len(self.values)
         return number
 

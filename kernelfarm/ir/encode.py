@@ -27,6 +27,7 @@ from kernelfarm.ir.loop_ir import (
     StoreMode,
 )
 from kernelfarm.ir.symbolic import Expr
+from kernelfarm.ir.work_budget import counted
 
 GRAPH_ENCODING = "kernelfarm-graph-1"
 KERNEL_ENCODING = "kernelfarm-kernel-1"
@@ -38,7 +39,7 @@ def encode_graph(graph: Graph) -> str:
         f"{GRAPH_ENCODING} abi{graph.abi_version} {_text(graph.dialect)}",
         *(_size(size) for size in graph.symbols),
         *(f"in %{source.value} {_input(source)}" for source in graph.inputs),
-        *(_node(node) for node in graph.nodes),
+        *(counted(_node(node)) for node in graph.nodes),
     ]
     for output, tensor in zip(graph.outputs, graph.output_types, strict=True):
         lines.append(f"out {_arg(output)} {'-' if tensor is None else _type(tensor)}")
@@ -54,7 +55,7 @@ def encode_kernel(kernel: Kernel) -> str:
         lines.append(f"param {_text(param.name)} {access} {param.dtype.value} ({elems})")
     lines.extend(f"outer {_text(axis.name)} ({axis.extent})" for axis in kernel.outer)
     lines.extend(f"reduce {_text(axis.name)} ({axis.extent})" for axis in kernel.reduction)
-    lines.extend(_STATEMENTS[type(statement)](statement) for statement in kernel.body)
+    lines.extend(counted(_STATEMENTS[type(statement)](statement)) for statement in kernel.body)
     return "\n".join(lines)
 
 

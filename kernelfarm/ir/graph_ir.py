@@ -17,7 +17,7 @@ in the attributes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Union
 
 from kernelfarm.dtypes import DType
@@ -125,6 +125,11 @@ class Graph:
     abi_version: int = ABI_VERSION
     origin_ops: tuple[str, ...] = ()
     updates: tuple[Update, ...] = ()
+
+    def without_hints(self) -> Graph:
+        """The same with no size's value at capture: those are in no key, so none may matter."""
+        symbols = tuple(replace(size, hint=None) for size in self.symbols)
+        return self if symbols == self.symbols else replace(self, symbols=symbols)
 
     def types(self) -> dict[int, TensorType]:
         """Type of every tensor value by id."""

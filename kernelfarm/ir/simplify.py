@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kernelfarm.ir.atoms import Monomial, lone_atom
+from kernelfarm.ir.intervals import Interval, both, divide, either, multiply, remainder
 from kernelfarm.ir.symbolic import (
     Atom,
     Expr,
@@ -24,11 +25,10 @@ from kernelfarm.ir.symbolic import (
     minimum,
     mod,
 )
+from kernelfarm.ir.work_budget import spend
 
-Interval = tuple[int | None, int | None]
-"""Inclusive numeric bounds; None is unbounded."""
-
-_PROOF_DEPTH = 8
+_MAX_ELIMINATIONS = 256
+"""Symbols that one proof replaces; what is not proven by then counts as unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ class Bounds:
     _intervals: dict[Expr, Interval] = field(default_factory=dict, compare=False, repr=False)
     _proofs: dict[Expr, bool] = field(default_factory=dict, compare=False, repr=False)
     _simplified: dict[Expr, Expr] = field(default_factory=dict, compare=False, repr=False)
+    _told_by: dict[str, frozenset[str]] = field(default_factory=dict, compare=False, repr=False)
 
     @staticmethod
     def of_extents(extents: Mapping[str, IntLike]) -> Bounds:
@@ -76,7 +77,7 @@ class Bounds:
         """True if `expr >= 0` is proven for every assignment within the ranges."""
         found = self._proofs.get(expr)
         if found is None:
-            found = self._proofs[expr] = self._prove(expr, _PROOF_DEPTH)
+            found = self._prove(expr)
         return found
 
     def is_less(self, left: IntLike, right: IntLike) -> bool:
@@ -100,49 +101,108 @@ class Bounds:
         for monomial, coefficient in expr.terms:
             term: Interval = (coefficient, coefficient)
             for atom in monomial:
-                term = _multiply(term, self._atom_interval(atom))
+                term = multiply(term, self._atom_interval(atom))
             low = None if low is None or term[0] is None else low + term[0]
             high = None if high is None or term[1] is None else high + term[1]
         return low, high
 
-    def _prove(self, expr: Expr, depth: int) -> bool:
+    def _prove(self, expr: Expr) -> bool:
+        """Replaces symbols, one by one, by the ends at which the expression is smallest.
+
+        Where a factor's sign is known that loses nothing, so that few orders are enough: loop
+        variables first, whose ends are told by sizes; then, if there are products, sizes first.
+        """
+        if self._descends(expr, is_size_first=False):
+            return True
+        return not _is_linear(expr) and self._descends(expr, is_size_first=True)
+
+    def _descends(self, expr: Expr, *, is_size_first: bool) -> bool:
+        steps = [expr]
+        while len(steps) <= _MAX_ELIMINATIONS:
+            verdict = self._verdict(expr)
+            if verdict is not None:
+                # Each step is a claim of its own, which the next proof may meet.
+                self._proofs.update(dict.fromkeys(steps if verdict else (), True))
+                return verdict
+            first, last = self._elimination_order(expr.symbols, is_size_first=is_size_first)
+            smaller = self._without_all(expr, first)
+            if smaller is expr:
+                smaller = self._without_all(expr, last, is_one_enough=not _is_linear(expr))
+            if smaller is expr:
+                return False
+            expr = smaller
+            steps.append(expr)
+        return False
+
+    def _without_all(self, expr: Expr, names: list[str], *, is_one_enough: bool = False) -> Expr:
+        """The expression without those of the symbols, in order, that can be replaced."""
+        for name in names:
+            smaller = self._without(expr, name)
+            if smaller is not None:
+                expr = smaller
+                if is_one_enough:
+                    break
+        return expr
+
+    def _verdict(self, expr: Expr) -> bool | None:
+        """Whether it is known at once that `expr >= 0` can or cannot be proven."""
+        spend(len(expr.terms) + 1)
         low, high = self.interval(expr)
         if low is not None and low >= 0:
             return True
-        if depth == 0 or (high is not None and high < 0):
-            return False
-        return any(self._prove_without(expr, name, depth) for name in sorted(expr.symbols))
+        return False if high is not None and high < 0 else self._proofs.get(expr)
 
-    def _prove_without(self, expr: Expr, name: str, depth: int) -> bool:
-        """Replaces a symbol by the end of its range at which the expression is smallest."""
+    def _without(self, expr: Expr, name: str) -> Expr | None:
+        """The expression at the end of a symbol's range at which it is smallest."""
         found = self.ranges.get(name)
-        parts = expr.linear_in(name)
+        parts = None if found is None else expr.linear_in(name)
         if found is None or parts is None or name in _symbols_of(found):
-            return False
+            return None
         factor, rest = parts
         low, high = self.interval(factor)
         if low is not None and low >= 0:
-            return self._prove(factor * found.lower + rest, depth - 1)
+            return factor * found.lower + rest
         if high is not None and high <= 0 and found.upper is not None:
-            return self._prove(factor * found.upper + rest, depth - 1)
-        return False
+            return factor * found.upper + rest
+        return None
+
+    def _elimination_order(
+        self, names: frozenset[str], *, is_size_first: bool
+    ) -> tuple[list[str], list[str]]:
+        """Those that tell no ranges of others, and those that do; or the other way round."""
+        telling: set[str] = set()
+        for name in names:
+            telling |= self._telling(name)
+        first = sorted(name for name in names if name not in telling)
+        last = sorted(name for name in names if name in telling)
+        return (last, first) if is_size_first else (first, last)
+
+    def _telling(self, name: str) -> frozenset[str]:
+        """The symbols that a symbol's range is told by, at once or through other symbols."""
+        known = self._told_by.get(name)
+        if known is None:
+            self._told_by[name] = frozenset()  # what a range's own symbol finds
+            found = self.ranges.get(name)
+            below = frozenset() if found is None else _symbols_of(found)
+            known = self._told_by[name] = below.union(*map(self._telling, below))
+        return known
 
     def _atom_interval(self, atom: Atom) -> Interval:
         match atom:
             case Symbol(name):
                 return self._symbol_interval(name)
             case FloorDiv(a, b):
-                return _divide(self.interval(a), self.interval(b))
+                return divide(self.interval(a), self.interval(b))
             case Mod(a, b):
-                return _remainder(self.interval(a), self.interval(b))
+                return remainder(self.interval(a), self.interval(b))
             case Min(a, b):
                 (al, ah), (bl, bh) = self.interval(a), self.interval(b)
-                return _both(min, al, bl), _either(min, ah, bh)
+                return both(min, al, bl), either(min, ah, bh)
             case Max(a, b):
                 (al, ah), (bl, bh) = self.interval(a), self.interval(b)
-                low = _either(max, al, bl)
+                low = either(max, al, bl)
                 # The larger of x and -x is a distance.
-                return _either(max, low, 0) if a + b == 0 else low, _both(max, ah, bh)
+                return either(max, low, 0) if a + b == 0 else low, both(max, ah, bh)
 
     def _symbol_interval(self, name: str) -> Interval:
         found = self.ranges.get(name)
@@ -287,65 +347,5 @@ def _symbols_of(found: Range) -> frozenset[str]:
     return found.lower.symbols | upper
 
 
-def _multiply(a: Interval, b: Interval) -> Interval:
-    if None in a or None in b:
-        if _at_least_zero(a) and _at_least_zero(b):
-            low = (a[0] or 0) * (b[0] or 0)
-            high = a[1] * b[1] if a[1] is not None and b[1] is not None else None
-            return low, high
-        if a[0] is not None and a[0] == a[1]:
-            return _scale(b, a[0])
-        if b[0] is not None and b[0] == b[1]:
-            return _scale(a, b[0])
-        if a[1] is not None and a[1] <= 0 and _at_least_zero(b):
-            bottom = a[0] * b[1] if a[0] is not None and b[1] is not None else None
-            return bottom, a[1] * (b[0] or 0)
-        return None, None
-    products = [x * y for x in a for y in b if x is not None and y is not None]
-    return min(products), max(products)
-
-
-def _scale(interval: Interval, factor: int) -> Interval:
-    if factor == 0:
-        return 0, 0
-    low = None if interval[0] is None else interval[0] * factor
-    high = None if interval[1] is None else interval[1] * factor
-    return (low, high) if factor > 0 else (high, low)
-
-
-def _divide(a: Interval, b: Interval) -> Interval:
-    if b[0] is None or b[0] <= 0:
-        return None, None
-    ends = [b[0]] if b[1] is None else [b[0], b[1]]
-    low = None if a[0] is None else min(a[0] // end for end in ends)
-    high = None if a[1] is None else max(a[1] // end for end in ends)
-    if b[1] is None:
-        # An unbounded divisor brings the quotient towards 0 (or -1 for a negative numerator).
-        low = None if low is None else min(low, 0 if a[0] is not None and a[0] >= 0 else -1)
-        high = None if high is None else max(high, 0 if a[1] is not None and a[1] >= 0 else -1)
-    return low, high
-
-
-def _remainder(a: Interval, b: Interval) -> Interval:
-    if b[0] is None or b[0] <= 0:
-        return None, None
-    high = None if b[1] is None else b[1] - 1
-    if _at_least_zero(a) and a[1] is not None:
-        high = a[1] if high is None else min(high, a[1])
-    return 0, high
-
-
-def _at_least_zero(interval: Interval) -> bool:
-    return interval[0] is not None and interval[0] >= 0
-
-
-def _both(pick: object, a: int | None, b: int | None) -> int | None:
-    if a is None or b is None:
-        return None
-    return min(a, b) if pick is min else max(a, b)
-
-
-def _either(pick: object, a: int | None, b: int | None) -> int | None:
-    if a is None:
-        return b
-    return a if b is None else _both(pick, a, b)
+def _is_linear(expr: Expr) -> bool:
+    return all(len(atoms) == 1 and isinstance(atoms[0], Symbol) for atoms, _ in expr.terms)

@@ -9,6 +9,8 @@ Grammar (a normal form: equal polynomials are one object, so `is` and `==` agree
 
 Division rounds to minus infinity and divisors are positive wherever an expression is evaluated.
 Constructors apply only rules that hold for all integers; rules that need ranges live in `simplify`.
+An expression has a largest size: what grows beyond it is refused, since every operation on it costs
+as much as it is large.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Union
 
 from kernelfarm.ir.atoms import (
@@ -33,6 +34,10 @@ from kernelfarm.ir.atoms import (
     monomial_key,
     render,
 )
+from kernelfarm.ir.expr_memos import count_new_terms, remembered
+from kernelfarm.ir.expr_size import MAX_TERMS, measured, too_large
+from kernelfarm.ir.expr_values import evaluated
+from kernelfarm.ir.work_budget import spend
 
 # fmt: off
 __all__ = [
@@ -43,9 +48,6 @@ __all__ = [
 
 IntLike = Union["Expr", int]
 Terms = tuple[tuple[Monomial, int], ...]
-
-# Rewriting a graph repeats few distinct operations very often; the memory of results is bounded.
-_MEMO_ENTRIES = 1 << 16
 
 _interned: weakref.WeakValueDictionary[tuple[int, Terms], Expr] = weakref.WeakValueDictionary()
 # Services build expressions in threads, and `setdefault` is no atomic step: two equal expressions
@@ -64,15 +66,24 @@ class Expr:
         True
     """
 
-    __slots__ = ("__weakref__", "_hash", "_symbols", "_text", "constant", "terms")
+    __slots__ = (
+        "__weakref__", "_hash", "_symbols", "_text", "constant", "nesting", "parts", "terms"
+    )  # fmt: skip
     constant: int
     terms: Terms
+    parts: int
+    nesting: int
     _hash: int
     _text: str | None
     _symbols: frozenset[str] | None
 
     def __new__(cls, constant: int, terms: Terms) -> Expr:
-        """The one object with these parts; `terms` must be in normal form."""
+        """The one object with these parts; `terms` must be in normal form.
+
+        Raises:
+            InvalidGraphError: it is larger than any index of a real program.
+            WorkBudgetError: the request's budget is spent.
+        """
         key = (constant, terms)
         found = _interned.get(key)
         if found is not None:
@@ -80,6 +91,8 @@ class Expr:
         self = object.__new__(cls)
         self.constant = constant
         self.terms = terms
+        self.parts, self.nesting = measured(constant, terms)
+        count_new_terms(len(terms) + 1)
         self._hash = hash(key)
         self._text = None
         self._symbols = None
@@ -163,15 +176,7 @@ class Expr:
 
     def substitute(self, values: Mapping[str, IntLike]) -> Expr:
         """The expression with symbols replaced; the same object if none occurs."""
-        if self.symbols.isdisjoint(values):
-            return self
-        result = as_expr(self.constant)
-        for monomial, coefficient in self.terms:
-            product = as_expr(coefficient)
-            for atom in monomial:
-                product = product * _substitute_atom(atom, values)
-            result = result + product
-        return result
+        return _substituted(self, values, {})
 
     def evaluate(self, values: Mapping[str, int]) -> int:
         """The value under an assignment of all symbols.
@@ -179,13 +184,7 @@ class Expr:
         Raises:
             KeyError: a symbol has no value.
         """
-        total = self.constant
-        for monomial, coefficient in self.terms:
-            product = coefficient
-            for atom in monomial:
-                product *= _evaluate_atom(atom, values)
-            total += product
-        return total
+        return evaluated(self, values, {})
 
     def coefficient_of(self, name: str) -> Expr | None:
         """P of `self = P*name + Q` where neither holds `name`; None if it is not linear in it."""
@@ -194,18 +193,27 @@ class Expr:
 
     def linear_in(self, name: str) -> tuple[Expr, Expr] | None:
         """(P, Q) of `self = P*name + Q`; None if the expression is not linear in `name`."""
-        factor, rest = ZERO, as_expr(self.constant)
+        if name not in self.symbols:
+            return ZERO, self
+        spend(len(self.terms))
+        factor: dict[Monomial, int] = {}
+        rest: list[tuple[Monomial, int]] = []
         target = Symbol(name)
         for monomial, coefficient in self.terms:
-            count = sum(1 for atom in monomial if atom == target)
-            others = tuple(atom for atom in monomial if atom != target)
-            if any(name in atom_symbols(atom) for atom in others) or count > 1:
-                return None
-            if count:
-                factor = factor + _from_terms(0, {others: coefficient})
+            if target not in monomial:
+                others = monomial
+                rest.append((monomial, coefficient))
             else:
-                rest = rest + _from_terms(0, {others: coefficient})
-        return factor, rest
+                place = monomial.index(target)
+                others = monomial[:place] + monomial[place + 1 :]
+                factor[others] = coefficient
+            if any(_holds(atom, name) for atom in others):
+                return None
+        return _from_terms(0, factor), Expr(self.constant, tuple(rest))
+
+
+def _holds(atom: Atom, name: str) -> bool:
+    return atom.name == name if isinstance(atom, Symbol) else name in atom_symbols(atom)
 
 
 def as_expr(value: IntLike) -> Expr:
@@ -213,18 +221,18 @@ def as_expr(value: IntLike) -> Expr:
     return value if isinstance(value, Expr) else _literal(value)
 
 
-@lru_cache(maxsize=4096)
+@remembered(4096)
 def _literal(value: int) -> Expr:
     return Expr(int(value), ())
 
 
-@lru_cache(maxsize=4096)
+@remembered(4096)
 def symbol(name: str) -> Expr:
     """The expression that is one symbol."""
     return Expr(0, (((Symbol(name),), 1),))
 
 
-@lru_cache(maxsize=_MEMO_ENTRIES)
+@remembered(1 << 16)
 def floor_div(numerator: Expr, denominator: Expr) -> Expr:
     """`numerator // denominator` with exact parts divided out."""
     if denominator == 1:
@@ -246,7 +254,7 @@ def floor_div(numerator: Expr, denominator: Expr) -> Expr:
     return quotient + _from_atom(FloorDiv(rest, denominator))
 
 
-@lru_cache(maxsize=_MEMO_ENTRIES)
+@remembered(1 << 16)
 def mod(numerator: Expr, denominator: Expr) -> Expr:
     """`numerator % denominator` with exact parts dropped."""
     if denominator == 1:
@@ -306,17 +314,18 @@ def _from_atom(atom: Atom) -> Expr:
     return Expr(0, (((atom,), 1),))
 
 
-@lru_cache(maxsize=_MEMO_ENTRIES)
+@remembered(1 << 16)
 def _sum(left: Expr, right: Expr, sign: int) -> Expr:
     if not right.terms:
         return Expr(left.constant + sign * right.constant, left.terms)
+    spend(len(left.terms) + len(right.terms))
     terms = dict(left.terms)
     for monomial, coefficient in right.terms:
         terms[monomial] = terms.get(monomial, 0) + sign * coefficient
     return _from_terms(left.constant + sign * right.constant, terms)
 
 
-@lru_cache(maxsize=_MEMO_ENTRIES)
+@remembered(1 << 16)
 def _product(left: Expr, right: Expr) -> Expr:
     if right is ONE:
         return left
@@ -326,6 +335,7 @@ def _product(left: Expr, right: Expr) -> Expr:
         return _scaled(left, right.constant)
     if not left.terms:
         return _scaled(right, left.constant)
+    _check_product(left, right)
     terms: dict[Monomial, int] = {}
     for a, x in (*left.terms, ((), left.constant)):
         for b, y in (*right.terms, ((), right.constant)):
@@ -333,6 +343,15 @@ def _product(left: Expr, right: Expr) -> Expr:
                 monomial = tuple(sorted(a + b, key=str))
                 terms[monomial] = terms.get(monomial, 0) + x * y
     return _from_terms(0, terms)
+
+
+def _check_product(left: Expr, right: Expr) -> None:
+    """Looks before multiplying: a product of sums grows exponentially with its factors."""
+    terms = (len(left.terms) + 1) * (len(right.terms) + 1)
+    if terms > MAX_TERMS:
+        raise too_large(f"a product of {terms} terms; expected at most {MAX_TERMS}")
+    # Every term of one is written beside every term of the other.
+    spend(left.parts * (len(right.terms) + 1) + right.parts * (len(left.terms) + 1))
 
 
 def _scaled(expr: Expr, factor: int) -> Expr:
@@ -371,29 +390,35 @@ def _is_positive(expr: Expr) -> bool:
     return expr.is_constant and expr.constant > 0
 
 
-def _substitute_atom(atom: Atom, values: Mapping[str, IntLike]) -> Expr:
-    match atom:
-        case Symbol(name):
-            return as_expr(values[name]) if name in values else _from_atom(atom)
-        case FloorDiv(a, b):
-            return floor_div(a.substitute(values), b.substitute(values))
-        case Mod(a, b):
-            return mod(a.substitute(values), b.substitute(values))
-        case Min(a, b):
-            return minimum(a.substitute(values), b.substitute(values))
-        case Max(a, b):
-            return maximum(a.substitute(values), b.substitute(values))
+def _substituted(expr: Expr, values: Mapping[str, IntLike], known: dict[Expr, Expr]) -> Expr:
+    """`known` holds what was replaced before: an expression is often part of several others."""
+    if expr.symbols.isdisjoint(values):
+        return expr
+    found = known.get(expr)
+    if found is not None:
+        return found
+    spend(len(expr.terms))
+    result = as_expr(expr.constant)
+    for monomial, coefficient in expr.terms:
+        product = as_expr(coefficient)
+        for atom in monomial:
+            product = product * _substituted_atom(atom, values, known)
+        result = result + product
+    known[expr] = result
+    return result
 
 
-def _evaluate_atom(atom: Atom, values: Mapping[str, int]) -> int:
+def _substituted_atom(atom: Atom, values: Mapping[str, IntLike], known: dict[Expr, Expr]) -> Expr:
+    if isinstance(atom, Symbol):
+        name = atom.name
+        return as_expr(values[name]) if name in values else _from_atom(atom)
+    a, b = (_substituted(operand, values, known) for operand in atom.operands)
     match atom:
-        case Symbol(name):
-            return values[name]
-        case FloorDiv(a, b):
-            return a.evaluate(values) // b.evaluate(values)
-        case Mod(a, b):
-            return a.evaluate(values) % b.evaluate(values)
-        case Min(a, b):
-            return min(a.evaluate(values), b.evaluate(values))
-        case Max(a, b):
-            return max(a.evaluate(values), b.evaluate(values))
+        case FloorDiv():
+            return floor_div(a, b)
+        case Mod():
+            return mod(a, b)
+        case Min():
+            return minimum(a, b)
+        case Max():
+            return maximum(a, b)

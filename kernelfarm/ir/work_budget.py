@@ -21,6 +21,10 @@ DEFAULT_WORK_STEPS = 20_000_000
 """Steps that one request may take in the frontend, and again in the optimizer."""
 
 
+_CHARS_A_STEP = 16
+"""Characters of text that cost as much as one small object."""
+
+
 class WorkBudget:
     """The steps that a request has left, and the phase in which it is.
 
@@ -93,6 +97,16 @@ def spend(steps: int = 1) -> None:
     budget = _get()
     if budget is not None:
         budget.take(steps)
+
+
+def counted(text: str) -> str:
+    """The same text, once its length is counted.
+
+    Raises:
+        WorkBudgetError: the budget is spent.
+    """
+    spend(1 + len(text) // _CHARS_A_STEP)
+    return text
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError, MalformedMessageError
 from kernelfarm.ir.graph_ir import Arg, Ref
 from kernelfarm.ir.symbolic import Expr
+from kernelfarm.ir.work_budget import spend
 from kernelfarm.v1 import graph_pb2 as pb
 from kernelfarm.wire.dtype import dtype_from_proto, dtype_to_proto
 from kernelfarm.wire.expr import expr_from_proto, expr_to_proto
@@ -65,6 +66,7 @@ def argument_from_proto(message: pb.Argument, where: str, depth: int = MAX_LIST_
         MalformedMessageError: its form is not set, or lists nest too deeply.
         UnsupportedDTypeError: an unknown element type.
     """
+    spend()
     form = message.WhichOneof("form")
     if form is None:
         raise MalformedMessageError(f"{where}: an argument whose form is not set")

@@ -23,6 +23,7 @@ from kernelfarm.ir.symbolic import (
     minimum,
     symbol,
 )
+from kernelfarm.ir.work_budget import spend
 from kernelfarm.v1 import graph_pb2 as pb
 
 MAX_DEPTH = 45
@@ -116,6 +117,7 @@ def _call(op: pb.ExprOp.ValueType, operands: list[pb.Expr]) -> pb.Expr:
 
 
 def _decoded(message: pb.Expr, where: str, depth: int) -> Expr:
+    spend()
     form = message.WhichOneof("form")
     if form == "constant":
         return _constant(message.constant, where)

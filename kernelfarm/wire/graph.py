@@ -16,6 +16,7 @@ from kernelfarm.ir.graph_ir import (
     TensorType,
     Update,
 )
+from kernelfarm.ir.work_budget import phase, spend
 from kernelfarm.v1 import graph_pb2 as pb
 from kernelfarm.wire.argument import argument_from_proto, argument_to_proto
 from kernelfarm.wire.tensor_type import (
@@ -53,6 +54,7 @@ def graph_from_proto(message: pb.Graph) -> Graph:
     """The graph of a message, structurally checked.
 
     Raises:
+        WorkBudgetError: the request's budget of steps is spent.
         UnsupportedVersionError: a contract version that this farm does not speak.
         UnsupportedDTypeError: an unknown element type.
         MalformedMessageError: a required part is missing, or nested too deeply.
@@ -62,6 +64,12 @@ def graph_from_proto(message: pb.Graph) -> Graph:
         raise UnsupportedVersionError(
             f"graph has contract version {message.abi_version}; this farm speaks {ABI_VERSION}"
         )
+    with phase("decode"):
+        return _checked_graph(message)
+
+
+def _checked_graph(message: pb.Graph) -> Graph:
+    spend(len(message.locations) + len(message.origin_ops) + len(message.updates))
     graph = Graph(
         dialect=message.dialect,
         symbols=tuple(size_symbol_from_proto(size, "graph") for size in message.symbols),
@@ -128,6 +136,7 @@ def _node_to_proto(node: Node) -> pb.Node:
 
 def _node_from_proto(index: int, message: pb.Node, dialect: str) -> Node:
     where = f"node {index} ({message.op})"
+    spend(2 + len(message.results) + len(message.origins))
     types = tuple(tensor_type_from_proto(tensor, where) for tensor in message.types)
     if dialect == PRIMS_DIALECT and message.op != "extern":
         # Prims have value semantics: a scalar's empty strides do not bind either.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.graph_ir import SizeSymbol, TensorType
+from kernelfarm.ir.work_budget import spend
 from kernelfarm.v1 import graph_pb2 as pb
 from kernelfarm.wire.dtype import dtype_from_proto, dtype_to_proto
 from kernelfarm.wire.expr import exprs_from_proto, exprs_to_proto
@@ -30,6 +31,7 @@ def tensor_type_from_proto(message: pb.TensorType, where: str) -> TensorType:
             in number.
         MalformedMessageError: an extent or stride is no valid expression.
     """
+    spend(1 + len(message.shape) + len(message.strides))
     dtype = dtype_from_proto(message.dtype, where)
     if len(message.shape) > MAX_RANK:
         raise InvalidGraphError(f"{where}: {len(message.shape)} axes; expected at most {MAX_RANK}")

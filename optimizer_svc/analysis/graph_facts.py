@@ -10,6 +10,7 @@ from kernelfarm.ir.graph_ir import Arg, Constant, Graph, Node, Ref, TensorType, 
 from kernelfarm.ir.prims import CLIENT_OPS, PRIMS, PrimKind
 from kernelfarm.ir.simplify import Bounds, Range
 from kernelfarm.ir.symbolic import ZERO, Expr, as_expr, product_of
+from kernelfarm.ir.work_budget import spend
 
 VIEW_OPS = frozenset(name for name, prim in PRIMS.items() if prim.kind is PrimKind.VIEW)
 REDUCE_OPS = frozenset(name for name, prim in PRIMS.items() if prim.kind is PrimKind.REDUCE)
@@ -72,6 +73,7 @@ def graph_facts(graph: Graph) -> GraphFacts:
         for value in node.results:
             producers[value] = node
             positions[value] = position
+        spend(2 + len(node.args))
         for value in dict.fromkeys(uses_of(node)):
             consumers.setdefault(value, []).append(position)
     types = graph.types()

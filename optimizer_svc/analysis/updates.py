@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from kernelfarm.ir.graph_ir import Graph, Ref
 from kernelfarm.ir.prims import CLIENT_OPS, SCALAR_OPS
+from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.graph_facts import (
     REDUCE_OPS,
     SCAN_OPS,
@@ -103,6 +104,7 @@ class InPlaceWrites:
         pending = [source]
         while pending:
             read = pending.pop()
+            spend(1 + len(facts.consumers.get(read, ())))
             for position in facts.consumers.get(read, ()):
                 node = facts.graph.nodes[position]
                 if position in chain and read not in operands(node)[1:]:
@@ -122,6 +124,7 @@ class InPlaceWrites:
         pending = [write.writers[0]]
         while pending:
             position = pending.pop()
+            spend()
             if position in seen:
                 continue
             seen.add(position)
@@ -142,6 +145,7 @@ def reads_own_elements(facts: GraphFacts, value: int, source: int) -> bool:
     pending = [(value, True)]
     while pending:
         state = pending.pop()
+        spend()
         if state in seen:
             continue
         seen.add(state)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kernelfarm.ir.work_budget import spend
+
 MAX_VISITS = 4000
 """Nodes that one search for a path visits; beyond that the two are too far apart to fuse."""
 
@@ -23,6 +25,7 @@ class Dependences:
     def add(self, node: int, before: Iterable[int]) -> None:
         """A node after all nodes that it depends on."""
         found = {other for other in before if other != node}
+        spend(1 + len(found))
         self._after[node] = set()
         self._before[node] = found
         self._level[node] = 1 + max((self._level[other] for other in found), default=-1)
@@ -51,10 +54,13 @@ class Dependences:
     def is_path_around(self, first: int, last: int) -> bool:
         """True if `last` depends on `first` through a third node (or the search grew too long)."""
         limit = self._level[last]
+        spend(1 + len(self._after[first]))
         pending = [n for n in self._after[first] if n != last and self._level[n] < limit]
         seen = set(pending)
         while pending:
-            for other in self._after[pending.pop()]:
+            following = self._after[pending.pop()]
+            spend(1 + len(following))
+            for other in following:
                 if other == last or len(seen) > MAX_VISITS:
                     return True
                 if other not in seen and self._level[other] < limit:
@@ -66,6 +72,7 @@ class Dependences:
         """Makes two nodes one, under the first one's name; no path may lead around."""
         before = (self._before[kept] | self._before.pop(gone)) - {kept, gone}
         after = (self._after[kept] | self._after.pop(gone)) - {kept, gone}
+        spend(1 + len(before) + len(after))
         for other in before:
             self._after[other].discard(gone)
             self._after[other].add(kept)
@@ -81,6 +88,7 @@ class Dependences:
         while pending:
             current = pending.pop()
             least = self._level[current] + 1
+            spend(1 + len(self._after[current]))
             for other in self._after[current]:
                 if self._level[other] < least:
                     self._level[other] = least

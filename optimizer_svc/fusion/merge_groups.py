@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from kernelfarm.ir.simplify import Bounds, simplify
+from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.extents import likely_elems
 from optimizer_svc.analysis.index_maps import Index, ravel
 from optimizer_svc.analysis.storages import Storage
@@ -34,15 +35,16 @@ Matches = list[tuple[Axes, Axes]]
 
 @dataclass(frozen=True, slots=True)
 class MergeContext:
-    """Facts that a merge needs: storage shapes, ranges and hints of the sizes."""
+    """Facts that a merge needs: storage shapes, ranges and likely values of the sizes."""
 
     storages: Mapping[int, Storage]
     sizes: Bounds
-    hints: dict[str, int]
+    likely: dict[str, int]
 
 
 def merge_groups(context: MergeContext, producer: Group, consumer: Group) -> Group | Refused:
     """Both in one kernel; the consumer may read what the producer makes, not the other way."""
+    spend(8 + len(producer.reads) + len(consumer.reads) + len(producer.members))
     if producer.statements + consumer.statements > MAX_STATEMENTS:
         return Refused(f"more than {MAX_STATEMENTS} statements")
     if touches_scattered(context.storages, producer, consumer):
@@ -75,6 +77,7 @@ def _merged(
     refusal = _too_serial(context, alignment)
     if refusal is not None:
         return refusal
+    spend(producer.statements + consumer.statements)
     bounds = domain_bounds(context.sizes, alignment.axes)
     left = moved(producer, alignment.left, bounds)
     right = moved(consumer, alignment.right, bounds)
@@ -111,8 +114,8 @@ def _unmatched(producer: Group, consumer: Group, matches: Matches) -> Refused | 
 
 def _too_serial(context: MergeContext, alignment: Alignment) -> Refused | None:
     """Refuses rows that are too few and too long."""
-    rows = likely_elems((a.extent for a in alignment.axes if not a.is_reduction), context.hints)
-    row = likely_elems((a.extent for a in alignment.axes if a.is_reduction), context.hints)
+    rows = likely_elems((a.extent for a in alignment.axes if not a.is_reduction), context.likely)
+    row = likely_elems((a.extent for a in alignment.axes if a.is_reduction), context.likely)
     if any(rows < least and rows * row > most for least, most in ROWS_FOR_ELEMS):
         return Refused(f"{rows} rows of {row} elements are too few to work in parallel")
     return None

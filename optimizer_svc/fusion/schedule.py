@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from kernelfarm.ir.graph_ir import Node
 from kernelfarm.ir.program_ir import BufferKind
-from optimizer_svc.analysis.extents import likely_elems
+from optimizer_svc.analysis.extents import likely_elems, likely_sizes
 from optimizer_svc.analysis.graph_facts import operands, scatter_bases
 from optimizer_svc.analysis.storages import Place
 from optimizer_svc.fusion.dependences import Dependences
@@ -29,7 +29,7 @@ class Schedule:
         self.externs: dict[int, Node] = {}
         self.dependences = Dependences()
         self.maker: dict[int, int] = {}
-        self.hints = {s.name: s.hint for s in chosen.facts.graph.symbols if s.hint is not None}
+        self.likely = likely_sizes(chosen.facts.graph.symbols)
         self._readers: dict[int, set[int]] = {}
         self._parts: dict[int, list[int]] = {}
         for value, part in chosen.parts.items():
@@ -77,7 +77,7 @@ class Schedule:
     def size_bytes(self, value: int) -> int:
         """Likely bytes of a value."""
         tensor = self.chosen.facts.types[value]
-        return likely_elems(tensor.shape, self.hints) * tensor.dtype.itemsize_bytes
+        return likely_elems(tensor.shape, self.likely) * tensor.dtype.itemsize_bytes
 
     def _fill(self, nests: Sequence[Nest]) -> None:
         facts = self.chosen.facts

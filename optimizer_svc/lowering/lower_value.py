@@ -15,6 +15,7 @@ from kernelfarm.ir.loop_ir import Indirect
 from kernelfarm.ir.prims import SCALAR_OPS
 from kernelfarm.ir.simplify import Bounds, Range, simplify
 from kernelfarm.ir.symbolic import ZERO, Expr, symbol
+from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.cat_pieces import MAX_PIECES_SELECTED, pieces_within
 from optimizer_svc.analysis.extents import is_empty
 from optimizer_svc.analysis.graph_facts import (
@@ -71,6 +72,7 @@ class ValueLowering:
 
     def value(self, value: int, index: Index, scope: Scope) -> int:
         """The statement that gives the value's element at the index."""
+        spend(2 + len(index))
         while value not in self._stored and self.facts.is_view(value):
             value, index = self._step_through_view(value, index, scope)
         key = (value, index, scope.mask)
@@ -97,6 +99,7 @@ class ValueLowering:
             self.origins[(node.op, origin)] = None
 
     def _step_through_view(self, value: int, index: Index, scope: Scope) -> tuple[int, Index]:
+        spend(2 + len(index))
         node = self.facts.producers[value]
         operand = operands(node)[0]
         shape = self.facts.types[operand].shape

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.loop_ir import Compute, IndexValue, Indirect, Literal
 from kernelfarm.ir.symbolic import Expr, as_expr, maximum, minimum
+from kernelfarm.ir.work_budget import spend
 from optimizer_svc.lowering.literals import converted
 from optimizer_svc.nest import NestStatement
 
@@ -40,6 +41,7 @@ class NestBody:
 
     def add(self, statement: NestStatement, dtype: DType) -> int:
         """The statement's number; an equal one is used again."""
+        spend(4)
         key = _key(statement)
         found = self._numbers.get(key)
         if found is not None:

@@ -16,8 +16,9 @@ from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType
 from kernelfarm.ir.prims import CLIENT_OPS
 from kernelfarm.ir.program_ir import BufferKind
 from kernelfarm.ir.symbolic import ONE, Expr, as_expr, symbol
+from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.cat_pieces import is_many_pieces
-from optimizer_svc.analysis.extents import is_single, likely_elems
+from optimizer_svc.analysis.extents import is_single, likely_elems, likely_sizes
 from optimizer_svc.analysis.graph_facts import (
     GATHER_OPS,
     REDUCE_OPS,
@@ -239,7 +240,7 @@ def temporary_storage(facts: GraphFacts, value: int) -> Storage:
 def _place_costly(facts: GraphFacts, storages: dict[int, Storage]) -> None:
     """Materializes reductions, scans, sorts, and what would be recomputed at too high a price."""
     uses = _uses_through_views(facts)
-    hints = {s.name: s.hint for s in facts.graph.symbols if s.hint is not None}
+    sizes = likely_sizes(facts.graph.symbols)
     costs: dict[int, _Cost] = {}
     for node in facts.graph.nodes:
         if node.op in CLIENT_OPS:
@@ -247,7 +248,7 @@ def _place_costly(facts: GraphFacts, storages: dict[int, Storage]) -> None:
         value = node.results[0]
         costs[value] = cost = _cost(node, costs, storages, facts)
         if node.op in _EXPANDING:
-            _place_expanded(facts, storages, node, costs, hints)
+            _place_expanded(facts, storages, node, costs, sizes)
         if value in storages or node.op in VIEW_OPS:
             continue
         is_forced = node.op in _WHOLE_ROWS or cost.ops > MAX_OPS_INLINE
@@ -272,6 +273,7 @@ def _cost(
             reads |= costs[value].reads
         elif not is_single(facts.types[value].shape):
             reads.add(value)
+    spend(4 + len(found) + len(reads))
     # An element of a cat that is stored piece by piece is an element of one piece.
     total = max if is_many_pieces(facts, node) else sum
     return _Cost(
@@ -286,15 +288,15 @@ def _place_expanded(
     storages: dict[int, Storage],
     node: Node,
     costs: Mapping[int, _Cost],
-    hints: dict[str, int],
+    sizes: Mapping[str, int],
 ) -> None:
     """Materializes an operand whose elements would each be computed for many elements."""
     base = facts.base_of(operands(node)[0])
     if base in storages:
         return
     cost = costs[base]
-    after = likely_elems(node.types[0].shape, hints)
-    before = likely_elems(facts.types[base].shape, hints)
+    after = likely_elems(node.types[0].shape, sizes)
+    before = likely_elems(facts.types[base].shape, sizes)
     is_dear = cost.heavy > 0 or cost.ops > MAX_OPS_EXPANDED
     if is_dear and after >= MIN_ELEMS_EXPANDED and after >= 2 * before:
         storages[base] = temporary_storage(facts, base)

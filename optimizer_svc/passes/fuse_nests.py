@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from kernelfarm.ir.graph_ir import Node
 from kernelfarm.ir.symbolic import product_of
+from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.fusion.dependences import Dependences
 from optimizer_svc.fusion.group import Group
@@ -86,7 +87,7 @@ class _Fuser:
         self.schedule = schedule
         self.refusals: dict[Pair, Refusal] = {}
         self._context = MergeContext(
-            schedule.chosen.storages, schedule.chosen.facts.bounds, schedule.hints
+            schedule.chosen.storages, schedule.chosen.facts.bounds, schedule.likely
         )
         self._versions: dict[int, int] = {}
         self._tried: dict[Pair, Pair] = {}
@@ -120,6 +121,7 @@ class _Fuser:
         return -_saved_bytes(self.schedule, first, second), abs(second - first), first
 
     def _try(self, pair: Pair) -> bool:
+        spend(2)
         first, second = pair
         groups = self.schedule.groups
         if first not in groups or second not in groups:
@@ -232,6 +234,7 @@ def _is_worth_merging(schedule: Schedule, pair: Pair) -> bool:
 def _saved_bytes(schedule: Schedule, first: int, second: int) -> int:
     """Memory traffic that one kernel instead of two avoids."""
     a, b = schedule.groups[first], schedule.groups[second]
+    spend(4 + len(a.placements) + len(a.reads) + len(b.reads))
     reads = {value for value, _ in b.reads}
     saved = 0
     for value in a.placements:

@@ -20,6 +20,7 @@ from kernelfarm.ir.program_ir import (
     TensorView,
 )
 from kernelfarm.ir.symbolic import Expr, symbol
+from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import TargetFacts
 from optimizer_svc.analysis.graph_facts import operands
 from optimizer_svc.analysis.strided_views import StridedView
@@ -96,7 +97,9 @@ class _PlanWriter:
 
     def step(self, number: int, step: KernelUse | Node) -> Step:
         """One step of the plan."""
+        spend(8)
         if isinstance(step, KernelUse):
+            spend(len(step.values))
             names = tuple(self._used(value, number) for value in step.values)
             return Launch(step.kernel, names, step.sizes)
         views = self._chosen.operand_views

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kernelfarm.ir.program_ir import ARENA_ALIGNMENT_BYTES
 from kernelfarm.ir.symbolic import ZERO, Expr, as_expr, ceil_div
+from kernelfarm.ir.work_budget import spend
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ def plan_arena(lifetimes: Sequence[Lifetime]) -> Arena:
         if life.size_bytes.is_constant:
             continue
         free = slots.setdefault(life.size_bytes, [])
+        spend(1 + len(free))
         slot = next((n for n, (_, until) in enumerate(free) if until < life.first), None)
         if slot is None:
             free.append((total, life.last))
@@ -59,6 +61,7 @@ def _best_fit(lifetimes: Sequence[Lifetime]) -> tuple[dict[int, Expr], int]:
     alive: list[tuple[int, int, int]] = []  # (begin, end, last step), by begin
     top = 0
     for life in lifetimes:
+        spend(1 + len(alive))
         alive = [block for block in alive if block[2] >= life.first]
         size = _aligned(life.size_bytes).as_int()
         begin = _best_gap(alive, size) if size else 0

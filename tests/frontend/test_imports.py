@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+import pytest_asyncio
 
 from frontend_svc.cpu_work import CpuWork
 from frontend_svc.events import CompileJob
+from frontend_svc.failure_times import FailureTimes
 from frontend_svc.imports import Imports, request_digest
 from frontend_svc.parts import Part, Parts
 from frontend_svc.program_tier import ProgramTier
 from kernelfarm.cache import KernelCache, Space, Trust
 from kernelfarm.digest import program_keys
-from kernelfarm.errors import InvalidGraphError
+from kernelfarm.errors import InvalidGraphError, MalformedMessageError, WorkBudgetError
 from kernelfarm.service.identity import Partition
+from tests.frontend.child_processes import cpu_work
 from tests.service.h_graph import CPU, h_graph, h_request
 
 OPTIONS = (("deterministic", "False"),)
-MAX_NODES = 1000
+TIMES = FailureTimes(rejection_s=300.0, exhausted_s=30.0, outage_s=2.0)
 
 
-@pytest.fixture
-def cpu() -> Iterator[CpuWork]:
-    work = CpuWork(2)
-    yield work
-    work.close()
+@pytest_asyncio.fixture
+async def cpu() -> AsyncIterator[CpuWork]:
+    async with cpu_work() as work:
+        yield work
 
 
 def part_of(tenant: str = "") -> Part:
@@ -38,12 +40,12 @@ def part_of(tenant: str = "") -> Part:
 
 
 def job_of(rows: int = 64, part: Part | None = None) -> CompileJob:
-    graph = h_request(rows).graph
+    graph = h_request(rows).graph.SerializeToString()
     return CompileJob("id", graph, (CPU,), OPTIONS, 0, part or part_of())
 
 
 async def test_requests_with_equal_bytes_are_decoded_once_and_have_equal_keys(cpu: CpuWork) -> None:
-    imports = Imports(cpu, MAX_NODES)
+    imports = Imports(cpu, TIMES)
     expected = program_keys(h_graph(), (CPU,), OPTIONS)
     part = part_of()
     together = await asyncio.gather(*(imports.of(job_of(part=part)) for _ in range(8)))
@@ -52,13 +54,13 @@ async def test_requests_with_equal_bytes_are_decoded_once_and_have_equal_keys(cp
     assert len(set(map(id, graphs))) == 1
     del together, graphs
     gc.collect()
-    later, keys = await imports.of(replace(job_of(part=part), request_id="another"))
-    assert keys == expected
-    assert (await later.graph()) == h_graph()
+    later, known = await imports.of(replace(job_of(part=part), request_id="another"))
+    assert known.keys == expected and known.nodes == 7
+    assert (await later.graph()).ops == tuple(sorted({node.op for node in h_graph().nodes}))
 
 
 async def test_keys_are_remembered_for_the_last_requests_only(cpu: CpuWork) -> None:
-    imports = Imports(cpu, MAX_NODES, most=2)
+    imports = Imports(cpu, TIMES, most=2)
     part = part_of()
     for rows in (1, 2, 3):
         await imports.of(job_of(rows, part))
@@ -67,13 +69,31 @@ async def test_keys_are_remembered_for_the_last_requests_only(cpu: CpuWork) -> N
 
 
 async def test_a_wrong_graph_is_refused_each_time(cpu: CpuWork) -> None:
-    imports = Imports(cpu, MAX_NODES)
-    job = job_of()
-    job.graph.nodes[0].args[0].value = 99
+    imports = Imports(cpu, TIMES)
+    message = h_request().graph
+    message.nodes[0].args[0].value = 99
+    job = replace(job_of(), graph=message.SerializeToString())
     for _ in range(2):
         with pytest.raises(InvalidGraphError):
             await imports.of(job)
         assert request_digest(job) not in imports
+
+
+async def test_bytes_that_are_no_graph_are_malformed(cpu: CpuWork) -> None:
+    with pytest.raises(MalformedMessageError, match=r"3 bytes that are no kernelfarm\.v1\.Graph"):
+        await Imports(cpu, TIMES).of(replace(job_of(), graph=b"\xff\xff\xff"))
+
+
+async def test_a_graph_that_spends_its_budget_is_refused_without_trying_for_a_while() -> None:
+    moments = iter((0.0, TIMES.rejection_s - 1, TIMES.rejection_s + 1, TIMES.rejection_s + 1))
+    async with cpu_work(max_work_steps=1) as cpu:
+        imports = Imports(cpu, TIMES, clock=lambda: next(moments))
+        errors = []
+        for _ in range(3):
+            with pytest.raises(WorkBudgetError) as caught:
+                await imports.of(job_of())
+            errors.append(caught.traceback[-1].name)
+    assert errors[0] == errors[2] != errors[1]  # found by a child, remembered, found again
 
 
 def test_whatever_selects_a_program_and_whoever_asks_is_in_the_digest() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 import torch
 
-from frontend_svc.cpu_work import CpuWork
+from frontend_svc.cpu_work import LoweredGraph
 from frontend_svc.events import EventStream
-from frontend_svc.lowering import LoweredGraph, Lowering
+from frontend_svc.imports import Import
+from frontend_svc.lowering import Lowering
 from frontend_svc.operators.ordering import MOST_SORTED, is_sort
 from frontend_svc.pipeline import lower_to_prims
 from kernelfarm.errors import InvalidGraphError
@@ -17,8 +19,11 @@ from kernelfarm.ir.check_graph import PRIMS_DIALECT
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.text import parse_graph
 from kernelfarm.targets import target_facts
+from kernelfarm.wire import graph_to_proto
+from tests.frontend.child_processes import cpu_work
 from tests.frontend.sample_tensors import normal
 from tests.frontend.single_op import Call, captured_graph, lowered
+from tests.frontend.test_imports import job_of
 
 
 def _ops(graph: Graph, target: str) -> set[str]:
@@ -72,13 +77,13 @@ def test_more_than_a_row_holds_is_refused(line: str, message: str) -> None:
 
 def test_a_request_is_decomposed_once_for_targets_that_sort_alike() -> None:
     async def lower(call: Call) -> list[LoweredGraph]:
-        cpu = CpuWork(1)
-        work = Lowering(cpu, EventStream(), fallback_random=False)
         names = ("cpu:x86-64-v3", "cpu:aarch64", "cuda:sm_90a", "ascend:910b")
-        graph = captured_graph(call)
-        results = [await work.result(graph, target_facts(name)) for name in names]
-        cpu.close()
-        return results
+        graph = graph_to_proto(captured_graph(call)).SerializeToString()
+        job = replace(job_of(), graph=graph, targets=names)
+        async with cpu_work() as cpu:
+            imported = Import(job, b"digest", cpu)
+            work = Lowering(cpu, EventStream(), imported, fallback_random=False)
+            return [await work.result(target_facts(name)) for name in names]
 
     long_rows = Call("aten.sort.default", [torch.zeros(2, 5000)])
     first, second, third, fourth = asyncio.run(lower(long_rows))

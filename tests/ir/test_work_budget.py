@@ -22,11 +22,10 @@ def test_a_spent_budget_tells_phase_and_limit() -> None:
 
 
 def test_a_phase_ends_with_its_block() -> None:
-    with pytest.raises(WorkBudgetError, match=r"^the request: "):
-        with work_budget(5):
-            with phase("decode"):
-                spend(5)
-            spend()
+    with pytest.raises(WorkBudgetError, match=r"^the request: "), work_budget(5):
+        with phase("decode"):
+            spend(5)
+        spend()
 
 
 def test_an_overrun_is_the_callers_mistake_and_needs_no_retry() -> None:
@@ -40,9 +39,8 @@ def test_an_inner_budget_counts_in_the_outer_one() -> None:
         with work_budget(100) as inner:
             spend(7)
         assert (inner.used, outer.used) == (7, 7)
-        with pytest.raises(WorkBudgetError, match="of 10 steps"):
-            with work_budget(100):
-                spend(4)
+        with pytest.raises(WorkBudgetError, match="of 10 steps"), work_budget(100):
+            spend(4)
 
 
 def test_a_budget_belongs_to_its_thread() -> None:

@@ -8,7 +8,6 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from kernelfarm.internal.v1 import loops_pb2 as _loops_pb2
-from kernelfarm.v1 import graph_pb2 as _graph_pb2
 from kernelfarm.v1 import plan_pb2 as _plan_pb2
 import builtins as _builtins
 import sys
@@ -75,24 +74,30 @@ class OptimizeRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     GRAPH_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """For the logs."""
+    graph: _builtins.bytes
+    """A serialized `kernelfarm.v1.Graph` of dialect `prims`; on the wire the same as the message.
+    Bytes, because it is parsed in a child process, where its work can be ended.
+    """
     target: _builtins.str
     """The target descriptor; decides tile limits and layouts."""
-    @_builtins.property
-    def graph(self) -> _graph_pb2.Graph:
-        """Dialect `prims`."""
-
+    tenant: _builtins.str
+    """The tenant for whom it is done: free processes go to tenants in turn. Part of no key and of no
+    result; empty in a farm without tenants.
+    """
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
-        graph: _graph_pb2.Graph | None = ...,
+        graph: _builtins.bytes = ...,
         target: _builtins.str = ...,
+        tenant: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "request_id", b"request_id", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "request_id", b"request_id", "target", b"target", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

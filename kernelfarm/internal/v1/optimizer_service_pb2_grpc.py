@@ -54,7 +54,13 @@ class OptimizerServiceServicer(object):
     def Optimize(self, request, context):
         """Optimizes one graph for one target.
 
+        The work is ended when the call is cancelled or its deadline passes.
+
         INVALID_ARGUMENT: the graph fails the verifier or the target is unknown. Do not retry.
+        RESOURCE_EXHAUSTED: the work takes more steps, processor time or memory than it may (reasons
+        WORK_BUDGET, WORK_TIME, WORK_MEMORY), or too much work of the tenant waits (FARM_FULL: retry
+        after the delay in RetryInfo).
+        UNAVAILABLE: the process that worked on it ended; retry with backoff.
         INTERNAL: our bug.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

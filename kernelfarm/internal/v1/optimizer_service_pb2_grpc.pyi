@@ -36,7 +36,13 @@ class OptimizerServiceStub:
     Optimize: _grpc.UnaryUnaryMultiCallable[_optimizer_service_pb2.OptimizeRequest, _optimizer_service_pb2.OptimizeResponse]
     """Optimizes one graph for one target.
 
+    The work is ended when the call is cancelled or its deadline passes.
+
     INVALID_ARGUMENT: the graph fails the verifier or the target is unknown. Do not retry.
+    RESOURCE_EXHAUSTED: the work takes more steps, processor time or memory than it may (reasons
+    WORK_BUDGET, WORK_TIME, WORK_MEMORY), or too much work of the tenant waits (FARM_FULL: retry
+    after the delay in RetryInfo).
+    UNAVAILABLE: the process that worked on it ended; retry with backoff.
     INTERNAL: our bug.
     """
     GetToolchain: _grpc.UnaryUnaryMultiCallable[_optimizer_service_pb2.GetToolchainRequest, _optimizer_service_pb2.GetToolchainResponse]
@@ -53,7 +59,13 @@ class OptimizerServiceAsyncStub(OptimizerServiceStub):
     Optimize: _aio.UnaryUnaryMultiCallable[_optimizer_service_pb2.OptimizeRequest, _optimizer_service_pb2.OptimizeResponse]  # type: ignore[assignment]
     """Optimizes one graph for one target.
 
+    The work is ended when the call is cancelled or its deadline passes.
+
     INVALID_ARGUMENT: the graph fails the verifier or the target is unknown. Do not retry.
+    RESOURCE_EXHAUSTED: the work takes more steps, processor time or memory than it may (reasons
+    WORK_BUDGET, WORK_TIME, WORK_MEMORY), or too much work of the tenant waits (FARM_FULL: retry
+    after the delay in RetryInfo).
+    UNAVAILABLE: the process that worked on it ended; retry with backoff.
     INTERNAL: our bug.
     """
     GetToolchain: _aio.UnaryUnaryMultiCallable[_optimizer_service_pb2.GetToolchainRequest, _optimizer_service_pb2.GetToolchainResponse]  # type: ignore[assignment]
@@ -73,7 +85,13 @@ class OptimizerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_optimizer_service_pb2.OptimizeResponse, _abc.Awaitable[_optimizer_service_pb2.OptimizeResponse]]:
         """Optimizes one graph for one target.
 
+        The work is ended when the call is cancelled or its deadline passes.
+
         INVALID_ARGUMENT: the graph fails the verifier or the target is unknown. Do not retry.
+        RESOURCE_EXHAUSTED: the work takes more steps, processor time or memory than it may (reasons
+        WORK_BUDGET, WORK_TIME, WORK_MEMORY), or too much work of the tenant waits (FARM_FULL: retry
+        after the delay in RetryInfo).
+        UNAVAILABLE: the process that worked on it ended; retry with backoff.
         INTERNAL: our bug.
         """
 

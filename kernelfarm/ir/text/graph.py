@@ -25,6 +25,7 @@ from kernelfarm.ir.graph_ir import (
 )
 from kernelfarm.ir.text.args import print_arg, print_type, read_arg, read_list, read_type
 from kernelfarm.ir.text.tokens import Cursor, is_word, quoted
+from kernelfarm.ir.work_budget import counted
 
 
 def print_graph(graph: Graph) -> str:
@@ -33,7 +34,7 @@ def print_graph(graph: Graph) -> str:
     lines.extend(print_size(size) for size in graph.symbols)
     lines.extend(f"location {quoted(location)}" for location in graph.locations)
     lines.extend(_print_input(source) for source in graph.inputs)
-    lines.extend(_print_node(node) for node in graph.nodes)
+    lines.extend(counted(_print_node(node)) for node in graph.nodes)
     places = {u.output: f" into %{graph.inputs[u.input].value}" for u in graph.updates}
     pairs = enumerate(zip(graph.outputs, graph.output_types, strict=True))
     outputs = (_print_output(*pair) + places.get(number, "") for number, pair in pairs)

@@ -1,0 +1,249 @@
+"""A pool's processes as its service sees them: the fork server, and the children that it forks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections import deque
+
+from kernelfarm.errors import (
+    InternalError,
+    UnavailableError,
+    WorkProcessError,
+    error_from_facts,
+)
+from kernelfarm.service.logs import get_logger
+from kernelfarm.service.process_pool.frames import (
+    FrameError,
+    Kind,
+    Parts,
+    packed,
+    receive_within,
+    unpacked_facts,
+)
+from kernelfarm.service.process_pool.limits import PoolLimits
+from kernelfarm.service.settings import ENV_PREFIX
+
+_START_S = 120.0
+_FORK_S = 10.0
+_HELLO_BYTES = 64
+_READ_AHEAD_BYTES = 1 << 20
+_LOWER_PRIORITY = 10
+_REMEMBERED = 4
+_ENDED = "the process that worked on this request ended; the farm goes on: send it again"
+
+
+class WorkProcess:
+    """One child. What it did last it may remember: `knows` tells by a job's affinity."""
+
+    def __init__(
+        self, pid: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.pid = pid
+        self.is_niced = False
+        self.memory_bytes = 0
+        self._reader = reader
+        self._writer = writer
+        self._known: deque[bytes] = deque(maxlen=_REMEMBERED)
+        self._handle = _handle_of(pid)
+        self._is_killed = False
+
+    @property
+    def is_alive(self) -> bool:
+        """False once it is known to have ended."""
+        return not self._reader.at_eof() and not self._writer.is_closing()
+
+    def knows(self, affinity: bytes) -> bool:
+        """Whether it did a job of this affinity lately."""
+        return bool(affinity) and affinity in self._known
+
+    def used_s(self) -> float:
+        """Processor time that it used in its life; where that is not told, the time now."""
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):
+                # clock_getcpuclockid(3): the clock of another process, by its id.
+                return time.clock_gettime((~self.pid << 3) | 2)
+        return time.monotonic()
+
+    def lower_priority(self) -> None:
+        """Lets others' work go first from now on; only privileged processes could take it back."""
+        self.is_niced = True
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, self.pid, _LOWER_PRIORITY)
+
+    def kill(self) -> None:
+        """Ends it now, whatever it does; once is enough."""
+        if self._is_killed:
+            return
+        self._is_killed = True
+        self._writer.close()
+        if self._handle is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            return
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+        os.close(self._handle)
+        self._handle = None
+
+    async def ask(self, name: str, affinity: bytes, parts: Parts, max_bytes: int) -> list[bytes]:
+        """What it answers to a job.
+
+        Raises:
+            KernelfarmError: what the job raised.
+            WorkProcessError: the child ended.
+        """
+        if affinity and affinity not in self._known:
+            self._known.append(affinity)
+        try:
+            self._writer.writelines(packed(Kind.WORK, [name.encode(), *parts]))
+            await self._writer.drain()
+            kind, answer = await receive_within(self._reader, max_bytes)
+        except (EOFError, OSError) as error:
+            raise WorkProcessError(_ENDED) from error
+        self.memory_bytes = int(answer[0])
+        if kind is Kind.RESULT:
+            return answer[1:]
+        if kind is Kind.ERROR:
+            raise error_from_facts(unpacked_facts(answer[1:]))
+        get_logger().error("work_failed", work=name, trace=answer[1].decode("utf-8", "replace"))
+        raise InternalError("internal error: report it with the request id")
+
+
+class ForkServer:
+    """Starts children; it is started again itself when it has ended."""
+
+    def __init__(self, jobs_module: str, limits: PoolLimits) -> None:
+        self._module = jobs_module
+        self._limits = limits
+        self._process: asyncio.subprocess.Process | None = None
+        self._control: socket.socket | None = None
+        self._ended: list[asyncio.subprocess.Process] = []
+        self._starting = asyncio.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; None while it is down."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
+
+    async def start(self) -> None:
+        """Starts it unless it runs; returns when it can fork.
+
+        Raises:
+            UnavailableError: it does not start; its own last lines on stderr tell why.
+        """
+        async with self._starting:
+            if self.pid is None:
+                await self._start()
+
+    async def fork(self) -> WorkProcess:
+        """A new child that is ready to work.
+
+        Raises:
+            UnavailableError: none can be started.
+        """
+        await self.start()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._send(theirs)
+            except WorkProcessError:
+                ours.close()
+                raise
+        ours.setblocking(False)
+        reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_READ_AHEAD_BYTES)
+        try:
+            async with asyncio.timeout(_FORK_S):
+                _, (pid,) = await receive_within(reader, _HELLO_BYTES)
+        except (TimeoutError, EOFError, OSError, FrameError) as error:
+            writer.close()
+            self.kill()  # it hangs, or is gone: the next call starts another one
+            raise WorkProcessError("no process for this work starts; send it again") from error
+        except BaseException:
+            writer.close()  # the child reads the end of its socket, and ends
+            raise
+        return WorkProcess(int(pid), reader, writer)
+
+    def kill(self) -> None:
+        """Ends it, and with it all its children."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        process, self._process = self._process, None
+        if process is None:
+            return
+        self._ended.append(process)
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+
+    async def close(self) -> None:
+        """As `kill`; returns when it and its predecessors are gone."""
+        self.kill()
+        await self._reap()
+
+    def _send(self, theirs: socket.socket) -> None:
+        if self._control is None:
+            raise WorkProcessError("this service is being stopped")
+        try:
+            socket.send_fds(self._control, [b"f"], [theirs.fileno()])
+        except OSError as error:  # it ended, or hangs
+            self.kill()
+            raise WorkProcessError("no process for this work can be started; try again") from error
+
+    async def _reap(self) -> None:
+        while self._ended:
+            await self._ended.pop().wait()
+
+    async def _start(self) -> None:
+        self.kill()
+        await self._reap()
+        control, theirs = socket.socketpair()
+        with theirs:
+            number = str(theirs.fileno())
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "kernelfarm.service.process_pool.fork_server"),
+                *(number, str(os.getpid()), self._module, str(self._limits.max_memory_bytes)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                env=_environment(),
+                process_group=0,  # signals of a terminal are for the service
+            )
+        control.setblocking(False)
+        self._control = control
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_START_S):
+                told = await loop.sock_recv(control, 1)
+        except (TimeoutError, OSError) as error:
+            self.kill()
+            raise UnavailableError(f"the processes of {self._module} do not start") from error
+        except BaseException:
+            self.kill()
+            raise
+        if told != b"R":
+            self.kill()
+            raise UnavailableError(
+                f"the process that imports {self._module} ended; its last lines on stderr tell why"
+            )
+
+
+def _environment() -> dict[str, str]:
+    """Ours without this farm's settings: keys' places and tokens are no child's business."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+    # One thread each: a fork takes no other threads along, and the pool counts processes.
+    return {**kept, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+def _handle_of(pid: int) -> int | None:
+    """What names this process and no later one of the same id, where the system has it."""
+    if hasattr(os, "pidfd_open"):
+        with contextlib.suppress(OSError):
+            return os.pidfd_open(pid)
+    return None

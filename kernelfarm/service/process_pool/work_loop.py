@@ -1,0 +1,70 @@
+"""What a work process does: one job after the other, under the kernel's limits."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from kernelfarm.errors import KernelfarmError, WorkMemoryError, error_facts
+from kernelfarm.service.process_pool.frames import Kind, packed_facts, receive, send
+
+Job = Callable[[Sequence[bytes]], Sequence[bytes]]
+"""Arguments to results; raises a `KernelfarmError` for what is the caller's fault."""
+
+Jobs = Mapping[str, Job]
+
+_OPEN_FILES = 64
+_FIRST_TO_GO = "800"
+_MAX_TRACE_CHARS = 8192
+
+
+def work(peer: socket.socket, jobs: Jobs, max_memory_bytes: int) -> None:
+    """Serves jobs until the socket is closed."""
+    _limit(max_memory_bytes)
+    with suppress(EOFError, OSError):
+        send(peer, Kind.READY, [b"%d" % os.getpid()])
+        while True:
+            _, (name, *arguments) = receive(peer)
+            kind, parts = _answer(jobs[name.decode()], arguments, max_memory_bytes)
+            arguments.clear()
+            send(peer, kind, [b"%d" % _memory_bytes(), *parts])
+
+
+def _answer(
+    job: Job, arguments: Sequence[bytes], max_memory_bytes: int
+) -> tuple[Kind, Sequence[bytes]]:
+    try:
+        return Kind.RESULT, job(arguments)
+    except KernelfarmError as error:
+        return Kind.ERROR, packed_facts(error_facts(error))
+    except MemoryError:
+        limit = max_memory_bytes // (1 << 20)
+        told = WorkMemoryError(
+            f"the work on this request needs more than the {limit} MiB of memory that one piece of"
+            " work may use; split the model at a graph break"
+        )
+        return Kind.ERROR, packed_facts(error_facts(told))
+    except Exception:  # the edge of a process: the service logs it
+        return Kind.BUG, [traceback.format_exc()[-_MAX_TRACE_CHARS:].encode("utf-8", "replace")]
+
+
+def _limit(max_memory_bytes: int) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (max_memory_bytes, max_memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, _OPEN_FILES))
+    if sys.platform == "linux":
+        with suppress(OSError):  # a machine that runs out of memory takes this process first
+            Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
+
+
+def _memory_bytes() -> int:
+    """What this process holds now; where that is not told, the most that it ever held."""
+    if sys.platform == "linux":
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

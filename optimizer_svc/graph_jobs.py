@@ -1,0 +1,78 @@
+"""What the optimizer's child processes do: a Prims graph in, loop kernels and a plan out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from google.protobuf.message import DecodeError
+
+from kernelfarm.errors import InvalidGraphError, MalformedMessageError, VerificationError
+from kernelfarm.internal.v1 import optimizer_service_pb2 as api
+from kernelfarm.ir.verify import verify_graph
+from kernelfarm.ir.work_budget import work_budget
+from kernelfarm.targets import all_targets, target_facts
+from kernelfarm.v1 import graph_pb2
+from kernelfarm.wire import graph_from_proto, kernel_to_proto, plan_to_proto
+from optimizer_svc.pipeline import PASSES, optimize
+from optimizer_svc.toolchain import toolchain
+
+GRAPH_DIALECT = "prims"
+
+
+def made_by() -> api.GetToolchainResponse:
+    """What optimizes here."""
+    return api.GetToolchainResponse(toolchain=toolchain(), passes=[step.name for step in PASSES])
+
+
+def optimize_message(message: bytes, target: str) -> api.OptimizeResponse:
+    """Decodes, checks, optimizes, encodes.
+
+    Raises:
+        MalformedMessageError: the bytes are no graph.
+        InvalidGraphError: the graph breaks a rule of the Prims dialect.
+        UnknownTargetError: no such target.
+    """
+    facts = target_facts(target)
+    graph = graph_from_proto(_parsed(message))
+    if graph.dialect != GRAPH_DIALECT:
+        raise InvalidGraphError(f"dialect {graph.dialect!r}; expected {GRAPH_DIALECT!r}")
+    try:
+        verify_graph(graph)
+    except VerificationError as error:  # here it is the caller's graph, not ours
+        raise InvalidGraphError(str(error)) from error
+    optimized = optimize(graph, facts)
+    return api.OptimizeResponse(
+        kernels=[kernel_to_proto(kernel) for kernel in optimized.program.kernels],
+        plan=plan_to_proto(optimized.program.plan),
+        stages=[api.TextStage(name=name, text=text) for name, text in optimized.stages],
+        made_by=made_by(),
+    )
+
+
+def _parsed(message: bytes) -> graph_pb2.Graph:
+    try:
+        return graph_pb2.Graph.FromString(message)
+    except DecodeError as error:
+        raise MalformedMessageError(
+            f"a graph of {len(message)} bytes that are no kernelfarm.v1.Graph message: {error}"
+        ) from error
+
+
+def _optimize(arguments: Sequence[bytes]) -> list[bytes]:
+    """The response, and how many kernels and steps it has."""
+    message, target, max_steps = arguments
+    with work_budget(int(max_steps)):
+        response = optimize_message(message, target.decode())
+    counts = (len(response.kernels), len(response.plan.steps))
+    return [response.SerializeToString(), *(b"%d" % count for count in counts)]
+
+
+def _toolchain(arguments: Sequence[bytes]) -> list[bytes]:
+    return [made_by().SerializeToString()]
+
+
+JOBS = {"optimize": _optimize, "toolchain": _toolchain}
+
+# Read before the first fork.
+toolchain()
+all_targets()

@@ -1,0 +1,22 @@
+"""The frontend's child processes, for tests that need no farm."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from frontend_svc.cpu_work import CpuWork
+from frontend_svc.settings import FrontendSettings
+from kernelfarm.service.process_pool.pool import ProcessPool
+
+
+@asynccontextmanager
+async def cpu_work(processes: int = 1, **settings: object) -> AsyncIterator[CpuWork]:
+    """The work of a frontend with these settings; its processes end with the block."""
+    chosen = FrontendSettings(cpu_processes=processes, **settings)
+    pool = ProcessPool("frontend_svc.graph_jobs", chosen.pool_limits(processes))
+    try:
+        await pool.start()
+        yield CpuWork(pool, chosen)
+    finally:
+        await pool.close()

@@ -1,0 +1,127 @@
+"""Whose job runs next: counted in turns, without processes and without clocks."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kernelfarm.errors import FarmFullError
+from kernelfarm.service.process_pool.lanes import Lanes, Ticket
+
+
+class Jobs:
+    """Jobs by name; `begun` tells in which order they got a slot."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
+        self._tasks: list[asyncio.Task[None]] = []
+        self.tickets: dict[str, Ticket] = {}
+        self.begun: list[str] = []
+
+    async def add(self, name: str, *, is_heavy: bool = False) -> None:
+        """A job of the tenant that its name begins with asks for a slot."""
+        ticket = self.tickets[name] = Ticket(name[0])
+        ticket.is_heavy = is_heavy
+        self._tasks.append(asyncio.create_task(self._enter(name, ticket)))
+        await settled()
+
+    async def _enter(self, name: str, ticket: Ticket) -> None:
+        await self._lanes.enter(ticket)
+        self.begun.append(name)
+
+    async def end(self, name: str) -> None:
+        """A job that runs has ended."""
+        self._lanes.leave(self.tickets[name])
+        await settled()
+
+    async def give_up(self, name: str) -> None:
+        """The caller of a job is cancelled."""
+        self._tasks[list(self.tickets).index(name)].cancel()
+        await settled()
+
+    def revoked(self) -> list[str]:
+        """Jobs that are told to give way."""
+        return [name for name, ticket in self.tickets.items() if ticket.revoked.done()]
+
+
+async def settled() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def test_free_slots_go_to_tenants_in_turn() -> None:
+    jobs = Jobs(Lanes(1, 100))
+    for name in ("a1", "a2", "a3", "a4", "b1", "b2", "c1"):
+        await jobs.add(name)
+    while len(jobs.begun) < len(jobs.tickets):
+        await jobs.end(jobs.begun[-1])
+    assert jobs.begun == ["a1", "a2", "b1", "c1", "a3", "b2", "a4"]
+
+
+async def test_a_heavy_job_leaves_the_light_lane_to_those_who_wait() -> None:
+    lanes = Lanes(1, 100)
+    jobs = Jobs(lanes)
+    for name in ("a1", "a2", "a3"):
+        await jobs.add(name)
+    lanes.mark_heavy(jobs.tickets["a1"])
+    await settled()
+    assert jobs.begun == ["a1", "a2"] and jobs.revoked() == []
+    lanes.mark_heavy(jobs.tickets["a2"])  # now the heavy lane is full
+    await settled()
+    assert jobs.revoked() == ["a2"]
+    await jobs.end("a2")
+    assert jobs.begun == ["a1", "a2", "a3"]
+
+
+async def test_a_heavy_job_for_which_nobody_waits_goes_on_where_it_is() -> None:
+    lanes = Lanes(2, 100)
+    jobs = Jobs(lanes)
+    for name in ("a1", "a2"):
+        await jobs.add(name)
+        lanes.mark_heavy(jobs.tickets[name])
+    assert len(lanes.light.running) == 2 and not lanes.heavy.running and not jobs.revoked()
+
+
+async def test_a_tenant_without_a_heavy_job_gets_the_slot_of_one_that_has_two() -> None:
+    jobs = Jobs(Lanes(2, 100))
+    for name in ("a1", "a2", "a3", "b1"):
+        await jobs.add(name, is_heavy=True)
+    assert jobs.revoked() == ["a2"]
+    await jobs.end("a2")
+    # The slot goes to whose turn it is: a's third job first, which then gives way to b.
+    while "b1" not in jobs.begun:
+        (revoked,) = [name for name in jobs.revoked() if name in jobs.begun[2:]]
+        await jobs.end(revoked)
+    assert "a1" not in jobs.revoked()
+
+
+async def test_the_last_heavy_job_of_a_tenant_is_never_ended_for_others() -> None:
+    jobs = Jobs(Lanes(2, 100))
+    for name in ("a1", "b1", "c1", "d1"):
+        await jobs.add(name, is_heavy=True)
+    assert jobs.revoked() == []
+    await jobs.end("a1")
+    assert jobs.begun == ["a1", "b1", "c1"]
+
+
+async def test_too_many_waiting_jobs_are_one_tenants_own_trouble() -> None:
+    lanes = Lanes(1, 2)
+    jobs = Jobs(lanes)
+    for name in ("a1", "a2", "a3"):
+        await jobs.add(name)
+    with pytest.raises(FarmFullError, match="2 pieces of work"):
+        await lanes.enter(Ticket("a"))
+    await jobs.add("b1")
+    await jobs.end("a1")
+    await jobs.end("a2")
+    assert jobs.begun == ["a1", "a2", "b1"]
+
+
+async def test_a_job_whose_caller_gives_up_leaves_the_queue_and_the_slot() -> None:
+    jobs = Jobs(Lanes(1, 100))
+    for name in ("a1", "a2", "b1"):
+        await jobs.add(name)
+    await jobs.give_up("a2")
+    await jobs.end("a1")
+    assert jobs.begun == ["a1", "b1"]
