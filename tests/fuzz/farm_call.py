@@ -21,11 +21,11 @@ WATCH_S = 0.2
 MAX_ERROR_CHARS = 4096
 
 ENDLESS = frozenset({"WatchInvalidations"})
-MAKING_CODE = frozenset({"Compile", "BuildKernels"})
-"""What is accepted here waits for a toolchain."""
+LONG = frozenset({"Compile", "BuildKernels", "Sweep"})
+"""What is accepted here waits for a toolchain, or walks over the whole cache."""
 
 NO_WORKER = "no worker serves the queue"
-"""The one thing that is truly unavailable: a farm may run without a vendor's workers."""
+"""The one thing that is truly unavailable, after a wait for a worker that is being restarted."""
 
 REFUSALS = frozenset(
     grpc.StatusCode[name]
@@ -47,10 +47,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How long a call may take: one that makes no code, and one that waits for code."""
+    """How long a call may take: a short one, and one that does much by its nature."""
 
     call_s: float = 2.0
-    code_s: float = 30.0
+    long_s: float = 30.0
 
 
 async def call(channel: grpc.aio.Channel, rpc: Rpc, data: bytes, bounds: Bounds) -> Answer:
@@ -65,8 +65,8 @@ async def call(channel: grpc.aio.Channel, rpc: Rpc, data: bytes, bounds: Bounds)
     except grpc.aio.AioRpcError as error:
         status, fault = error.code().name, _fault_of(error)
     took_s = time.monotonic() - began_s
-    is_code = rpc.name in MAKING_CODE and status in ("OK", "FAILED_PRECONDITION")
-    most_s = bounds.code_s if is_code else bounds.call_s
+    is_long = rpc.name in LONG and status in ("OK", "FAILED_PRECONDITION", "UNAVAILABLE")
+    most_s = bounds.long_s if is_long else bounds.call_s
     if not fault and took_s > most_s:
         fault = f"slower than {most_s:.0f} s"
     return Answer(status, took_s, fault)

@@ -16,7 +16,7 @@ import grpc.aio
 from kernelfarm.service.channels import channel_options
 from tests.fuzz.cases import case_bytes
 from tests.fuzz.corpus import keep
-from tests.fuzz.farm_call import Answer, Bounds, call
+from tests.fuzz.farm_call import LONG, Answer, Bounds, call
 from tests.fuzz.farm_state import FarmState
 from tests.fuzz.messages import Rpc, all_rpcs
 from tests.fuzz.valid_messages import valid_messages
@@ -72,7 +72,8 @@ class FarmFindings:
         return sum(len(times) for times in self.times_s.values())
 
     def add(self, rpc: Rpc, answer: Answer) -> None:
-        kind = rpc.name if answer.status == "OK" else f"{rpc.name}"
+        is_long = rpc.name in LONG and answer.status == "OK"
+        kind = f"{rpc.name} (done)" if is_long else rpc.name
         self.statuses[kind][answer.status] += 1
         self.times_s[kind].append(answer.took_s)
 

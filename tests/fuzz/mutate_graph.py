@@ -182,7 +182,7 @@ def longer_lists(graph: Graph, random: Random) -> None:
         restride(source.tensor)
         items.add().value = source.value
         total.append(source.tensor.shape[0])
-    if len(total) > 1:
+    if len(total) > 1 and node.types and node.types[0].shape:
         _grow_first_axis(graph, node, total)
 
 
