@@ -69,6 +69,6 @@ EXPOSE 50051
 # The rooms drain on SIGTERM.
 STOPSIGNAL SIGTERM
 # For the frontend, which is the default command; the other rooms' are in deploy/compose.yaml.
-HEALTHCHECK --interval=30s --timeout=10s --start-period=60s \
+HEALTHCHECK --interval=8s --timeout=5s --start-period=60s --retries=2 \
     CMD ["python", "-m", "kernelfarm.service.probes", "127.0.0.1:50051"]
 CMD ["python", "-m", "frontend_svc"]

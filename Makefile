@@ -7,10 +7,10 @@ ASCEND := $(VENV)/share/kernelfarm/triton-ascend
 GENERATED := kernelfarm/v1 kernelfarm/internal
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: help setup demo test servers lint types protos docs bench clean
+.PHONY: help setup demo test test-v3 servers lint types protos docs bench clean
 
 help: ## Show this list.
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 setup: $(STAMP) ## Make .venv with everything that the farm, its client and its tests need.
 
@@ -31,6 +31,16 @@ demo: setup ## Start a farm on loopback, compile real models for every vendor, c
 test: setup ## Run the default test suite; as root, install the tools that it checks binaries with.
 	@.ci/third_party_tools
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# What depends on the processor: numbers of whole programs, plans, loading. The CPU backend's own tests
+# (tests/codegen_cpu) run for both levels of x86-64 in each run, wherever the processor has them.
+V3_TESTS := tests/acceptance/test_numerics.py tests/acceptance/test_one_pass_rows.py \
+  tests/acceptance/test_loop_kinds.py tests/acceptance/test_generated_code.py \
+  tests/codegen_cpu/test_loader.py tests/client/test_plan_runtime.py tests/client/test_compile_model.py \
+  tests/client/test_swapped_files.py
+
+test-v3: setup ## Run what depends on the processor as one without AVX-512 does.
+	KERNELFARM_HOST_TARGET=cpu:x86-64-v3 $(BIN)/python -m pytest $(V3_TESTS) $(PYTEST_ARGS)
 
 servers: setup ## Run the cache on every server of the matrix, and farms on each; absent ones are told as NOT RUN.
 	$(BIN)/python -m pytest tests/cache --servers=all $(PYTEST_ARGS)

@@ -30,7 +30,7 @@ from examples.real_inputs import WHOLE_GRAPHS, RealInput
 from kernelfarm.client.capture import capture
 from kernelfarm.client.compile_model import connect
 from kernelfarm.client.found_program import FoundProgram
-from kernelfarm.client.loaders.cpu import host_cpu_target
+from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.client.tracing import backend_around
 from kernelfarm.ir.program_ir import DrawSeeds, ExternCall, Launch
 

@@ -39,7 +39,7 @@ from kernelfarm.client.capture import capture
 from kernelfarm.client.compile_model import connect
 from kernelfarm.client.farm_client import FarmClient
 from kernelfarm.client.found_program import FoundProgram
-from kernelfarm.client.loaders.cpu import host_cpu_target
+from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.client.tracing import backend_around
 from kernelfarm.errors import KernelfarmError
 from kernelfarm.ir.graph_ir import Graph

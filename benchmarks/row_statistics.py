@@ -20,7 +20,8 @@ from pathlib import Path
 import torch
 
 from codegen_svc.backends.cpu.backend import BACKEND
-from kernelfarm.client.loaders.cpu import CpuLoader, host_cpu_target
+from kernelfarm.client.loaders.cpu import CpuLoader
+from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.ir.loop_ir import GUIDES, Kernel
 from kernelfarm.ir.text import parse_kernel
 from kernelfarm.targets import TargetFacts, TwoPassLimits, target_facts

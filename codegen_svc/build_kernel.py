@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from codegen_svc.backends.contract import Backend
+from codegen_svc.backends.defined_symbols import ELF_MAGIC, check_defines
+from codegen_svc.backends.registry import is_in_tree
 from kernelfarm.cache import Variant
 from kernelfarm.cache.tags import artifact_tag, driver_tag, toolchain_tag
 from kernelfarm.errors import InternalError
@@ -53,10 +55,21 @@ def toolchain_of(backend: Backend) -> str:
     return known
 
 
+Build = Callable[[Kernel, TargetFacts], tuple[BuiltKernel, ...]]
+"""How a backend's variants are made."""
+
+
 def build_kernel(
-    backend: Backend, kernel: Kernel, target: TargetFacts, key: bytes, clock: Callable[[], float]
+    backend: Backend,
+    kernel: Kernel,
+    target: TargetFacts,
+    key: bytes,
+    clock: Callable[[], float],
+    build: Build | None = None,
 ) -> BuildResult:
     """The kernel's variants for a target, the general one last; `clock` gives seconds.
+
+    `build` is how, if not as the backend does it by itself.
 
     Raises:
         VerificationError: the kernel breaks a rule of its grammar.
@@ -66,14 +79,16 @@ def build_kernel(
     """
     verify_kernel(kernel)  # the edge did, but what lies in the cache since then others can write
     started_s = clock()
-    built = backend.build(kernel, target)
+    built = (build or backend.build)(kernel, target)
     cost_ms = (clock() - started_s) * 1e3
     _check(built, kernel, target)
     toolchain = toolchain_of(backend)
+    confinement = str(getattr(backend, "level", ""))
     variants = []
     blobs: dict[bytes, bytes] = {}
     for variant in built:
         message, contents = artifact_to_proto(variant, key, target.name, toolchain, cost_ms)
+        message.sandbox = confinement
         blobs.update(contents)
         variants.append(_variant(message, variant, toolchain, target))
     return BuildResult(tuple(variants), blobs)
@@ -109,5 +124,11 @@ def _check(built: tuple[BuiltKernel, ...], kernel: Kernel, target: TargetFacts) 
     if built[-1].guard:
         raise InternalError(f"{where}: the last variant has a guard; expected the general one")
     for variant in built:
-        if variant.binary_stage not in {stage.name for stage in variant.stages}:
-            raise InternalError(f"{where}: no stage is named {variant.binary_stage!r}")
+        binaries = [s.content for s in variant.stages if s.name == variant.binary_stage]
+        if len(binaries) != 1:
+            raise InternalError(
+                f"{where}: no stage is named {variant.binary_stage!r}, or several are"
+            )
+        # A plug-in's binary may be of another form, which is its own business.
+        if is_in_tree(target.vendor) or binaries[0].startswith(ELF_MAGIC):
+            check_defines(binaries[0], kernel.name)

@@ -1,20 +1,21 @@
 """The queues: one Celery queue for each vendor, JSON messages that carry keys and never payloads.
 
 What a lost, late or doubled message does is decided by the lease in the cache, not by the broker:
-a task whose fence is old exits at once. Celery's own redelivery is the second net.
+a task whose fence is old exits at once, and an edge sends again what no worker took. So the broker
+is told of no acknowledgement, and none can be lost: kombu's transport for Redis counts a message
+whose acknowledgement failed as one in work for ever, and a worker with such a message takes no
+other one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from celery import Celery, signals
-from celery.platforms import SecurityWarning
 from kombu.exceptions import KombuError, OperationalError
 
 from codegen_svc.settings import FarmSettings
@@ -24,13 +25,24 @@ BUILD_TASK = "codegen.build"
 
 # The message header that takes a request's id to the worker's log.
 REQUEST_ID_HEADER = "kernelfarm_request_id"
+# The message header that tells a kernel which is expected to compile long.
+SLOW_HEADER = "kernelfarm_slow"
 
 # Where a worker's queue rides in the configuration, which the pool's processes inherit.
 QUEUE_SETTING = "kernelfarm_queue"
 
+# Where a worker's heartbeat file is told to the pool's processes.
+HEARTBEAT_SETTING = "kernelfarm_heartbeat_file"
+
 # Redis queues serve lower numbers first: one list for somebody waiting, one for warm-up.
 INTERACTIVE = 0
 WARM_UP = 9
+
+# A server that is there answers within this time, or is as good as away.
+BROKER_TIMEOUT_S = 2.0
+# How long a caller waits until a job is sent, all attempts and the jobs before it included: about
+# the time in which a supervisor replaces a broker that hangs.
+_SEND_S = 15.0
 
 # The soft limit comes first and reports; the hard one ends a process that does not listen.
 _HARD_LIMIT_MARGIN_S = 10.0
@@ -55,16 +67,17 @@ def make_app(settings: FarmSettings) -> Celery:
         broker_connection_max_retries=None,
         broker_pool_limit=4,
         broker_transport_options={
-            "visibility_timeout": 2 * hard_limit_s,
-            # Looks for lost messages this often; kombu's default would be each 100 s.
-            "unacked_restore_interval": 5,
-            "unacked_restore_throttle": 1,
+            "ack_emulation": False,
             "priority_steps": [INTERACTIVE, WARM_UP],
             "queue_order_strategy": "priority",
             "socket_keepalive": True,
-            "socket_connect_timeout": 2.0,
-            "retry_on_timeout": True,
-            "max_retries": 3,
+            "socket_connect_timeout": BROKER_TIMEOUT_S,
+            # Not for waiting for a job: the event loop reads when there is something.
+            "socket_timeout": BROKER_TIMEOUT_S,
+            # A connection whose other end is gone, and nobody said so, is dropped after this time.
+            "health_check_interval": 5,
+            "retry_on_timeout": False,
+            "max_retries": 1,
         },
         task_serializer="json",
         accept_content=["json"],
@@ -75,6 +88,9 @@ def make_app(settings: FarmSettings) -> Celery:
         task_time_limit=hard_limit_s,
         task_soft_time_limit=settings.job_time_limit_s,
         worker_prefetch_multiplier=1,
+        # Takes a message when a process is free, and not by counts that belong to a connection.
+        worker_disable_prefetch=True,
+        worker_consumer="codegen_svc.consumer:FarmConsumer",
         worker_pool_start_method="spawn",
         worker_proc_alive_timeout=60.0,
         worker_enable_remote_control=False,
@@ -87,30 +103,6 @@ def make_app(settings: FarmSettings) -> Celery:
     return app
 
 
-def run_worker(settings: FarmSettings, queue: str, concurrency: int) -> int:
-    """Serves one queue until SIGTERM, which lets running jobs end first; the exit status.
-
-    Jobs run in spawned processes: forking after LLVM or gRPC was imported is unsafe.
-    """
-    # Celery warns root because of pickle; these messages are JSON, and containers have own users.
-    warnings.simplefilter("ignore", SecurityWarning)
-    app = make_app(settings)
-    app.conf[QUEUE_SETTING] = queue
-    worker = app.Worker(
-        hostname=f"{queue}@{socket.gethostname()}:{os.getpid()}",
-        queues=[queue],
-        pool="prefork",
-        concurrency=concurrency,
-        loglevel="WARNING",
-        without_mingle=True,
-        without_gossip=True,
-        without_heartbeat=True,
-        quiet=True,
-    )
-    worker.start()
-    return int(worker.exitcode or 0)
-
-
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
     """What a task's message carries: which key to build, and under which fence."""
@@ -121,6 +113,7 @@ class QueuedJob:
     fence: int
     is_warm_up: bool = False
     request_id: str = ""
+    is_slow: bool = False
 
 
 class JobQueue:
@@ -134,10 +127,9 @@ class JobQueue:
         """Queues a job.
 
         Raises:
-            UnavailableError: the broker does not take it.
+            UnavailableError: the broker does not take it, within seconds.
         """
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, self._send, job)
+        await self._in_thread(partial(self._send, job))
 
     async def connect(self) -> None:
         """Connects ahead, so that the first job need not.
@@ -145,13 +137,22 @@ class JobQueue:
         Raises:
             UnavailableError: the broker does not answer yet; `send` will try again.
         """
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, self._connect)
+        await self._in_thread(self._connect)
 
     def close(self) -> None:
         """Ends the connections to the broker."""
-        self._thread.shutdown(wait=True)
+        self._thread.shutdown(wait=True, cancel_futures=True)
         self._app.close()
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        """Does blocking work, whose waits have ends; what did not begin in time never does."""
+        loop = asyncio.get_running_loop()
+        try:
+            await asyncio.wait_for(loop.run_in_executor(self._thread, work), _SEND_S)
+        except TimeoutError:
+            raise UnavailableError(
+                f"the broker did not take a job within {_SEND_S:.0f} s: it hangs, or is overloaded"
+            ) from None
 
     def _connect(self) -> None:
         try:
@@ -168,7 +169,7 @@ class JobQueue:
                 args=(job.namespace, job.key.hex(), job.fence),
                 queue=job.queue,
                 priority=WARM_UP if job.is_warm_up else INTERACTIVE,
-                headers={REQUEST_ID_HEADER: job.request_id},
+                headers={REQUEST_ID_HEADER: job.request_id, SLOW_HEADER: job.is_slow},
                 ignore_result=True,
                 retry=True,
                 retry_policy={"max_retries": 5, "interval_start": 0.05, "interval_step": 0.2},

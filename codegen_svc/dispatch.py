@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from codegen_svc.celery_app import JobQueue, QueuedJob
-from codegen_svc.fair_turns import FairTurns
+from codegen_svc.fair_turns import Claim, FairTurns, Turn
 from codegen_svc.settings import CodegenSettings
 from kernelfarm.cache import KernelCache, Lease, StoredVariant
 from kernelfarm.cache.end_task import end_task
@@ -34,6 +34,8 @@ from kernelfarm.service.logs import get_logger
 # A worker's death, two invalidations and a lost cache in one flight are rare enough together.
 _MAX_JOBS_OF_A_FLIGHT = 8
 _COUNT_WORKERS_S = 5.0
+# They only wait for a worker to report.
+_JOBS_WITHOUT_WORKERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class KernelJob:
     """One kernel to find or build: `job` is what the worker will read.
 
     It is looked for and published in `namespace` (empty: the edge's own), where `salt` leads to it.
+    `cost_s` is how long compiling it is expected to take.
     """
 
     key: bytes
@@ -51,6 +54,7 @@ class KernelJob:
     is_warm_up: bool = False
     request_id: str = ""
     namespace: str = ""
+    cost_s: float = 0.0
     salt: bytes = field(default=b"", repr=False)
 
 
@@ -76,7 +80,7 @@ class Dispatcher:
         self._flights: dict[tuple[str, bytes], asyncio.Task[FoundKernel]] = {}
         self._flights_of: Counter[str] = Counter()
         self._parts: dict[tuple[str, bytes], KernelCache] = {}
-        self._turns: dict[tuple[str, bool], FairTurns] = {}
+        self._turns: dict[str, FairTurns] = {}
         self._workers: Counter[str] = Counter()
         self._counted_s = float("-inf")
 
@@ -164,27 +168,48 @@ class Dispatcher:
         return theirs.variants
 
     async def _build(self, job: KernelJob, cache: KernelCache, seen: str, jobs_sent: int) -> bool:
-        """Queues the job, in the tenant's turn, and attends to it; False if somebody else does."""
+        """Queues the job, in the tenant's turn, until it ends; False if somebody else does."""
         await self._count_workers()
-        turns = self._turns_of(job)
-        if turns.is_full:
+        turns = self._turns_of(job.queue)
+        claim = await self._claim(job, cache)
+        if turns.must_wait(claim):
             get_logger().info("turn_awaited", key=job.key.hex(), namespace=cache.namespace)
-        async with turns.turn(cache.namespace):
+        async with turns.turn(claim) as turn:
             ttl_s = self._settings.queued_lease_ttl_s
             lease = await cache.acquire(job.key, uuid.uuid4().hex, ttl_s, is_queued=True, seen=seen)
             if lease is None:
                 return False
             self._check_jobs(job, jobs_sent + 1)
-            await self._send(job, cache, lease)
-            await self._attend(job, cache, lease, seen)
+            await self._send(job, cache, lease, claim)
+            await self._attend(job, cache, lease, turn, seen)
+            await self._await_end(job, cache, seen)
             return True
 
-    def _turns_of(self, job: KernelJob) -> FairTurns:
-        return self._turns.setdefault(
-            (job.queue, job.is_warm_up), FairTurns(partial(self._places, job.queue))
-        )
+    async def _claim(self, job: KernelJob, cache: KernelCache) -> Claim:
+        """Whose turn it is to be; a kernel is slow by its estimate, or as a worker found out."""
+        is_slow = job.cost_s > self._settings.slow_kernel_s or await cache.is_slow(job.key)
+        return Claim(cache.namespace, is_warm_up=job.is_warm_up, is_slow=is_slow)
+
+    async def _await_end(self, job: KernelJob, cache: KernelCache, seen: str) -> None:
+        """Returns when a worker ended the job, or is gone: its slot is then free."""
+        ttl_s = self._settings.queued_lease_ttl_s
+        while True:
+            await cache.wait(job.key, ttl_s, seen=seen)
+            if not await cache.is_being_made(job.key, seen=seen):
+                return
+
+    def _turns_of(self, queue: str) -> FairTurns:
+        if queue not in self._turns:
+            slots = partial(self._slots, queue)
+            self._turns[queue] = FairTurns(slots, partial(self._places, queue))
+        return self._turns[queue]
+
+    def _slots(self, queue: str) -> int:
+        return self._workers[queue]
 
     def _places(self, queue: str) -> int:
+        if not self._workers[queue]:
+            return _JOBS_WITHOUT_WORKERS
         return self._settings.queue_places + 2 * self._workers[queue]
 
     async def _count_workers(self) -> None:
@@ -208,7 +233,7 @@ class Dispatcher:
                 " a key that is not trusted? See the counters of `kernelfarm usage`"
             )
 
-    async def _send(self, job: KernelJob, cache: KernelCache, lease: Lease) -> None:
+    async def _send(self, job: KernelJob, cache: KernelCache, lease: Lease, claim: Claim) -> None:
         """Queues a job under a fresh lease.
 
         Raises:
@@ -218,7 +243,7 @@ class Dispatcher:
             await self._quarantine(job, cache, lease)
         await cache.put_job(job.key, job.job)
         await cache.count("jobs")
-        await self._enqueue(job, cache, lease)
+        await self._enqueue(job, cache, lease, claim)
 
     async def _quarantine(self, job: KernelJob, cache: KernelCache, lease: Lease) -> None:
         ttl_s = self._settings.quarantine_ttl_s
@@ -232,7 +257,9 @@ class Dispatcher:
         await cache.put_failure(job.key, error_facts(error), ttl_s, lease)
         raise error
 
-    async def _enqueue(self, job: KernelJob, cache: KernelCache, lease: Lease) -> None:
+    async def _enqueue(
+        self, job: KernelJob, cache: KernelCache, lease: Lease, claim: Claim
+    ) -> None:
         message = QueuedJob(
             job.queue,
             cache.namespace,
@@ -240,6 +267,7 @@ class Dispatcher:
             lease.fence,
             is_warm_up=job.is_warm_up,
             request_id=job.request_id,
+            is_slow=claim.is_slow,
         )
         try:
             await self._queue.send(message)
@@ -247,10 +275,16 @@ class Dispatcher:
             await cache.release(lease)
             raise
         get_logger().info(
-            "job_queued", key=job.key.hex(), fence=lease.fence, attempts=lease.attempts
+            "job_queued",
+            key=job.key.hex(),
+            fence=lease.fence,
+            attempts=lease.attempts,
+            is_slow=claim.is_slow,
         )
 
-    async def _attend(self, job: KernelJob, cache: KernelCache, lease: Lease, seen: str) -> None:
+    async def _attend(
+        self, job: KernelJob, cache: KernelCache, lease: Lease, turn: Turn, seen: str
+    ) -> None:
         """Returns when the job is no more waiting in its queue: adopted, ended, or lost.
 
         A message that no worker took may have died with a worker or a broker, so it is sent again
@@ -263,13 +297,14 @@ class Dispatcher:
         while True:
             await cache.wait(job.key, lease.ttl_s / 3, seen=seen)
             if not await cache.renew(lease):
+                turn.begin()
                 return
             if clock() - started_s > self._settings.no_worker_grace_s:
                 await self._check_workers(job, cache, lease)
             if clock() >= send_again_s:
                 pause_s *= 2
                 send_again_s = clock() + pause_s
-                await self._enqueue(job, cache, lease)
+                await self._enqueue(job, cache, lease, turn.claim)
 
     async def _check_workers(self, job: KernelJob, cache: KernelCache, lease: Lease) -> None:
         if any(report.queue == job.queue for report in await self._cache.worker_reports()):

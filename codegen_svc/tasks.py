@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import structlog
 from celery import current_app, shared_task, signals
 from celery.exceptions import SoftTimeLimitExceeded
 
-from codegen_svc.backends.registry import find_backend
-from codegen_svc.build_kernel import build_kernel
-from codegen_svc.celery_app import BUILD_TASK, QUEUE_SETTING, REQUEST_ID_HEADER
+from codegen_svc.build_kernel import BuildResult, build_kernel
+from codegen_svc.celery_app import (
+    BUILD_TASK,
+    HEARTBEAT_SETTING,
+    QUEUE_SETTING,
+    REQUEST_ID_HEADER,
+    SLOW_HEADER,
+)
+from codegen_svc.sandbox.compiler import TimeLimitError
 from codegen_svc.settings import WorkerSettings
 from codegen_svc.worker_process import WorkerProcess
 from kernelfarm.cache import Lease, Published, Variant
@@ -40,7 +48,9 @@ _PUBLISH_ATTEMPTS = 2
 @signals.worker_process_init.connect  # type: ignore[untyped-decorator] # Celery has no types
 def start_process(**_: object) -> None:
     """Warms a fresh worker process up before it takes jobs, and reports it."""
-    WorkerProcess.start(load_settings(WorkerSettings), current_app.conf[QUEUE_SETTING])
+    conf = current_app.conf
+    heartbeat_file = Path(conf[HEARTBEAT_SETTING])
+    WorkerProcess.start(load_settings(WorkerSettings), conf[QUEUE_SETTING], heartbeat_file)
 
 
 @signals.worker_process_shutdown.connect  # type: ignore[untyped-decorator] # nor here
@@ -67,37 +77,87 @@ def build(task: Any, namespace: str, key_hex: str, fence: int) -> None:
             get_logger().warning("job_input_missing")
         else:
             get_logger().info("job_begun")
+            job = _Job(namespace, adopted.lease, adopted.job, bool(task.request.get(SLOW_HEADER)))
             with cache.kept(lease):
-                outcome = _run(worker, namespace, adopted.lease, adopted.job)
+                outcome = _run(worker, job)
             get_logger().info("job_done", outcome=outcome)
 
 
-def _run(worker: WorkerProcess, namespace: str, lease: Lease, job: bytes) -> str:
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """An adopted job; slow ones get all the time there is, and stand back."""
+
+    namespace: str
+    lease: Lease
+    content: bytes
+    is_slow: bool
+
+
+def _run(worker: WorkerProcess, job: _Job) -> str:
     """Publishes the result or the failure of a job that was adopted; the outcome as a word."""
+    limit_s = worker.settings.job_time_limit_s
     try:
-        return _build_and_publish(worker, namespace, lease, job).value
+        return _build_and_publish(worker, job).value
+    except TimeLimitError as caught:
+        if not job.is_slow and worker.settings.quick_time_limit_s < limit_s:
+            return _leave_to_slow_ones(worker, job)
+        error: Exception = caught
     except SoftTimeLimitExceeded:
-        limit_s = worker.settings.job_time_limit_s
-        error: Exception = KernelRejectedError(f"the compilation took longer than {limit_s} s")
+        error = KernelRejectedError(f"the compilation took longer than {limit_s} s")
     except Exception as caught:  # the edge of the process: every failure is told to the waiters
         error = caught
     facts, ttl_s = _failure(worker, error)
-    return f"{worker.cache(namespace).put_failure(lease, facts, ttl_s).value} {facts.reason}"
+    told = worker.cache(job.namespace).put_failure(job.lease, facts, ttl_s)
+    return f"{told.value} {facts.reason}"
 
 
-def _build_and_publish(
-    worker: WorkerProcess, namespace: str, lease: Lease, job: bytes
-) -> Published:
-    kernel, target_name = job_from_bytes(job)
+def _leave_to_slow_ones(worker: WorkerProcess, job: _Job) -> str:
+    """Gives the job back: whoever waits for it sends it again, as a slow one."""
+    cache = worker.cache(job.namespace)
+    cache.mark_slow(job.lease.key)
+    cache.release(job.lease)
+    cache.count("slow_found", 1)
+    return "found to be slow"
+
+
+def _build_and_publish(worker: WorkerProcess, job: _Job) -> Published:
+    kernel, target_name = job_from_bytes(job.content)
     target = target_facts(target_name)
     # Our own reckoning: what is signed is the key of what was compiled, wherever it lies.
     key = kernel_key(kernel, target_name)
-    backend = find_backend(target.vendor)
+    backend = worker.backend()
+    if target.vendor != backend.vendor:
+        raise InternalError(f"a job for {target_name} is in the queue of {backend.vendor}")
+    settings = worker.settings
+    limit_s = settings.job_time_limit_s
+    build = partial(
+        backend.compile,
+        wall_s=limit_s if job.is_slow else min(limit_s, settings.quick_time_limit_s),
+        niceness=settings.slow_niceness if job.is_slow else 0,
+    )
     with structlog.contextvars.bound_contextvars(kernel=kernel.name, target=target_name):
         started = time.monotonic()
-        result = build_kernel(backend, kernel, target, key, time.monotonic)
+        try:
+            result = build_kernel(backend, kernel, target, key, time.monotonic, build)
+        finally:
+            _account(worker, job, backend.spent_s)
         elapsed_ms = round((time.monotonic() - started) * 1e3, 3)
         get_logger().info("kernel_built", variants=len(result.variants), elapsed_ms=elapsed_ms)
+    return _publish(worker, job, key, result)
+
+
+def _account(worker: WorkerProcess, job: _Job, spent_s: float) -> None:
+    """Adds a compilation's processor time to its tenant's counter, and tells the log."""
+    spent_ms = round(spent_s * 1e3)
+    get_logger().info("processor_time", spent_ms=spent_ms, is_slow=job.is_slow)
+    try:
+        worker.cache(job.namespace).count("processor_ms", spent_ms)
+    except UnavailableError as error:  # the result matters more than its price
+        get_logger().warning("processor_time_lost", message=str(error))
+
+
+def _publish(worker: WorkerProcess, job: _Job, key: bytes, result: BuildResult) -> Published:
+    namespace, lease = job.namespace, job.lease
     cache = worker.cache(namespace)
     variants = _of_tenant(result.variants, tenant_of(namespace))
     for _ in range(_PUBLISH_ATTEMPTS):

@@ -6,9 +6,11 @@ import argparse
 import sys
 
 from codegen_svc.backends.registry import vendors
-from codegen_svc.celery_app import run_worker
+from codegen_svc.run_worker import run_worker
+from codegen_svc.sandbox.level import STRONGEST, check_level
+from codegen_svc.sandbox.probe import probed_level
 from codegen_svc.settings import WorkerSettings
-from kernelfarm.errors import CallerError
+from kernelfarm.errors import CallerError, UnavailableError
 from kernelfarm.service.logs import configure_logs
 from kernelfarm.service.settings import load_settings
 from kernelfarm.signing import Space
@@ -20,7 +22,9 @@ def main(argv: list[str]) -> int:
     try:
         settings = load_settings(WorkerSettings)
         settings.signer(Space.KERNELS)  # now: without its key no job could be published
-    except CallerError as error:
+        if settings.sandbox != STRONGEST:
+            check_level(probed_level(), settings.sandbox)
+    except (CallerError, UnavailableError) as error:
         sys.stderr.write(f"worker: {error}\n")
         return 2
     configure_logs(settings, f"worker-{arguments.queue}")

@@ -1,4 +1,4 @@
-"""The state of one worker process: its settings, its stores, its report."""
+"""The state of one worker process: its settings, its stores, its heartbeat, its report."""
 
 from __future__ import annotations
 
@@ -7,15 +7,25 @@ import os
 import socket
 import threading
 import time
+from functools import partial
+from pathlib import Path
 from typing import ClassVar
 
-from codegen_svc.backends.registry import find_backend
+from celery import signals
+
 from codegen_svc.build_kernel import toolchain_of
+from codegen_svc.consumer import BUSY, IDLE, WARM, process_file
+from codegen_svc.sandbox import SandboxedBackend
 from codegen_svc.settings import WorkerSettings
-from codegen_svc.warm_up import warm_up
+from codegen_svc.watchdog import WorkerState
 from kernelfarm.cache import Space, Trust, WorkerCache, WorkerReport
 from kernelfarm.errors import InternalError, KernelfarmError, UnavailableError
+from kernelfarm.service.liveness import Heartbeat, last_beat
 from kernelfarm.service.logs import configure_logs, get_logger
+
+_BEAT_EVERY_S = 1.0
+_LOOK_EVERY_S = 0.5
+_TAKES_JOBS = {WorkerState.POLLING.value, WorkerState.SERVING.value}
 
 # A report under way ends before its connection does; without a server, not for ever.
 _REPORT_ENDS_S = 2.0
@@ -26,20 +36,28 @@ class WorkerProcess:
 
     _current: ClassVar[WorkerProcess | None] = None
 
-    def __init__(self, settings: WorkerSettings, queue: str) -> None:
+    def __init__(self, settings: WorkerSettings, queue: str, heartbeat_file: Path) -> None:
         self.settings = settings
+        self._worker_file = heartbeat_file
+        self._heartbeat = Heartbeat(process_file(heartbeat_file, os.getpid()))
+        self._has_reported = False
+        self._has_job = False
         self._queue = queue
         self._name = f"{queue}@{socket.gethostname()}:{os.getpid()}"
         self._cache: WorkerCache | None = None
         self._is_stopping = threading.Event()
-        self._reporter: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
+        self._backend: SandboxedBackend | KernelfarmError | None = None
         self._trust = Trust(signer=settings.signer(Space.KERNELS))
 
     @classmethod
-    def start(cls, settings: WorkerSettings, queue: str) -> None:
-        """Makes this process's state: imports the toolchain, then reports from a thread."""
+    def start(cls, settings: WorkerSettings, queue: str, heartbeat_file: Path) -> None:
+        """Makes this process's state: imports the toolchain, then tells from threads that it lives.
+
+        `heartbeat_file` is that of its worker.
+        """
         configure_logs(settings, f"worker-{queue}")
-        cls._current = process = cls(settings, queue)
+        cls._current = process = cls(settings, queue, heartbeat_file)
         process._begin()
 
     @classmethod
@@ -68,43 +86,117 @@ class WorkerProcess:
             )
         return self._cache.within(namespace)
 
+    def backend(self) -> SandboxedBackend:
+        """The queue's toolchain, whose compilations run in processes of their own.
+
+        Raises:
+            KernelfarmError: it is missing or does not work; the message says what to do.
+        """
+        if self._backend is None:
+            raise InternalError("a task runs before its process is prepared")
+        if isinstance(self._backend, KernelfarmError):
+            raise self._backend
+        return self._backend
+
     def _begin(self) -> None:
         report = self._prepared()
         gc.freeze()  # what was imported stays: no full collection in the middle of a job
-        self._reporter = threading.Thread(target=self._report, args=(report,), daemon=True)
-        self._reporter.start()
+        for work in (self._beat, partial(self._report, report)):
+            thread = threading.Thread(target=work, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    @classmethod
+    def tell_job(cls, *, has_job: bool) -> None:
+        """Notes whether this process has a job."""
+        if cls._current is not None:
+            cls._current._has_job = has_job
+            cls._current._tell()
 
     def _prepared(self) -> WorkerReport:
         """Warms the toolchain up; a worker without it reports too, with an empty toolchain."""
         try:
-            backend = find_backend(self._queue)
-            started = time.monotonic()
-            warm_up(backend)
-            elapsed_ms = round((time.monotonic() - started) * 1e3, 3)
+            backend = SandboxedBackend(
+                self._queue,
+                self.settings.sandbox_limits(),
+                demanded=self.settings.sandbox,
+                wall_s=self.settings.job_time_limit_s,
+            )
             toolchain, is_runnable = toolchain_of(backend), backend.makes_runnable_binaries()
         except KernelfarmError as error:
             # Jobs of this queue will be answered with this error, which says what to install.
+            self._backend = error
             get_logger().error("toolchain_missing", message=str(error))
             return WorkerReport(self._name, self._queue, "", makes_runnable_binaries=False)
-        get_logger().info("worker_ready", toolchain=toolchain, warm_up_ms=elapsed_ms)
+        self._backend = backend
+        get_logger().info(
+            "worker_ready",
+            toolchain=toolchain,
+            warm_up_ms=round(backend.warm_up_ms, 3),
+            sandbox=str(backend.level),
+        )
         return WorkerReport(self._name, self._queue, toolchain, is_runnable)
 
-    def _report(self, report: WorkerReport) -> None:
+    def _tell(self) -> None:
+        state = BUSY if self._has_job else IDLE
+        self._heartbeat.beat(state if self._has_reported else WARM)
+
+    def _beat(self) -> None:
         while True:
-            try:
-                self.cache(self.settings.namespace).report(report)
-            except UnavailableError as error:
-                get_logger().warning("report_failed", message=str(error))
-            if self._is_stopping.wait(self.settings.report_every_s):
+            self._tell()
+            if self._is_stopping.wait(_BEAT_EVERY_S):
                 return
 
-    def _end(self) -> None:
-        self._is_stopping.set()
-        if self._reporter is not None:
-            self._reporter.join(_REPORT_ENDS_S)
+    def _report(self, report: WorkerReport) -> None:
+        """Reports while the worker takes jobs, and takes the report back when it does not."""
+        told_s = float("-inf")
+        while True:
+            due = time.monotonic() - told_s > self.settings.report_every_s
+            takes_jobs = self._takes_jobs()
+            if takes_jobs and due:
+                told_s = time.monotonic() if self._reported(report) else told_s
+            elif not takes_jobs and told_s > 0:
+                get_logger().warning("report_withdrawn", message="the worker takes no jobs now")
+                self._withdraw()
+                told_s = float("-inf")
+            if self._is_stopping.wait(_LOOK_EVERY_S):
+                return
+
+    def _takes_jobs(self) -> bool:
+        beat = last_beat(self._worker_file)
+        return beat is not None and beat.is_fresh and beat.state in _TAKES_JOBS
+
+    def _reported(self, report: WorkerReport) -> bool:
+        try:
+            self.cache(self.settings.namespace).report(report)
+        except UnavailableError as error:
+            get_logger().warning("report_failed", message=str(error))
+            return False
+        self._has_reported = True
+        return True
+
+    def _withdraw(self) -> None:
         try:
             self.cache(self.settings.namespace).withdraw(self._name)
         except UnavailableError as error:
             get_logger().warning("withdrawal_failed", message=str(error))
+
+    def _end(self) -> None:
+        self._is_stopping.set()
+        for thread in self._threads:
+            thread.join(_REPORT_ENDS_S)
+        self._withdraw()
         if self._cache is not None:
             self._cache.close()
+        if isinstance(self._backend, SandboxedBackend):
+            self._backend.close()
+
+
+@signals.task_prerun.connect  # type: ignore[untyped-decorator] # Celery has no types
+def _job_begins(**_: object) -> None:
+    WorkerProcess.tell_job(has_job=True)
+
+
+@signals.task_postrun.connect  # type: ignore[untyped-decorator] # nor here
+def _job_ends(**_: object) -> None:
+    WorkerProcess.tell_job(has_job=False)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes what compose.secure.yaml needs, into a folder: keys, certificates, users of the cache with
-# fresh passwords, and a tenants file with one administrator, whose token is printed once.
+# Makes what compose.secure.yaml needs, into a folder: keys, certificates, users of cache and broker
+# with fresh passwords, and a tenants file with one administrator, whose token is printed once.
 # Usage: make_secrets.sh FOLDER [PUBLIC_NAME]     needs openssl and kernelfarm
 set -eu
 umask 077
@@ -39,11 +39,11 @@ new_certificate public public-ca "DNS:$public_name,DNS:localhost,IP:127.0.0.1"
 
 kernelfarm keys . > /dev/null
 
-cp "$here/redis/cache-users.acl" cache-users.acl
-for user in WORKER EDGE FRONTEND SWEEPER READER OPERATOR; do
+cp "$here/redis/cache-users.acl" "$here/redis/broker-users.acl" .
+for user in WORKER EDGE FRONTEND SWEEPER READER OPERATOR PRODUCER CONSUMER; do
   password=$(openssl rand -hex 24)
   digest=$(printf %s "$password" | openssl dgst -sha256 -r | cut -d ' ' -f 1)
-  sed -i "s/#${user}_SHA256/#$digest/" cache-users.acl
+  sed -i "s/#${user}_SHA256/#$digest/" cache-users.acl broker-users.acl
   echo "KERNELFARM_${user}_PASSWORD=$password" >> passwords.env
 done
 

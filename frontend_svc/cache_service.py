@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass
 
 import grpc.aio
@@ -21,15 +22,15 @@ from frontend_svc.refusals import RefusalTeller
 from frontend_svc.service import DIGEST_BYTES, caller_of, options_of
 from frontend_svc.settings import FrontendSettings
 from frontend_svc.sweeping import FarmSweeper
+from frontend_svc.watches import Watches
 from kernelfarm.cache import Epoch, Space
 from kernelfarm.cache.sweeper import SpaceUsage
-from kernelfarm.cache.tags import check_tag, tenant_tag
+from kernelfarm.cache.tags import check_tag
 from kernelfarm.errors import CallerError, NotFoundError
 from kernelfarm.internal.v1.envelopes_pb2 import ExplainMissEnvelope
 from kernelfarm.service.authentication import TenantsFile
 from kernelfarm.service.identity import (
     CACHE_USERS,
-    SHARED_TENANT,
     Partition,
     Role,
     current_identity,
@@ -65,6 +66,9 @@ class CacheService(CacheServiceServicer):
     def __init__(self, work: CacheWork, settings: FrontendSettings) -> None:
         self._work = work
         self._settings = settings
+        self._watches = Watches(
+            work.rooms.parts, settings.max_watches, settings.max_watches_of_a_tenant
+        )
         self._dry_runs = Rate(settings.dry_runs_per_minute)
 
     async def Invalidate(
@@ -82,7 +86,7 @@ class CacheService(CacheServiceServicer):
         epoch = await epochs.bump(request.tags)
         gateways = await epochs.wait_for_gateways(epoch)
         get_logger().warning(
-            "invalidated", tags=list(request.tags), epoch=epoch.number, reason=request.reason
+            "invalidated", tags=list(request.tags), epoch=epoch.number, why=request.reason
         )
         return api.InvalidateResponse(
             epoch=epoch.number, programs=-1, kernels=-1, traces=-1, gateways=gateways
@@ -93,11 +97,11 @@ class CacheService(CacheServiceServicer):
     ) -> AsyncIterator[api.WatchInvalidationsResponse]:
         """Streams invalidations, the missed ones first."""
         resumed = _epoch_of(request.resume_token) if request.resume_token else None
-        visible = {tenant_tag(current_identity().tenant), tenant_tag(SHARED_TENANT)}
-        async for event in self._work.feed.watch(resumed):
-            # Who the others are is nobody's business.
-            tags = [t for t in event.tags if t in visible or not t.startswith("tenant:")]
-            yield _event(event, tags)
+        identity = current_identity()
+        with self._watches.watching(identity.tenant):
+            async with aclosing(self._work.feed.watch(resumed)) as events:
+                async for event in events:
+                    yield _event(await self._watches.shown(identity, event))
 
     async def ExplainMiss(  # type: ignore[override] # `with_envelopes` registers it
         self, request: ExplainMissEnvelope, context: Context
@@ -204,10 +208,10 @@ def _epoch_of(token: str) -> Epoch:
     return Epoch(found.group(1), int(found.group(2)))
 
 
-def _event(event: FeedEvent, tags: list[str]) -> api.WatchInvalidationsResponse:
+def _event(event: FeedEvent) -> api.WatchInvalidationsResponse:
     return api.WatchInvalidationsResponse(
         resume_token=f"{event.epoch.incarnation}:{event.epoch.number}",
-        tags=tags,
+        tags=event.tags,
         epoch=event.epoch.number,
         incarnation=event.epoch.incarnation,
         is_flush=event.is_flush,

@@ -51,12 +51,16 @@ from kernelfarm.errors import (
 )
 from kernelfarm.service.logs import get_logger
 from kernelfarm.targets import target_facts
+from kernelfarm.wire.names import checked_name
 from kernelfarm.wire.program_result import program_result
 
 # Invalidations in the middle of a compilation are rare; a cache that keeps nothing must not make
 # us compile for ever.
 _MAX_LEADS = 3
 _MAX_ASKED = 3
+
+MAX_TARGETS = 64
+"""Targets of one request; there are fewer chips."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,13 +380,16 @@ def check_targets(targets: tuple[str, ...]) -> None:
     """Checks the targets of a request before any work is done for it.
 
     Raises:
-        CallerError: none, or one twice.
+        CallerError: none, too many, or one twice.
+        MalformedMessageError: a name that is too long.
         UnknownTargetError: one that this farm does not know.
     """
     if not targets:
         raise CallerError("no target: expected at least one descriptor such as 'cpu:x86-64-v3'")
+    if len(targets) > MAX_TARGETS:
+        raise CallerError(f"{len(targets)} targets; expected at most {MAX_TARGETS}")
     twice = sorted({target for target in targets if targets.count(target) > 1})
     if twice:
         raise CallerError(f"target {twice[0]!r} is asked for twice; expected each at most once")
     for target in targets:
-        target_facts(target)
+        target_facts(checked_name(target, "a target"))

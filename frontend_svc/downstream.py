@@ -98,14 +98,19 @@ KernelCheck = Callable[[StoredVariant, str, bytes], None]
 
 
 class _Patience:
-    """Waits for a room's next process, for a while from now on."""
+    """Waits for a room's next process, for a while after a call to the last one failed."""
 
     def __init__(self) -> None:
-        self._ends_s = time.monotonic() + _RESTART_S
+        self._failed_s = float("-inf")
+        self._ends_s = float("-inf")
 
     async def wait(self, error: NoAnswerError) -> None:
         """Returns when the room may be asked again; raises the error when it is too late."""
-        if time.monotonic() > self._ends_s:
+        now_s = time.monotonic()
+        if now_s - self._failed_s > _RESTART_S:  # the call that failed lived: a new fault
+            self._ends_s = now_s + _RESTART_S
+        self._failed_s = now_s
+        if now_s > self._ends_s:
             raise error
         await asyncio.sleep(_ASK_AGAIN_S)
 

@@ -10,15 +10,15 @@ import asyncio
 import signal
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
 
 from frontend_svc.settings import FrontendSettings
 from kernelfarm.cache.end_task import end_task
 from kernelfarm.service.logs import get_logger
-from kernelfarm.service.probes import is_serving
+from kernelfarm.service.probes import ServiceProbe
 from kernelfarm.supervisor.child import Child, ChildSpec
 from kernelfarm.supervisor.ports import bound_address
+from kernelfarm.supervisor.watch import DEFAULT_WATCH
 
 # Above the gateways' own grace, so that SIGKILL is for those that hang.
 _DRAIN_MARGIN_S = 10.0
@@ -76,7 +76,7 @@ def _spec(settings: FrontendSettings, address: str, folder: Path, number: int) -
             ("KERNELFARM_FRONTEND_LISTEN", address),
             ("KERNELFARM_FRONTEND_OWN_LISTEN", own),
         ),
-        probe=partial(is_serving, own),
+        probe=ServiceProbe(own, DEFAULT_WATCH.probe_s),
         drain_s=2 * settings.drain_grace_s + _DRAIN_MARGIN_S,
     )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -76,7 +76,7 @@ class InvalidationFeed:
                 queue.put_nowait(_END)
         self._watchers.clear()
 
-    async def watch(self, resumed: Epoch | None) -> AsyncIterator[FeedEvent]:
+    async def watch(self, resumed: Epoch | None) -> AsyncGenerator[FeedEvent]:
         """Events after an epoch, those of the past first; of an unknown past it is a flush.
 
         Raises:

@@ -11,8 +11,9 @@ from frontend_svc.programs import Programs
 from frontend_svc.traces import Traces, trace_trust
 from kernelfarm.cache import KernelCache, Space, Trust
 from kernelfarm.cache.key_index import KeyIndex
-from kernelfarm.cache.names import tenant_namespace
-from kernelfarm.cache.quotas import Quotas
+from kernelfarm.cache.models import Models
+from kernelfarm.cache.names import Names, tenant_namespace
+from kernelfarm.cache.quotas import Quotas, most_failures
 from kernelfarm.cache.tags import tenant_tag
 from kernelfarm.service.identity import SHARED_TENANT, Partition
 
@@ -63,10 +64,15 @@ class Parts:
         """The namespace that warmers fill and every tenant reads."""
         return tenant_namespace(self._cache.namespace, SHARED_TENANT)
 
+    def shared_models(self) -> Models:
+        """The models that warmers have named."""
+        return Models(self._cache.client, Names(self.shared_namespace))
+
     def _made(self, partition: Partition) -> Part:
         namespace = tenant_namespace(self._cache.namespace, partition.tenant)
-        cache = self._cache.within(namespace, partition.salt)
-        salt = partition.salt
+        salt, quota = partition.salt, partition.quota
+        failures = most_failures(quota.max_bytes, quota.max_entries)
+        cache = self._cache.within(namespace, salt, failures)
         return Part(
             partition,
             cache,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from frontend_svc.program_tier import ProgramTier
 from kernelfarm.cache import Epoch, KernelCache, StoredVariant, Trust
+from kernelfarm.cache.models import Models
 from kernelfarm.cache.records import FORGOTTEN, STALE_SERVES
 from kernelfarm.errors import NotFoundError, PoisonedBlobError, UnavailableError
 from kernelfarm.ir.guards import NO_FACTS, CallerFacts, first_failing
@@ -67,6 +68,7 @@ class Programs:
         self._shared = shared
         # Parts share the memory: equal keys of two tenants are two programs there.
         self._prefix = cache.namespace.encode() + b"\0"
+        self.models = Models(cache.client, cache.names)
 
     async def find(self, key: bytes, caller: Caller, *, is_counted: bool = True) -> Looked:
         """The program of a key for a caller; the stamp is that of this part's own entry.
@@ -74,6 +76,10 @@ class Programs:
         Raises:
             UnavailableError: it is not in memory, and the store does not answer.
         """
+        # Before it is given away: whoever has it must hear when its model is invalidated.
+        await self.models.note(caller.tags)
+        if self._shared is not None:
+            await self._shared.models.note(())
         near = self._in_memory(key, caller) or (
             self._shared._in_memory(key, caller) if self._shared else None
         )

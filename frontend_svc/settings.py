@@ -30,10 +30,12 @@ class FrontendSettings(SigningSettings, WorkSettings):
 
     max_message_bytes: int = Field(default=32 * _MIB, gt=0, lt=2**31)
     """Largest message that a client may send."""
-    max_requests_bytes: int = Field(default=512 * _MIB, gt=0)
-    """Requests to compile that are served at once: 2,000 of whole Llamas; more must come again."""
     max_answers_bytes: int = Field(default=512 * _MIB, gt=0)
     """Blobs on their way to clients, those taken slowly among them; more must come again."""
+    max_watches: int = Field(default=2048, gt=0)
+    """Streams of invalidations that one gateway serves at once."""
+    max_watches_of_a_tenant: int = Field(default=512, gt=0)
+    """Those of one tenant among them: each of its processes has one."""
     max_trace_bytes: int = Field(default=3 * _MIB, gt=0, lt=4 * _MIB)
     """Largest trace that clients may share; a Llama of 180 layers takes 1.5 MiB."""
     max_graph_nodes: int = Field(default=50_000, gt=0)

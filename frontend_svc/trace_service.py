@@ -63,6 +63,7 @@ class TraceService(TraceServiceServicer):
         part = self._parts.of(identity.partition)
         _check(request)
         caller = caller_of(request.model, request.facts)
+        await part.programs.models.note(caller.tags)
         found = await part.traces.find(request.digest, caller.tags)
         if not found.is_hit:
             yield api.LookupTraceResponse(miss=_miss(found))
@@ -87,15 +88,15 @@ class TraceService(TraceServiceServicer):
         identity = current_identity()
         identity.require(Role.MEMBER, Role.WARMER)
         part = self._parts.of(identity.partition)
-        size_bytes, most = request.ByteSize(), self._settings.max_trace_bytes
-        if size_bytes > most:
-            raise CallerError(f"a trace of {size_bytes} bytes; this farm keeps at most {most}")
+        size_bytes = request.ByteSize()
+        self._check_size("a trace", size_bytes)
         if not request.trace.HasField("manifest"):
             raise MalformedMessageError("a trace without its manifest; expected one")
         with self._requests.held(size_bytes):
             await self._gate.check_held(part)
             manifest = request.trace.manifest.SerializeToString(deterministic=True)
             stored = StoredVariant(manifest, request.trace.content)
+            await part.programs.models.note(request.trace.manifest.tags)
             outcome = await part.traces.put(stored, request.parts, part.tags)
         return api.PutTraceResponse(outcome=_OUTCOMES[outcome])
 
@@ -106,6 +107,7 @@ class TraceService(TraceServiceServicer):
         identity = current_identity()
         identity.require(*CACHE_USERS)
         part = self._parts.of(identity.partition)
+        self._check_size("a question", request.ByteSize())
         parts = dict(request.parts) or None
         digest = request.digest if parts is None else trace_digest(parts)
         _check_digest(digest)
@@ -119,6 +121,11 @@ class TraceService(TraceServiceServicer):
             program = await _explained_program(part, trace_of(stored.content), caller)
             response.program.CopyFrom(program.to_proto())
         return response
+
+    def _check_size(self, what: str, size_bytes: int) -> None:
+        most = self._settings.max_trace_bytes
+        if size_bytes > most:
+            raise CallerError(f"{what} of {size_bytes} bytes; this farm keeps at most {most}")
 
 
 def _runs(trace: api.Trace, caller: Caller) -> Caller:

@@ -6,6 +6,7 @@ A message says what was seen, what was expected, and what to do next.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -33,6 +34,16 @@ class MalformedMessageError(CallerError):
     """Bytes that are no valid message, or a message whose required parts are missing."""
 
     reason = "MALFORMED_MESSAGE"
+
+
+class NoMessageError(MalformedMessageError):
+    """A call that ended before its message was there."""
+
+
+class NameTooLongError(MalformedMessageError):
+    """A name or text in a message that is longer than the farm takes."""
+
+    reason = "NAME_TOO_LONG"
 
 
 class InvalidGraphError(CallerError):
@@ -72,6 +83,13 @@ class WorkBudgetError(CallerError):
 
     status = "RESOURCE_EXHAUSTED"
     reason = "WORK_BUDGET"
+
+
+class BodyTooSlowError(CallerError):
+    """A message that did not arrive in time; send it again over a better connection."""
+
+    status = "DEADLINE_EXCEEDED"
+    reason = "BODY_TOO_SLOW"
 
 
 class NotFoundError(CallerError):
@@ -204,6 +222,12 @@ class CompilesQuotaError(FarmFullError):
     reason = "QUOTA_COMPILES"
 
 
+class WatchesQuotaError(FarmFullError):
+    """As many open streams of invalidations as the tenant, or all, may have; close one."""
+
+    reason = "QUOTA_WATCHES"
+
+
 class DeadlineError(KernelfarmError):
     """The caller's deadline passed; the work goes on for later callers."""
 
@@ -258,14 +282,69 @@ class VerificationError(InternalError):
     reason = "VERIFICATION_FAILED"
 
 
+MESSAGE_BYTES = 1024
+"""The longest message of an error, in UTF-8: what a client sent is in it, and comes back to it.
+
+It travels twice in gRPC's trailers, which hold 8 KiB: once as text whose bytes beyond ASCII take
+three each, once in the details, in base64.
+"""
+
+QUOTED_CHARS = 160
+"""How much of one text of a client's a message quotes."""
+
+_UNPRINTABLE = re.compile(
+    r"[^\x20-\x7e\n\t\u00a0-\U0010ffff]|[\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+)
+
+
+def bounded(message: str, max_bytes: int = MESSAGE_BYTES) -> str:
+    """A message that is short enough, cut in its middle, with control characters spelled out."""
+    # What is thrown away anyway is not looked at: a message may be megabytes.
+    unseen = max(0, len(message) - 2 * max_bytes)
+    data = _encoded(message[:max_bytes]) + _encoded(message[max_bytes + unseen :])
+    if not unseen and len(data) <= max_bytes:
+        return data.decode()
+    left_bytes = max_bytes - len(_CUT.format(len(message) + len(data)))
+    head_bytes = 2 * left_bytes // 3
+    head = data[:head_bytes].decode(errors="ignore")
+    tail = data[head_bytes - left_bytes :].decode(errors="ignore")
+    cut = unseen + len(data.decode()) - len(head) - len(tail)
+    return f"{head}{_CUT.format(cut)}{tail}"
+
+
+def quoted(text: str) -> str:
+    """A client's text as a message quotes it: short, in quotes, on one line."""
+    if len(text) <= QUOTED_CHARS:
+        return repr(text)
+    half = QUOTED_CHARS // 2
+    return f"{text[:half] + '...' + text[-half:]!r} ({len(text)} characters)"
+
+
+_CUT = " ...[{} characters left out]... "
+
+
+def _encoded(text: str) -> bytes:
+    return _UNPRINTABLE.sub(_spelled_out, text).encode("utf-8", "backslashreplace")
+
+
+def _spelled_out(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorFacts:
-    """What travels of an error: status name, reason word, message, and the delay before a retry."""
+    """What travels of an error: status name, reason word, message, and the delay before a retry.
+
+    The message is `bounded`, wherever the facts come from.
+    """
 
     status: str
     reason: str
     message: str
     retry_after_s: float | None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", bounded(self.message))
 
 
 def error_facts(error: BaseException) -> ErrorFacts:

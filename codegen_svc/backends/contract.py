@@ -7,7 +7,8 @@ chips' facts in `kernelfarm/targets/`. The folder's name is the target prefix an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.loop_ir import Kernel
@@ -23,6 +24,31 @@ class ToolStatus:
     is_found: bool
     is_required: bool
     remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolNeeds:
+    """What a vendor's toolchain needs of the sandbox beyond Python and its packages.
+
+    `starts_programs` is True if it runs programs; paths are those of its own tools.
+    """
+
+    starts_programs: bool = True
+    readable: tuple[Path, ...] = ()
+    writable: tuple[Path, ...] = ()
+
+
+@runtime_checkable
+class StatesNeeds(Protocol):
+    """A backend that says what its toolchain needs; of others `ToolNeeds()` is taken."""
+
+    def needs(self) -> ToolNeeds:
+        """What the sandbox must leave open."""
+
+
+def needs_of(backend: object) -> ToolNeeds:
+    """What a backend states, or what is taken where it states nothing."""
+    return backend.needs() if isinstance(backend, StatesNeeds) else ToolNeeds()
 
 
 class Backend(Protocol):

@@ -44,6 +44,11 @@ def find_backend(vendor: str) -> Backend:
     return backend
 
 
+def is_in_tree(vendor: str) -> bool:
+    """True for a vendor of this package, False for an installed plug-in."""
+    return vendor in _folders() and vendor not in _plugins()
+
+
 def _load(vendor: str) -> Backend:
     plugin = _plugins().get(vendor)
     if plugin is not None:

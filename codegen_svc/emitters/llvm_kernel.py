@@ -28,12 +28,22 @@ from codegen_svc.emitters.llvm_text import I32, I64, PTR, FunctionText, ModuleTe
 from codegen_svc.emitters.llvm_unit import UnitContext, write_loop
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.loop_ir import Access, Axis, Kernel, scattering_stores
+from kernelfarm.ir.printable import printable_line
 from kernelfarm.ir.symbolic import Expr, product_of
 
 # Elements that must be visited before threads pay: PyTorch's grain size is half of it.
 PARALLEL_WORK_ELEMS: Final = 65536
 MAX_STATEMENTS: Final = 4000
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+# A kernel of such a name would call itself, or be called by others in its place.
+_OUTSIDE: Final = frozenset(
+    [
+        *("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "fmod", "fmodf"),
+        *("malloc", "free", "main", "memcpy", "memset", "memmove", "memcmp"),
+    ]
+)
+# Arguments of the functions that the emitter writes.
+_OWN: Final = frozenset({"first", "last", "entry"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +88,13 @@ def _with_attributes(text: str) -> str:
 
 def _check(kernel: Kernel) -> None:
     symbols = [a.name for a in (*kernel.outer, *kernel.reduction)] + [s.name for s in kernel.sizes]
+    if kernel.name in _OUTSIDE:
+        raise KernelRejectedError(f"{kernel.name!r} is a function of others; rename the kernel")
     for name in (kernel.name, *(p.name for p in kernel.params), *symbols):
         if not _NAME.match(name):
             raise KernelRejectedError(f"name {name!r} is no identifier; rename it in the kernel")
+        if name in _OWN:
+            raise KernelRejectedError(f"name {name!r} is the emitter's own; rename it")
     if len(kernel.body) > MAX_STATEMENTS:
         raise KernelRejectedError(
             f"{len(kernel.body)} statements; a CPU kernel may have {MAX_STATEMENTS}: split it"
@@ -88,7 +102,9 @@ def _check(kernel: Kernel) -> None:
 
 
 def _header(kernel: Kernel, target: CodeTarget) -> list[str]:
-    comments = [f"; {line}" for text in kernel.comments for line in text.splitlines()]
+    comments = [
+        f"; {printable_line(line)}" for text in kernel.comments for line in text.splitlines()
+    ]
     return [
         *comments,
         f'source_filename = "{kernel.name}"',

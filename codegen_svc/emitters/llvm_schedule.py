@@ -48,8 +48,9 @@ TILE_LANES: Final = 64
 SCRATCH_BYTES: Final = 16 * 1024
 # Exact enough for float32 sums one after the other; longer ones are cut into blocks of it.
 SUM_BLOCK: Final = 4096
-# Points that two loops run over, one after the other: f32 stay in the L1 cache in between.
-GUIDED_BLOCK: Final = 8192
+# Points that two loops run over, one after the other: f32 stay in the L1 cache in between. As many
+# as in a block of a sum: twice as many lost twice as much of a softmax's small terms.
+GUIDED_BLOCK: Final = SUM_BLOCK
 # Sums of lanes are sequential: from here on they are kept in f64.
 WIDE_SUM_EXTENT: Final = 1024
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
+from kernelfarm.ir.printable import printable_line
+
 VOID = "void"
 I1, I8, I16, I32, I64 = "i1", "i8", "i16", "i32", "i64"
 HALF, FLOAT, DOUBLE, PTR = "half", "float", "double", "ptr"
@@ -131,7 +133,7 @@ class FunctionText:
 
     def comment(self, text: str) -> None:
         """Appends a comment line."""
-        self._lines.append("  ; " + text.replace("\n", " "))
+        self._lines.append("  ; " + printable_line(text))
 
     def define(self, wish: str, llvm_type: str, instruction: str) -> Value:
         """Appends an instruction and returns its result."""

@@ -24,6 +24,7 @@ from kernelfarm.ir.loop_ir import (
     Statement,
     Store,
 )
+from kernelfarm.ir.printable import printable_line
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,119}")
 _RESERVED = frozenset(
@@ -48,6 +49,7 @@ _RESERVED = frozenset(
     ]
 )
 _COMMENT_CHARS = 160
+_READ_CHARS = 4096
 
 TRITON_TYPES: dict[DType, str] = {
     DType.F64: "tl.float64",
@@ -99,8 +101,7 @@ def checked_identifier(name: str, what: str) -> str:
 
 def comment_text(text: str) -> str:
     """One printable line of at most 160 characters."""
-    line = "".join(c if c.isprintable() else " " for c in text).strip()
-    return line[:_COMMENT_CHARS]
+    return printable_line(text[:_READ_CHARS]).strip()[:_COMMENT_CHARS]
 
 
 def pointer_type(dtype: DType, target: str) -> str:

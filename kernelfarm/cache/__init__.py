@@ -14,13 +14,17 @@ for blocking workers. Three key spaces: programs (`p`), kernels (`k`) and traces
     kf:{ns}:tc                 HASH  toolchain -> when it was advertised; @backend -> its newest
     kf:{ns}:l:<space>:<key>    HASH  lease: owner, fence, state (queued | running), epoch; seconds
     kf:{ns}:a:<space>:<key>    STR   attempts since the last result, one hour
+    kf:{ns}:slow:<space>:<key> STR   there if compiling it was found to take long, one hour
     kf:{ns}:neg:<space>:<key>  STR   a failure; always expires
-    kf:{ns}:j:<key>            STR   a kernel job's input, until its key is published
+    kf:{ns}:neg:<space>:index  ZSET  the keys that have failed, by the end of their time: so many
+                                     are remembered
+    kf:{ns}:j:<key>            STR   a kernel job's input, until its key is published or fails
     kf:{ns}:fence              STR   the last fence given; never expires
     kf:{ns}:stats              HASH  counters; never expire
     kf:{ns}:usage              STR   what the last sweep counted
     kf:{ns}:held               HASH  bytes and entries, kept up by publications; never expires
     kf:{ns}:sizes              HASH  blob -> its stored bytes, for each blob that is held
+    kf:{ns}:models             HASH  models that the namespace's callers named; never expires
     kf:{ns}:flying             ZSET  a tenant's compilations in flight, by the end of their time;
                                      never expires as a whole
     kf:{ns}:x:*                      the parts of keys, for explanations

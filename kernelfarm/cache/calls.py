@@ -35,7 +35,8 @@ MANIFEST_TTL_S = 30 * DAY_S
 BLOB_TTL_S = MANIFEST_TTL_S + DAY_S
 ATTEMPTS_TTL_S = 3600
 JOB_TTL_S = DAY_S
-REPORT_TTL_S = 30
+REPORT_TTL_S = 15
+SLOW_TTL_S = 3600
 
 # A toolchain counts as advertised so long after its last report: an upgrade's both sides serve.
 TOOLCHAIN_WINDOW_S = 3600
@@ -57,9 +58,12 @@ _PRELUDES = {
     "take_off": ("blobs", "entries"),
     "put_trace": ("blobs", "entries"),
     "take": ("blobs",),
-    "fail": ("attempts",),
+    "fail": ("blobs", "entries", "attempts"),
     "release": ("attempts",),
 }
+
+MAX_FAILURES = 10_000
+"""Failures that one namespace and space remembers at once; each takes 2.5 KB at most."""
 
 _PASSING = frozenset({"UNAVAILABLE", "RESOURCE_EXHAUSTED"})
 """Status of failures that say nothing of the program or kernel itself."""
@@ -177,6 +181,7 @@ class Calls:
     space: Space
     may_write: bool = True
     salt: bytes = field(default=b"", repr=False)
+    most_failures: int = MAX_FAILURES
 
     @cached_property
     def names(self) -> Names:
@@ -191,6 +196,10 @@ class Calls:
     def failure_key(self, key: bytes) -> str:
         """Where a key's failure lies."""
         return self._own("neg", key)
+
+    def slow_key(self, key: bytes) -> str:
+        """Where it lies that a key takes long."""
+        return self._own("slow", key)
 
     def job_key(self, key: bytes) -> str:
         """Where a key's job lies."""
@@ -354,9 +363,17 @@ class Calls:
         """See `KernelCache.put_failure`."""
         if ttl_s <= 0:
             raise ValueError(f"a failure must expire; ttl_s is {ttl_s}")
+        names = self.names
         return Call(
             "fail",
-            (self.failure_key(key), self._lease(key), self._attempts(key), self.names.stats),
+            (
+                self.failure_key(key),
+                self._lease(key),
+                self._attempts(key),
+                names.stats,
+                self.job_key(key),
+                names.failures(self.space),
+            ),
             (
                 facts_to_json(facts),
                 _ms(ttl_s),
@@ -365,6 +382,9 @@ class Calls:
                 self.channel,
                 self.message(key),
                 int(facts.status in _PASSING),
+                names.name("neg", self.space.value, ""),
+                names.slot(key).hex(),
+                max(1, self.most_failures),
             ),
             _read_published,
         )

@@ -16,6 +16,8 @@ from typing import Any
 
 import redis
 from redis import asyncio as async_redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from kernelfarm.cache.patience import async_patience, patience
 from kernelfarm.errors import UnavailableError
@@ -77,6 +79,21 @@ def connect(url: str, greeting: Greeting | None = None) -> Any:
         url, retry=patience(), redis_connect_func=greet, **_socket_options(url)
     )
     return redis.Redis.from_pool(pool)
+
+
+def server_answers(url: str, timeout_s: float) -> bool:
+    """True if the server answers a ping on a new connection, each step of it within the time."""
+    options: dict[str, Any] = {
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "protocol": 2,
+        "retry": Retry(NoBackoff(), 0),
+    }
+    try:
+        with redis.Redis.from_url(url, **options) as client:
+            return bool(client.ping())
+    except (redis.exceptions.RedisError, OSError):
+        return False
 
 
 def is_demoted(error: redis.exceptions.ResponseError) -> bool:

@@ -11,7 +11,14 @@ from typing import TypeVar
 
 from kernelfarm.cache import blobs, epoch_calls
 from kernelfarm.cache.belief import Belief
-from kernelfarm.cache.calls import BLOB_TTL_S, JOB_TTL_S, LOST_BLOB, Call, Calls
+from kernelfarm.cache.calls import (
+    BLOB_TTL_S,
+    JOB_TTL_S,
+    LOST_BLOB,
+    MAX_FAILURES,
+    Call,
+    Calls,
+)
 from kernelfarm.cache.connection import connect_async, translated_errors
 from kernelfarm.cache.epochs import EpochTable
 from kernelfarm.cache.lookups import Lookups
@@ -77,14 +84,18 @@ class KernelCache:
         self._wakeups = Wakeups(self.client, self._calls.channel)
         self.epochs = EpochTable(self.client, self._calls.names)
 
-    def within(self, namespace: str, salt: bytes = b"") -> KernelCache:
+    def within(
+        self, namespace: str, salt: bytes = b"", most_failures: int = MAX_FAILURES
+    ) -> KernelCache:
         """The same store for a tenant of the same farm; it shares connections: do not close it.
+
+        Of the failures that this one is told, `most_failures` are remembered.
 
         Raises:
             CallerError: the namespace is not of this farm.
         """
         check_namespace(namespace, self.namespace.partition("/")[0])
-        calls = replace(self._calls, namespace=namespace, salt=salt)
+        calls = replace(self._calls, namespace=namespace, salt=salt, most_failures=most_failures)
         if calls == self._calls:
             return self
         part = copy(self)
@@ -305,6 +316,11 @@ class KernelCache:
         """Tells that these toolchains (`backend@fingerprint`) serve; to be repeated."""
         if toolchains:
             await self._run(epoch_calls.advertise(self._calls.names, toolchains))
+
+    async def is_slow(self, key: bytes) -> bool:
+        """True if a worker found out lately that compiling the key takes long."""
+        with translated_errors():
+            return bool(await self.client.exists(self._calls.slow_key(key)))
 
     async def count(self, counter: str, by: int = 1) -> None:
         """Adds to a counter of this key space (`merged`, `jobs`, ...)."""

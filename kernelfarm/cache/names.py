@@ -106,6 +106,11 @@ class Names:
         return self.name("sizes")
 
     @property
+    def models(self) -> str:
+        """The models that the namespace's callers have named."""
+        return self.name("models")
+
+    @property
     def in_flight(self) -> str:
         """The compilations in flight, by the end of their time."""
         return self.name("flying")
@@ -118,6 +123,10 @@ class Names:
     def blob(self, sha256: bytes) -> str:
         """Where a blob, or its number of chunks, lies."""
         return self.name("b", sha256.hex())
+
+    def failures(self, space: Space) -> str:
+        """The failures that a space remembers, by the end of their time."""
+        return self.name("neg", space.value, "index")
 
     def entry(self, space: Space, key: bytes) -> str:
         """Where a key's variants lie."""

@@ -1,11 +1,14 @@
 """How long clients of Redis go on while no server answers: about 5 s, a restart with room.
 
 redis-py retries a command, and within each attempt it retries the connecting: taken together that
-would be their product, most of a minute. So what an attempt connects with is tried once.
+would be their product, most of a minute. So what an attempt connects with is tried once. A server
+that takes connections and hangs costs each attempt its time-out: when they took long enough
+together, there is no other attempt.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any
@@ -18,6 +21,8 @@ from redis.retry import Retry
 _RETRIES = 9
 _BACKOFF_BASE_S = 0.02
 _BACKOFF_CAP_S = 1.0
+# About the time in which a supervisor replaces a server that hangs.
+_LAST_ATTEMPT_S = 12.0
 
 _LOST: tuple[type[redis.exceptions.RedisError], ...] = (
     redis.exceptions.ConnectionError,
@@ -40,10 +45,22 @@ def async_patience() -> AsyncRetry:
 
 
 class _Patience(Retry):
-    def call_with_retry(self, do: Callable[[], Any], *args: Any, **options: Any) -> Any:
+    def call_with_retry(
+        self,
+        do: Callable[[], Any],
+        fail: Callable[..., Any],
+        is_retryable: Callable[[Exception], bool] | None = None,
+        with_failure_count: bool = False,
+    ) -> Any:
         if _is_attempt.get():
             once = Retry(NoBackoff(), 0, supported_errors=_LOST)
-            return once.call_with_retry(do, *args, **options)
+            return once.call_with_retry(do, fail, is_retryable, with_failure_count)
+        began_s = time.monotonic()
+
+        def fail_in_time(error: Exception, failures: int) -> None:
+            fail(error, failures) if with_failure_count else fail(error)
+            if time.monotonic() - began_s > _LAST_ATTEMPT_S:
+                raise error
 
         def attempt() -> Any:
             token = _is_attempt.set(True)
@@ -52,16 +69,26 @@ class _Patience(Retry):
             finally:
                 _is_attempt.reset(token)
 
-        return super().call_with_retry(attempt, *args, **options)
+        return super().call_with_retry(attempt, fail_in_time, is_retryable, with_failure_count=True)
 
 
 class _AsyncPatience(AsyncRetry):
     async def call_with_retry(
-        self, do: Callable[[], Awaitable[Any]], *args: Any, **options: Any
+        self,
+        do: Callable[[], Awaitable[Any]],
+        fail: Callable[..., Awaitable[Any]],
+        is_retryable: Callable[[Exception], bool] | None = None,
+        with_failure_count: bool = False,
     ) -> Any:
         if _is_attempt.get():
             once = AsyncRetry(NoBackoff(), 0, supported_errors=_LOST)
-            return await once.call_with_retry(do, *args, **options)
+            return await once.call_with_retry(do, fail, is_retryable, with_failure_count)
+        began_s = time.monotonic()
+
+        async def fail_in_time(error: Exception, failures: int) -> None:
+            await (fail(error, failures) if with_failure_count else fail(error))
+            if time.monotonic() - began_s > _LAST_ATTEMPT_S:
+                raise error
 
         async def attempt() -> Any:
             token = _is_attempt.set(True)
@@ -70,7 +97,9 @@ class _AsyncPatience(AsyncRetry):
             finally:
                 _is_attempt.reset(token)
 
-        return await super().call_with_retry(attempt, *args, **options)
+        return await super().call_with_retry(
+            attempt, fail_in_time, is_retryable, with_failure_count=True
+        )
 
 
 def _backoff() -> ExponentialBackoff:

@@ -2,6 +2,7 @@
 
 kf:...:held     HASH  bytes, entries: added up by publications, counted anew by sweeps
 kf:...:sizes    HASH  blob -> its stored bytes, for each blob that `held` counts
+kf:...:neg:S:index  ZSET  failures of a space by the end of their time: they count as entries
 kf:...:flying   ZSET  compilations in flight, by the time at which they lapse, ms
 
 `held` and `flying` do not expire: the server's policy would evict them and, with them, the quotas.
@@ -13,10 +14,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kernelfarm.cache.calls import Call
+from kernelfarm.cache.calls import MAX_FAILURES, Call
 from kernelfarm.cache.connection import translated_errors
 from kernelfarm.cache.names import Names
 from kernelfarm.cache.scripts import AsyncScripts
+from kernelfarm.signing import Space
+
+FAILURE_BYTES = 2560
+"""What one remembered failure counts: about the most that its message and its keys take."""
+
+FAILURES_SHARE = 10
+"""One part in so many of what a tenant may hold may be remembered failures."""
+
+_FAILING = (Space.PROGRAMS, Space.KERNELS)
+
+
+def most_failures(max_bytes: int | None, max_entries: int | None) -> int:
+    """How many failures a namespace of such a quota remembers in each space."""
+    limits = [MAX_FAILURES]
+    if max_bytes is not None:
+        limits.append(max_bytes // FAILURE_BYTES // FAILURES_SHARE)
+    if max_entries is not None:
+        limits.append(max_entries // FAILURES_SHARE)
+    return max(1, min(limits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +56,23 @@ class Quotas:
         self._scripts = AsyncScripts(client)
 
     async def held(self) -> Held:
-        """What it holds now; what was evicted meanwhile counts until the next sweep."""
+        """What it holds now, remembered failures among it.
+
+        What was evicted meanwhile counts until the next sweep.
+        """
         with translated_errors():
-            size_bytes, entries = await self._client.hmget(self._names.held, "bytes", "entries")
-        return Held(max(0, int(size_bytes or 0)), max(0, int(entries or 0)))
+            seconds, microseconds = await self._client.time()
+            now_ms = seconds * 1000 + microseconds // 1000
+            pipeline = self._client.pipeline(transaction=False)
+            pipeline.hmget(self._names.held, "bytes", "entries")
+            for space in _FAILING:
+                pipeline.zcount(self._names.failures(space), now_ms, "+inf")
+            (size_bytes, entries), *failures = await pipeline.execute()
+        failed = sum(int(count) for count in failures)
+        return Held(
+            max(0, int(size_bytes or 0)) + failed * FAILURE_BYTES,
+            max(0, int(entries or 0)) + failed,
+        )
 
     async def take_off(self, flight: str, ttl_s: float, most: int) -> bool:
         """Begins a compilation, or prolongs one that this name began; False if `most` fly."""

@@ -157,7 +157,7 @@ class WorkerReport:
 
 def facts_to_json(facts: ErrorFacts) -> str:
     """The stored form of a failure."""
-    return json.dumps(asdict(facts))
+    return json.dumps(asdict(facts), ensure_ascii=False)
 
 
 def facts_from_json(text: bytes) -> ErrorFacts:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from copy import copy
 
 from kernelfarm.cache import blobs, epoch_calls
-from kernelfarm.cache.calls import BLOB_TTL_S, REPORT_TTL_S, Calls
+from kernelfarm.cache.calls import BLOB_TTL_S, REPORT_TTL_S, SLOW_TTL_S, Calls
 from kernelfarm.cache.connection import connect, translated_errors
 from kernelfarm.cache.kernel_cache import UNSIGNED
 from kernelfarm.cache.records import Adopted, Lease, Published, Space, Variant, WorkerReport
@@ -54,6 +54,16 @@ class WorkerCache:
     def release(self, lease: Lease) -> bool:
         """Gives a lease back without a result and wakes waiters; False if it was not ours."""
         return self._scripts.run(self._calls.release(lease))
+
+    def mark_slow(self, key: bytes) -> None:
+        """Remembers for a while that compiling a key takes long."""
+        with translated_errors():
+            self._client.set(self._calls.slow_key(key), b"1", ex=SLOW_TTL_S)
+
+    def count(self, counter: str, by: int) -> None:
+        """Adds to a counter of the namespace."""
+        with translated_errors():
+            self._client.hincrby(self._calls.names.stats, self._calls.counter(counter), by)
 
     def put_blobs(self, contents: Mapping[bytes, bytes]) -> None:
         """Stores blobs under their SHA-256 digests."""

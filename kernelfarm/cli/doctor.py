@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelfarm.errors import KernelfarmError
+from kernelfarm.errors import CallerError, KernelfarmError
 
 if TYPE_CHECKING:
     from codegen_svc.backends.contract import Backend
@@ -90,9 +90,12 @@ def _client() -> list[Finding]:
         found.append(_package("client", package))
     if find_spec("torch") is None:
         return found
-    cpu = import_module("kernelfarm.client.loaders.cpu")
+    host = import_module("kernelfarm.client.loaders.host_target")
     try:
-        target, is_fine, remedy = cpu.host_cpu_target(), True, ""
+        target, is_fine, remedy = host.host_cpu_target(), True, ""
+        best = host.this_processor().target()
+        if target != best:
+            target += f" (KERNELFARM_HOST_TARGET; the best here is {best})"
     except KernelfarmError as error:
         target, is_fine, remedy = "none", False, str(error)
     found.append(Finding("client", "CPU target", is_fine, False, target, remedy))
@@ -114,17 +117,22 @@ def _tiers(endpoint: str | None) -> list[Finding]:
     """Where programs come from here, and whom they are believed to be from."""
     from kernelfarm.client.disk_check import usage  # noqa: PLC0415 (loads grpc)
     from kernelfarm.client.settings import client_settings  # noqa: PLC0415
+    from kernelfarm.client.tier_folder import checked_tier_folder  # noqa: PLC0415
     from kernelfarm.client.trust import describe_traces, describe_trust  # noqa: PLC0415
 
     settings = client_settings(**({"endpoint": endpoint} if endpoint else {}))
     found = [Finding("client", "mode", True, True, settings.mode)]
-    root = settings.disk_cache_dir.expanduser()
-    if settings.disk_cache_bytes:
+    try:
+        root = checked_tier_folder(settings)
+    except CallerError as error:
+        found.append(Finding("client", "disk tier", False, False, "refused", str(error)))
+        root = None
+    if root is not None:
         held = usage(root)
         state = f"{root}: {held.entries} programs, {held.size_bytes >> 20} MiB"
         state += f" of {settings.disk_cache_bytes >> 20}"
         found.append(Finding("client", "disk tier", True, False, state))
-    else:
+    elif not settings.disk_cache_bytes:
         found.append(Finding("client", "disk tier", False, False, "off", _DISK_REMEDY))
     state, is_fine = describe_trust(settings)
     found.append(Finding("client", "keys", is_fine, False, state, "" if is_fine else _KEYS_REMEDY))

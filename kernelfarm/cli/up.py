@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -63,6 +64,7 @@ def up(  # noqa: PLR0913, PLR0917 -- one parameter for each option
             f"a farm needs {error.name}, which is not installed: pip install 'kernelfarm[farm]'"
         ) from error
 
+    os.umask(0o077)  # logs, sockets and what children make are for this user alone
     run_farm(
         FarmOptions(
             listen=listen,

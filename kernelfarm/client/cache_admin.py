@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kernelfarm.ir.graph_ir import Graph
-from kernelfarm.service.channels import open_blocking_channel, translated_errors
+from kernelfarm.service.channels import answered, open_blocking_channel, translated_errors
 from kernelfarm.service.tls import ChannelTls
 from kernelfarm.v1 import cache_service_pb2 as api
 from kernelfarm.v1 import compile_service_pb2
@@ -64,8 +64,7 @@ class CacheAdmin:
         """
         request = api.InvalidateRequest(tags=tags, dry_run=dry_run, reason=reason)
         timeout_s = _WALK_TIMEOUT_S if dry_run else _TIMEOUT_S
-        with translated_errors(self._peer):
-            return self._stub.Invalidate(request, timeout=timeout_s)
+        return answered(self._peer, lambda: self._stub.Invalidate(request, timeout=timeout_s))
 
     def watch(self, resume_token: str = "") -> Iterator[Invalidation]:
         """Invalidations from a token on, until the farm or the caller ends it.
@@ -87,8 +86,7 @@ class CacheAdmin:
     def explain_key(self, key: bytes) -> api.ExplainMissResponse:
         """What a look-up of a program's key meets."""
         request = api.ExplainMissRequest(key=key)
-        with translated_errors(self._peer):
-            return self._stub.ExplainMiss(request, timeout=_TIMEOUT_S)
+        return answered(self._peer, lambda: self._stub.ExplainMiss(request, timeout=_TIMEOUT_S))
 
     def explain_graph(
         self, graph: Graph, target: str, *, is_deterministic: bool = False, model: str = ""
@@ -100,8 +98,7 @@ class CacheAdmin:
             options=compile_service_pb2.CompileOptions(deterministic=is_deterministic),
             model=model,
         )
-        with translated_errors(self._peer):
-            return self._stub.ExplainMiss(request, timeout=_TIMEOUT_S)
+        return answered(self._peer, lambda: self._stub.ExplainMiss(request, timeout=_TIMEOUT_S))
 
     def usage(self, tenant: str = "") -> api.GetUsageResponse:
         """What a tenant holds, our own without a name, and its counters.
@@ -111,8 +108,7 @@ class CacheAdmin:
             NotFoundError: there is no such tenant.
         """
         request = api.GetUsageRequest(tenant=tenant)
-        with translated_errors(self._peer):
-            return self._stub.GetUsage(request, timeout=_TIMEOUT_S)
+        return answered(self._peer, lambda: self._stub.GetUsage(request, timeout=_TIMEOUT_S))
 
     def sweep(self) -> api.SweepResponse:
         """Frees what nobody will find any more.
@@ -121,5 +117,6 @@ class CacheAdmin:
             PermissionDeniedError: the token is missing or wrong.
             FarmFullError: another sweep runs.
         """
-        with translated_errors(self._peer):
-            return self._stub.Sweep(api.SweepRequest(), timeout=_WALK_TIMEOUT_S)
+        return answered(
+            self._peer, lambda: self._stub.Sweep(api.SweepRequest(), timeout=_WALK_TIMEOUT_S)
+        )

@@ -8,12 +8,29 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelfarm.client.disk_files import BlobFiles, remove, unsealed
+from kernelfarm.client.disk_files import (
+    MAX_TRACE_BYTES,
+    BlobFiles,
+    read_sealed,
+    remove,
+)
 from kernelfarm.client.disk_sweep import TRACE, Census, take_census
 from kernelfarm.client.disk_tier import DiskEntry, read_entry
-from kernelfarm.errors import CallerError, IntegrityError, MalformedMessageError
+from kernelfarm.client.tier_folder import PARTS
+from kernelfarm.client.warm_header import parted
+from kernelfarm.digest import trace_digest
+from kernelfarm.errors import (
+    CallerError,
+    IntegrityError,
+    MalformedMessageError,
+    MisplacedManifestError,
+)
+from kernelfarm.private_files import read_private
 from kernelfarm.signing import Keyring, Place, TrustedKey, check_manifest
-from kernelfarm.signing.key_files import read_keyring
+from kernelfarm.signing.key_files import keyring_from_text
+
+_UNREADABLE = "UNREADABLE"
+"""A link, a file of another user, or one that others may write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +66,7 @@ def usage(root: Path) -> TierUsage:
 def clear(root: Path) -> int:
     """Removes everything; how many bytes that were. Processes that use it fetch again."""
     size_bytes = take_census(root).size_bytes
-    for part in ("programs", "traces", "blobs", "farms"):
+    for part in PARTS:
         shutil.rmtree(root / part, ignore_errors=True)
     return size_bytes
 
@@ -89,8 +106,11 @@ def _bad_entries(root: Path, census: Census, keyring: Keyring) -> Iterator[Fault
         except (MalformedMessageError, IntegrityError) as error:
             yield Fault(file.path, error.reason, str(error))
             continue
-        except OSError:
+        except FileNotFoundError:
             continue  # gone meanwhile
+        except OSError as error:
+            yield Fault(file.path, _UNREADABLE, str(error))
+            continue
         missing = [sha256.hex() for sha256 in entry.blobs if not blobs.path(sha256).exists()]
         if missing:
             yield Fault(file.path, "HOLE", f"{len(missing)} of {len(entry.blobs)} blobs are gone")
@@ -98,11 +118,18 @@ def _bad_entries(root: Path, census: Census, keyring: Keyring) -> Iterator[Fault
 
 def _bad_trace(path: Path) -> Iterator[Fault]:
     try:
-        unsealed(path.read_bytes())
-    except ValueError as error:
-        yield Fault(path, MalformedMessageError.reason, str(error))
-    except OSError:
+        header, _ = parted(read_private(path, MAX_TRACE_BYTES))
+        digest = trace_digest(header.parts)
+    except MalformedMessageError as error:
+        yield Fault(path, error.reason, str(error))
+        return
+    except FileNotFoundError:
         return  # gone meanwhile
+    except OSError as error:
+        yield Fault(path, _UNREADABLE, str(error))
+        return
+    if digest.hex() != path.stem:
+        yield Fault(path, MisplacedManifestError.reason, f"it is the trace of {digest.hex()}")
 
 
 def _place_of(entry: DiskEntry) -> Place:
@@ -118,7 +145,7 @@ def _remembered(root: Path) -> Keyring:
     keys: list[TrustedKey] = []
     for path in sorted(root.glob("farms/*.keys.json")):
         try:
-            keys += read_keyring(path).keys
-        except CallerError:
+            keys += keyring_from_text(read_sealed(path).decode(), path).keys
+        except (CallerError, ValueError, OSError):
             continue  # spoilt: the farm is asked again
     return Keyring(keys)

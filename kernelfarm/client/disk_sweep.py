@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelfarm.client import counters
-from kernelfarm.client.disk_files import TEMPORARY, BlobFiles, remove
+from kernelfarm.client.disk_files import TEMPORARY, BlobFiles, read_sealed, remove
+from kernelfarm.private_files import FILE_MODE
 
 _KEPT_SHARE = 0.9
 """A sweep makes more room than is needed now, so that the next one is far away."""
@@ -143,7 +144,7 @@ def _files(root: Path) -> Iterator[StoredFile]:
             for name in names:
                 path = Path(folder, name)
                 with suppress(OSError):
-                    found = path.stat()
+                    found = path.lstat()
                     yield StoredFile(path, found.st_size, found.st_mtime)
 
 
@@ -152,8 +153,8 @@ def _names_in(path: Path) -> frozenset[str]:
     if path.suffix == TRACE:
         return frozenset()
     try:
-        return frozenset(json.loads(path.read_bytes())["blobs"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return frozenset(json.loads(read_sealed(path))["blobs"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return frozenset()
 
 
@@ -161,7 +162,8 @@ def _names_in(path: Path) -> frozenset[str]:
 def _sole_sweeper(root: Path) -> Iterator[bool]:
     """True for one process at a time; a lock of the system's, which a killed process loses."""
     until_s = time.monotonic() + _PATIENCE_S
-    with (root / "sweep.lock").open("w") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(root / "sweep.lock", flags, FILE_MODE), "wb") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

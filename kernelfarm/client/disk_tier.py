@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from kernelfarm.client import counters
-from kernelfarm.client.disk_files import BlobFiles, remove, write_whole
+from kernelfarm.client.disk_files import BlobFiles, read_sealed, remove, write_sealed
 from kernelfarm.client.disk_sweep import Room
 from kernelfarm.client.known_epochs import Vouched
 from kernelfarm.errors import MalformedMessageError, PoisonedBlobError
@@ -52,10 +52,12 @@ class DiskTier:
 
     def contents(self, entry: DiskEntry, wanted: Sequence[bytes]) -> dict[bytes, bytes] | None:
         """Contents by SHA-256, checked; None, and no entry more, if one is missing or spoilt."""
+        manifest = entry.manifest
+        sizes = {blob.sha256: blob.size_bytes for blob in (*manifest.blobs, manifest.content)}
         found: dict[bytes, bytes] = {}
         for sha256 in wanted:
             try:
-                content = self.blobs.get(sha256)
+                content = self.blobs.get(sha256, sizes.get(sha256))
             except ValueError as error:
                 counters.count_refusal("disk", PoisonedBlobError(str(error)))
                 content = None
@@ -87,7 +89,7 @@ class DiskTier:
             ]  # fmt: skip
             text = json.dumps(stored).encode()
             folder = self._folder(manifest.incarnation, manifest.namespace, manifest.key)
-            write_whole(folder / f"{manifest.variant_id.hex()}.json", text)
+            write_sealed(folder / f"{manifest.variant_id.hex()}.json", text)
             self._room.take(sum(written) + len(text))
         except OSError:
             counters.count("disk.write_failures")
@@ -113,8 +115,11 @@ class DiskTier:
             except MalformedMessageError as error:
                 counters.count_refusal("disk", error)
                 remove(path)
+            except FileNotFoundError:
+                continue  # removed meanwhile
             except OSError:
-                continue  # removed meanwhile, or not for us
+                counters.count("disk.unreadable")  # it may be another user's
+                remove(path)
 
 
 def read_entry(path: Path) -> DiskEntry:
@@ -122,13 +127,13 @@ def read_entry(path: Path) -> DiskEntry:
 
     Raises:
         MalformedMessageError: it is none.
-        OSError: it cannot be read.
+        OSError: it cannot be read, or may be another user's.
     """
     try:
-        stored = json.loads(path.read_bytes())
+        stored = json.loads(read_sealed(path))
         manifest = manifest_from_bytes(base64.b64decode(stored["manifest"], validate=True))
         vouched = Vouched(int(stored["vouched_epoch"]), frozenset(map(str, stored["vouched_tags"])))
         blobs = tuple(bytes.fromhex(name) for name in stored["blobs"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MalformedMessageError(f"{path} is no entry: {error}") from error
     return DiskEntry(path, manifest, vouched, blobs)

@@ -13,6 +13,7 @@ from kernelfarm.client.invalidation_watch import InvalidationWatch, watch_of
 from kernelfarm.client.process_end import close_at_end
 from kernelfarm.client.recent_traces import RecentTraces
 from kernelfarm.client.settings import ClientSettings
+from kernelfarm.client.tier_folder import tier_folder
 from kernelfarm.errors import UnavailableError
 
 PAUSE_AFTER_FAILURE_S = 10.0
@@ -26,7 +27,7 @@ class FarmAccess:
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
-        root = settings.disk_cache_dir.expanduser() if settings.disk_cache_bytes else None
+        root = tier_folder(settings)
         farm = None if root is None else root / "farms" / _name(settings)
         keys = None if farm is None else farm.with_suffix(".keys.json")
         state = None if farm is None else farm.with_suffix(".json")

@@ -36,7 +36,7 @@ from kernelfarm.errors import (
 )
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.guards import NO_FACTS, CallerFacts
-from kernelfarm.service.channels import open_blocking_channel, translated_errors
+from kernelfarm.service.channels import answered, open_blocking_channel
 from kernelfarm.signing import Keyring
 from kernelfarm.v1 import compile_service_pb2 as pb
 from kernelfarm.v1.compile_service_pb2_grpc import CompileServiceStub
@@ -252,11 +252,15 @@ class FarmClient:
             KernelfarmError: what the farm answered, or that it did not in time.
         """
         deadline = time.monotonic() + within_time(timeout_s)
+
+        def ask() -> ResultT:
+            with self._channel.used() as channel:
+                return attempt(channel, max(0.0, deadline - time.monotonic()))
+
         while True:
             pauses = self._channel.pauses
             try:
-                with translated_errors(self._peer), self._channel.used() as channel:
-                    return attempt(channel, max(0.0, deadline - time.monotonic()))
+                return answered(self._peer, ask)
             except KernelfarmError:
                 if pauses == self._channel.pauses:
                     raise
@@ -264,7 +268,7 @@ class FarmClient:
     def _retried(self, attempt: Attempt[ResultT]) -> ResultT:
         """Repeats a call while the farm says that it is full, until the deadline.
 
-        What does not connect is repeated a few times by gRPC itself and then fails: a missing farm
+        What does not connect is repeated a few times by `answered` and then fails: a missing farm
         must not make an inference server wait.
         """
         deadline = time.monotonic() + within_time(self.settings.timeout_s)

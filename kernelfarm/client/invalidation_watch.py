@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kernelfarm.client.cache_admin import CacheAdmin, Invalidation
-from kernelfarm.client.disk_files import write_whole
+from kernelfarm.client.disk_files import read_sealed, remove, write_sealed
 from kernelfarm.client.farm_time import within_time
 from kernelfarm.client.forks import PAUSE_S, pause_at_forks
 from kernelfarm.client.known_epochs import KnownEpochs, first_known
@@ -170,15 +170,18 @@ class InvalidationWatch:
         )
         if not knows_more:
             with suppress(OSError):  # then the next process hears it again
-                write_whole(self._state, known.to_json().encode())
+                write_sealed(self._state, known.to_json().encode())
 
 
 def _recalled(state: Path | None) -> KnownEpochs | None:
     if state is None:
         return None
     try:
-        return KnownEpochs.from_json(state.read_text())
-    except (OSError, MalformedMessageError, UnicodeDecodeError):
+        return KnownEpochs.from_json(read_sealed(state).decode())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, MalformedMessageError):
+        remove(state)
         return None
 
 

@@ -72,6 +72,10 @@ class ClientSettings(BaseSettings):
     """Public keys that are believed. Without it, a farm on this machine is asked for its keys, and
     any other one is refused."""
 
+    host_target: str = ""
+    """What is compiled for this machine's processor, as `cpu:x86-64-v3`; empty for the best that it
+    runs. What it does not run is refused."""
+
     trace_key_file: Path | None = None
     """A private key for traces: what is traced here is published for others, who believe it. Only
     for who may decide what all of them run."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernelfarm.client.disk_files import MAX_TRACE_BYTES
 from kernelfarm.client.disk_sweep import TRACE
 from kernelfarm.client.farm_client import FarmClient
 from kernelfarm.client.settings import ClientSettings
@@ -17,6 +18,7 @@ from kernelfarm.client.trace_client import TraceClient
 from kernelfarm.client.warm_header import parted
 from kernelfarm.digest import trace_digest
 from kernelfarm.errors import IntegrityError, MalformedMessageError
+from kernelfarm.private_files import read_private
 from kernelfarm.signing import Place, Space
 from kernelfarm.v1 import trace_service_pb2 as pb
 from kernelfarm.wire.manifest import manifest_from_proto
@@ -39,7 +41,7 @@ def traces_here(root: Path) -> list[TraceHere]:
     for path in root.glob(f"traces/*/*{TRACE}"):
         try:
             used_s = path.stat().st_mtime
-            header, _ = parted(path.read_bytes())
+            header, _ = parted(read_private(path, MAX_TRACE_BYTES))
             digest = trace_digest(header.parts)
         except (OSError, MalformedMessageError):
             continue

@@ -10,8 +10,6 @@ taken out is believed no more.
 from __future__ import annotations
 
 import ipaddress
-import os
-import stat
 import threading
 import time
 import warnings
@@ -19,10 +17,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from kernelfarm.client.disk_files import read_sealed, remove, write_sealed
 from kernelfarm.client.settings import ClientSettings
 from kernelfarm.errors import CallerError, UntrustedKeyError
 from kernelfarm.signing import Keyring, Manifest, Place, Space, check_manifest
-from kernelfarm.signing.key_files import read_keyring, write_keyring
+from kernelfarm.signing.key_files import keyring_from_text, keyring_to_text, read_keyring
 
 AskForKeys = Callable[[], Keyring | None]
 """Asks a farm for its public keys; None from a farm that states that it signs nothing."""
@@ -95,11 +94,15 @@ class Trust:
 
     def _recalled(self) -> Keyring | None:
         path = self._remembered
-        if self._settings.trusted_keys_file is not None or path is None or not _is_ours(path):
+        if self._settings.trusted_keys_file is not None or path is None:
             return None
-        with suppress(CallerError):  # then the farm is asked again
-            return read_keyring(path)
-        return None
+        try:
+            return keyring_from_text(read_sealed(path).decode(), path)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, CallerError):  # the farm is asked again
+            remove(path)
+            return None
 
     def _fetched(self) -> Keyring:
         pinned, endpoint = self._settings.trusted_keys_file, self._settings.endpoint
@@ -119,8 +122,7 @@ class Trust:
             )
         if self._remembered is not None:
             with suppress(OSError):  # then it is asked again by the next process
-                self._remembered.parent.mkdir(parents=True, exist_ok=True)
-                write_keyring(self._remembered, keyring.keys)
+                write_sealed(self._remembered, keyring_to_text(keyring.keys).encode())
         return keyring
 
 
@@ -178,17 +180,6 @@ def _version(path: Path) -> tuple[int, ...] | None:
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _is_ours(path: Path) -> bool:
-    """True for a file that nobody but this user could have written."""
-    try:
-        found = path.stat()
-    except OSError:
-        return False
-    return os.name != "posix" or (
-        found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    )
 
 
 _said: set[str] = set()

@@ -5,14 +5,15 @@ the captured graph, how it is called, and the program's key. The next process fi
 of the Dynamo graph and asks for the program by its key.
 
 An entry of our own is believed because nobody but this user can write it, as with Python's own
-`*.pyc`: it lies in the user's disk tier, and is refused if another user owns it or may write it.
+`*.pyc`: it lies in the user's disk tier, and is refused if another user owns it or may write it. It
+holds what its digest is over, and is refused if that is not what was asked for: a copy of another
+graph's entry answers nothing.
 Entries of others come by way of the farm and are believed by their signatures (`shared_traces`).
 """
 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from kernelfarm.client import counters
 from kernelfarm.client.calling_facts import CallingFacts, OutputFact, calling_facts
 from kernelfarm.client.captured import Captured
 from kernelfarm.client.compile_options import CompileOptions
-from kernelfarm.client.disk_files import remove, write_whole
+from kernelfarm.client.disk_files import MAX_TRACE_BYTES, remove, write_whole
 from kernelfarm.client.disk_sweep import TRACE
 from kernelfarm.client.dynamo_digest import graph_parts
 from kernelfarm.client.dynamo_sizes import NotCoveredError, SizeTexts
@@ -39,7 +40,8 @@ from kernelfarm.client.program_tiers import Prefetched
 from kernelfarm.client.shared_traces import SharedTraces
 from kernelfarm.client.warm_entry import WarmEntry, entry_of, from_bytes, to_bytes
 from kernelfarm.digest import trace_digest
-from kernelfarm.errors import KernelfarmError
+from kernelfarm.errors import KernelfarmError, MisplacedManifestError
+from kernelfarm.private_files import read_private
 
 _note_dynamic: Callable[[Any, set[int]], None] = next(
     getattr(runtime_wrappers, name)
@@ -51,8 +53,12 @@ _note_dynamic: Callable[[Any, set[int]], None] = next(
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A graph that may have an entry, and what was so before it was traced."""
+    """A graph that may have an entry, and what was so before it was traced.
 
+    `digest` is that of its parts (`dynamo_digest`), by which the entry is found.
+    """
+
+    digest: bytes
     path: Path | None
     shared: SharedTraces
     device: torch.device
@@ -94,7 +100,7 @@ class WarmStart:
             found = _shared(asked)
             if found is not None or asked.shared.may_publish:
                 return found
-        own = None if asked.path is None else _own(asked.path, asked.device)
+        own = None if asked.path is None else _own(asked.path, asked.digest, asked.device)
         if own is not None or asked.shared.is_publisher:
             return own
         return _shared(asked)
@@ -159,16 +165,18 @@ def without_autocast(run: Callable[..., Any]) -> Callable[..., Any]:
     return outside
 
 
-def _own(path: Path, device: torch.device) -> Known | None:
-    """What an earlier process of this user kept."""
+def _own(path: Path, digest: bytes, device: torch.device) -> Known | None:
+    """What an earlier process of this user kept of the graph with this digest."""
     try:
-        entry = from_bytes(_own_content(path))
+        entry = from_bytes(read_private(path, MAX_TRACE_BYTES))
+        _check_answers(entry, digest, path)
         captured = entry.captured(device)
     except FileNotFoundError:
         counters.count("warm.misses")
         return None
     except OSError:
         counters.count("warm.unreadable")
+        remove(path)
         return None
     except KernelfarmError as error:
         counters.count_refusal("warm", error)
@@ -178,6 +186,15 @@ def _own(path: Path, device: torch.device) -> Known | None:
         os.utime(path)  # entries that are not used go first
     counters.count("warm.hits")
     return Known(entry, captured)
+
+
+def _check_answers(entry: WarmEntry, digest: bytes, path: Path) -> None:
+    found = trace_digest(entry.parts)
+    if found != digest:
+        raise MisplacedManifestError(
+            f"{path} holds the trace of another graph, {found.hex()[:16]}; expected"
+            f" {digest.hex()[:16]}"
+        )
 
 
 def _shared(asked: _Question) -> Known | None:
@@ -211,12 +228,13 @@ def _question(module: fx.GraphModule, access: FarmAccess, options: CompileOption
     parts, sizes = graph_parts(module)
     stated = ", ".join(f"{name}={value}" for name, value in options.pairs())
     parts |= {"target": target, "options": stated}
-    name = trace_digest(parts).hex()
+    digest = trace_digest(parts)
+    name = digest.hex()
     disk = access.disk
     path = None if disk is None else disk.root / "traces" / name[:2] / f"{name}{TRACE}"
     shared = SharedTraces(access, parts, target, options)
     guards = len(context.guards_context.aotautograd_guards)
-    return _Question(path, shared, device, sizes, sizes.env_state(), guards)
+    return _Question(digest, path, shared, device, sizes, sizes.env_state(), guards)
 
 
 def _device_of(module: fx.GraphModule) -> torch.device:
@@ -229,20 +247,6 @@ def _device_of(module: fx.GraphModule) -> torch.device:
     if len(devices) > 1:
         raise NotCoveredError("several devices")
     return next(iter(devices), torch.device("cpu"))
-
-
-def _own_content(path: Path) -> bytes:
-    """A file that nobody but this user can have written.
-
-    Raises:
-        PermissionError: another user owns it, or may write it.
-    """
-    with path.open("rb") as file:
-        found = os.fstat(file.fileno())
-        is_ours = found.st_uid == os.geteuid()
-        if not is_ours or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise PermissionError(f"{path} may be another user's")
-        return file.read()
 
 
 def _called(facts: CallingFacts, program: BoxedFunction) -> Callable[..., Any]:

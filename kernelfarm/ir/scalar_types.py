@@ -10,7 +10,6 @@ from kernelfarm.errors import VerificationError
 from kernelfarm.ir.loop_ir import GUIDES
 from kernelfarm.ir.prims import PRIMS, SCALAR_OPS, SCAN_OPS
 
-
 INTEGER_RANGES = {
     DType.I64: range(-(2**63), 2**63),
     DType.I32: range(-(2**31), 2**31),

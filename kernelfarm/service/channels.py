@@ -1,55 +1,46 @@
-"""Channels to other services: keepalive, retries of what never ran, sizes, errors of our own."""
+"""Channels to other services: keepalive, repetition of lost calls, sizes, errors of our own."""
 
 from __future__ import annotations
 
-import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 
-from kernelfarm.errors import CallerError, UnavailableError
+from kernelfarm.errors import CallerError, NoAnswerError, UnavailableError
 from kernelfarm.service.tls import ChannelTls
 from kernelfarm.wire.status import error_from_rpc
 
-# gRPC repeats a call by itself only as long as no response arrived, and all our calls are
-# idempotent: keys are content. 0.1 + 0.2 + 0.4 s bridges the restart of a room's listener. An
-# UNAVAILABLE that a room answers is not repeated: the interceptor's trailers forbid it.
-_RETRIES = {
-    "methodConfig": [
-        {
-            "name": [{}],
-            "waitForReady": False,
-            "retryPolicy": {
-                "maxAttempts": 4,
-                "initialBackoff": "0.1s",
-                "maxBackoff": "1s",
-                "backoffMultiplier": 2,
-                "retryableStatusCodes": ["UNAVAILABLE"],
-            },
-        }
-    ]
-}
+# The time until a service's listener is back that its supervisor restarts: 0.7 s in all.
+_REPEAT_AFTER_S = (0.1, 0.2, 0.4)
+
+T = TypeVar("T")
 
 
-def channel_options() -> list[tuple[str, int | str]]:
+def channel_options(keepalive_ms: int = 20_000) -> list[tuple[str, int | str]]:
     """Options for every channel to a service of the farm, blocking or asyncio."""
     return [
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", -1),
-        ("grpc.keepalive_time_ms", 20_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
+        # A peer that hangs is noticed after both.
+        ("grpc.keepalive_time_ms", keepalive_ms),
+        ("grpc.keepalive_timeout_ms", keepalive_ms // 2),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         # The default backs off to 2 minutes: too long for a room that its supervisor restarts.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 1_000),
         ("grpc.max_reconnect_backoff_ms", 2_000),
-        ("grpc.enable_retries", 1),
-        ("grpc.service_config", json.dumps(_RETRIES)),
+        # gRPC's own retries lose calls when a server dies (grpcio 1.85.1): such a call never ends,
+        # whatever its deadline. `answered` repeats calls instead.
+        ("grpc.enable_retries", 0),
     ]
 
+
+_BETWEEN_SERVICES_MS = 8_000
+"""Services ask more often than clients: a caller waits for each of them."""
 
 _CLOSED = "Cannot invoke RPC"
 """How the ValueError begins that gRPC raises for a closed channel: it has no class of its own."""
@@ -64,8 +55,8 @@ def open_channel(address: str, tls: ChannelTls | None = None) -> grpc.aio.Channe
         CallerError: a file of `tls` cannot be read.
     """
     if tls is None:
-        return grpc.aio.insecure_channel(address, options=channel_options())
-    options = [*channel_options(), *tls.options()]
+        return grpc.aio.insecure_channel(address, options=channel_options(_BETWEEN_SERVICES_MS))
+    options = [*channel_options(_BETWEEN_SERVICES_MS), *tls.options()]
     return grpc.aio.secure_channel(address, tls.credentials(), options=options)
 
 
@@ -149,3 +140,22 @@ def translated_errors(peer: str) -> Iterator[None]:
         if not str(error).startswith(_CLOSED):
             raise
         raise UnavailableError(f"{peer}: the way there was closed") from error
+
+
+def answered(peer: str, ask: Callable[[], T]) -> T:
+    """What `peer` answers to a blocking call, which is repeated if no process answers it.
+
+    All our calls are idempotent: keys are content. What a service answers, an error too, is not
+    asked again.
+
+    Raises:
+        KernelfarmError: the class and the message that the other side reported.
+    """
+    for pause_s in _REPEAT_AFTER_S:
+        try:
+            with translated_errors(peer):
+                return ask()
+        except NoAnswerError:
+            time.sleep(pause_s)
+    with translated_errors(peer):
+        return ask()

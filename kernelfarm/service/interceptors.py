@@ -15,22 +15,36 @@ import grpc
 from grpc.aio import AbortError, ServicerContext
 from structlog.contextvars import bind_contextvars, get_contextvars
 
-from kernelfarm.errors import CallerError, InternalError, KernelfarmError, error_facts
+from kernelfarm.errors import (
+    CallerError,
+    ErrorFacts,
+    InternalError,
+    KernelfarmError,
+    bounded,
+    error_facts,
+)
 from kernelfarm.service.access import Access
 from kernelfarm.service.authentication import Metadata
 from kernelfarm.service.call_log import CallLog
+from kernelfarm.service.collector import CallCollector
+from kernelfarm.service.connections import Connections
+from kernelfarm.service.forget import forget_frames
 from kernelfarm.service.identity import Identity, bind_identity
+from kernelfarm.service.inbound import Body, Inbound, InboundLimits
+from kernelfarm.service.infrastructure import wrap_infrastructure
 from kernelfarm.service.logs import get_logger
-from kernelfarm.service.malformed import Malformed, parse_or_mark
-from kernelfarm.wire.status import DETAILS_TRAILER, status_code, status_details
-
-REQUEST_ID_HEADER = "x-request-id"
+from kernelfarm.service.malformed import Parse, parser_of
+from kernelfarm.service.refuse import REQUEST_ID_HEADER, end_with
+from kernelfarm.service.settings import DEFAULT_MAX_MESSAGE_BYTES
+from kernelfarm.service.strangers import Strangers
 
 # Ids reach logs and trailers: anything else than a short plain word is replaced.
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
 
-# Health and reflection answer for themselves and would flood the log.
 _INFRASTRUCTURE = "/grpc."
+
+_CONNECTIONS = 16_384
+_HELD_BYTES = 512 * 1024 * 1024
 
 # In quotes: these classes are generic for the type checker only.
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -40,44 +54,69 @@ Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[Handler
 class EdgeInterceptor(grpc.aio.ServerInterceptor):
     """Binds the request id, translates errors to rich status, tells the log of each call.
 
-    With `access`, callers are identified first; without, whoever connects is served.
+    With `access`, callers are identified first; without, whoever connects is served. Nothing of a
+    request's body is received before: every method is registered as one that streams requests,
+    which looks the same on the wire, and whose behavior reads its message itself.
     """
 
-    def __init__(self, access: Access | None = None, call_log: CallLog | None = None) -> None:
-        self._edge = Edge(access, call_log or CallLog())
+    def __init__(
+        self,
+        access: Access | None = None,
+        call_log: CallLog | None = None,
+        limits: InboundLimits | None = None,
+        connections: Connections | None = None,
+    ) -> None:
+        limits = limits or InboundLimits(DEFAULT_MAX_MESSAGE_BYTES, _HELD_BYTES, _HELD_BYTES)
+        self._edge = Edge(
+            access,
+            call_log or CallLog(),
+            Inbound(limits),
+            Strangers(limits),
+            connections or Connections(_CONNECTIONS),
+        )
+        self._collector = CallCollector()
         self._wrapped: dict[str, Handler] = {}
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler | None:
         """The method's handler, wrapped; unary and server-streaming methods of our own services."""
+        self._collector.count()
         method = handler_call_details.method
         if (wrapped := self._wrapped.get(method)) is not None:
             return wrapped
         handler = await continuation(handler_call_details)
-        if handler is None or method.startswith(_INFRASTRUCTURE):
-            return handler
-        if handler.request_streaming:
-            raise InternalError(f"{method} streams requests, which no service of ours does")
-        wrapped = self._wrapped[method] = self._wrap(handler, method)
+        if handler is None:
+            return None
+        if method.startswith(_INFRASTRUCTURE):
+            wrapped = wrap_infrastructure(handler, method, self._edge.access, self._edge.strangers)
+        else:
+            wrapped = _wrap(handler, method, self._edge)
+        self._wrapped[method] = wrapped
         return wrapped
-
-    def _wrap(self, handler: Handler, method: str) -> Handler:
-        parse = parse_or_mark(handler.request_deserializer or bytes)
-        serialize = _unless_ready(handler.response_serializer or bytes)
-        if handler.response_streaming:
-            answer = _streaming(handler.unary_stream, method, self._edge)
-            return grpc.unary_stream_rpc_method_handler(answer, parse, serialize)
-        answer = _unary(handler.unary_unary, method, self._edge)
-        return grpc.unary_unary_rpc_method_handler(answer, parse, serialize)
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """What every call passes: who may call (None: anybody), and what the log tells of it."""
+    """What every call passes: who may call (None: anybody), how much may arrive, what is logged."""
 
     access: Access | None
     call_log: CallLog
+    inbound: Inbound
+    strangers: Strangers
+    connections: Connections
+
+
+def _wrap(handler: Handler, method: str, edge: Edge) -> Handler:
+    if handler.request_streaming:
+        raise InternalError(f"{method} streams requests, which no service of ours does")
+    parse = parser_of(handler.request_deserializer)
+    serialize = _unless_ready(handler.response_serializer or bytes)
+    if handler.response_streaming:
+        stream = _streaming(handler.unary_stream, method, edge, parse)
+        return grpc.stream_stream_rpc_method_handler(stream, None, serialize)
+    answer = _unary(handler.unary_unary, method, edge, parse)
+    return grpc.stream_unary_rpc_method_handler(answer, None, serialize)
 
 
 def _unless_ready(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
@@ -89,22 +128,23 @@ def _unless_ready(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
     return serialize_unless_ready
 
 
-def _unary(behavior: Any, method: str, edge: Edge) -> Any:
-    async def answer(request: Any, context: ServicerContext[Any, Any]) -> Any:
-        async with _Call(edge, method, request, context) as call:
-            call.admit()
-            return await behavior(request, context)
+def _unary(behavior: Any, method: str, edge: Edge, parse: Parse) -> Any:
+    async def answer(_: Any, context: ServicerContext[Any, Any]) -> Any:
+        async with _Call(edge, method, context) as call:
+            # Named by nobody here: a refusal's frames must not keep it.
+            return await behavior(await call.request(parse), context)
 
     return answer
 
 
-def _streaming(behavior: Any, method: str, edge: Edge) -> Any:
-    async def answer(request: Any, context: ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-        async with _Call(edge, method, request, context) as call:
-            call.admit()
-            async with aclosing(behavior(request, context)) as responses:
-                async for response in responses:
-                    yield response
+def _streaming(behavior: Any, method: str, edge: Edge, parse: Parse) -> Any:
+    async def answer(_: Any, context: ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+        async with (
+            _Call(edge, method, context) as call,
+            aclosing(behavior(await call.request(parse), context)) as responses,
+        ):
+            async for response in responses:
+                yield response
 
     return answer
 
@@ -115,69 +155,97 @@ class _Call:
     A class instead of a generator: every hit passes here.
     """
 
-    __slots__ = ("_context", "_edge", "_identity", "_metadata", "_method", "_request", "_started_s")
+    __slots__ = (
+        "_body",
+        "_context",
+        "_edge",
+        "_identity",
+        "_metadata",
+        "_method",
+        "_peer",
+        "_started_s",
+    )
 
-    def __init__(
-        self, edge: Edge, method: str, request: Any, context: ServicerContext[Any, Any]
-    ) -> None:
+    def __init__(self, edge: Edge, method: str, context: ServicerContext[Any, Any]) -> None:
         self._edge = edge
         self._method = method
-        self._request = request
         self._context = context
         self._metadata: Metadata = tuple(context.invocation_metadata() or ())
         self._identity: Identity | None = None
+        self._body: Body | None = None
+        self._peer = ""
         self._started_s = 0.0
 
     async def __aenter__(self) -> _Call:
         self._started_s = time.monotonic()
+        header = next((value for key, value in self._metadata if key == REQUEST_ID_HEADER), "")
+        # Unique, not secret: no entropy of the system is needed.
+        request_id = _plain_id(header) or f"{random.getrandbits(128):032x}"
         # Bound for good: each call runs in a task, and so in a context, of its own.
-        bind_contextvars(request_id=self._request_id(), method=self._method)
+        bind_contextvars(request_id=request_id, method=self._method)
         return self
 
-    def admit(self) -> None:
-        """Lets the call in.
+    async def request(self, parse: Parse) -> Any:
+        """The message, received once its sender is known.
 
         Raises:
             UnauthenticatedError: nobody that this farm knows calls.
+            FarmFullError, BodyTooSlowError: see `Inbound.take`.
             MalformedMessageError: the request is no message.
         """
-        access = self._edge.access
-        if access is not None:
-            self._identity = access.identify(self._method, self._metadata, self._context)
-            _bind(self._identity)
-        if isinstance(self._request, Malformed):
-            raise self._request.error()
+        edge, context, sender = self._edge, self._context, ""
+        if edge.access is not None:
+            self._identity = identity = edge.access.identify(self._method, self._metadata, context)
+            _bind(identity)
+            sender = identity.tenant
+            if not identity.roles:
+                self._body = await edge.strangers.take(context)
+        if self._body is None:
+            self._peer = context.peer()
+            edge.connections.begin(self._peer, sender)
+            self._body = await edge.inbound.take(sender, context.read)
+        request = parse(self._body.pop())
+        if request_id := _plain_id(getattr(request, "request_id", "")):
+            bind_contextvars(request_id=request_id)
+        return request
 
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
+    ) -> bool:
+        """Ends the call; errors end here, as its status."""
         status = "OK"
+        del trace  # or else this frame would keep what the error lets go of
+        if self._body is not None:
+            self._body.release()
+        if self._peer:
+            self._edge.connections.end(self._peer)
         try:
             if error is not None:
                 status = _status_of(error)
                 if isinstance(error, Exception) and not isinstance(error, AbortError):
-                    await self._translate(error)
+                    self._translate(error)
+                    return True
         finally:
             self._edge.call_log.done(self._method, status, time.monotonic() - self._started_s)
+        return False
 
-    async def _translate(self, error: Exception) -> None:
-        _log_failure(error)
+    def _translate(self, error: Exception) -> None:
+        facts = error_facts(error)
+        _log_failure(error, facts)
+        forget_frames(error)
         if self._edge.access is not None:
             tenant = self._identity.tenant if self._identity else ""
             self._edge.access.refusals.count(tenant, error)
-        await _abort(self._context, error, current_request_id())
+        end_with(self._context, facts, current_request_id())
 
-    def _request_id(self) -> str:
-        """The caller's id from the message or the header if it is a plain word, else a new one."""
-        header = next((value for key, value in self._metadata if key == REQUEST_ID_HEADER), "")
-        for candidate in (getattr(self._request, "request_id", ""), header):
-            if isinstance(candidate, str) and candidate and _PLAIN_ID.fullmatch(candidate):
-                return candidate
-        # Unique, not secret: no entropy of the system is needed.
-        return f"{random.getrandbits(128):032x}"
+
+def _plain_id(candidate: object) -> str:
+    """The caller's id if it is a plain word, else nothing."""
+    is_plain = isinstance(candidate, str) and candidate and _PLAIN_ID.fullmatch(candidate)
+    return str(candidate) if is_plain else ""
 
 
 def _status_of(error: BaseException) -> str:
@@ -192,26 +260,14 @@ def _bind(identity: Identity) -> None:
         bind_contextvars(tenant=identity.tenant, credential=identity.credential)
 
 
-def _log_failure(error: Exception) -> None:
+def _log_failure(error: Exception, facts: ErrorFacts) -> None:
     """Our bugs with their trace, farm trouble as a warning, callers' mistakes as information."""
-    message = str(error)
     if isinstance(error, CallerError):
-        get_logger().info("call_refused", reason=error.reason, message=message)
+        get_logger().info("call_refused", reason=facts.reason, message=facts.message)
     elif isinstance(error, KernelfarmError) and not isinstance(error, InternalError):
-        get_logger().warning("call_unserved", reason=error.reason, message=message)
+        get_logger().warning("call_unserved", reason=facts.reason, message=facts.message)
     else:
-        get_logger().error("call_failed", message=message, exc_info=error)
-
-
-async def _abort(context: ServicerContext[Any, Any], error: Exception, request_id: str) -> None:
-    facts = error_facts(error)
-    trailers = (
-        # What was answered is not repeated by the caller's channel, only what never arrived.
-        ("grpc-retry-pushback-ms", "-1"),
-        (DETAILS_TRAILER, status_details(facts, request_id)),
-        (REQUEST_ID_HEADER, request_id),
-    )
-    await context.abort(status_code(facts), facts.message, trailers)
+        get_logger().error("call_failed", message=bounded(str(error)), exc_info=error)
 
 
 def current_request_id() -> str:

@@ -1,17 +1,19 @@
 """Structured logs: one JSON object per line on stderr, fixed event names, bound request ids.
 
 Libraries that log through `logging` (gRPC, asyncio, Celery) come out in the same form, from
-warnings upwards.
+warnings upwards. How long and how many lines are is bounded (`log_limits.py`).
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
+from typing import Any, TextIO, cast
 
 import structlog
 
+from kernelfarm.service.log_limits import LibraryLimit, bound_fields, limit
+from kernelfarm.service.lossy_stream import LossyStream
 from kernelfarm.service.settings import ServiceSettings
 
 
@@ -29,9 +31,9 @@ def configure_logs(settings: ServiceSettings, room: str) -> None:
         add_room,
     ]
     structlog.configure(
-        processors=[*shared, *_renderers(settings.log_format)],
+        processors=[*shared, limit, *_renderers(settings.log_format)],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, LossyStream(sys.stderr))),
         cache_logger_on_first_use=True,
     )
     _configure_libraries([structlog.stdlib.add_logger_name, *shared], settings.log_format)
@@ -53,12 +55,14 @@ def _configure_libraries(shared: list[Any], log_format: str) -> None:
             ],
         )
     )
+    handler.addFilter(LibraryLimit())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
 
 
 def _renderers(log_format: str) -> list[Any]:
+    written: Any = structlog.processors.JSONRenderer()
     if log_format == "console":
-        return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        written = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    return [structlog.processors.format_exc_info, bound_fields, written]

@@ -32,12 +32,31 @@ _OPTIONS = [
 async def is_serving(address: str, tls: ChannelTls | None = None) -> bool:
     """True if the service at the address is healthy."""
     async with _channel(address, tls) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        try:
-            response = await stub.Check(health_pb2.HealthCheckRequest(), timeout=_TIMEOUT_S)
-        except grpc.aio.AioRpcError:
-            return False
-        return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
+        return await _is_healthy(channel, _TIMEOUT_S)
+
+
+class ServiceProbe:
+    """Asks one service for its health again and again, on one connection."""
+
+    def __init__(self, address: str, timeout_s: float = _TIMEOUT_S) -> None:
+        self._address = address
+        self._timeout_s = timeout_s
+        self._channel: grpc.aio.Channel | None = None
+
+    async def __call__(self) -> bool:
+        """True if the service says that it serves; its event loop answers."""
+        if self._channel is None:  # now: a channel belongs to the event loop that it was made in
+            self._channel = _channel(self._address, None)
+        return await _is_healthy(self._channel, self._timeout_s)
+
+
+async def _is_healthy(channel: grpc.aio.Channel, timeout_s: float) -> bool:
+    stub = health_pb2_grpc.HealthStub(channel)
+    try:
+        response = await stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
+    except grpc.aio.AioRpcError:
+        return False
+    return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
 
 
 async def reported_vendors(codegen_address: str, tls: ChannelTls | None = None) -> dict[str, bool]:

@@ -16,8 +16,11 @@ from kernelfarm.errors import UnavailableError
 from kernelfarm.service.access import Access
 from kernelfarm.service.call_log import CallLog
 from kernelfarm.service.collector import collect_rarely
+from kernelfarm.service.connections import Connections
 from kernelfarm.service.interceptors import EdgeInterceptor
+from kernelfarm.service.log_limits import limit
 from kernelfarm.service.logs import get_logger
+from kernelfarm.service.server_limits import inbound_limits, max_connections, server_options
 from kernelfarm.service.settings import ServiceSettings
 from kernelfarm.service.tls import ServerTls
 
@@ -53,6 +56,7 @@ class RunningServer:
     server: grpc.aio.Server
     health: HealthServicer
     call_log: CallLog
+    watching: asyncio.Task[None]
 
     @property
     def address(self) -> str:
@@ -64,7 +68,9 @@ class RunningServer:
         await self.health.enter_graceful_shutdown()
         get_logger().info("draining", grace_s=grace_s)
         await self.server.stop(grace_s)
+        self.watching.cancel()
         self.call_log.tell_all()
+        limit.tell()
         get_logger().info("stopped")
 
 
@@ -81,17 +87,19 @@ async def start_server(
         CallerError: a certificate or key cannot be read.
     """
     opened = [Door(doors)] if isinstance(doors, str) else doors
-    options = _options(settings, is_shared=any(door.is_shared for door in opened))
+    options = server_options(settings, is_shared=any(door.is_shared for door in opened))
     call_log = CallLog(tells_each=settings.log_level == "debug")
-    server = grpc.aio.server(interceptors=[EdgeInterceptor(access, call_log)], options=options)
+    connections = Connections(max_connections(settings))
+    edge = EdgeInterceptor(access, call_log, inbound_limits(settings, access), connections)
+    server = grpc.aio.server(interceptors=[edge], options=options)
     health = HealthServicer()
     names = [registration.service_name for registration in registrations]
     for registration in registrations:
         registration.add(server)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
-    reflection.enable_server_reflection(
-        [*names, "grpc.health.v1.Health", reflection.SERVICE_NAME], server
-    )
+    if settings.reflection:
+        described = [*names, "grpc.health.v1.Health", reflection.SERVICE_NAME]
+        reflection.enable_server_reflection(described, server)
     addresses = tuple(_bind(server, door) for door in opened)
     await server.start()
     for name in names:
@@ -100,7 +108,9 @@ async def start_server(
         get_logger().info(
             "listening", address=address, services=names, is_encrypted=door.tls is not None
         )
-    return RunningServer(addresses, server, health, call_log)
+    connections.listen(addresses)
+    watching = asyncio.create_task(connections.run())
+    return RunningServer(addresses, server, health, call_log, watching)
 
 
 async def serve(
@@ -142,16 +152,3 @@ def _bind(server: grpc.aio.Server, door: Door) -> str:
     if port == 0:
         raise UnavailableError(f"cannot listen on {listen}: is it in use?")
     return f"{listen.rpartition(':')[0]}:{port}"
-
-
-def _options(settings: ServiceSettings, *, is_shared: bool) -> list[tuple[str, int]]:
-    return [
-        ("grpc.max_receive_message_length", settings.max_message_bytes),
-        ("grpc.max_send_message_length", -1),
-        # Two servers on one port share its calls in silence: only where that is meant.
-        ("grpc.so_reuseport", int(is_shared)),
-        # Clients ping idle connections each 20 s (see `channels`): do not cut them for it.
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-        ("grpc.http2.max_ping_strikes", 0),
-    ]

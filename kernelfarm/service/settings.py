@@ -11,10 +11,12 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from kernelfarm.errors import CallerError
 from kernelfarm.service.tls import ChannelTls, ServerTls
 
+_MIB = 1024 * 1024
+
 ENV_PREFIX = "KERNELFARM_"
 
 # A 32-layer Llama is below 1 MB and constants travel up to 64 KiB each: room for every real graph.
-DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+DEFAULT_MAX_MESSAGE_BYTES = 64 * _MIB
 
 SettingsT = TypeVar("SettingsT", bound="ServiceSettings")
 
@@ -31,6 +33,24 @@ class ServiceSettings(BaseSettings):
     log_format: Literal["json", "console"] = "json"
     max_message_bytes: int = Field(default=DEFAULT_MAX_MESSAGE_BYTES, gt=0, lt=2**31)
     drain_grace_s: float = Field(default=20.0, ge=0)
+
+    max_requests_bytes: int = Field(default=512 * _MIB, gt=0)
+    """Requests that one process receives and serves at once, in bytes; more must come again. Where
+    the farm knows its tenants, each may have half."""
+    max_bodies: int = Field(default=64, gt=0)
+    """Requests whose bytes arrive at once; more wait. Each tenant may have a quarter."""
+    body_timeout_s: float = Field(default=30.0, gt=0)
+    """A request that did not arrive by then is refused."""
+    max_connections: int = Field(default=0, ge=0)
+    """Connections that one process accepts; 0: three quarters of the files that it may open."""
+    connection_idle_s: float = Field(default=300.0, gt=0)
+    """A connection without a call is closed after this time; clients connect again themselves."""
+    handshake_timeout_s: float = Field(default=10.0, gt=0)
+    """A connection that does not begin to speak HTTP/2 (and TLS) by then is closed."""
+    max_streams: int = Field(default=1024, gt=0)
+    """Calls at once on one connection; clients hold back more."""
+    reflection: bool = True
+    """Whether the server describes its API (`grpcurl list`), to those who may call."""
 
     room_cert_file: Path | None = None
     room_key_file: Path | None = None

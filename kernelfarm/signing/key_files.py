@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelfarm.errors import CallerError
+from kernelfarm.private_files import READABLE_FOLDER_MODE, keep_private, make_private_folder
 from kernelfarm.signing.keys import KEY_BYTES, Keyring, Signer, TrustedKey, new_signer
 from kernelfarm.signing.manifest import Space
 
@@ -45,7 +46,8 @@ def make_keys(folder: Path) -> Keyring:
     signers = {name: new_signer(space) for name, space in missing.items()}
     known = read_keyring(public).keys if public.exists() else ()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder, READABLE_FOLDER_MODE)  # all may read the public keys
+        keep_private(folder)
         for name, signer in signers.items():
             write_signer(folder / name, signer)
         write_keyring(public, [*known, *(signer.trusted for signer in signers.values())])
@@ -60,9 +62,15 @@ def write_signer(path: Path, signer: Signer) -> None:
         "space": signer.trusted.space.name.lower(),
         "private_key": base64.b64encode(signer.private_key).decode(),
     }
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(stored, file)
+    # Never into a file that is there: it may be a link, or open to others.
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(stored, file)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 def read_signer(path: Path, space: Space) -> Signer:
@@ -71,7 +79,7 @@ def read_signer(path: Path, space: Space) -> Signer:
     Raises:
         CallerError: the file cannot be read, is no private key, or is one for another space.
     """
-    stored = _read(path)
+    stored = _parsed(_text(path), path)
     try:
         named, key = _space(stored["space"]), _key(stored["private_key"])
     except (KeyError, TypeError, ValueError) as error:
@@ -87,6 +95,19 @@ def write_keyring(path: Path, keys: Iterable[TrustedKey]) -> None:
     Raises:
         OSError: the folder cannot be written.
     """
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(keyring_to_text(keys))
+        Path(name).chmod(0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def keyring_to_text(keys: Iterable[TrustedKey]) -> str:
+    """Public keys as the content of a file."""
     stored = [
         {
             "space": key.space.name.lower(),
@@ -95,15 +116,7 @@ def write_keyring(path: Path, keys: Iterable[TrustedKey]) -> None:
         }
         for key in keys
     ]
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(json.dumps(stored, indent=1) + "\n")
-        Path(name).chmod(0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    return json.dumps(stored, indent=1) + "\n"
 
 
 def read_keyring(path: Path) -> Keyring:
@@ -112,7 +125,16 @@ def read_keyring(path: Path) -> Keyring:
     Raises:
         CallerError: the file cannot be read, or is no list of public keys.
     """
-    stored = _read(path)
+    return keyring_from_text(_text(path), path)
+
+
+def keyring_from_text(text: str, path: Path) -> Keyring:
+    """The public keys of a file's content; messages name its path.
+
+    Raises:
+        CallerError: it is no list of public keys.
+    """
+    stored = _parsed(text, path)
     try:
         return Keyring(
             TrustedKey(_key(item["public_key"]), _space(item["space"]), item.get("not_after_s"))
@@ -122,10 +144,17 @@ def read_keyring(path: Path) -> Keyring:
         raise CallerError(f"{path} holds no list of public keys: {error}") from error
 
 
-def _read(path: Path) -> Any:
+def _text(path: Path) -> str:
     try:
-        return json.loads(path.read_text())
+        return path.read_text()
     except (OSError, ValueError) as error:
+        raise CallerError(f"cannot read keys from {path}: {error}") from error
+
+
+def _parsed(text: str, path: Path) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise CallerError(f"cannot read keys from {path}: {error}") from error
 
 

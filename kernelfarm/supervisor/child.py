@@ -1,4 +1,4 @@
-"""One supervised process: starts it, notices its end, starts it again, stops it."""
+"""One supervised process: starts it, notices that it ends or hangs, starts it again, stops it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import BinaryIO, ClassVar
 
 from kernelfarm.errors import UnavailableError
 from kernelfarm.supervisor.settings import child_environment
+from kernelfarm.supervisor.watch import DEFAULT_WATCH, HangDetector, WatchTimes
 
 _BOUND_EXEC = Path(__file__).with_name("bound_exec.py")
 _FIRST_DELAY_S = 0.1
@@ -41,7 +42,9 @@ class _KilledError(ChildFailedError):
 class ChildSpec:
     """What to run: `environment` is added to ours, `probe` tells whether it serves.
 
-    `probe_every_s` is the pause between probes, `drain_s` the time between SIGTERM and SIGKILL.
+    `is_alive` tells whether it works, where that is less: one that does not is killed after a time.
+    `probe_every_s` is the pause between probes at its start, `drain_s` the time between SIGTERM and
+    SIGKILL. `proofs` are files by which the process proves its life: the last one's are removed.
     """
 
     name: str
@@ -50,6 +53,9 @@ class ChildSpec:
     probe: Callable[[], Awaitable[bool]]
     drain_s: float = 10.0
     probe_every_s: float = 0.02
+    is_alive: Callable[[], Awaitable[bool]] | None = None
+    watch: WatchTimes = DEFAULT_WATCH
+    proofs: tuple[Path, ...] = ()
 
 
 class Child:
@@ -74,9 +80,11 @@ class Child:
 
     async def start(self) -> None:
         """Starts the process in a session of its own: Ctrl-C reaches it through us only."""
+        for proof in self.spec.proofs:
+            proof.unlink(missing_ok=True)
         parent = str(os.getpid())
         with contextlib.ExitStack() as files:
-            log = None if self.log_path is None else files.enter_context(self.log_path.open("ab"))
+            log = self._open_log(files)
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-IS", str(_BOUND_EXEC), parent, *self.spec.argv),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -85,6 +93,16 @@ class Child:
                 env=child_environment(self.spec.environment),
                 start_new_session=True,
             )
+
+    def _open_log(self, files: contextlib.ExitStack) -> BinaryIO | None:
+        """The log's file; without a place for it what the process writes goes to ours."""
+        if self.log_path is None:
+            return None
+        try:
+            return files.enter_context(self.log_path.open("ab"))
+        except OSError as error:
+            self._on_change(f"{self.spec.name} has no log: {self.log_path}: {error.strerror}")
+            return None
 
     async def wait_ready(self) -> None:
         """Waits until the probe says yes; a process that is killed first is started again.
@@ -105,7 +123,7 @@ class Child:
         await self._until_ready()
 
     async def _until_ready(self) -> None:
-        while not await self.spec.probe():
+        while not await self._answers(self.spec.probe):
             if self.pid is None:
                 code = None if self._process is None else self._process.returncode
                 kind = _KilledError if code is not None and code < 0 else ChildFailedError
@@ -114,12 +132,24 @@ class Child:
         self.is_ready = True
 
     async def keep_alive(self) -> None:
-        """Starts the process again each time it ends, with a growing delay; returns on `stop`."""
+        """Starts the process again each time it ends or hangs, with a growing delay.
+
+        Returns on `stop`.
+        """
+        watching = asyncio.create_task(self._watch())
+        try:
+            await self._keep_alive()
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    async def _keep_alive(self) -> None:
         clock = asyncio.get_running_loop().time
         delay_s = _FIRST_DELAY_S
         while True:
             started = clock()
             code = await self._wait()
+            self._kill_group()  # what it started and left behind
             if self._stopping.is_set():
                 return
             if clock() - started > _STEADY_S:
@@ -142,23 +172,58 @@ class Child:
             await self._until_ready()
             self._on_change(f"{self.spec.name} is back (pid {self.pid})")
 
+    async def _watch(self) -> None:
+        """Probes the process for as long as it lives, and kills it when it hangs."""
+        clock = asyncio.get_running_loop().time
+        detector = HangDetector(self.spec.watch)
+        while not self._stopping.is_set():
+            slept_from_s = clock()
+            await asyncio.sleep(self.spec.watch.every_s)
+            process, pid, began_s = self._process, self.pid, clock()
+            if pid is None:
+                continue
+            detector.sees(pid, has_served=self.is_ready)
+            is_ready = await self._answers(self.spec.probe)
+            is_alive = is_ready or (
+                self.spec.is_alive is not None and await self._answers(self.spec.is_alive)
+            )
+            if self._process is not process or self.pid is None or self._stopping.is_set():
+                continue  # it ended meanwhile, or is told to
+            self._tell_ready(is_ready)
+            slept_s = began_s - slept_from_s
+            if detector.hangs(is_alive=is_alive, slept_s=slept_s, began_s=began_s, ended_s=clock()):
+                self._on_change(f"{self.spec.name} hangs (pid {pid}); killed")
+                self._kill_group()  # a stopped process does not hear SIGTERM
+
+    async def _answers(self, probe: Callable[[], Awaitable[bool]]) -> bool:
+        try:
+            return await asyncio.wait_for(probe(), self.spec.watch.probe_s)
+        except Exception:  # whatever a probe raises is no answer, and must not end the watch
+            return False
+
+    def _tell_ready(self, is_ready: bool) -> None:
+        if is_ready != self.is_ready:
+            self.is_ready = is_ready
+            self._on_change(f"{self.spec.name} {'serves again' if is_ready else 'does not serve'}")
+
     async def stop(self) -> None:
         """SIGTERM, then SIGKILL after `drain_s`; returns when the process is gone."""
         self._stopping.set()
         if self.pid is None:
             return
         self._send(signal.SIGTERM)
+        self._send(signal.SIGCONT)  # one that was stopped ends, too
         try:
             await asyncio.wait_for(self._wait(), self.spec.drain_s)
         except TimeoutError:
             self._on_change(f"{self.spec.name} did not drain in {self.spec.drain_s:.0f} s; killed")
-            self._send(signal.SIGKILL)
+            self._kill_group()
             await self._wait()
 
     def kill(self) -> None:
         """SIGKILL now."""
         self._stopping.set()
-        self._send(signal.SIGKILL)
+        self._kill_group()
 
     async def _wait(self) -> int:
         if self._process is None:
@@ -169,6 +234,12 @@ class Child:
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):  # it ended a moment ago
                 self._process.send_signal(number)
+
+    def _kill_group(self) -> None:
+        """SIGKILL to the process and all that it started in its session."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def _obituary(self) -> str:
         code = None if self._process is None else self._process.returncode

@@ -22,6 +22,8 @@ async def follow_logs(logs: Iterable[tuple[str, Path]], out: TextIO) -> None:
 def _copy_new_lines(path: Path, name: str, offset: int, out: TextIO) -> int:
     if not path.exists():
         return offset
+    if path.stat().st_size < offset:  # it was rotated
+        offset = 0
     with path.open("rb") as file:
         file.seek(offset)
         whole = file.read().rpartition(b"\n")[0]

@@ -10,10 +10,13 @@ from functools import partial
 from pathlib import Path
 
 from kernelfarm.cache.embedded import Role, find_server, server_command
-from kernelfarm.service.probes import is_serving, reported_vendors
+from kernelfarm.private_files import make_private_folder
+from kernelfarm.service.liveness import last_beat
+from kernelfarm.service.probes import ServiceProbe
 from kernelfarm.signing.key_files import KERNEL_KEY, PROGRAM_KEY, PUBLIC_KEYS
 from kernelfarm.supervisor.child import ChildSpec
 from kernelfarm.supervisor.supervisor import FarmLayout
+from kernelfarm.supervisor.watch import DEFAULT_WATCH, WatchTimes
 
 _WORKER_DRAIN_S = 30.0
 _SERVICE_DRAIN_S = 30.0
@@ -43,6 +46,8 @@ class FarmPlan:
     tenants_file: Path | None = None
     is_public_encrypted: bool = False
     frontends: int = 1
+    watch: WatchTimes = DEFAULT_WATCH
+    log_max_bytes: int = 64 * 1024 * 1024
 
     @property
     def optimizer_address(self) -> str:
@@ -67,7 +72,7 @@ class FarmPlan:
 def farm_layout(plan: FarmPlan) -> FarmLayout:
     """The children in drain order: edge first, servers last."""
     environment = _environment(plan)
-    service = partial(_service, environment=environment)
+    service = partial(_service, environment=environment, watch=plan.watch)
     return FarmLayout(
         endpoint=plan.endpoint,
         data_dir=plan.data_dir,
@@ -78,6 +83,7 @@ def farm_layout(plan: FarmPlan) -> FarmLayout:
             tuple(_workers(plan, environment)),
             tuple(_servers(plan)),
         ),
+        log_max_bytes=plan.log_max_bytes,
     )
 
 
@@ -112,26 +118,31 @@ def _keys(plan: FarmPlan) -> tuple[tuple[str, str], ...]:
 
 
 def _service(
-    name: str, module: str, address: str, environment: tuple[tuple[str, str], ...]
+    name: str,
+    module: str,
+    address: str,
+    environment: tuple[tuple[str, str], ...],
+    watch: WatchTimes,
 ) -> ChildSpec:
     return ChildSpec(
         name=name,
         argv=(sys.executable, "-m", module),
         environment=environment,
-        probe=partial(is_serving, address),
+        probe=ServiceProbe(address, watch.probe_s),
         drain_s=_SERVICE_DRAIN_S,
+        watch=watch,
     )
 
 
 def _frontends(plan: FarmPlan, environment: tuple[tuple[str, str], ...]) -> Iterator[ChildSpec]:
     """The public service; of several, or behind TLS, each has a socket that tells its health."""
     if plan.frontends == 1 and not plan.is_public_encrypted:
-        yield _service("frontend", "frontend_svc", plan.endpoint, environment)
+        yield _service("frontend", "frontend_svc", plan.endpoint, environment, plan.watch)
         return
     for number in range(plan.frontends):
         own = f"unix:{plan.run_dir}/frontend-{number}.sock"
         added = (*environment, ("KERNELFARM_FRONTEND_OWN_LISTEN", own))
-        yield _service(f"frontend-{number}", "frontend_svc", own, added)
+        yield _service(f"frontend-{number}", "frontend_svc", own, added, plan.watch)
 
 
 def _workers(plan: FarmPlan, environment: tuple[tuple[str, str], ...]) -> Iterator[ChildSpec]:
@@ -141,18 +152,34 @@ def _workers(plan: FarmPlan, environment: tuple[tuple[str, str], ...]) -> Iterat
         processes, concurrency = (plan.cpu_workers, 1) if vendor == "cpu" else (1, plan.jobs_each)
         arguments = ("--queue", vendor, "--concurrency", str(concurrency))
         for number in range(processes):
+            name = f"worker-{vendor}-{number}"
+            heartbeat = plan.run_dir / f"{name}.heartbeat"
             yield ChildSpec(
-                name=f"worker-{vendor}-{number}",
+                name=name,
                 argv=(sys.executable, "-m", "codegen_svc.worker", *arguments),
-                environment=environment,
-                probe=partial(_has_reported, plan.codegen_address, vendor),
+                environment=(*environment, ("KERNELFARM_WORKER_HEARTBEAT_FILE", str(heartbeat))),
+                probe=partial(_takes_jobs, heartbeat),
+                is_alive=partial(_beats, heartbeat),
                 drain_s=_WORKER_DRAIN_S,
                 probe_every_s=0.1,
+                watch=plan.watch,
+                proofs=(heartbeat,),
             )
 
 
-async def _has_reported(codegen_address: str, vendor: str) -> bool:
-    return vendor in await reported_vendors(codegen_address)
+async def _takes_jobs(heartbeat: Path) -> bool:
+    """True if the worker has reported, and asks the broker for jobs or works on as many as it can.
+
+    It says so itself: see `codegen_svc/watchdog.py`.
+    """
+    beat = last_beat(heartbeat)
+    return beat is not None and beat.is_fresh and beat.state == "serving"
+
+
+async def _beats(heartbeat: Path) -> bool:
+    """True also while it waits for the broker: to start it again would not help."""
+    beat = last_beat(heartbeat)
+    return beat is not None and beat.is_fresh
 
 
 def _servers(plan: FarmPlan) -> Iterator[ChildSpec]:
@@ -161,13 +188,14 @@ def _servers(plan: FarmPlan) -> Iterator[ChildSpec]:
         if url is None:
             path = plan.socket(role)
             folder = plan.run_dir / role.value
-            folder.mkdir()
+            make_private_folder(folder)
             command = server_command(find_server(), role, folder, path, _MAX_MEMORY_BYTES[role])
             yield ChildSpec(
                 name=f"redis-{role.value}",
                 argv=tuple(command),
                 environment=(),
                 probe=partial(_answers_ping, path),
+                watch=plan.watch,
             )
 
 

@@ -26,6 +26,7 @@ from kernelfarm.supervisor.settings import (
     default_jobs_each,
 )
 from kernelfarm.supervisor.supervisor import Supervisor, sole_owner
+from kernelfarm.supervisor.watch import WatchTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,13 @@ def run_farm(options: FarmOptions) -> None:
             is_signed=settings.signing == "required",
             tenants_file=options.tenants_file or settings.tenants_file,
             is_public_encrypted=settings.tls_cert_file is not None,
+            watch=WatchTimes(
+                every_s=settings.probe_every_s,
+                probe_s=settings.hung_after_s / 2,
+                hung_s=settings.hung_after_s,
+                start_s=settings.start_timeout_s,
+            ),
+            log_max_bytes=settings.log_max_bytes,
         )
         if plan.is_signed:
             make_keys(plan.keys_dir)
@@ -100,7 +108,8 @@ async def _announce(plan: FarmPlan) -> None:
 
 
 def _tell(line: str) -> None:
-    print(f"kernelfarm: {line}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # what is told is lost, and the farm serves on
+        print(f"kernelfarm: {line}", file=sys.stderr, flush=True)
 
 
 def _check_vendors(vendors: tuple[str, ...]) -> None:

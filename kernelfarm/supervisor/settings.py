@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ALL_VENDORS = ("cpu", "cuda", "rocm", "ascend")
@@ -25,6 +26,12 @@ class SupervisorSettings(BaseSettings):
     broker_url: str | None = None
     cache_url: str | None = None
     start_timeout_s: float = 60.0
+    probe_every_s: float = Field(default=1.0, gt=0)
+    """How often each child is asked whether it serves, for as long as the farm lives."""
+    hung_after_s: float = Field(default=10.0, gt=0)
+    """A child that is silent for so long is killed and started again."""
+    log_max_bytes: int = Field(default=64 * 1024 * 1024, gt=0)
+    """A child's log is moved to `NAME.log.1` when it is larger."""
     tenants_file: Path | None = None
     """Who may call; None: whoever connects."""
     tls_cert_file: Path | None = None

@@ -12,20 +12,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelfarm.errors import UnavailableError
+from kernelfarm.private_files import keep_private, make_private_folder
 from kernelfarm.supervisor.child import Child, ChildSpec
-from kernelfarm.supervisor.status_file import write_status
+from kernelfarm.supervisor.rotate_logs import rotate_logs
+from kernelfarm.supervisor.status_file import STATUS_FILE, write_status
 
 
 @dataclass(frozen=True, slots=True)
 class FarmLayout:
     """The children in the order in which they drain; the last stage starts first, alone.
 
-    A child of a stage may use those of later stages.
+    A child of a stage may use those of later stages. Each one's log is kept below twice
+    `log_max_bytes`.
     """
 
     endpoint: str
     data_dir: Path
     stages: tuple[tuple[ChildSpec, ...], ...]
+    log_max_bytes: int = 64 * 1024 * 1024
 
 
 class Supervisor:
@@ -35,6 +39,7 @@ class Supervisor:
         self._layout = layout
         self._report = report
         self._state = "starting"
+        self._is_status_told = True
         self._stages = tuple(
             tuple(Child(spec, self._log_path(spec), self._changed) for spec in stage)
             for stage in layout.stages
@@ -54,6 +59,8 @@ class Supervisor:
         """
         stop = _stop_event()
         keepers: list[asyncio.Task[None]] = []
+        logs = [child.log_path for child in self.children if child.log_path is not None]
+        rotating = asyncio.create_task(rotate_logs(logs, self._layout.log_max_bytes))
         try:
             if await self._start(stop, start_timeout_s):
                 keepers = [asyncio.create_task(child.keep_alive()) for child in self.children]
@@ -63,6 +70,7 @@ class Supervisor:
         finally:
             await self._drain(stop)
             await asyncio.gather(*keepers)
+            await _cancel(rotating)
 
     async def _start(self, stop: asyncio.Event, timeout_s: float) -> bool:
         """True when all serve; False if we were told to stop meanwhile."""
@@ -124,11 +132,19 @@ class Supervisor:
         self._write_status()
 
     def _write_status(self) -> None:
-        write_status(self._layout.data_dir, self._state, self._layout.endpoint, self.children)
+        """Writes the file if the disk lets us: a farm serves on without."""
+        try:
+            write_status(self._layout.data_dir, self._state, self._layout.endpoint, self.children)
+        except OSError as error:
+            if self._is_status_told:
+                self._report(f"cannot write {STATUS_FILE}: {error.strerror}; it is out of date")
+            self._is_status_told = False
+        else:
+            self._is_status_told = True
 
     def _log_path(self, spec: ChildSpec) -> Path:
         folder = self._layout.data_dir / "logs"
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         path = folder / f"{spec.name}.log"
         if path.exists():  # the last run's log is kept beside
             path.replace(path.with_suffix(".log.1"))
@@ -141,8 +157,11 @@ def sole_owner(data_dir: Path) -> Iterator[None]:
 
     Raises:
         UnavailableError: another farm holds it.
+        CallerError: other users may write into it.
     """
-    data_dir.mkdir(parents=True, exist_ok=True)
+    make_private_folder(data_dir)
+    for folder in (data_dir, data_dir / "keys", data_dir / "logs"):
+        keep_private(folder)
     with (data_dir / "lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

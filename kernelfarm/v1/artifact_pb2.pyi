@@ -355,6 +355,7 @@ class Artifact(_message.Message):
     TOOLCHAIN_FIELD_NUMBER: _builtins.int
     COST_MS_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
+    SANDBOX_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     """Kernel key: SHA-256 over the canonical kernel and the target, 32 bytes."""
     target: _builtins.str
@@ -369,6 +370,10 @@ class Artifact(_message.Message):
     """What made it: `backend@fingerprint`."""
     cost_ms: _builtins.float
     """Time that the compilation took, milliseconds."""
+    sandbox: _builtins.str
+    """How the compilation was confined: some of `namespaces`, `landlock`, `seccomp` and `limits`,
+    joined by `+`; empty if it was not, or the maker is too old to say.
+    """
     @_builtins.property
     def stages(self) -> _containers.RepeatedCompositeFieldContainer[Global___Stage]:
         """Every stage, source first, binary last."""
@@ -401,10 +406,11 @@ class Artifact(_message.Message):
         toolchain: _builtins.str = ...,
         cost_ms: _builtins.float = ...,
         notes: _abc.Iterable[_builtins.str] | None = ...,
+        sandbox: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["guard", b"guard", "launch", b"launch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["binary_stage", b"binary_stage", "cost_ms", b"cost_ms", "guard", b"guard", "is_stub", b"is_stub", "key", b"key", "launch", b"launch", "notes", b"notes", "stages", b"stages", "stub_reason", b"stub_reason", "target", b"target", "toolchain", b"toolchain"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["binary_stage", b"binary_stage", "cost_ms", b"cost_ms", "guard", b"guard", "is_stub", b"is_stub", "key", b"key", "launch", b"launch", "notes", b"notes", "sandbox", b"sandbox", "stages", b"stages", "stub_reason", b"stub_reason", "target", b"target", "toolchain", b"toolchain"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

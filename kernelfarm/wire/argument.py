@@ -13,6 +13,7 @@ from kernelfarm.ir.work_budget import spend
 from kernelfarm.v1 import graph_pb2 as pb
 from kernelfarm.wire.dtype import dtype_from_proto, dtype_to_proto
 from kernelfarm.wire.expr import expr_from_proto, expr_to_proto
+from kernelfarm.wire.names import MAX_TEXT_CHARS, checked_name
 
 MAX_LIST_DEPTH = 8
 """Nested argument lists; operators nest at most two."""
@@ -88,7 +89,7 @@ _DECODERS: dict[str, Callable[[pb.Argument, str], Arg]] = {
     "complex_number": lambda message, where: complex(
         message.complex_number.real, message.complex_number.imaginary
     ),
-    "text": lambda message, where: message.text,
+    "text": lambda message, where: checked_name(message.text, f"{where}: a text", MAX_TEXT_CHARS),
     "dtype": lambda message, where: dtype_from_proto(message.dtype, where),
     "expr": lambda message, where: expr_from_proto(message.expr, where),
 }

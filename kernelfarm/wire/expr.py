@@ -25,6 +25,7 @@ from kernelfarm.ir.symbolic import (
 )
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.v1 import graph_pb2 as pb
+from kernelfarm.wire.names import checked_name
 
 MAX_DEPTH = 45
 """Nested calls; protobuf itself stops at 100 nested messages, two for each call."""
@@ -144,7 +145,7 @@ def _constant(value: int, where: str) -> Expr:
 def _symbol(name: str, where: str) -> Expr:
     if not name:
         raise MalformedMessageError(f"{where}: a symbol without a name in an expression")
-    return symbol(name)
+    return symbol(checked_name(name, f"{where}: a symbol"))
 
 
 def _applied(op: int, operands: list[Expr], where: str) -> Expr:

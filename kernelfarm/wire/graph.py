@@ -19,6 +19,7 @@ from kernelfarm.ir.graph_ir import (
 from kernelfarm.ir.work_budget import phase, spend
 from kernelfarm.v1 import graph_pb2 as pb
 from kernelfarm.wire.argument import argument_from_proto, argument_to_proto
+from kernelfarm.wire.names import MAX_LABEL_CHARS, MAX_TEXT_CHARS, checked_name
 from kernelfarm.wire.tensor_type import (
     size_symbol_from_proto,
     size_symbol_to_proto,
@@ -71,7 +72,7 @@ def graph_from_proto(message: pb.Graph) -> Graph:
 def _checked_graph(message: pb.Graph) -> Graph:
     spend(len(message.locations) + len(message.origin_ops) + len(message.updates))
     graph = Graph(
-        dialect=message.dialect,
+        dialect=checked_name(message.dialect, "graph: a dialect"),
         symbols=tuple(size_symbol_from_proto(size, "graph") for size in message.symbols),
         inputs=tuple(_input_from_proto(i, source) for i, source in enumerate(message.inputs)),
         nodes=tuple(
@@ -79,9 +80,12 @@ def _checked_graph(message: pb.Graph) -> Graph:
         ),
         outputs=tuple(argument_from_proto(o, "graph outputs") for o in message.outputs),
         output_types=_output_types(message),
-        locations=tuple(message.locations),
+        locations=tuple(
+            checked_name(location, f"location {i}", MAX_TEXT_CHARS)
+            for i, location in enumerate(message.locations)
+        ),
         abi_version=message.abi_version,
-        origin_ops=tuple(message.origin_ops),
+        origin_ops=tuple(checked_name(op, "an origin") for op in message.origin_ops),
         updates=tuple(Update(u.output, u.input) for u in message.updates),
     )
     check_client_graph(graph)
@@ -105,7 +109,8 @@ def _input_to_proto(source: Input) -> pb.Input:
 
 
 def _input_from_proto(index: int, message: pb.Input) -> Input:
-    where = f"input {index} ({message.name})" if message.name else f"input {index}"
+    name = checked_name(message.name, f"input {index}: a name", MAX_LABEL_CHARS)
+    where = f"input {index} ({name})" if name else f"input {index}"
     form = message.WhichOneof("kind")
     if form is None:
         raise MalformedMessageError(
@@ -115,7 +120,7 @@ def _input_from_proto(index: int, message: pb.Input) -> Input:
     if form == "tensor":
         kind = tensor_type_from_proto(message.tensor, where)
     elif form == "symbol":
-        kind = message.symbol
+        kind = checked_name(message.symbol, f"{where}: a symbol")
     else:
         constant_type = tensor_type_from_proto(message.constant.type, where)
         kind = Constant(constant_type, message.constant.sha256, message.constant.data)
@@ -135,7 +140,7 @@ def _node_to_proto(node: Node) -> pb.Node:
 
 
 def _node_from_proto(index: int, message: pb.Node, dialect: str) -> Node:
-    where = f"node {index} ({message.op})"
+    where = f"node {index} ({checked_name(message.op, f'node {index}: an operator')})"
     spend(2 + len(message.results) + len(message.origins))
     types = tuple(tensor_type_from_proto(tensor, where) for tensor in message.types)
     if dialect == PRIMS_DIALECT and message.op != "extern":
@@ -157,7 +162,8 @@ def _attrs(message: pb.Node, where: str) -> tuple[tuple[str, Arg], ...]:
     for attr in message.attrs:
         if not attr.name:
             raise MalformedMessageError(f"{where}: an attribute without a name")
-        attrs.append((attr.name, argument_from_proto(attr.value, where)))
+        name = checked_name(attr.name, f"{where}: an attribute")
+        attrs.append((name, argument_from_proto(attr.value, where)))
     return tuple(attrs)
 
 

@@ -28,6 +28,7 @@ from kernelfarm.ir.loop_ir import (
 )
 from kernelfarm.wire.dtype import dtype_from_proto, dtype_to_proto
 from kernelfarm.wire.expr import expr_from_proto, expr_to_proto
+from kernelfarm.wire.names import MAX_TEXT_CHARS, checked_name
 from kernelfarm.wire.tensor_type import check_size_range
 
 _ACCESS = {
@@ -74,7 +75,7 @@ def kernel_from_proto(message: pb.Kernel) -> Kernel:
         UnsupportedDTypeError: an unknown element type.
         InvalidGraphError: a size's range is empty, or a division by a constant below 1.
     """
-    where = f"kernel {message.name}"
+    where = f"kernel {checked_name(message.name, 'a kernel')}"
     return Kernel(
         name=message.name,
         params=tuple(_param_from_proto(param, where) for param in message.params),
@@ -82,7 +83,9 @@ def kernel_from_proto(message: pb.Kernel) -> Kernel:
         outer=tuple(_axis_from_proto(axis, where) for axis in message.outer),
         reduction=tuple(_axis_from_proto(axis, where) for axis in message.reduction),
         body=tuple(_statement(i, statement, where) for i, statement in enumerate(message.body)),
-        comments=tuple(message.comments),
+        comments=tuple(
+            checked_name(text, f"{where}: a comment", MAX_TEXT_CHARS) for text in message.comments
+        ),
     )
 
 
@@ -96,7 +99,7 @@ def _param_to_proto(param: Param) -> pb.Param:
 
 
 def _param_from_proto(message: pb.Param, where: str) -> Param:
-    where = f"{where}, parameter {message.name}"
+    where = f"{where}, parameter {checked_name(message.name, 'a parameter')}"
     access = _ACCESS_BACK.get(message.access)
     if access is None:
         raise MalformedMessageError(
@@ -117,7 +120,8 @@ def _axis_to_proto(axis: Axis) -> pb.Axis:
 
 
 def _axis_from_proto(message: pb.Axis, where: str) -> Axis:
-    return Axis(message.name, expr_from_proto(message.extent, f"{where}, axis {message.name}"))
+    name = checked_name(message.name, f"{where}: an axis")
+    return Axis(name, expr_from_proto(message.extent, f"{where}, axis {name}"))
 
 
 def _load_to_proto(load: Load) -> pb.Statement:

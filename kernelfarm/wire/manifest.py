@@ -18,9 +18,14 @@ from kernelfarm.ir.guards import (
 from kernelfarm.signing import BlobRef, Manifest, Space, TrustedKey
 from kernelfarm.v1 import artifact_pb2, manifest_pb2
 from kernelfarm.wire.launch_facts import guard_op_from_proto, guard_op_to_proto
+from kernelfarm.wire.names import MAX_LABEL_CHARS, MAX_TEXT_CHARS, checked_name
 
 DIGEST_BYTES = 32
 MAX_ATOMS = 64
+MAX_SYMBOLS = 4096
+MAX_INPUTS = 65_536
+"""More than a graph of the most nodes that a farm takes has."""
+MAX_ENVIRONMENT = 256
 
 _SPACES = {
     Space.PROGRAMS: manifest_pb2.CACHE_SPACE_PROGRAMS,
@@ -68,19 +73,19 @@ def manifest_from_proto(message: manifest_pb2.Manifest) -> Manifest:
         if len(digest) != DIGEST_BYTES:
             raise MalformedMessageError(f"manifest, {name}: {len(digest)} bytes; expected 32")
     return Manifest(
-        namespace=message.namespace,
+        namespace=checked_name(message.namespace, "manifest: a namespace", MAX_LABEL_CHARS),
         space=space,
         key=message.key,
         variant_id=message.variant_id,
         guard=fact_guard_from_proto(message.guard),
-        tags=tuple(message.tags),
+        tags=tuple(checked_name(tag, "manifest: a tag", MAX_LABEL_CHARS) for tag in message.tags),
         epoch=message.epoch,
-        incarnation=message.incarnation,
+        incarnation=checked_name(message.incarnation, "manifest: an incarnation"),
         content=_blob_from_proto(message.content),
         blobs=tuple(_blob_from_proto(blob) for blob in message.blobs),
         cost_ms=message.cost_ms,
         not_after_s=_seconds_of(message.not_after_time),
-        key_id=message.key_id,
+        key_id=checked_name(message.key_id, "manifest: a key's name"),
         signature=message.signature,
     )
 
@@ -119,9 +124,14 @@ def fact_guard_from_proto(message: artifact_pb2.Guard) -> tuple[FactAtom, ...]:
 
 
 def facts_from_proto(message: manifest_pb2.CallerFacts) -> CallerFacts:
-    """What a caller tells; the message is limited by the size of a request alone."""
+    """What a caller tells.
+
+    Raises:
+        MalformedMessageError: it tells more than any graph has, or a name is too long.
+    """
     if not message.ByteSize():
         return NO_FACTS
+    _check_counts(message)
     return CallerFacts(
         dict(message.symbols),
         tuple(
@@ -130,6 +140,21 @@ def facts_from_proto(message: manifest_pb2.CallerFacts) -> CallerFacts:
         ),
         dict(message.environment),
     )
+
+
+def _check_counts(message: manifest_pb2.CallerFacts) -> None:
+    for what, count, most in (
+        ("symbols", len(message.symbols), MAX_SYMBOLS),
+        ("inputs", len(message.inputs), MAX_INPUTS),
+        ("facts of an environment", len(message.environment), MAX_ENVIRONMENT),
+    ):
+        if count > most:
+            raise MalformedMessageError(f"a caller's facts: {count} {what}; expected <= {most}")
+    for name in message.symbols:
+        checked_name(name, "a caller's facts: a symbol")
+    for name, value in message.environment.items():
+        checked_name(name, "a caller's facts: a name")
+        checked_name(value, "a caller's facts: a value", MAX_TEXT_CHARS)
 
 
 def facts_to_proto(facts: CallerFacts) -> manifest_pb2.CallerFacts:

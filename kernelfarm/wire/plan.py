@@ -27,6 +27,7 @@ from kernelfarm.wire.expr import (
     exprs_from_proto,
     exprs_to_proto,
 )
+from kernelfarm.wire.names import checked_name
 
 _KINDS = {
     BufferKind.INPUT: pb.BUFFER_KIND_INPUT,
@@ -84,11 +85,13 @@ def plan_from_proto(message: pb.Plan) -> Plan:
             f" expected {ARENA_ALIGNMENT_BYTES}"
         )
     plan = Plan(
-        target=message.target,
+        target=checked_name(message.target, "plan: a target"),
         symbols=tuple(_symbol_source(source) for source in message.symbols),
         buffers=tuple(_buffer_from_proto(buffer) for buffer in message.buffers),
         arena_bytes=expr_from_proto(message.arena_bytes, "plan, arena"),
-        kernel_names=tuple(kernel.name for kernel in message.kernels),
+        kernel_names=tuple(
+            checked_name(kernel.name, "plan: a kernel") for kernel in message.kernels
+        ),
         steps=tuple(_step_from_proto(i, step) for i, step in enumerate(message.steps)),
         outputs=tuple(_output_from_proto(i, out) for i, out in enumerate(message.outputs)),
         kernel_keys=_kernel_keys(message),
@@ -103,7 +106,8 @@ def _symbol_source(message: pb.SymbolSource) -> SymbolSource:
             f"plan: symbol {message.symbol!r} comes from axis {message.axis};"
             " expected a name, and an axis of -1 or more"
         )
-    return SymbolSource(message.symbol, message.input, message.axis)
+    name = checked_name(message.symbol, "plan: a symbol")
+    return SymbolSource(name, message.input, message.axis)
 
 
 def _kernel_keys(message: pb.Plan) -> tuple[bytes, ...]:
@@ -132,7 +136,7 @@ def _buffer_to_proto(buffer: Buffer) -> pb.Buffer:
 
 
 def _buffer_from_proto(message: pb.Buffer) -> Buffer:
-    where = f"plan, buffer {message.name}"
+    where = f"plan, buffer {checked_name(message.name, 'plan: a buffer')}"
     kind = _KINDS_BACK.get(message.kind)
     if kind is None:
         raise MalformedMessageError(

@@ -8,6 +8,7 @@ from kernelfarm.ir.work_budget import spend
 from kernelfarm.v1 import graph_pb2 as pb
 from kernelfarm.wire.dtype import dtype_from_proto, dtype_to_proto
 from kernelfarm.wire.expr import exprs_from_proto, exprs_to_proto
+from kernelfarm.wire.names import checked_name
 
 MAX_RANK = 64
 """Axes of a tensor; PyTorch's own limit."""
@@ -68,7 +69,9 @@ def check_size_range(name: str, lower: int, upper: int | None, where: str) -> No
 
     Raises:
         InvalidGraphError: one of these.
+        MalformedMessageError: the name is too long.
     """
+    checked_name(name, f"{where}: a size symbol")
     if not name:
         raise InvalidGraphError(f"{where}: a size symbol without a name")
     if lower < 0 or (upper is not None and upper < lower):

@@ -15,8 +15,8 @@ from examples.real_inputs import ReferenceModel, h, llama
 from kernelfarm.cli import main
 from kernelfarm.client.captured import UnsupportedGraphError
 from kernelfarm.client.export_reader import export_model, read_pt2
-from kernelfarm.client.loaders.cpu import host_cpu_target
 from kernelfarm.client.loaders.cuda import best_target
+from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.errors import CallerError
 from tests.client.numerics import assert_as_good_as_eager
 

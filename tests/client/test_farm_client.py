@@ -13,7 +13,7 @@ import torch
 
 from examples.real_inputs import h
 from kernelfarm.client.farm_client import FarmClient
-from kernelfarm.client.loaders.cpu import host_cpu_target
+from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.client.settings import client_settings
 from kernelfarm.errors import (
     CallerError,

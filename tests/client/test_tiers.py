@@ -17,6 +17,7 @@ import torch
 from kernelfarm.client import counters
 from kernelfarm.client.cache_admin import CacheAdmin
 from kernelfarm.client.captured import Captured
+from kernelfarm.client.disk_files import read_sealed, write_sealed
 from kernelfarm.client.disk_tier import DiskEntry, read_entry
 from kernelfarm.client.settings import client_settings
 from kernelfarm.client.trust import Trust, UnsignedFarmWarning, is_on_this_machine
@@ -30,7 +31,12 @@ from kernelfarm.errors import (
     UntrustedKeyError,
 )
 from kernelfarm.signing import Place, Space, new_signer
-from kernelfarm.signing.key_files import PUBLIC_KEYS, read_keyring, write_keyring
+from kernelfarm.signing.key_files import (
+    PUBLIC_KEYS,
+    keyring_to_text,
+    read_keyring,
+    write_keyring,
+)
 from kernelfarm.wire.manifest import manifest_from_bytes, manifest_to_bytes
 from tests.client.meddling_farm import Change, MeddlingFarm
 from tests.client.new_process import new_process
@@ -169,7 +175,7 @@ def test_a_poisoned_blob_is_refused_and_read_again(meddler, graph, tmp_path: Pat
 
 def spoil(folder: Path, change) -> None:
     (path,) = folder.glob("programs/*/*/*/*.json")
-    stored = json.loads(path.read_text())
+    stored = json.loads(read_sealed(path))
     change(path, stored)
 
 
@@ -177,7 +183,7 @@ def age(change: Change, path: Path, stored) -> None:
     """What lies there after some time: it was signed with that end."""
     manifest = manifest_from_bytes(base64.b64decode(stored["manifest"]))
     stored["manifest"] = base64.b64encode(manifest_to_bytes(change(manifest))).decode()
-    path.write_text(json.dumps(stored))
+    write_sealed(path, json.dumps(stored).encode())
 
 
 def forge(path: Path, stored) -> None:
@@ -185,7 +191,7 @@ def forge(path: Path, stored) -> None:
 
 
 def cut(path: Path, stored) -> None:
-    path.write_text(json.dumps(stored)[:-40])
+    write_sealed(path, json.dumps(stored).encode()[:-40])
 
 
 def poison(path: Path, stored) -> None:
@@ -276,9 +282,10 @@ def test_remembered_keys_that_others_could_have_written_are_not_believed(
     place = Place(manifest.namespace, manifest.space, manifest.key)
     remembered, strangers = tmp_path / "keys.json", new_signer(Space.PROGRAMS)
     own = read_keyring(farm.data_dir / "keys" / PUBLIC_KEYS)
-    write_keyring(remembered, [strangers.trusted])
-    remembered.chmod(mode)
+    write_sealed(remembered, keyring_to_text([strangers.trusted]).encode())
     forged = strangers.sign(manifest)
+    Trust(client_settings(), lambda: own, remembered).check(forged, place)  # it is ours
+    remembered.chmod(mode)
     with pytest.raises(UntrustedKeyError):
         Trust(client_settings(), lambda: own, remembered).check(forged, place)
     Trust(client_settings(), lambda: None, remembered).check(manifest, place)  # what was told
@@ -367,9 +374,9 @@ def test_an_entry_that_a_slow_process_writes_after_an_invalidation_is_not_used(
 def test_a_farm_that_lost_its_past_makes_the_disk_cold(farm: Farm, graph, tmp_path: Path) -> None:
     new_process(farm.endpoint, tmp_path).run(graph, X)
     (state,) = (p for p in tmp_path.glob("farms/*.json") if "keys" not in p.name)
-    stored = json.loads(state.read_text())
+    stored = json.loads(read_sealed(state))
     (folder,) = (tmp_path / "programs").iterdir()
     folder.rename(folder.with_name("0" * 32))
-    state.write_text(json.dumps({**stored, "incarnation": "0" * 32}))
+    write_sealed(state, json.dumps({**stored, "incarnation": "0" * 32}).encode())
     new_process(farm.endpoint, tmp_path).run(graph, X)
     assert counted() == {"disk.misses": 1, "farm.hits": 1}

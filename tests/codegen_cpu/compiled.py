@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 from functools import lru_cache
+from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 
 from codegen_svc.backends.cpu.backend import BACKEND
-from kernelfarm.client.loaders.cpu import CpuKernel, CpuLoader, host_cpu_target
+from kernelfarm.client.loaders.cpu import CpuKernel, CpuLoader
+from kernelfarm.client.loaders.host_target import host_cpu_target, this_processor
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.loop_ir import (
@@ -24,6 +27,7 @@ from kernelfarm.ir.loop_ir import (
 )
 from kernelfarm.ir.symbolic import IntLike, as_expr, symbol
 from kernelfarm.targets import target_facts
+from tests.not_run import PREFIX, PROCESSOR
 
 NUMPY = {
     DType.F64: np.dtype(np.float64),
@@ -42,10 +46,31 @@ NUMPY = {
 LOADER = CpuLoader()
 
 
-@lru_cache(maxsize=256)
+def run_targets() -> list[Any]:
+    """This machine's CPU targets as parameters; those of its kind that it lacks are NOT RUN."""
+    names = (
+        ("cpu:aarch64",)
+        if this_processor().name == "aarch64"
+        else ("cpu:x86-64-v3", "cpu:x86-64-v4")
+    )
+    return [pytest.param(name, marks=unless_it_runs(name)) for name in names]
+
+
+def unless_it_runs(name: str) -> list[pytest.MarkDecorator]:
+    """Marks for what executes code of a target."""
+    if name in this_processor().targets():
+        return []
+    return [pytest.mark.skip(reason=f"{PREFIX}{PROCESSOR}what {name} needs")]
+
+
 def built(kernel: Kernel, target: str = "") -> BuiltKernel:
     """The kernel's general variant, for this machine by default."""
-    return BACKEND.build(kernel, target_facts(target or host_cpu_target()))[-1]
+    return _built(kernel, target or host_cpu_target())
+
+
+@lru_cache(maxsize=256)
+def _built(kernel: Kernel, target: str) -> BuiltKernel:
+    return BACKEND.build(kernel, target_facts(target))[-1]
 
 
 def stage(variant: BuiltKernel, name: str) -> bytes:

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,6 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from codegen_svc.backends.cpu.backend import ABI, BACKEND
-from kernelfarm.client.loaders.cpu import host_cpu_target
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.loop_ir import Compute, Load, Store
@@ -31,6 +31,7 @@ from tests.codegen_cpu.compiled import (
     run,
     stage,
     stage_text,
+    unless_it_runs,
 )
 from tests.codegen_cpu.sample_kernels import (
     embedding,
@@ -57,6 +58,13 @@ KERNELS = {
 }
 
 
+def executes_level_4(test: Callable[..., None]) -> Callable[..., None]:
+    """For tests that run code for AVX-512 beside that for AVX2."""
+    for mark in unless_it_runs("cpu:x86-64-v4"):
+        test = mark(test)
+    return test
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", sorted(KERNELS))
 def test_hot_loops_use_the_target_s_vector_registers(name: str, target: str) -> None:
@@ -70,7 +78,7 @@ def test_rows_of_an_embedding_are_copied_as_a_whole(target: str) -> None:
     assert "memcpy" in stage_text(built(embedding(64, 100, 256), target), "asm")
 
 
-@pytest.mark.skipif(host_cpu_target() != "cpu:x86-64-v4", reason="this machine runs one level")
+@executes_level_4
 @pytest.mark.parametrize("name", ["sin", "pow", "erf", "exp", "log1p", "tanh"])
 def test_both_levels_of_x86_compute_the_same(name: str) -> None:
     x = (np.random.default_rng(1).standard_normal(5000) * 4).astype(np.float32)
@@ -83,7 +91,7 @@ def test_both_levels_of_x86_compute_the_same(name: str) -> None:
     np.testing.assert_array_equal(*results)
 
 
-@pytest.mark.skipif(host_cpu_target() != "cpu:x86-64-v4", reason="this machine runs one level")
+@executes_level_4
 def test_level_3_reduces_as_level_4_does() -> None:
     x = np.random.default_rng(1).standard_normal((30, 700)).astype(np.float32).reshape(-1)
     for sample, size in (

@@ -27,6 +27,8 @@ from tests.codegen_cpu.sample_kernels import (
     softmax,
 )
 
+pytestmark = pytest.mark.usefixtures("each_cpu_target")
+
 S0, S1 = symbol("s0"), symbol("s1")
 
 

@@ -17,19 +17,21 @@ from kernelfarm.client.loaders.cpu import (
     ALLOWED_SYMBOLS,
     CpuLoader,
     check_library,
-    host_cpu_target,
-    host_flags,
     openmp_runtime,
 )
 from kernelfarm.client.loaders.elf import read_shared_library
+from kernelfarm.client.loaders.host_target import Processor, host_cpu_target, this_processor
 from kernelfarm.dtypes import DType
-from kernelfarm.errors import MalformedMessageError, UnavailableError
+from kernelfarm.errors import CallerError, MalformedMessageError, UnavailableError
 from kernelfarm.ir.artifact import LaunchFacts
+from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.targets import target_facts
 from tests.codegen_cpu.compiled import built, kernel, loaded, param, pointwise, run, stage
 from tests.codegen_cpu.sample_kernels import layer_norm_silu
 
 F = DType.F32
 SAMPLE = pointwise("exp", (F,), F, 100)
+TARGETS = ("cpu:aarch64", "cpu:x86-64-v3", "cpu:x86-64-v4")
 
 
 def _facts(**extras: str) -> LaunchFacts:
@@ -45,11 +47,36 @@ def test_built_libraries_import_only_symbols_of_the_closed_list() -> None:
         assert facts.functions == {sample.name}
 
 
-def test_truncated_library_is_refused_at_every_length() -> None:
-    library = stage(built(SAMPLE), "so")
-    for length in range(0, len(library), 37):
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("sample", [SAMPLE, layer_norm_silu(100, 64)], ids=["small", "large"])
+def test_truncated_library_is_refused_at_every_length(sample: Kernel, target: str) -> None:
+    """By the ELF reader alone: digests find it too, but the check must hold by itself."""
+    library = stage(built(sample, target), "so")
+    assert read_shared_library(library).functions == {sample.name}
+    for length in range(len(library)):
         with pytest.raises(MalformedMessageError):
-            check_library(library[:length])
+            read_shared_library(library[:length])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_library_with_something_behind_it_is_refused(target: str) -> None:
+    library = stage(built(SAMPLE, target), "so")
+    for count in (1, 16, 64, 4096):
+        with pytest.raises(MalformedMessageError, match="its headers name"):
+            read_shared_library(library + bytes(count))
+
+
+# Places of the tables, and sizes and numbers of what they hold.
+HEADER_FIELDS = ((32, "<Q"), (40, "<Q"), *((offset, "<H") for offset in range(52, 62, 2)))
+
+
+@pytest.mark.parametrize(("offset", "form"), HEADER_FIELDS)
+def test_header_that_names_what_is_not_there_is_refused(offset: int, form: str) -> None:
+    for value in (63, 0xFFF0, 0xFFFF):
+        library = bytearray(stage(built(SAMPLE), "so"))
+        struct.pack_into(form, library, offset, value)
+        with pytest.raises(MalformedMessageError):
+            read_shared_library(bytes(library))
 
 
 def test_bytes_that_are_no_elf_file_are_refused() -> None:
@@ -138,8 +165,9 @@ def test_hundreds_of_libraries_load_beside_each_other() -> None:
     handles = set()
     for number in range(300):
         loader = CpuLoader()
-        marked = library + number.to_bytes(4, "little")
-        kernel_ = loader.load(marked, variant.launch)
+        marked = bytearray(library)  # in the header of the section that is none: nobody reads it
+        struct.pack_into("<Q", marked, struct.unpack_from("<Q", library, 40)[0] + 56, number)
+        kernel_ = loader.load(bytes(marked), variant.launch)
         handles.add(kernel_._library._handle)
     assert len(handles) == 300
     out = np.zeros(8, np.float32)
@@ -154,11 +182,47 @@ def test_same_binary_is_loaded_once() -> None:
     assert first._library is second._library
 
 
-def test_best_target_of_this_machine_fits_its_flags() -> None:
-    target = host_cpu_target()
-    assert target.startswith("cpu:")
-    if target == "cpu:x86-64-v4":
-        assert "avx512f" in host_flags()
+def test_best_target_of_this_machine_fits_its_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KERNELFARM_HOST_TARGET", raising=False)
+    assert host_cpu_target() == this_processor().targets()[0]
+    assert this_processor().lacks(target_facts(host_cpu_target())) == []
+
+
+def _processor(*targets: str) -> Processor:
+    flags = " ".join(target_facts(target).extra("cpu_flags") for target in targets)
+    return Processor("x86_64", frozenset(flags.split()))
+
+
+def test_a_processor_runs_the_widest_target_that_it_has_all_features_of() -> None:
+    avx2, avx512 = _processor("cpu:x86-64-v3"), _processor("cpu:x86-64-v4")
+    assert avx2.target() == "cpu:x86-64-v3"
+    assert avx512.target() == "cpu:x86-64-v4"
+    assert avx512.target("cpu:x86-64-v3") == "cpu:x86-64-v3"
+    arm = dataclasses.replace(_processor("cpu:aarch64"), name="aarch64")
+    assert (arm.target(), arm.targets()) == ("cpu:aarch64", ("cpu:aarch64",))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "why"),
+    [
+        ("cpu:x86-64-v4", "lacks avx512bw, avx512cd, .*; expected cpu:x86-64-v3, or nothing"),
+        ("cpu:aarch64", "lacks the instructions of"),
+        ("cuda:sm_90a", "it is no CPU target"),
+        ("x86-64-v3", "it is no CPU target"),
+    ],
+)
+def test_a_target_that_the_processor_does_not_run_is_refused(wanted: str, why: str) -> None:
+    with pytest.raises(CallerError, match=f"KERNELFARM_HOST_TARGET={wanted}: .*{why}"):
+        _processor("cpu:x86-64-v3").target(wanted)
+
+
+def test_the_target_of_the_settings_is_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowest = this_processor().targets()[-1]
+    monkeypatch.setenv("KERNELFARM_HOST_TARGET", lowest)
+    assert host_cpu_target() == lowest
+    monkeypatch.setenv("KERNELFARM_HOST_TARGET", "cpu:x87")
+    with pytest.raises(CallerError, match="cpu:x87"):
+        host_cpu_target()
 
 
 def test_context_is_the_openmp_runtime_s_number_of_threads() -> None:

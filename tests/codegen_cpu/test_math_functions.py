@@ -14,6 +14,8 @@ from kernelfarm.dtypes import DType
 from tests.codegen_cpu import fit_coefficients
 from tests.codegen_cpu.compiled import NUMPY, pointwise, run
 
+pytestmark = pytest.mark.usefixtures("each_cpu_target")
+
 COUNT = 60_000
 # Ranges in which nothing overflows, sampled densely beside the random bit patterns.
 USUAL_RANGE = {

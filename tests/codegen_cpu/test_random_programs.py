@@ -16,6 +16,8 @@ from optimizer_svc.pipeline import optimize
 from tests.codegen_cpu.compiled import run
 from tests.optimizer.random_graphs import Case, cases, run_extern
 
+pytestmark = pytest.mark.usefixtures("each_cpu_target")
+
 TARGET = target_facts("cpu:x86-64-v3")
 PATIENT = settings(
     deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, print_blob=True

@@ -17,6 +17,8 @@ from kernelfarm.ir.prims import BOOL_RESULTS, PRIMS, SCALAR_OPS
 from kernelfarm.ir.symbolic import symbol
 from tests.codegen_cpu.compiled import NUMPY, kernel, param, run
 
+pytestmark = pytest.mark.usefixtures("each_cpu_target")
+
 FLOATS = [d for d in KERNEL_DTYPES if d.is_float]
 INTEGERS = [d for d in KERNEL_DTYPES if not d.is_float]
 GROUP = 12

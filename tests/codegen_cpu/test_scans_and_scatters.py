@@ -15,6 +15,8 @@ from kernelfarm.ir.text import parse_kernel
 from kernelfarm.ir.verify import verify_kernel
 from tests.codegen_cpu.compiled import NUMPY, built, run, stage_text
 
+pytestmark = pytest.mark.usefixtures("each_cpu_target")
+
 GOLDEN = Path(__file__).parent.parent / "ir" / "golden"
 FLOATS = (DType.F32, DType.F64)
 INTEGERS = (DType.I64, DType.I32, DType.I16, DType.I8, DType.U8)

@@ -15,6 +15,8 @@ from kernelfarm.ir.verify import verify_kernel
 from tests.codegen_cpu.compiled import NUMPY, built, run, stage_text
 from tests.codegen_cpu.test_scans_and_scatters import both
 
+pytestmark = pytest.mark.usefixtures("each_cpu_target")
+
 INTEGERS = (DType.I64, DType.I32, DType.I16, DType.I8, DType.U8, DType.BOOL)
 TYPES = (DType.F32, DType.F64, *INTEGERS)
 

@@ -7,6 +7,8 @@ import pytest
 from tests.codegen_cpu.test_scans_and_scatters import both
 from tests.codegen_cpu.updating_kernels import updating_buffers, updating_kernels
 
+pytestmark = pytest.mark.usefixtures("each_cpu_target")
+
 KERNELS = updating_kernels()
 
 

@@ -52,7 +52,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]
 def test_it_sets_known_variables_of_known_services(overlay: dict[str, Any]) -> None:
     base = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())["services"]
     assert set(overlay["services"]) <= set(base)
-    assert set(base) - set(overlay["services"]) == {"broker"}
+    assert set(base) == set(overlay["services"])
     used = {n for s in overlay["services"].values() for n in s.get("environment", {})}
     assert used and used <= VARIABLES
 
@@ -74,6 +74,7 @@ def test_private_keys_reach_their_own_rooms_alone(overlay: dict[str, Any]) -> No
     assert holders("programs.key") == holders("public.key") == {"frontend"}
     assert holders("kernels.key") == {n for n in overlay["services"] if n.startswith("worker-")}
     assert holders("cache-users.acl") == {"cache"}
+    assert holders("broker-users.acl") == {"broker"}
     assert not {"rooms-ca.key", "public-ca.key"} & set(overlay["secrets"])
 
 
@@ -94,26 +95,54 @@ def test_the_secrets_can_be_used(made: tuple[Path, str]) -> None:
     assert [p.name for p in readable if p.suffix in (".key", ".env", ".acl", ".toml")] == []
 
 
-def test_the_users_of_the_cache_have_the_passwords(made: tuple[Path, str], tmp_path: Path) -> None:
+def test_every_server_asks_for_a_user_and_every_url_names_one(overlay: dict[str, Any]) -> None:
+    for server in ("broker", "cache"):
+        flags = overlay["services"][server]["command"][1:]
+        stated = dict(zip(flags[::2], flags[1::2], strict=True))
+        assert stated["--aclfile"] == f"/run/secrets/{server}-users.acl"
+        base = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())["services"]
+        plain = base[server]["command"]
+        assert "--protected-mode" not in stated and stated["--maxmemory-policy"] in plain
+    urls = {
+        (name, variable): value
+        for name, service in overlay["services"].items()
+        for variable, value in service.get("environment", {}).items()
+        if variable.endswith("_URL")
+    }
+    assert all(re.match(r"redis://\w+:\$\{\w+_PASSWORD:\?", url) for url in urls.values()), urls
+    brokers = {name: url for (name, v), url in urls.items() if v == "KERNELFARM_BROKER_URL"}
+    workers = {name for name in overlay["services"] if name.startswith("worker-")}
+    assert {name for name, url in brokers.items() if "//consumer:" in url} == workers
+    assert {name for name, url in brokers.items() if "//producer:" in url} == {"codegen"}
+
+
+@pytest.mark.parametrize(("server", "role"), [("cache", Role.CACHE), ("broker", Role.BROKER)])
+def test_the_users_of_a_server_have_the_passwords(
+    server: str, role: Role, made: tuple[Path, str], tmp_path: Path
+) -> None:
     folder, _ = made
-    users = folder / "cache-users.acl"
+    users = folder / f"{server}-users.acl"
     assert "SHA256" not in users.read_text()
+    named = set(re.findall(r"^user (\w+) on", users.read_text(), re.MULTILINE))
     passwords = dict(
         re.findall(r"KERNELFARM_(\w+)_PASSWORD=(\w+)", (folder / "passwords.env").read_text())
     )
-    command = server_command(find_server(), Role.CACHE, tmp_path, tmp_path / "s", 0)
+    assert named <= {user.lower() for user in passwords}
+    command = server_command(find_server(), role, tmp_path, tmp_path / "s", 0)
     with (tmp_path / "log").open("wb") as log:
-        server = subprocess.Popen([*command, "--aclfile", str(users)], stdout=log, stderr=log)
+        process = subprocess.Popen([*command, "--aclfile", str(users)], stdout=log, stderr=log)
     try:
         wait_until(lambda: _listens(tmp_path / "s"), PATIENCE_S, "the server")
-        for user, password in passwords.items():
+        for user in sorted(named):
             with redis.Redis(
-                unix_socket_path=str(tmp_path / "s"), username=user.lower(), password=password
+                unix_socket_path=str(tmp_path / "s"),
+                username=user,
+                password=passwords[user.upper()],
             ) as raw:
                 assert raw.ping()
     finally:
-        server.terminate()
-        server.wait()
+        process.terminate()
+        process.wait()
 
 
 def _listens(path: Path) -> bool:

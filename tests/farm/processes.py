@@ -22,7 +22,7 @@ PLUGIN = Path(__file__).parent / "plugin"
 
 @dataclass
 class CodegenRoom:
-    """Addresses and processes of a room; `folder` holds sockets, logs and the vendor's gates."""
+    """Addresses and processes of a room; `folder` holds sockets and logs."""
 
     folder: Path
     settings: dict[str, str]
@@ -35,10 +35,21 @@ class CodegenRoom:
     def address(self) -> str:
         return f"unix:{self.folder}/edge"
 
+    @property
+    def gates(self) -> Path:
+        """What compilations of the echo vendor may write."""
+        return self.folder / "gates"
+
     def start(self, *command: str, name: str) -> subprocess.Popen[bytes]:
+        return self._start(["-m", *command], name)
+
+    def start_code(self, code: str, name: str) -> subprocess.Popen[bytes]:
+        return self._start(["-c", code], name)
+
+    def _start(self, arguments: list[str], name: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", *command],
+                [sys.executable, *arguments],
                 env={**os.environ, **self.settings},
                 stdout=log,
                 stderr=log,
@@ -76,18 +87,18 @@ class CodegenRoom:
         self.broker = start_broker(self.folder, self.program)
 
     def pid_at_gate(self, kernel: str) -> int:
-        """The process that compiles a gated kernel; waits until it is there."""
-        path = self.folder / f"{kernel}.pid"
+        """The worker process of a gated kernel's compilation; waits until it is there."""
+        path = self.gates / f"{kernel}.pid"
         await_true(path.exists, self.log, "worker")
         pid = int(path.read_text())
         path.unlink()
         return pid
 
     def open_gate(self, kernel: str) -> None:
-        (self.folder / f"{kernel}.go").touch()
+        (self.gates / f"{kernel}.go").touch()
 
     def compilations(self, kernel: str) -> int:
-        path = self.folder / f"{kernel}.log"
+        path = self.gates / f"{kernel}.log"
         return path.read_text().count("compiled") if path.exists() else 0
 
     def stop(self) -> None:
@@ -127,13 +138,15 @@ def codegen_room(
     broker, cache = start_servers(folder, program)
     keys = folder / "keys"
     make_keys(keys)
+    gates = folder / "gates"
+    gates.mkdir()
     environment = {
         "KERNELFARM_KERNEL_KEY_FILE": str(keys / KERNEL_KEY),
         "KERNELFARM_TRUSTED_KEYS_FILE": str(keys / PUBLIC_KEYS),
         "KERNELFARM_BROKER_URL": broker.url,
         "KERNELFARM_CACHE_URL": cache.url,
         "KERNELFARM_CODEGEN_LISTEN": f"unix:{folder}/edge",
-        "ECHO_GATES": str(folder),
+        "ECHO_GATES": str(gates),
         "PYTHONPATH": os.pathsep.join([str(PLUGIN), str(PLUGIN.parents[2])]),
         **{f"KERNELFARM_{name.upper()}": value for name, value in settings.items()},
     }

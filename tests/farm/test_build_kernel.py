@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from codegen_svc.backends.ascend.elf_stub import write_elf
 from codegen_svc.backends.contract import ToolStatus
 from codegen_svc.build_kernel import build_kernel, toolchain_of
 from kernelfarm.cache.tags import toolchain_tag
@@ -52,8 +53,11 @@ class FixedBackend:
         return self.variants
 
 
+LIBRARY = write_elf("fixed", ((".text", b"code"),))
+
+
 def built(guard: tuple[GuardAtom, ...] = (), binary_stage: str = "so") -> BuiltKernel:
-    stages = (StageText("llir", b"define", True), StageText("so", b"\x7fELF", False))
+    stages = (StageText("llir", b"define", True), StageText("so", LIBRARY, False))
     return BuiltKernel(binary_stage, stages, LaunchFacts("f"), guard)
 
 
@@ -62,7 +66,7 @@ def run(*variants: BuiltKernel) -> list[artifact_pb2.Artifact]:
     ticks = iter((10.0, 10.25))
     backend = FixedBackend(variants)
     result = build_kernel(backend, kernel, target_facts(TARGET), KEY, lambda: next(ticks))
-    assert set(result.blobs.values()) == {b"define", b"\x7fELF"}
+    assert set(result.blobs.values()) == {b"define", LIBRARY}
     for variant in result.variants:
         assert {blob.sha256 for blob in variant.blobs} == set(result.blobs)
         assert {toolchain_tag(toolchain_of(backend)), "driver:cpu"} < set(variant.tags)
@@ -87,6 +91,7 @@ def test_equal_builds_are_equal_bytes() -> None:
         ((), "gave no variant"),
         ((built(), built(GUARD)), "last variant has a guard"),
         ((built(binary_stage="cubin"),), "no stage is named 'cubin'"),
+        ((built(binary_stage="llir"),), "no ELF file"),
     ],
 )
 def test_a_backend_that_breaks_its_contract_is_our_bug(

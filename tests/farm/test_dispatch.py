@@ -136,14 +136,14 @@ async def test_a_backend_that_raises_is_our_bug_and_is_told_by_type(
         await build(stub, fresh_kernel("buggy_1"))
 
 
-async def test_a_worker_without_memory_is_unavailable_for_a_moment(
+async def test_a_tool_that_is_away_makes_unavailable_for_a_moment(
     stub: CodegenServiceStub, room: CodegenRoom
 ) -> None:
-    kernel = fresh_kernel("hungry_1")
-    with pytest.raises(UnavailableError, match="short of resources"):
+    kernel = fresh_kernel("toolless_1")
+    with pytest.raises(UnavailableError, match="the tool is away"):
         await build(stub, kernel)
-    attempts = room.compilations("hungry_1")
-    while room.compilations("hungry_1") == attempts:  # until the failure expired
+    attempts = room.compilations("toolless_1")
+    while room.compilations("toolless_1") == attempts:  # until the failure expired
         with pytest.raises(UnavailableError):
             await build(stub, kernel)
 

@@ -17,7 +17,7 @@ from kernelfarm.internal.v1 import codegen_service_pb2 as pb
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import open_channel, translated_errors
 from tests.farm.kernels import fresh_kernel
-from tests.farm.processes import CodegenRoom, await_true, codegen_room
+from tests.farm.processes import CodegenRoom, codegen_room
 from tests.farm_process import PATIENCE_S
 
 TARGET = "echo:one"
@@ -99,17 +99,16 @@ async def test_a_kernel_that_ends_its_workers_is_quarantined_and_the_queue_goes_
     room: CodegenRoom, stub: CodegenServiceStub
 ) -> None:
     room.start_worker(concurrency=2)
-    deadly = asyncio.create_task(build(stub, "deadly_1"))
+    deadly = asyncio.create_task(build(stub, "gated_deadly"))
     assert (await build(stub, "plain_beside")).artifacts
     with redis.Redis.from_url(room.cache.url) as raw:
-        for times in (1, 2):
-            is_dead = lambda n=times: room.compilations("deadly_1") == n  # noqa: E731
-            await asyncio.to_thread(await_true, is_dead, room.log, "worker")
+        for _ in range(2):
+            os.kill(await asyncio.to_thread(room.pid_at_gate, "gated_deadly"), signal.SIGKILL)
             (lease,) = raw.keys("kf:{default}:l:k:*")
             raw.pexpire(lease, 1)  # the time of the dead one's lease goes by
-    with pytest.raises(KernelRejectedError, match=r"deadly_1 .* ended its echo worker 2 times"):
+    with pytest.raises(KernelRejectedError, match=r"gated_deadly .* ended its echo worker 2 times"):
         await deadly
-    assert room.compilations("deadly_1") == 2
+    assert room.compilations("gated_deadly") == 2
     assert (await build(stub, "plain_afterwards")).artifacts
     with redis.Redis.from_url(room.cache.url) as raw:
         (failure,) = raw.keys("kf:{default}:neg:k:*")

@@ -1,4 +1,4 @@
-"""An honest client's program, after the farm was fuzzed: it compiles, and computes what eager does."""
+"""An honest program after the farm was fuzzed: it compiles, and computes what eager does."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from kernelfarm.supervisor.layout import FarmPlan, farm_layout
 from kernelfarm.supervisor.ports import bound_address
 from kernelfarm.supervisor.run import FarmOptions, run_farm
 from kernelfarm.supervisor.supervisor import FarmLayout, Supervisor, sole_owner
+from kernelfarm.supervisor.watch import HangDetector, WatchTimes
 from tests.farm_process import PATIENCE_S, wait_until
 
 _ROOT = Path(__file__).parents[2]
@@ -47,10 +48,12 @@ def spec(name: str, folder: Path, program: str = _PROGRAM) -> ChildSpec:
     return ChildSpec(name, argv, (), probe, drain_s=PATIENCE_S)
 
 
-def run(folder: Path, stages: tuple[tuple[ChildSpec, ...], ...], serve: object) -> list[str]:
+def run(
+    folder: Path, stages: tuple[tuple[ChildSpec, ...], ...], serve: object, **layout: int
+) -> list[str]:
     """Runs a supervisor whose `serve` is started when it is ready; returns what it reported."""
     reports: list[str] = []
-    supervisor = Supervisor(FarmLayout("nowhere:0", folder, stages), reports.append)
+    supervisor = Supervisor(FarmLayout("nowhere:0", folder, stages, **layout), reports.append)
 
     async def main() -> None:
         tasks = []
@@ -90,6 +93,152 @@ def test_a_killed_child_is_back_at_once(tmp_path: Path) -> None:
 
     reports = run(tmp_path, ((spec("room", tmp_path),), (spec("store", tmp_path),)), kill_one)
     assert any("room ended (killed by SIGKILL)" in line for line in reports)
+
+
+_WATCH = WatchTimes(every_s=0.1, probe_s=0.5, hung_s=1.0, start_s=PATIENCE_S)
+
+
+def answering_spec(folder: Path, name: str = "room") -> ChildSpec:
+    """A child that answers on a socket of its own."""
+    program = """
+import pathlib, signal, socket, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+path = pathlib.Path(sys.argv[2], sys.argv[1])
+path.unlink(missing_ok=True)
+with socket.socket(socket.AF_UNIX) as listener:
+    listener.bind(str(path))
+    listener.listen()
+    while True:
+        caller, _ = listener.accept()
+        with caller:
+            caller.sendall(b"well")
+"""
+
+    async def probe() -> bool:
+        reader, writer = await asyncio.open_unix_connection(str(folder / name))
+        try:
+            return await reader.read() == b"well"
+        finally:
+            writer.close()
+
+    argv = (sys.executable, "-c", program, name, str(folder))
+    return ChildSpec(name, argv, (), probe, drain_s=PATIENCE_S, watch=_WATCH)
+
+
+def test_a_child_that_is_stopped_is_told_killed_and_started_again(tmp_path: Path) -> None:
+    states: list[bool] = []
+
+    async def stop_one(supervisor: Supervisor) -> None:
+        (child,) = (c for c in supervisor.children if c.spec.name == "room")
+        first = child.pid
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        async with asyncio.timeout(PATIENCE_S):
+            while child.pid in (None, first) or not child.is_ready:
+                status = json.loads((tmp_path / "farm.json").read_text())
+                states.append(status["children"]["room"]["ready"])
+                await asyncio.sleep(0.01)
+        assert child.restarts == 1
+        await stop(supervisor)
+
+    stages = ((answering_spec(tmp_path),), (spec("store", tmp_path),))
+    reports = run(tmp_path, stages, stop_one)
+    assert any(line.startswith("room hangs") for line in reports)
+    assert states[0] and not states[-1]
+
+
+def test_what_a_killed_child_started_ends_with_it(tmp_path: Path) -> None:
+    parent = """
+import pathlib, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+pathlib.Path(sys.argv[2], sys.argv[1]).write_text(str(child.pid))
+child.wait()
+"""
+
+    async def kill_one(supervisor: Supervisor) -> None:
+        (child,) = (c for c in supervisor.children if c.spec.name == "room")
+        grandchild = int((tmp_path / "room").read_text())
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        async with asyncio.timeout(PATIENCE_S):
+            while Path(f"/proc/{grandchild}/cmdline").exists() and is_running(grandchild):
+                await asyncio.sleep(0.01)
+        await stop(supervisor)
+
+    child = replace(spec("room", tmp_path, parent), drain_s=0.2)
+    run(tmp_path, ((child,), (spec("store", tmp_path),)), kill_one)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def probed(detector: HangDetector, *probes: tuple[bool, float]) -> list[bool]:
+    """What a detector says of probes that each take no time: their answer, and the pause before."""
+    said, now_s = [], 0.0
+    for is_alive, slept_s in probes:
+        now_s += slept_s
+        ends = detector.hangs(is_alive=is_alive, slept_s=slept_s, began_s=now_s, ended_s=now_s)
+        said.append(ends)
+    return said
+
+
+def test_a_child_hangs_when_probes_fail_for_long_enough_and_we_were_awake() -> None:
+    times = WatchTimes(every_s=2, probe_s=5, hung_s=10, start_s=60)
+    detector = HangDetector(times)
+    detector.sees(1, has_served=True)
+    fails = (False, 2.0)
+    assert probed(detector, *[fails] * 6) == [False] * 5 + [True]
+    detector.sees(2, has_served=True)
+    assert not any(probed(detector, *[fails] * 4, (True, 2.0), *[fails] * 4))
+    detector.sees(3, has_served=True)
+    assert not any(probed(detector, *[fails] * 4, (False, 60.0), *[fails] * 4)), "we slept, too"
+    detector.sees(4, has_served=False)
+    assert not any(probed(detector, *[fails] * 20)), "it may still start"
+
+
+def test_a_log_is_moved_away_when_it_is_large_and_its_process_writes_on(tmp_path: Path) -> None:
+    talker = """
+import pathlib, sys, time
+pathlib.Path(sys.argv[2], sys.argv[1]).touch()
+while True:
+    print("x" * 99, flush=True)
+    time.sleep(0.0001)
+"""
+
+    async def wait_for_rotation(supervisor: Supervisor) -> None:
+        log = tmp_path / "logs" / "room.log"
+        async with asyncio.timeout(PATIENCE_S):
+            while not log.with_suffix(".log.1").exists():
+                await asyncio.sleep(0.01)
+            size = log.stat().st_size
+            while log.stat().st_size <= size:  # written to after it was cut
+                size = min(size, log.stat().st_size)
+                await asyncio.sleep(0.01)
+        await stop(supervisor)
+
+    stages = ((replace(spec("room", tmp_path, talker), drain_s=5),), (spec("store", tmp_path),))
+    run(tmp_path, stages, wait_for_rotation, log_max_bytes=10_000)
+
+
+def test_a_farm_that_cannot_write_its_status_says_so_and_serves_on(tmp_path: Path) -> None:
+    async def kill_one(supervisor: Supervisor) -> None:
+        (tmp_path / "farm.json.new").mkdir()
+        (child,) = (c for c in supervisor.children if c.spec.name == "room")
+        first = child.pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        async with asyncio.timeout(PATIENCE_S):
+            while child.pid in (None, first) or not child.is_ready:
+                await asyncio.sleep(0.01)
+        await stop(supervisor)
+
+    reports = run(tmp_path, ((spec("room", tmp_path),), (spec("store", tmp_path),)), kill_one)
+    assert sum("cannot write farm.json" in line for line in reports) == 1
 
 
 # Is killed as it starts, as often as its environment says.

@@ -14,7 +14,8 @@ from codegen_svc.backends.cpu.backend import BACKEND
 from frontend_svc.pipeline import lower_to_prims
 from kernelfarm.client.capture import capture
 from kernelfarm.client.captured import Captured
-from kernelfarm.client.loaders.cpu import CpuKernel, CpuLoader, host_cpu_target
+from kernelfarm.client.loaders.cpu import CpuKernel, CpuLoader
+from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.client.plan_results import hand_out
 from kernelfarm.client.plan_runtime import PlanRunner
 from kernelfarm.client.program import LoadedProgram

@@ -15,7 +15,7 @@ from codegen_svc.backends.ascend.adapter import REMEDY as ADAPTER_REMEDY
 from codegen_svc.backends.ascend.bishengir import REMEDY as BISHENGIR_REMEDY
 from codegen_svc.backends.ascend.bishengir import TOOL, compile_linalg, find_bishengir
 from codegen_svc.backends.ascend.elf_stub import write_elf
-from codegen_svc.backends.contract import Backend, ToolStatus
+from codegen_svc.backends.contract import Backend, ToolNeeds, ToolStatus
 from codegen_svc.backends.triton_gpu import scalar_rules
 from codegen_svc.backends.triton_promises import Variant, plan_index_variants
 from codegen_svc.backends.triton_toolchain import (
@@ -64,6 +64,14 @@ class AscendBackend:
             ToolStatus("triton-adapter-opt", version, adapter is not None, True, remedy),
             ToolStatus(TOOL, str(compiler or ""), compiler is not None, False, last),
         )
+
+    def needs(self) -> ToolNeeds:
+        """The adapter, and CANN's folder, in which the compiler finds its other programs."""
+        adapter, compiler = find_adapter(), find_bishengir()
+        folders = [adapter.parent] if adapter else []
+        if compiler:
+            folders += [compiler.parent, *compiler.resolve().parents[:3]]
+        return ToolNeeds(readable=tuple(folders))
 
     def fingerprint(self) -> str:
         """Digest over triton's wheel, the adapter, our code, and which compiler ends the chain."""

@@ -7,7 +7,7 @@ import platform
 from functools import lru_cache
 from importlib import resources
 
-from codegen_svc.backends.contract import Backend, ToolStatus
+from codegen_svc.backends.contract import Backend, ToolNeeds, ToolStatus
 from codegen_svc.backends.cpu import link, llvm_toolchain
 from codegen_svc.backends.wheel_digest import wheel_digest
 from codegen_svc.emitters.llvm_kernel import emit_llvm
@@ -36,6 +36,10 @@ class CpuBackend:
             _status("LLVM", llvm_toolchain.llvm_version, llvm_toolchain.LLVMLITE_REMEDY),
             _status("LLD", link.linker_version, link.LINKER_REMEDY),
         )
+
+    def needs(self) -> ToolNeeds:
+        """Nothing: compiler and linker are libraries in the process."""
+        return ToolNeeds(starts_programs=False)
 
     def fingerprint(self) -> str:
         """Digest over the tools' wheels, this machine's assembler, and the emitter's sources.

@@ -85,6 +85,8 @@ def compile_module(llir: str, target: CodeTarget) -> Compiled:
     """
     llvm = binding()
     machine = _machine(target.triple, target.cpu, target.features)
+    if "\0" in llir:  # LLVM reads a C string: what follows would be dropped without a word
+        raise InternalError("the CPU emitter wrote LLVM IR with a NUL in it")
     try:
         module = llvm.parse_assembly(llir)
     except RuntimeError as error:

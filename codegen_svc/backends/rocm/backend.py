@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from codegen_svc.backends.contract import Backend, ToolStatus
+from codegen_svc.backends.contract import Backend, ToolNeeds, ToolStatus
 from codegen_svc.backends.rocm.hsaco_facts import read_hsaco
 from codegen_svc.backends.triton_gpu import GpuToolchain, Usage, build_gpu_kernel
 from codegen_svc.backends.triton_toolchain import Compiled, backend_fingerprint, triton_status
@@ -30,6 +30,10 @@ class RocmBackend:
     def tools(self) -> tuple[ToolStatus, ...]:
         """Triton alone: its wheel carries AMD's code generator and linker."""
         return (triton_status(),)
+
+    def needs(self) -> ToolNeeds:
+        """Nothing: compiler and linker are libraries in the process."""
+        return ToolNeeds(starts_programs=False)
 
     def fingerprint(self) -> str:
         """Digest over triton's wheel and our code."""

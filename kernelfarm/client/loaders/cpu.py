@@ -15,7 +15,6 @@ import ctypes
 import hashlib
 import itertools
 import os
-import platform
 import tempfile
 import threading
 import warnings
@@ -25,9 +24,13 @@ from typing import Final
 
 from kernelfarm.client.loaders import elf
 from kernelfarm.client.loaders.contract import BoundKernel, LaunchCall
-from kernelfarm.errors import CallerError, MalformedMessageError, UnavailableError
+from kernelfarm.client.loaders.host_target import (
+    host_cpu_target,
+    host_flags,
+    this_processor,
+)
+from kernelfarm.errors import MalformedMessageError, UnavailableError
 from kernelfarm.ir.artifact import LaunchFacts
-from kernelfarm.targets import TargetFacts, all_targets
 
 ABI: Final = "kf-cpu-1"
 OPENMP_SYMBOLS: Final = frozenset({"GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads"})
@@ -46,11 +49,6 @@ FORBIDDEN_TAGS: Final = {
     elf.DT_TEXTREL: "relocations of its code",
     elf.DT_AUDIT: "an auditor",
     elf.DT_DEPAUDIT: "an auditor",
-}
-_HOST_MACHINES: Final = {
-    "x86_64": elf.EM_X86_64,
-    "AMD64": elf.EM_X86_64,
-    "aarch64": elf.EM_AARCH64,
 }
 _load_numbers = itertools.count()
 
@@ -173,11 +171,11 @@ def check_library(binary: bytes) -> elf.SharedLibrary:
         MalformedMessageError: it may not; the message says why.
     """
     facts = elf.read_shared_library(binary)
-    machine = _HOST_MACHINES.get(platform.machine())
-    if facts.machine != machine:
+    processor = this_processor()
+    if facts.machine != processor.elf_machine:
         raise MalformedMessageError(
-            f"the library is for ELF machine {facts.machine}, this one is {machine} "
-            f"({platform.machine()})"
+            f"the library is for ELF machine {facts.machine}, this one is {processor.elf_machine} "
+            f"({processor.name})"
         )
     foreign = sorted(facts.undefined - ALLOWED_SYMBOLS)
     if foreign:
@@ -258,38 +256,3 @@ def _loaded_runtimes() -> list[str]:
     maps = Path("/proc/self/maps").read_text(encoding="utf-8")
     paths = {line.split(maxsplit=5)[5] for line in maps.splitlines() if line.count("/")}
     return sorted(p for p in paths if Path(p).name.startswith(("libgomp", "libiomp5", "libomp")))
-
-
-@lru_cache(maxsize=1)
-def host_flags() -> frozenset[str]:
-    """Features of this processor as /proc/cpuinfo names them."""
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() in ("flags", "Features"):
-            return frozenset(value.split())
-    return frozenset()
-
-
-@lru_cache(maxsize=1)
-def host_cpu_target() -> str:
-    """The best CPU target that this machine runs: widest vectors first.
-
-    Raises:
-        CallerError: this processor is none that kernels are made for.
-    """
-    machine = _HOST_MACHINES.get(platform.machine())
-    fitting = [
-        facts
-        for facts in all_targets().values()
-        if facts.vendor == "cpu" and int(facts.extra("elf_machine")) == machine and _fits(facts)
-    ]
-    if not fitting:
-        raise CallerError(
-            f"no CPU target runs on this {platform.machine()} processor; expected x86-64 with AVX2 "
-            "and FMA, or 64-bit Arm"
-        )
-    return max(fitting, key=lambda facts: facts.vector_bytes).name
-
-
-def _fits(facts: TargetFacts) -> bool:
-    return host_flags() >= set(facts.extra("cpu_flags").split())

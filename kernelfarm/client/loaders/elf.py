@@ -1,12 +1,14 @@
 """Reads what a loader must know of an ELF shared library before it lets the library in.
 
 Only 64-bit little-endian files are read. Every offset is checked against the file's length; the
-file comes from elsewhere.
+file comes from elsewhere. It ends where the last thing ends that its headers name: a file that lost
+bytes at its end, or got some, is refused, whatever lies there.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kernelfarm.errors import MalformedMessageError
@@ -14,7 +16,8 @@ from kernelfarm.errors import MalformedMessageError
 EM_X86_64, EM_AARCH64 = 62, 183
 ET_DYN = 3
 PT_LOAD, PT_DYNAMIC, PT_INTERP = 1, 2, 3
-SHT_DYNSYM = 11
+SHT_NOBITS, SHT_DYNSYM = 8, 11
+_HEADER, _SEGMENT, _SECTION = "<16sHHIQQQIHHHHHH", "<IIQQQQQQ", "<IIQQQQIIQQ"
 # Dynamic tags: what else would be loaded, and code that would run at load time.
 DT_NEEDED, DT_INIT, DT_FINI, DT_INIT_ARRAY, DT_FINI_ARRAY, DT_RPATH, DT_RUNPATH = (
     1,
@@ -60,25 +63,27 @@ def read_shared_library(data: bytes) -> SharedLibrary:
 
 
 def _read(data: bytes) -> SharedLibrary:
-    kind, machine = struct.unpack_from("<HH", data, 16)
-    if kind != ET_DYN:
-        raise MalformedMessageError(f"expected a shared library (ELF type 3), got type {kind}")
-    segment_offset, section_offset = struct.unpack_from("<QQ", data, 32)
-    _, segment_size, segment_count, section_size, section_count = struct.unpack_from(
-        "<HHHHH", data, 52
-    )
+    header = _Header(*struct.unpack_from(_HEADER, data))
+    if header.kind != ET_DYN:
+        raise MalformedMessageError(
+            f"expected a shared library (ELF type 3), got type {header.kind}"
+        )
+    sizes = header.header_size, header.segment_size, header.section_size
+    if sizes != (64, 56, 64):
+        raise ValueError(f"headers of {sizes} bytes; expected (64, 56, 64)")
     segments = [
-        _Segment(*struct.unpack_from("<IIQQQQ", data, segment_offset + k * segment_size))
-        for k in range(segment_count)
+        _Segment(*fields)
+        for fields in _table(data, _SEGMENT, header.segment_offset, header.segment_count)
     ]
     sections = [
-        _Section(*struct.unpack_from("<IIQQQQII", data, section_offset + k * section_size))
-        for k in range(section_count)
+        _Section(*fields)
+        for fields in _table(data, _SECTION, header.section_offset, header.section_count)
     ]
+    _check_end(data, header, segments, sections)
     symbols = _dynamic_symbols(data, sections)
     dynamic = [_slice(data, s.offset, s.file_size) for s in segments if s.kind == PT_DYNAMIC]
     return SharedLibrary(
-        machine=machine,
+        machine=header.machine,
         dynamic_tags=frozenset(tag for part in dynamic for tag in _tags(part)),
         undefined=frozenset(s.name for s in symbols if not s.is_defined and s.name),
         functions=frozenset(s.name for s in symbols if s.is_defined and s.kind == STT_FUNC),
@@ -89,6 +94,24 @@ def _read(data: bytes) -> SharedLibrary:
 
 
 @dataclass(frozen=True, slots=True)
+class _Header:
+    identity: bytes
+    kind: int
+    machine: int
+    version: int
+    entry: int
+    segment_offset: int
+    section_offset: int
+    flags: int
+    header_size: int
+    segment_size: int
+    segment_count: int
+    section_size: int
+    section_count: int
+    names_index: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Segment:
     kind: int
     flags: int
@@ -96,6 +119,8 @@ class _Segment:
     address: int
     physical: int
     file_size: int
+    memory_size: int
+    alignment: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +133,8 @@ class _Section:
     size: int
     link: int
     info: int
+    alignment: int
+    entry_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +142,29 @@ class _Symbol:
     name: str
     kind: int
     is_defined: bool
+
+
+def _table(data: bytes, form: str, offset: int, count: int) -> Iterator[tuple[int, ...]]:
+    return struct.iter_unpack(form, _slice(data, offset, count * struct.calcsize(form)))
+
+
+def _check_end(
+    data: bytes, header: _Header, segments: list[_Segment], sections: list[_Section]
+) -> None:
+    """Passes a file that ends with the last thing that its headers name, and names nothing beyond.
+
+    Raises:
+        ValueError: it is cut, or something follows it.
+    """
+    ends = [
+        header.header_size,
+        header.segment_offset + header.segment_count * header.segment_size,
+        header.section_offset + header.section_count * header.section_size,
+        *(segment.offset + segment.file_size for segment in segments),
+        *(section.offset + section.size for section in sections if section.kind != SHT_NOBITS),
+    ]
+    if max(ends) != len(data):
+        raise ValueError(f"its headers name {max(ends)} bytes, and it has {len(data)}")
 
 
 def _slice(data: bytes, offset: int, size: int) -> bytes:

@@ -35,9 +35,9 @@ def device_support(device: torch.device) -> DeviceSupport:
 def _support(kind: str, index: int) -> DeviceSupport:
     # Loaders open their device's library when imported: only that of the device at hand.
     if kind == "cpu":
-        from kernelfarm.client.loaders import cpu  # noqa: PLC0415
+        from kernelfarm.client.loaders import cpu, host_target  # noqa: PLC0415
 
-        return DeviceSupport(cpu.host_cpu_target(), cpu.CpuLoader())
+        return DeviceSupport(host_target.host_cpu_target(), cpu.CpuLoader())
     if kind == "cuda" and torch.version.cuda:
         from kernelfarm.client.loaders import cuda  # noqa: PLC0415
 

@@ -40,9 +40,9 @@ from kernelfarm.ir.scalar_types import (
 )
 from kernelfarm.ir.symbolic import Expr
 
-# Names become symbols in generated code, so nothing but identifiers may pass.
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_INDIRECT_SYMBOL = re.compile(r"%?[A-Za-z0-9_]+")
+# Names become symbols in generated code, so nothing but short identifiers may pass.
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
+_INDIRECT_SYMBOL = re.compile(r"%?[A-Za-z0-9_]{1,200}")
 
 
 def verify_kernel(kernel: Kernel) -> None:
@@ -65,7 +65,9 @@ def _names_are_identifiers(kernel: Kernel) -> None:
     params = [param.name for param in kernel.params]
     for name in (kernel.name, *params, *(size.name for size in kernel.sizes), *axes):
         if not _IDENTIFIER.fullmatch(name):
-            raise VerificationError(f"name {name!r}; expected an identifier")
+            raise VerificationError(
+                f"name {name[:200]!r}; expected an identifier of at most 200 characters"
+            )
 
 
 def _types_are_computed_in(kernel: Kernel) -> None:

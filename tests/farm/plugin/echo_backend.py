@@ -1,20 +1,26 @@
 """A vendor outside of the tree: its "binary" is the kernel's text.
 
 What a kernel's name begins with decides how its compilation goes, so that the farm's tests can look
-at every ending. Gated kernels tell their process id in `$ECHO_GATES/<name>.pid` and go on when
-`$ECHO_GATES/<name>.go` exists; each compilation appends a line to `$ECHO_GATES/<name>.log`.
+at every ending. Gated kernels tell their worker's process id in `$ECHO_GATES/<name>.pid` and go on
+when `$ECHO_GATES/<name>.go` exists; each compilation appends a line to `$ECHO_GATES/<name>.log`.
+Nosy kernels try what `$ECHO_GATES/wishes.json` lists, and tell in their notes what they got.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import json
 import os
 import signal
+import socket
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from codegen_svc.backends.contract import ToolStatus
-from kernelfarm.errors import KernelRejectedError
+from codegen_svc.backends.contract import ToolNeeds, ToolStatus
+from kernelfarm.errors import KernelRejectedError, UnavailableError
 from kernelfarm.ir.artifact import (
     BuiltKernel,
     GuardAtom,
@@ -29,8 +35,12 @@ from kernelfarm.targets import TargetFacts
 ENDINGS = {
     "rejected": KernelRejectedError("this chip has no such instruction"),
     "buggy": ZeroDivisionError("division by zero"),
-    "hungry": MemoryError("no more memory"),
+    "toolless": UnavailableError("the tool is away"),
 }
+
+
+# This module is loaded by the worker's child before it is confined.
+WORKER_PID = os.getppid()
 
 
 class EchoBackend:
@@ -40,6 +50,10 @@ class EchoBackend:
 
     def tools(self) -> tuple[ToolStatus, ...]:
         return (ToolStatus("ear", "1.0", is_found=True, is_required=True),)
+
+    def needs(self) -> ToolNeeds:
+        gates = os.environ.get("ECHO_GATES")
+        return ToolNeeds(writable=(Path(gates),) if gates else ())
 
     def fingerprint(self) -> str:
         return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
@@ -54,15 +68,17 @@ class EchoBackend:
         kind = kernel.name.partition("_")[0]
         if kind in ENDINGS:
             raise ENDINGS[kind]
-        if kind == "deadly":
-            os.kill(os.getpid(), signal.SIGKILL)
+        if kind in ATTACKS:
+            ATTACKS[kind]()
         if kind == "gated":
             _pass_gate(gates, kernel.name)
+        notes = _pry(gates) if kind == "nosy" else ()
         text = repr(kernel).encode()
         general = BuiltKernel(
             binary_stage="echo",
             stages=(StageText("source", text, True), StageText("echo", text[::-1], False)),
             launch=LaunchFacts(symbol=kernel.name),
+            notes=notes,
         )
         aligned = GuardAtom(GuardSubject.PARAM_ADDRESS, 0, GuardOp.DIVISIBLE, 64)
         special = BuiltKernel("echo", general.stages, general.launch, guard=(aligned,))
@@ -70,10 +86,108 @@ class EchoBackend:
 
 
 def _pass_gate(gates: Path, name: str) -> None:
-    (gates / f"{name}.pid.new").write_text(str(os.getpid()))
+    (gates / f"{name}.pid.new").write_text(str(WORKER_PID))
     (gates / f"{name}.pid.new").rename(gates / f"{name}.pid")
     while not (gates / f"{name}.go").exists():
         time.sleep(0.01)
+
+
+def _crash() -> None:
+    ctypes.string_at(0)
+
+
+def _abort() -> None:
+    os.abort()
+
+
+def _hog() -> None:
+    held = []
+    while True:
+        held.append(bytearray(64 << 20))
+
+
+def _share_out() -> None:
+    """Holds in many processes what none of them may hold alone."""
+    for _ in range(16):
+        if os.fork() == 0:
+            held = bytearray(256 << 20)
+            signal.pause()
+            del held
+    signal.pause()
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
+def _bomb() -> None:
+    while True:
+        os.fork()
+
+
+def _fill() -> None:
+    for number in range(1000):
+        with open(Path(tempfile.gettempdir(), str(number)), "wb") as file:
+            file.write(bytes(64 << 20))
+
+
+def _open_all() -> None:
+    kept = [os.open("/dev/null", os.O_RDONLY) for _ in range(100_000)]
+    os.closerange(min(kept), max(kept))
+
+
+def _leave() -> None:
+    os._exit(3)
+
+
+ATTACKS: dict[str, Callable[[], None]] = {
+    "crash": _crash,
+    "abort": _abort,
+    "hog": _hog,
+    "sharing": _share_out,
+    "spin": _spin,
+    "bomb": _bomb,
+    "fill": _fill,
+    "opens": _open_all,
+    "leave": _leave,
+}
+
+
+def _pry(gates: Path) -> tuple[str, ...]:
+    wishes = json.loads((gates / "wishes.json").read_text())
+    trials: dict[str, Callable[[], object]] = {
+        "scratch": lambda: Path(tempfile.gettempdir(), "mine").write_text("mine"),
+        "kill the worker": lambda: os.kill(WORKER_PID, signal.SIGKILL),
+        "kill the zygote": lambda: os.kill(os.getppid(), signal.SIGKILL),
+        "new session": os.setsid,
+    }
+    for path in wishes["read"]:
+        trials[f"read {path}"] = lambda p=path: Path(p).read_bytes()
+    for path in wishes["write"]:
+        trials[f"write {path}"] = lambda p=path: Path(p).write_bytes(b"mine")
+    for path in wishes["unix"]:
+        trials[f"connect {path}"] = lambda p=path: socket.socket(socket.AF_UNIX).connect(p)
+    for port in wishes["tcp"]:
+        trials[f"connect {port}"] = lambda p=port: socket.create_connection(("127.0.0.1", p), 5)
+    for number in wishes["calls"]:
+        trials[f"call {number}"] = lambda n=number: _system_call(n)
+    secrets = [value for value in wishes["secrets"] if value in os.environ.values()]
+    return (*(f"{name}: {_tried(trial)}" for name, trial in trials.items()), f"secrets: {secrets}")
+
+
+def _system_call(number: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(number, 0, 0, 0, 0, 0) < 0:
+        raise OSError(ctypes.get_errno(), "system call")
+
+
+def _tried(trial: Callable[[], object]) -> str:
+    try:
+        trial()
+    except OSError as error:
+        return f"refused {type(error).__name__} {error.errno}"
+    return "granted"
 
 
 BACKEND = EchoBackend()

@@ -1,0 +1,13 @@
+"""Compilations in processes that may do nothing but compile.
+
+A worker process starts one *zygote* (`zygote.py`): a fresh interpreter that imports and warms the
+toolchain once. It forks a child for each kernel ahead of time; the child gives up every right that
+compiling does not need (`restrictions.py`), then waits for its job. The worker (`compiler.py`)
+sends the kernel's bytes, limits the time, and checks what comes back (`outcome.py`). Keys and
+credentials are only in the worker.
+"""
+
+from codegen_svc.sandbox.compiler import SandboxedBackend
+from codegen_svc.sandbox.level import Level, Mechanism
+
+__all__ = ["Level", "Mechanism", "SandboxedBackend"]

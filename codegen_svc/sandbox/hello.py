@@ -1,0 +1,27 @@
+"""What a zygote says of itself before its first job."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Its toolchain and level, or why it has none (`reason`, `message`)."""
+
+    fingerprint: str = ""
+    makes_runnable_binaries: bool = False
+    level: str = ""
+    warm_up_ms: float = 0.0
+    reason: str = ""
+    message: str = ""
+
+    def to_bytes(self) -> bytes:
+        """One line."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def from_bytes(cls, line: bytes) -> Hello:
+        """What a line says."""
+        return cls(**json.loads(line))

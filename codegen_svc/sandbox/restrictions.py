@@ -1,0 +1,147 @@
+"""What a child gives up before it sees a kernel, in an order in which each step is allowed."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from codegen_svc.sandbox import seccomp
+from codegen_svc.sandbox.landlock import landlock_version, restrict_files
+from codegen_svc.sandbox.level import Level, Mechanism
+from codegen_svc.sandbox.limits import Limits
+from codegen_svc.sandbox.namespaces import (
+    enter_process_namespace,
+    enter_shared_namespaces,
+    limit_namespace_processes,
+)
+from codegen_svc.sandbox.system_calls import (
+    be_no_dump,
+    deny_new_privileges,
+    die_with_parent,
+    drop_capabilities,
+    install_filter,
+)
+
+# Address space that is reserved and never used: libraries, stacks and heaps of threads.
+_RESERVED_BYTES: Final = 16 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What a child may use: files by path, programs, and how much."""
+
+    level: Level
+    limits: Limits
+    readable: tuple[Path, ...]
+    writable: tuple[Path, ...]
+    may_start_programs: bool
+
+
+def reached_level() -> Level:
+    """The mechanisms that this host offers; each is tried in a process that ends.
+
+    Call it in a process of one thread.
+    """
+    trials: dict[Mechanism, Callable[[], None]] = {
+        Mechanism.NAMESPACES: _try_namespaces,
+        Mechanism.LANDLOCK: _try_landlock,
+        Mechanism.SECCOMP: _try_seccomp,
+        Mechanism.LIMITS: lambda: None,
+    }
+    return Level(frozenset(m for m, trial in trials.items() if _works(trial)))
+
+
+def confine(given: Confinement, own_folder: Path) -> None:
+    """Gives everything up, for ever, in this process and all that it starts.
+
+    Raises:
+        OSError: a mechanism of the level fails after all.
+    """
+    mechanisms, limits = given.level.mechanisms, given.limits
+    die_with_parent(signal.SIGKILL)
+    os.setsid()
+    if Mechanism.NAMESPACES in mechanisms:
+        limit_namespace_processes(limits.processes)
+    _limit(limits, is_alone=Mechanism.NAMESPACES in mechanisms)
+    drop_capabilities()
+    deny_new_privileges()
+    be_no_dump()
+    if Mechanism.LANDLOCK in mechanisms:
+        restrict_files(given.readable, (own_folder, *given.writable))
+    if Mechanism.SECCOMP in mechanisms:
+        program = seccomp.filter_program(os.getpid(), may_start_programs=given.may_start_programs)
+        install_filter(program)
+
+
+def _limit(limits: Limits, *, is_alone: bool) -> None:
+    bounds = {
+        resource.RLIMIT_DATA: limits.memory_bytes,
+        resource.RLIMIT_AS: limits.memory_bytes + _RESERVED_BYTES,
+        resource.RLIMIT_CPU: limits.processor_s,
+        resource.RLIMIT_FSIZE: limits.file_bytes,
+        resource.RLIMIT_NOFILE: limits.open_files,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+    }
+    if is_alone:  # else it would count what others of this user run
+        bounds[resource.RLIMIT_NPROC] = limits.processes
+    for kind, bound in bounds.items():
+        _, hard = resource.getrlimit(kind)
+        most = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
+        resource.setrlimit(kind, (most, most))
+
+
+def _works(trial: Callable[[], None]) -> bool:
+    child = os.fork()
+    if child == 0:
+        try:
+            trial()
+        except BaseException:  # whatever it is, the mechanism does not work here
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def _try_namespaces() -> None:
+    enter_shared_namespaces()
+    enter_process_namespace()
+    if not _works(lambda: _demand(os.getpid() == 1)):
+        raise OSError
+
+
+def _try_landlock() -> None:
+    _demand(landlock_version() > 0)
+    deny_new_privileges()
+    restrict_files((Path("/usr"),), ())
+    try:
+        os.close(os.open("/proc/self/status", os.O_RDONLY))
+    except PermissionError:
+        return
+    raise OSError
+
+
+def _try_seccomp() -> None:
+    _demand(seccomp.is_supported())
+    deny_new_privileges()
+    install_filter(seccomp.filter_program(os.getpid(), may_start_programs=False))
+    try:
+        os.setsid()
+    except PermissionError:
+        return
+    raise OSError
+
+
+def _demand(is_so: bool) -> None:
+    if not is_so:
+        raise OSError
+
+
+def existing(paths: Iterable[Path]) -> tuple[Path, ...]:
+    """Those paths that exist, each once, resolved."""
+    return tuple(dict.fromkeys(path.resolve() for path in paths if path.exists()))

@@ -1,0 +1,141 @@
+"""`python -m codegen_svc.sandbox.zygote`: warms a toolchain up, and forks a child for each job.
+
+It serves one worker process over a socket pair: first it says what it is (`Hello`), then it answers
+each request with the worker's ends of a child that is confined and waits for its job. The next
+child is forked while the worker uses the last one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from codegen_svc.backends.contract import Backend, needs_of
+from codegen_svc.backends.registry import find_backend
+from codegen_svc.sandbox.child import ChildEnds, run_child
+from codegen_svc.sandbox.hello import Hello
+from codegen_svc.sandbox.level import Level, Mechanism
+from codegen_svc.sandbox.limits import Limits
+from codegen_svc.sandbox.namespaces import enter_shared_namespaces, mount_memory
+from codegen_svc.sandbox.restrictions import Confinement, reached_level
+from codegen_svc.sandbox.system_calls import die_with_parent
+from codegen_svc.sandbox.toolchain_files import readable_paths, writable_paths
+from codegen_svc.warm_up import warm_up
+from kernelfarm.errors import InternalError, KernelfarmError, error_facts
+
+
+@dataclass(slots=True)
+class _Child:
+    """A child that waits, and the worker's ends of its connections."""
+
+    job: int
+    result: int
+    supervision: socket.socket
+
+
+def main(argv: list[str]) -> int:
+    """Serves until the worker closes its end."""
+    parser = argparse.ArgumentParser(prog="python -m codegen_svc.sandbox.zygote")
+    parser.add_argument("--vendor", required=True)
+    parser.add_argument("--socket", type=int, required=True)
+    parser.add_argument("--limits", required=True)
+    arguments = parser.parse_args(argv)
+    die_with_parent(signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker decides when to end
+    worker = socket.socket(fileno=arguments.socket)
+    limits = Limits.from_json(arguments.limits)
+    base = Path(tempfile.mkdtemp(prefix="kernelfarm-sandbox-"))
+    try:
+        _serve(worker, arguments.vendor, limits, base)
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+    sys.stdout.flush()
+    os._exit(0)  # toolchains complain at an interpreter's end
+
+
+def _serve(worker: socket.socket, vendor: str, limits: Limits, base: Path) -> None:
+    level = reached_level()
+    if Mechanism.NAMESPACES in level.mechanisms:
+        enter_shared_namespaces()
+        mount_memory(base, limits.file_bytes)
+    try:
+        started_s = time.monotonic()
+        backend = find_backend(vendor)
+        warm_up(backend)
+        warm_up_ms = (time.monotonic() - started_s) * 1e3
+        _check_threads()
+        hello = Hello(
+            backend.fingerprint(), backend.makes_runnable_binaries(), str(level), warm_up_ms
+        )
+    except KernelfarmError as error:
+        worker.sendall(Hello(reason=error_facts(error).reason, message=str(error)).to_bytes())
+        return
+    given = _confinement(backend, level, limits)
+    gc.collect()
+    gc.freeze()  # children share these pages
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended supervisors vanish by themselves
+    worker.sendall(hello.to_bytes())
+    _fork_on_request(worker, backend, given, base)
+
+
+def _confinement(backend: Backend, level: Level, limits: Limits) -> Confinement:
+    needs = needs_of(backend)
+    return Confinement(
+        level=level,
+        limits=limits,
+        readable=readable_paths(backend),
+        writable=writable_paths(needs),
+        may_start_programs=needs.starts_programs,
+    )
+
+
+def _fork_on_request(
+    worker: socket.socket, backend: Backend, given: Confinement, base: Path
+) -> None:
+    while True:
+        child = _fork_child(worker, backend, given, base)
+        if not worker.recv(1):
+            return
+        descriptors = [child.job, child.result, child.supervision.fileno()]
+        socket.send_fds(worker, [b"c"], descriptors)
+        os.close(child.job)
+        os.close(child.result)
+        child.supervision.close()
+
+
+def _fork_child(worker: socket.socket, backend: Backend, given: Confinement, base: Path) -> _Child:
+    job_there, job_here = os.pipe()
+    result_here, result_there = os.pipe()
+    here, there = socket.socketpair()
+    if os.fork() == 0:
+        with contextlib.suppress(OSError):
+            worker.close()
+            here.close()
+            os.close(job_here)
+            os.close(result_here)
+        run_child(backend, given, base, ChildEnds(job_there, result_there, there))
+    os.close(job_there)
+    os.close(result_there)
+    there.close()
+    return _Child(job_here, result_here, here)
+
+
+def _check_threads() -> None:
+    """Raises InternalError where a toolchain left threads: they are not there after a fork."""
+    threads = len(os.listdir("/proc/self/task"))
+    if threads != 1:
+        raise InternalError(f"warming the toolchain up left {threads} threads; expected 1")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

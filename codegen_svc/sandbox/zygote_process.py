@@ -1,0 +1,106 @@
+"""The worker's handle on its zygote: starts it without credentials, gets children from it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import sys
+from typing import Final
+
+from codegen_svc.sandbox.connection import Child
+from codegen_svc.sandbox.hello import Hello
+from codegen_svc.sandbox.limits import Limits
+from kernelfarm.errors import ErrorFacts, UnavailableError, error_from_facts
+
+# A toolchain's first import from a cold disk.
+_START_WITHIN_S: Final = 180.0
+_CHILD_WITHIN_S: Final = 30.0
+_END_WITHIN_S: Final = 5.0
+_HELLO_BYTES: Final = 1 << 16
+_SECRET: Final = re.compile(
+    r"KERNELFARM_|SECRET|TOKEN|PASSW|CREDENTIAL|_KEY|REDIS|BROKER|AWS_|_URL$", re.IGNORECASE
+)
+# Where a vendor's tool lies is no secret, and its backend asks for it.
+_KEPT: Final = frozenset({"KERNELFARM_TRITON_ADAPTER_OPT"})
+
+
+def scrubbed_environment() -> dict[str, str]:
+    """The environment without settings of the farm and whatever may be a secret."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _KEPT or not _SECRET.search(name)
+    }
+
+
+class ZygoteProcess:
+    """A zygote that has said hello."""
+
+    def __init__(self, vendor: str, limits: Limits) -> None:
+        """Starts it and waits until its toolchain is warm.
+
+        Raises:
+            KernelfarmError: the toolchain is missing or does not work; the message says why.
+            UnavailableError: it ended, or did not get there in time.
+        """
+        here, there = socket.socketpair()
+        self._socket = here
+        with there:
+            command = [sys.executable, "-m", "codegen_svc.sandbox.zygote", "--vendor", vendor]
+            command += ["--socket", str(there.fileno()), "--limits", limits.to_json()]
+            self._process = subprocess.Popen(
+                command,
+                pass_fds=(there.fileno(),),
+                stdin=subprocess.DEVNULL,
+                env=scrubbed_environment(),
+            )
+        try:
+            self.hello = self._hello(vendor)
+        except BaseException:
+            self.close()
+            raise
+
+    def child(self) -> Child:
+        """A child that is confined and waits for its job.
+
+        Raises:
+            OSError: the zygote is gone.
+        """
+        self._socket.settimeout(_CHILD_WITHIN_S)
+        self._socket.sendall(b"n")
+        word, descriptors, _, _ = socket.recv_fds(self._socket, 1, 3)
+        if word != b"c" or len(descriptors) != 3:
+            raise ConnectionResetError("the zygote gave no child")
+        job, result, supervision = descriptors
+        return Child(job, result, socket.socket(fileno=supervision))
+
+    def close(self) -> None:
+        """Ends it; what it forked ends too."""
+        self._socket.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_WITHIN_S)
+            return
+        self._process.kill()
+        self._process.wait()
+
+    def _hello(self, vendor: str) -> Hello:
+        self._socket.settimeout(_START_WITHIN_S)
+        line = b""
+        try:
+            while not line.endswith(b"\n") and len(line) < _HELLO_BYTES:
+                part = self._socket.recv(_HELLO_BYTES)
+                if not part:
+                    break
+                line += part
+        except TimeoutError:
+            line = b""
+        if not line.endswith(b"\n"):
+            raise UnavailableError(f"the {vendor} toolchain's process ended before it was ready")
+        hello = Hello.from_bytes(line)
+        if hello.reason:
+            status = UnavailableError.status if hello.reason == UnavailableError.reason else ""
+            raise error_from_facts(ErrorFacts(status, hello.reason, hello.message, None))
+        return hello

@@ -1,0 +1,94 @@
+"""What kernels for this machine's processor are compiled as: the best that it runs, or what is set.
+
+`KERNELFARM_HOST_TARGET` sets another one, as `cpu:x86-64-v3` on a processor with AVX-512: to test
+what other machines run, or to share programs with them. What the processor does not run is refused.
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from kernelfarm.client.loaders import elf
+from kernelfarm.client.settings import client_settings
+from kernelfarm.errors import CallerError
+from kernelfarm.targets import TargetFacts, all_targets
+
+_ELF_MACHINES = {"x86_64": elf.EM_X86_64, "AMD64": elf.EM_X86_64, "aarch64": elf.EM_AARCH64}
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """A processor: its kind as the system names it, and its features as /proc/cpuinfo does."""
+
+    name: str
+    flags: frozenset[str]
+
+    @property
+    def elf_machine(self) -> int | None:
+        """The ELF machine of its libraries; None for a kind without kernels."""
+        return _ELF_MACHINES.get(self.name)
+
+    def lacks(self, facts: TargetFacts) -> list[str]:
+        """What a CPU target needs of it and it has not."""
+        if int(facts.extra("elf_machine")) != self.elf_machine:
+            return [f"the instructions of {facts.arch}"]
+        return sorted(set(facts.extra("cpu_flags").split()) - self.flags)
+
+    def targets(self) -> tuple[str, ...]:
+        """All CPU targets that it runs, widest vectors first."""
+        known = (facts for facts in all_targets().values() if facts.vendor == "cpu")
+        fitting = [facts for facts in known if not self.lacks(facts)]
+        return tuple(f.name for f in sorted(fitting, key=lambda f: (-f.vector_bytes, f.name)))
+
+    def target(self, wanted: str = "") -> str:
+        """A CPU target that it runs: the wanted one, or the best.
+
+        Raises:
+            CallerError: it does not run the wanted one, or none that kernels are made for.
+        """
+        runs = self.targets()
+        if wanted in runs:
+            return wanted
+        if not wanted and runs:
+            return runs[0]
+        if not wanted:
+            raise CallerError(
+                f"no CPU target runs on this {self.name} processor; expected x86-64 with AVX2 and"
+                " FMA, or 64-bit Arm"
+            )
+        facts = all_targets().get(wanted)
+        why = "it is no CPU target"
+        if facts is not None and facts.vendor == "cpu":
+            why = f"this processor lacks {', '.join(self.lacks(facts))}"
+        raise CallerError(
+            f"KERNELFARM_HOST_TARGET={wanted}: {why}; expected"
+            f" {' or '.join(runs) or 'another machine'}, or nothing for the best"
+        )
+
+
+@lru_cache(maxsize=1)
+def this_processor() -> Processor:
+    """This machine's processor."""
+    return Processor(platform.machine(), host_flags())
+
+
+@lru_cache(maxsize=1)
+def host_flags() -> frozenset[str]:
+    """Features of this processor as /proc/cpuinfo names them."""
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+def host_cpu_target() -> str:
+    """The CPU target that kernels for this machine are compiled for.
+
+    Raises:
+        CallerError: its processor runs none, or not the one that is set.
+    """
+    return this_processor().target(client_settings().host_target)

@@ -1,0 +1,148 @@
+"""The broker of the secure overlay: strangers get nothing, edge and workers what they need."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import redis
+from kombu import Queue
+
+from codegen_svc.celery_app import JobQueue, QueuedJob, make_app
+from codegen_svc.settings import CodegenSettings, WorkerSettings
+from kernelfarm.cache.embedded import Role, find_server, server_command
+from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
+from kernelfarm.service.channels import open_channel
+from kernelfarm.service.probes import reported_vendors
+from tests.deploy.test_secure import made  # noqa: F401 (a fixture)
+from tests.farm.kernels import fresh_kernel
+from tests.farm.processes import codegen_room
+from tests.farm.test_dispatch import build
+from tests.farm_process import PATIENCE_S, wait_until
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A server with the users that the script made, at a port of this machine."""
+
+    port: int
+    passwords: dict[str, str]
+
+    def url(self, user: str) -> str:
+        return f"redis://{user}:{self.passwords[user]}@127.0.0.1:{self.port}/0"
+
+    def client(self, user: str) -> redis.Redis:
+        return redis.Redis.from_url(self.url(user))
+
+
+@pytest.fixture(scope="module")
+def broker(
+    made: tuple[Path, str],  # noqa: F811
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Broker]:
+    folder = tmp_path_factory.mktemp("broker")
+    told = re.findall(r"KERNELFARM_(\w+)_PASSWORD=(\w+)", (made[0] / "passwords.env").read_text())
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = server_command(find_server(), Role.BROKER, folder, folder / "s", 0)
+    users = made[0] / "broker-users.acl"
+    at = ["--port", str(port), "--bind", "127.0.0.1", "--aclfile", str(users)]
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen([*command, *at], stdout=log, stderr=log)
+    running = Broker(port, {user.lower(): password for user, password in told})
+    try:
+        wait_until(lambda: _answers(running), PATIENCE_S, "the broker")
+        yield running
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _answers(broker: Broker) -> bool:
+    try:
+        with broker.client("operator") as raw:
+            return bool(raw.ping())
+    except redis.exceptions.ConnectionError:
+        return False
+
+
+def test_a_stranger_gets_nothing(broker: Broker) -> None:
+    for command in (b"PING", b"LPUSH cpu {}", b"LLEN cpu", b"FLUSHALL", b"KEYS *"):
+        with socket.create_connection(("127.0.0.1", broker.port)) as raw:
+            raw.sendall(command + b"\r\n")
+            assert raw.recv(100).startswith(b"-NOAUTH"), command
+    with pytest.raises(redis.exceptions.AuthenticationError, match=r"WRONGPASS|invalid username"):
+        redis.Redis(port=broker.port, username="producer", password="guessed").ping()
+    refused(broker)
+
+
+@pytest.mark.parametrize("user", ["producer", "consumer"])
+def test_no_service_may_do_what_only_operators_do(broker: Broker, user: str) -> None:
+    with broker.client(user) as raw:
+        for command in (
+            ("FLUSHALL",), ("CONFIG", "GET", "*"), ("KEYS", "*"), ("ACL", "LIST"), ("SHUTDOWN",),
+            ("CLIENT", "KILL", "TYPE", "normal"), ("EVAL", "return 1", 0),
+        ):  # fmt: skip
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                raw.execute_command(*command)
+    assert refused(broker)
+
+
+def test_who_sends_jobs_takes_none(broker: Broker) -> None:
+    with broker.client("producer") as raw, pytest.raises(redis.exceptions.NoPermissionError):
+        raw.brpop(["cpu"], 1)
+    assert refused(broker) == {("producer", "brpop")}
+
+
+async def test_kernels_are_compiled_with_a_user_for_each_role(
+    broker: Broker, tmp_path: Path
+) -> None:
+    with codegen_room(tmp_path) as room:
+        room.settings["KERNELFARM_BROKER_URL"] = broker.url("producer")
+        room.start_edge()
+        room.settings["KERNELFARM_BROKER_URL"] = broker.url("consumer")
+        room.start_worker()
+        async with asyncio.timeout(PATIENCE_S):
+            while "echo" not in await reported_vendors(room.address):
+                await asyncio.sleep(0.05)
+        async with open_channel(room.address) as channel:
+            stub = CodegenServiceStub(channel)
+            built = await build(stub, fresh_kernel("plain_a"), fresh_kernel("plain_b"))
+    assert all(response.artifacts for response in built.values()) and len(built) == 2
+    assert refused(broker) == set()
+
+
+async def test_a_job_that_a_worker_took_and_lost_is_queued_again(broker: Broker) -> None:
+    """By kombu's own code, which a worker runs each 5 s and when its connection closes."""
+    queue = JobQueue(CodegenSettings(broker_url=broker.url("producer"), signing="off"))
+    await queue.send(QueuedJob("lost", "default", b"k" * 32, 1))
+    queue.close()
+    app = make_app(WorkerSettings(broker_url=broker.url("consumer"), signing="off"))
+    for _ in range(2):
+        with app.connection_for_read() as connection, connection.channel() as channel:
+            found = Queue("lost", channel=channel).get()
+            assert found is not None
+            channel.qos.restore_visible(num=10)
+            assert channel.client.llen("lost") == 0
+        with broker.client("operator") as raw:
+            assert raw.llen("lost") == 1
+    with app.connection_for_read() as connection, connection.channel() as channel:
+        Queue("lost", channel=channel).get().ack()
+    with broker.client("operator") as raw:
+        assert (raw.llen("lost"), raw.hlen("unacked")) == (0, 0)
+    assert refused(broker) == set()
+
+
+def refused(broker: Broker) -> set[tuple[str, str]]:
+    """What the broker refused to its own users, and to whom; nothing is remembered after."""
+    with broker.client("operator") as raw:
+        found = {(entry["username"], entry["object"]) for entry in raw.acl_log()}
+        raw.acl_log_reset()
+    return found

@@ -1,0 +1,214 @@
+"""A compilation that misbehaves reaches nothing, costs one attempt of one kernel, and is named."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from codegen_svc.sandbox.level import Level, Mechanism, check_level, required_mechanisms
+from codegen_svc.sandbox.probe import probed_level
+from codegen_svc.sandbox.zygote_process import scrubbed_environment
+from kernelfarm.errors import InternalError, KernelRejectedError, UnavailableError
+from kernelfarm.internal.v1 import codegen_service_pb2 as pb
+from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
+from kernelfarm.service.channels import open_channel, translated_errors
+from kernelfarm.v1 import artifact_pb2
+from tests.farm.kernels import fresh_kernel
+from tests.farm.processes import CodegenRoom, codegen_room
+from tests.farm_process import PATIENCE_S
+from tests.not_run import PREFIX
+
+TARGET = "echo:one"
+ALL = "+".join(mechanism.value for mechanism in Mechanism)
+# mount, bpf, unshare, ptrace, userfaultfd, io_uring_setup, setns
+CALLS = {
+    "x86_64": [165, 321, 272, 101, 323, 425, 308],
+    "aarch64": [40, 280, 97, 117, 282, 425, 268],
+}
+
+
+@pytest.fixture(scope="module")
+def level() -> Level:
+    return probed_level()
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenRoom]:
+    folder = tmp_path_factory.mktemp("sandbox")
+    limits = {"sandbox_memory_bytes": str(1 << 30), "sandbox_file_bytes": str(16 << 20)}
+    with codegen_room(folder, job_time_limit_s="20", **limits) as started:
+        started.start_edge()
+        started.start_worker()
+        yield started
+
+
+@pytest.fixture
+async def stub(room: CodegenRoom) -> AsyncIterator[CodegenServiceStub]:
+    async with open_channel(room.address) as channel:
+        yield CodegenServiceStub(channel)
+
+
+async def build(stub: CodegenServiceStub, name: str) -> artifact_pb2.Artifact:
+    request = pb.BuildKernelsRequest(kernels=[fresh_kernel(name)], target=TARGET)
+    with translated_errors("codegen"):
+        (response,) = [r async for r in stub.BuildKernels(request, timeout=PATIENCE_S)]
+    return response.artifacts[-1]
+
+
+def demand(level: Level, *mechanisms: Mechanism) -> None:
+    missing = [m.value for m in mechanisms if m not in level.mechanisms]
+    if missing:
+        pytest.skip(f"{PREFIX}{', '.join(missing)} of this host")
+
+
+async def test_artifact_and_log_tell_how_the_compilation_was_confined(
+    room: CodegenRoom, stub: CodegenServiceStub, level: Level
+) -> None:
+    assert (await build(stub, "plain_told")).sandbox == str(level)
+    (ready,) = [line for line in room.log("worker").splitlines() if b"worker_ready" in line]
+    assert json.loads(ready)["sandbox"] == str(level)
+
+
+async def told(room: CodegenRoom, stub: CodegenServiceStub, name: str) -> dict[str, str]:
+    """What a compilation got of all that it wished."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        wishes = {
+            "read": [
+                "/etc/passwd",
+                str(room.folder / "worker.log"),
+                room.settings["KERNELFARM_KERNEL_KEY_FILE"],
+                f"/proc/{room.processes[-1].pid}/environ",
+                __file__,
+            ],
+            "write": ["/tmp/kernelfarm-not-mine", str(room.folder / "mine"), __file__],
+            "unix": [url.removeprefix("unix://") for url in (room.cache.url, room.broker.url)],
+            "tcp": [server.getsockname()[1]],
+            "calls": CALLS.get(platform.machine(), []),
+            "secrets": [v for n, v in room.settings.items() if n.startswith("KERNELFARM_")],
+        }
+        (room.gates / "wishes.json").write_text(json.dumps(wishes))
+        artifact = await build(stub, name)
+    return dict(note.rsplit(": ", 1) for note in artifact.notes)
+
+
+async def test_a_compilation_reads_no_file_of_others_and_writes_only_its_own(
+    room: CodegenRoom, stub: CodegenServiceStub, level: Level
+) -> None:
+    demand(level, Mechanism.LANDLOCK)
+    got = await told(room, stub, "nosy_files")
+    assert got["scratch"] == "granted"
+    files = {name: answer for name, answer in got.items() if name.startswith(("read", "write"))}
+    assert len(files) == 8
+    assert all(answer.startswith("refused PermissionError") for answer in files.values()), files
+    assert not (room.folder / "mine").exists()
+
+
+async def test_a_compilation_reaches_no_server_and_no_other_process(
+    room: CodegenRoom, stub: CodegenServiceStub, level: Level
+) -> None:
+    demand(level, Mechanism.SECCOMP)
+    got = await told(room, stub, "nosy_network")
+    reached = {n: a for n, a in got.items() if n.startswith(("connect", "kill", "call", "new"))}
+    assert len(reached) >= 6
+    assert all(answer.startswith("refused") for answer in reached.values()), reached
+    assert (await build(stub, "plain_after_prying")).stages
+
+
+async def test_a_compilation_inherits_no_setting_of_the_farm(
+    room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    assert (await told(room, stub, "nosy_secrets"))["secrets"] == "[]"
+
+
+def test_the_environment_of_toolchains_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "KERNELFARM_CACHE_URL",
+        "REDIS_PASSWORD",
+        "GITHUB_TOKEN",
+        "AWS_SESSION",
+        "API_KEY",
+    ):
+        monkeypatch.setenv(name, "hidden")
+    monkeypatch.setenv("TRITON_CONSTANT", "kept")
+    assert "hidden" not in scrubbed_environment().values()
+    assert scrubbed_environment()["TRITON_CONSTANT"] == "kept"
+
+
+ENDS = {
+    "crash": (KernelRejectedError, "crashed with SIGSEGV"),
+    "abort": (KernelRejectedError, "crashed with SIG"),
+    "hog": (KernelRejectedError, "more than 1024 MiB of memory"),
+    "fill": (KernelRejectedError, "more than 16 MiB of files"),
+    "opens": (KernelRejectedError, "more than 256 files"),
+    "bomb": (KernelRejectedError, "more than 64 processes"),
+    "sharing": (KernelRejectedError, "more than 1024 MiB of memory"),
+    "leave": (InternalError, "exited with 3"),
+}
+
+
+@pytest.mark.parametrize("kind", ENDS)
+async def test_a_compilation_that_fails_costs_one_attempt_and_the_worker_goes_on(
+    kind: str, room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    error, message = ENDS[kind]
+    ready = room.log("worker").count(b"worker_ready")
+    with pytest.raises(error, match=message):
+        await build(stub, f"{kind}_once")
+    assert room.compilations(f"{kind}_once") == 1
+    assert (await build(stub, f"plain_after_{kind}")).stages
+    assert room.log("worker").count(b"worker_ready") == ready
+    with redis.Redis.from_url(room.cache.url) as raw:
+        assert not raw.hget("kf:{default}:stats", "k.takeovers")
+
+
+async def test_an_endless_compilation_ends_at_its_limit_and_the_worker_goes_on(
+    tmp_path: Path,
+) -> None:
+    with codegen_room(tmp_path, job_time_limit_s="0.5") as room:
+        room.start_edge()
+        room.start_worker()
+        async with open_channel(room.address) as channel:
+            stub = CodegenServiceStub(channel)
+            with pytest.raises(KernelRejectedError, match=r"longer than 0\.5 s"):
+                await build(stub, "spin_forever")
+            assert (await build(stub, "plain_after_spin")).stages
+        assert room.log("worker").count(b"worker_ready") == 1
+
+
+@pytest.mark.parametrize("setting", ["required:", "required:magic", "weakest", "landlock"])
+def test_a_setting_that_demands_nothing_known_is_refused(setting: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(repr(setting))):
+        required_mechanisms(setting)
+
+
+def test_a_level_below_the_demanded_one_is_refused_by_name() -> None:
+    some = Level(frozenset({Mechanism.SECCOMP, Mechanism.LIMITS}))
+    check_level(some, "strongest")
+    check_level(some, "required:seccomp+limits")
+    with pytest.raises(UnavailableError, match="demands namespaces, landlock too"):
+        check_level(some, f"required:{ALL}")
+
+
+def test_a_worker_whose_host_offers_less_than_demanded_does_not_start(tmp_path: Path) -> None:
+    """Landlock is taken away from the worker by a filter, as an old kernel would lack it."""
+    blocked = "import sys, errno, struct; " + _BLOCKING
+    with codegen_room(tmp_path, sandbox=f"required:{ALL}") as room:
+        worker = room.start_code(blocked, name="weak")
+        assert worker.wait(PATIENCE_S) == 2
+        assert b"demands" in room.log("weak")
+
+
+_BLOCKING = (
+    "from codegen_svc.sandbox import seccomp, system_calls as calls;"
+    "calls.deny_new_privileges();"
+    "seccomp._DENIED.clear(); seccomp._DENIED['landlock'] = (444, 444);"
+    "calls.install_filter(seccomp.filter_program(0, may_start_programs=True));"
+    "from codegen_svc.worker import main; sys.exit(main(['--queue', 'echo']))"
+)
