@@ -14,7 +14,7 @@ from google.rpc import error_details_pb2, status_pb2
 from kernelfarm.wire.status import DETAILS_TRAILER, ERROR_DOMAIN
 from tests.fuzz.messages import Rpc
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 150.0
 """Longer than any call may take: who meets it hangs."""
 WATCH_S = 0.2
 """A stream without an end is left after so long."""
@@ -50,7 +50,7 @@ class Bounds:
     """How long a call may take: a short one, and one that does much by its nature."""
 
     call_s: float = 2.0
-    long_s: float = 30.0
+    long_s: float = 60.0
 
 
 async def call(channel: grpc.aio.Channel, rpc: Rpc, data: bytes, bounds: Bounds) -> Answer:

@@ -150,7 +150,7 @@ def longer_chain(graph: Graph, random: Random) -> None:
         return
     place = random.choice(found)
     value, following = graph.outputs[place].value, max(_values(graph), default=0) + 1
-    for _ in range(random.choice((1, 3, 20, 250))):
+    for _ in range(random.choice((1, 3, 10, 40))):
         op = random.choice(_UNARY[graph.dialect])
         node = Node(op=op if graph.dialect == "prims" else f"{op}.default", results=[following])
         node.args.add().value = value
