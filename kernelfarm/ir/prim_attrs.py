@@ -5,12 +5,14 @@ Attributes that state sizes hold expressions, attributes that state axes hold in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import cast
 
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import VerificationError
 from kernelfarm.ir.graph_ir import Arg, Node
+from kernelfarm.ir.scalar_types import INTEGER_RANGES
 from kernelfarm.ir.symbolic import Expr, as_expr
 
 _SIZE_WORDS = "shape length starts limits steps low high sizes strides dilations"
@@ -36,6 +38,21 @@ def literal_of(dtype: DType, value: float) -> bool | int | float:
     if dtype.is_float:
         return float(value)
     return bool(value) if dtype is DType.BOOL else int(value)
+
+
+def check_fits(node: Node, value: Arg, dtype: DType) -> None:
+    """Passes a number that is a literal of an element type.
+
+    Raises:
+        VerificationError: an integer type does not hold it.
+    """
+    allowed = INTEGER_RANGES.get(dtype)
+    if allowed is None or dtype is DType.BOOL:
+        return
+    fits = isinstance(value, int | float) and math.isfinite(value) and int(value) in allowed
+    if not fits:
+        expected = f"an integer from {allowed.start} to {allowed.stop - 1}"
+        raise rule_broken(node, f"value={value!r} of {dtype.value}", expected)
 
 
 def _as_sizes(value: Arg) -> Arg:

@@ -14,7 +14,14 @@ from collections.abc import Callable
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import VerificationError
 from kernelfarm.ir.graph_ir import Node, TensorType
-from kernelfarm.ir.prim_attrs import dim_attr, dims_attr, dtype_attr, rule_broken, sizes_attr
+from kernelfarm.ir.prim_attrs import (
+    check_fits,
+    dim_attr,
+    dims_attr,
+    dtype_attr,
+    rule_broken,
+    sizes_attr,
+)
 from kernelfarm.ir.prims import PRIMS, SCAN_OPS, SCATTER_MODES, PrimKind, scalar_result_dtype
 from kernelfarm.ir.scalar_types import (
     check_combined_dtype,
@@ -100,6 +107,8 @@ def _full(node: Node, types: Types) -> Types:
     if type(value) not in allowed:
         names = " or ".join(kind.__name__ for kind in allowed)
         raise rule_broken(node, f"value={value!r} of {dtype.value}", f"a value of type {names}")
+    if not isinstance(value, Expr):
+        check_fits(node, value, dtype)
     shape = sizes_attr(node, "shape")
     _check_extents(node, shape)
     return (TensorType(dtype, shape),)
@@ -225,6 +234,7 @@ def _pad(node: Node, types: Types) -> Types:
         raise rule_broken(node, f"low={low}, high={high}", f"{source.rank} sizes of 0 or more each")
     if not isinstance(node.attr("value"), int | float):
         raise rule_broken(node, f"value={node.attr('value')!r}", "a number")
+    check_fits(node, node.attr("value"), source.dtype)
     triples = zip(low, source.shape, high, strict=True)
     return (TensorType(source.dtype, tuple(a + extent + b for a, extent, b in triples)),)
 

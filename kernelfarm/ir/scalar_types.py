@@ -10,6 +10,16 @@ from kernelfarm.errors import VerificationError
 from kernelfarm.ir.loop_ir import GUIDES
 from kernelfarm.ir.prims import PRIMS, SCALAR_OPS, SCAN_OPS
 
+INTEGER_RANGES = {
+    DType.I64: range(-(2**63), 2**63),
+    DType.I32: range(-(2**31), 2**31),
+    DType.I16: range(-(2**15), 2**15),
+    DType.I8: range(-(2**7), 2**7),
+    DType.U8: range(2**8),
+    DType.BOOL: range(2),
+}
+"""Values of each element type that kernels compute integers in."""
+
 
 class Takes(enum.Enum):
     """The element types that an operation takes; the value is the word in messages."""

@@ -242,6 +242,8 @@ def floor_div(numerator: Expr, denominator: Expr) -> Expr:
     quotient, rest = _split_multiples(numerator, denominator)
     if rest is ZERO:
         return quotient
+    if rest.is_constant and denominator.is_constant and denominator.constant != 0:
+        return quotient + rest.constant // denominator.constant
     inner = lone_atom(rest)
     if (
         isinstance(inner, FloorDiv)

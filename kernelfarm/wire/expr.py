@@ -66,7 +66,7 @@ def expr_from_proto(message: pb.Expr, where: str) -> Expr:
     """
     form = message.WhichOneof("form")
     if form == "constant":
-        return as_expr(message.constant)
+        return _constant(message.constant, where)
     if form == "symbol":
         return _symbol(message.symbol, where)
     return _decoded(message, where, MAX_DEPTH)
@@ -121,7 +121,7 @@ def _decoded(message: pb.Expr, where: str, depth: int) -> Expr:
     spend()
     form = message.WhichOneof("form")
     if form == "constant":
-        return as_expr(message.constant)
+        return _constant(message.constant, where)
     if form == "symbol":
         return _symbol(message.symbol, where)
     if form is None:
@@ -131,6 +131,15 @@ def _decoded(message: pb.Expr, where: str, depth: int) -> Expr:
         raise MalformedMessageError(f"{where}: expression nested too deeply; {limit}")
     operands = [_decoded(operand, where, depth - 1) for operand in message.call.operands]
     return _applied(message.call.op, operands, where)
+
+
+def _constant(value: int, where: str) -> Expr:
+    """The one number of 64 bits whose magnitude has more could not be encoded again."""
+    if abs(value) > MAX_MAGNITUDE:
+        raise MalformedMessageError(
+            f"{where}: integer {value} in an expression; expected one of at most {MAX_MAGNITUDE}"
+        )
+    return as_expr(value)
 
 
 def _symbol(name: str, where: str) -> Expr:

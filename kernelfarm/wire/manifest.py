@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from google.protobuf.message import DecodeError
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.ir.artifact import GuardOp
@@ -32,6 +33,8 @@ _SPACES = {
     Space.TRACES: manifest_pb2.CACHE_SPACE_TRACES,
 }
 _SPACES_BACK: dict[int, Space] = {number: space for space, number in _SPACES.items()}
+_TIMES = range(-62_135_596_800, 253_402_300_800)
+"""Seconds that protobuf takes in a time: the years 1 to 9999."""
 _AXIS_SUBJECTS = frozenset({FactSubject.INPUT_SIZE, FactSubject.INPUT_STRIDE})
 
 
@@ -60,7 +63,8 @@ def manifest_from_proto(message: manifest_pb2.Manifest) -> Manifest:
     """The manifest of a message; nothing of it is believed yet.
 
     Raises:
-        MalformedMessageError: a digest is not 32 bytes, or space or guard are of no known form.
+        MalformedMessageError: a digest is not 32 bytes, space or guard are of no known form, or its
+            time is none.
     """
     space = _SPACES_BACK.get(message.space)
     if space is None:
@@ -80,7 +84,7 @@ def manifest_from_proto(message: manifest_pb2.Manifest) -> Manifest:
         content=_blob_from_proto(message.content),
         blobs=tuple(_blob_from_proto(blob) for blob in message.blobs),
         cost_ms=message.cost_ms,
-        not_after_s=message.not_after_time.seconds,
+        not_after_s=_seconds_of(message.not_after_time),
         key_id=checked_name(message.key_id, "manifest: a key's name"),
         signature=message.signature,
     )
@@ -181,7 +185,7 @@ def key_from_proto(message: manifest_pb2.PublicKey) -> TrustedKey:
     """The public key of a message.
 
     Raises:
-        MalformedMessageError: it is not 32 bytes, or for no space that we know.
+        MalformedMessageError: it is not 32 bytes, for no space that we know, or its time is none.
     """
     space = _SPACES_BACK.get(message.space)
     if space is None or len(message.public_key) != DIGEST_BYTES:
@@ -190,7 +194,17 @@ def key_from_proto(message: manifest_pb2.PublicKey) -> TrustedKey:
             " expected 32 bytes for 1, 2 or 3"
         )
     ends = message.HasField("not_after_time")
-    return TrustedKey(message.public_key, space, message.not_after_time.seconds if ends else None)
+    not_after_s = _seconds_of(message.not_after_time) if ends else None
+    return TrustedKey(message.public_key, space, not_after_s)
+
+
+def _seconds_of(time: Timestamp) -> int:
+    """Seconds of a time that can be written again."""
+    if time.seconds not in _TIMES:
+        raise MalformedMessageError(
+            f"a time of {time.seconds} s; expected one of the years 1 to 9999"
+        )
+    return time.seconds
 
 
 def _atom_to_proto(atom: FactAtom) -> artifact_pb2.GuardAtom:

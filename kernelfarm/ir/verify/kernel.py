@@ -30,6 +30,7 @@ from kernelfarm.ir.loop_ir import (
 )
 from kernelfarm.ir.prims import scalar_result_dtype
 from kernelfarm.ir.scalar_types import (
+    INTEGER_RANGES,
     check_combined_dtype,
     check_reduce_operand,
     check_scalar_operands,
@@ -42,15 +43,6 @@ from kernelfarm.ir.symbolic import Expr
 # Names become symbols in generated code, so nothing but short identifiers may pass.
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _INDIRECT_SYMBOL = re.compile(r"%?[A-Za-z0-9_]{1,200}")
-
-_INTEGER_RANGES = {
-    DType.I64: range(-(2**63), 2**63),
-    DType.I32: range(-(2**31), 2**31),
-    DType.I16: range(-(2**15), 2**15),
-    DType.I8: range(-(2**7), 2**7),
-    DType.U8: range(2**8),
-    DType.BOOL: range(2),
-}
 
 
 def verify_kernel(kernel: Kernel) -> None:
@@ -240,7 +232,7 @@ def _check_literal(body: _Body, number: int, literal: Literal) -> DType:
                 f"literal {literal.value!r} of {literal.dtype.value}; expected a float"
             )
         return literal.dtype
-    allowed = _INTEGER_RANGES[literal.dtype]
+    allowed = INTEGER_RANGES[literal.dtype]
     if not isinstance(literal.value, int) or int(literal.value) not in allowed:
         raise VerificationError(
             f"literal {literal.value!r} of {literal.dtype.value};"

@@ -1,0 +1,1 @@
+"""A structure-aware fuzzer for every RPC and every codec; `python -m tests.fuzz --help`."""

@@ -1,0 +1,109 @@
+"""Makes a failing input small: parts are left out as long as it fails in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from google.protobuf.message import DecodeError, Message
+
+from tests.fuzz.messages import message_class
+from tests.fuzz.mutate_message import is_map
+from tests.fuzz.replay import replay
+from tests.fuzz.trial_child import signature_of
+from tests.fuzz.trials import Trial, attempt
+from tests.fuzz.watched import Limits
+
+Path = tuple[tuple[str, int], ...]
+"""The way to a part: fields, and the number of the item where the field is a list (else -1)."""
+
+
+def minimized(trial: Trial, data: bytes, limits: Limits) -> bytes:
+    """The smallest input found that fails as this one does; bytes that are no message stay.
+
+    What raises is tried in this process, what hangs or dies in forked ones.
+    """
+    wanted = _kind(replay(trial, data, limits))
+    fails = _raises if wanted and "took more than" not in wanted else _is_lost(limits)
+    kind = message_class(trial.message)
+    try:
+        best = kind.FromString(data)
+    except DecodeError:
+        return data
+    if not wanted or fails(trial, best.SerializeToString()) != wanted:
+        return data
+    is_smaller = True
+    while is_smaller:
+        is_smaller = False
+        for path, name, start, count in _pieces(best):
+            smaller = _without(best, path, name, start, count)
+            if smaller is not None and fails(trial, smaller.SerializeToString()) == wanted:
+                best, is_smaller = smaller, True
+    return bytes(best.SerializeToString())
+
+
+def _raises(trial: Trial, data: bytes) -> str:
+    try:
+        attempt(trial, data)
+    except Exception as error:
+        return _kind(signature_of(trial, error))
+    return ""
+
+
+def _is_lost(limits: Limits) -> Callable[[Trial, bytes], str]:
+    return lambda trial, data: _kind(replay(trial, data, limits))
+
+
+def _kind(signature: str) -> str:
+    """The trial, the class of the error and where: what it says may change."""
+    return ":".join(signature.split(":")[:3])
+
+
+def _pieces(message: Message) -> list[tuple[Path, str, int, int]]:
+    """What may be left out: (where, field, first item, items), much before little.
+
+    Later items stand first: leaving them out does not move those before them.
+    """
+    pieces = []
+    for path, name, count in sorted(_places(message, ()), key=lambda p: (len(p[0]), -p[2])):
+        step = max(count, 1)
+        while step:
+            starts = range(0, max(count, 1), step)
+            pieces += [(path, name, start, step if count else 0) for start in reversed(starts)]
+            step //= 2
+    return pieces
+
+
+def _places(message: Message, path: Path) -> Iterator[tuple[Path, str, int]]:
+    """Every field that is set: where, its name, and how many items it has (0: it is no list)."""
+    for field, value in message.ListFields():
+        if is_map(field) or not field.is_repeated:
+            yield path, field.name, 0
+            if field.message_type is not None and not is_map(field):
+                yield from _places(value, (*path, (field.name, -1)))
+            continue
+        yield path, field.name, len(value)
+        if field.message_type is not None:
+            for number, item in enumerate(value):
+                yield from _places(item, (*path, (field.name, number)))
+
+
+def _without(message: Message, path: Path, name: str, start: int, count: int) -> Message | None:
+    """A copy with less in it; None if what was to be left out is gone already."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    part: Any = copy
+    for field, number in path:
+        part = getattr(part, field)
+        if number >= 0:
+            if number >= len(part):
+                return None
+            part = part[number]
+    if not count:
+        part.ClearField(name)
+        return copy
+    items = getattr(part, name)
+    if start >= len(items):
+        return None
+    del items[start : start + count]
+    return copy

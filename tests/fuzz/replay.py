@@ -1,0 +1,70 @@
+"""One input once more, in a forked process with limits: what it does cannot hurt who asks."""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.fuzz.trial_child import signature_of
+from tests.fuzz.trials import TRIALS, Trial, attempt
+from tests.fuzz.watched import Limits
+
+_MOST_WALL = 20.0
+"""Seconds for each second of processor time: a busy machine is no hang."""
+
+
+def trials_of(path: Path) -> tuple[Trial, ...]:
+    """The trials that take the messages of a file's folder."""
+    return tuple(trial for trial in TRIALS if trial.message == path.parent.name)
+
+
+def replay(trial: Trial, data: bytes, limits: Limits) -> str:
+    """What is wrong with how a trial takes an input; empty if nothing is."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        _in_child(trial, data, limits, lambda told: os.write(writing, told.encode()[:4000]))
+    os.close(writing)
+    told = _read_all(reading, time.monotonic() + limits.cpu_s * _MOST_WALL)
+    if told is None:
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    if told is None or status:
+        return f"{trial.name}: took more than {limits.cpu_s:.0f} s, or died with status {status}"
+    return told
+
+
+def _in_child(trial: Trial, data: bytes, limits: Limits, tell: Callable[[str], int]) -> None:
+    status = 1
+    try:
+        used_s = resource.getrusage(resource.RUSAGE_SELF)
+        most_s = int(used_s.ru_utime + used_s.ru_stime + limits.cpu_s + 1)
+        resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))
+        resource.setrlimit(resource.RLIMIT_AS, (limits.rss_bytes * 4, limits.rss_bytes * 4))
+        attempt(trial, data)
+        status = 0
+    except Exception as error:
+        tell(signature_of(trial, error))
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _read_all(reading: int, until_s: float) -> str | None:
+    """What the child told until it ended, None if it did not end in time."""
+    told = b""
+    with os.fdopen(reading, "rb", buffering=0) as pipe:
+        while True:
+            ready, _, _ = select.select([pipe], [], [], max(0.0, until_s - time.monotonic()))
+            if not ready:
+                return None
+            data = pipe.read(4096)
+            if not data:
+                return told.decode(errors="replace")
+            told += data

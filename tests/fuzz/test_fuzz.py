@@ -1,0 +1,91 @@
+"""A minute of fuzzing in each default run; `python -m tests.fuzz` does the same for hours.
+
+`KERNELFARM_FUZZ_SEED` gives other inputs; the seed is printed, and stands in each failure.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.farm_process import Farm
+from tests.fuzz.corpus import regressions
+from tests.fuzz.farm_call import Bounds
+from tests.fuzz.farm_run import SHARES, FarmPlan, fuzz_farm
+from tests.fuzz.farm_state import FarmState
+from tests.fuzz.honest_program import check_honest_program
+from tests.fuzz.made_true import known_facts
+from tests.fuzz.messages import all_rpcs
+from tests.fuzz.replay import replay, trials_of
+from tests.fuzz.report import memory_table, rpc_table, trial_table
+from tests.fuzz.trials import TRIALS, Trial, attempt
+from tests.fuzz.valid_messages import is_described, valid_messages
+from tests.fuzz.watched import Limits, Plan, run_trials
+
+SEED = int(os.environ.get("KERNELFARM_FUZZ_SEED", "20261122"))
+CODEC_SECONDS, CODEC_MESSAGES = 25.0, 12_000
+RPC_SECONDS, RPC_MESSAGES = 25.0, 4_000
+MAX_PROCESS_BYTES = 2 << 30
+# Such a machine runs much else at the same time: only what hangs is refused here. The program by
+# hand, alone on a machine, holds the farm to two seconds.
+PATIENT = Bounds(call_s=30.0, long_s=120.0)
+
+
+def test_every_rpc_of_every_service_is_called_with_messages_that_have_content() -> None:
+    rpcs = all_rpcs()
+    services = {rpc.service for rpc in rpcs}
+    assert {"CompileService", "CacheService", "TraceService", "OptimizerService"} < {
+        service.rpartition(".")[2] for service in services
+    }
+    bare = [rpc.path for rpc in rpcs if not is_described(rpc.request.DESCRIPTOR.full_name)]
+    assert not bare, f"describe valid requests of {bare} in valid_messages.py"
+    assert set(SHARES) <= {rpc.name for rpc in rpcs}
+
+
+@pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.name)
+def test_valid_messages_are_accepted_and_stay_the_same(trial: Trial) -> None:
+    for data in valid_messages(trial.message, trial.file)[::40]:
+        assert attempt(trial, data) == "accepted"
+
+
+@pytest.mark.parametrize("path", [path for _, path in regressions()], ids=lambda path: path.stem)
+def test_what_once_failed_is_refused_or_accepted_in_time(path: Path) -> None:
+    for trial in trials_of(path):
+        fault = replay(trial, path.read_bytes(), Limits(cpu_s=20))
+        assert not fault
+
+
+def test_codecs_and_rooms_take_mutated_messages(tmp_path: Path) -> None:
+    names = tuple(trial.name for trial in TRIALS)
+    plan = Plan(SEED, CODEC_MESSAGES, CODEC_SECONDS, names, tmp_path, limits=Limits(cpu_s=30))
+    findings = run_trials(plan)
+    told = f"seed {SEED}\n{trial_table(findings)}"
+    print(told)
+    assert not findings.failures, told
+    assert findings.taken > len(TRIALS), told
+
+
+def test_every_rpc_of_a_farm_takes_mutated_messages(farm: Farm, tmp_path: Path) -> None:
+    state, facts = FarmState(farm.data_dir), known_facts(farm)
+    findings = fuzz_farm(
+        FarmPlan(
+            seed=SEED,
+            messages=RPC_MESSAGES,
+            seconds=RPC_SECONDS,
+            endpoint=farm.endpoint,
+            failures=tmp_path,
+            state=state,
+            jobs=4,
+            bounds=PATIENT,
+            change=facts.change,
+        )
+    )
+    state.look()
+    told = f"seed {SEED}\n{rpc_table(findings)}\n{memory_table(state)}"
+    print(told)
+    assert not findings.failures, told
+    assert not state.changes(), told
+    assert max(state.last_bytes.values()) < MAX_PROCESS_BYTES, told
+    check_honest_program(farm.endpoint)
