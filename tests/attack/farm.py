@@ -17,6 +17,7 @@ from kernelfarm.service.tokens import StoredToken, new_token
 from tests.attack.attacks import Credential
 from tests.farm_process import Farm, running_farm
 
+_WORKERS = 2
 _QUOTA = Quota(max_bytes=1 << 30, max_entries=100_000)
 
 
@@ -43,7 +44,9 @@ def family(farm: Farm) -> list[psutil.Process]:
 
 
 @contextmanager
-def attacked_farm(folder: Path, vendors: str = "cpu,cuda", workers: int = 2) -> Iterator[Attacked]:
+def attacked_farm(
+    folder: Path, vendors: str = "cpu,cuda", **environment: str
+) -> Iterator[Attacked]:
     """Starts it; what hangs at the end is killed, so that the next farm finds an idle machine."""
     tokens: dict[Credential, str] = {Credential.NONE: ""}
     kept: list[StoredToken] = []
@@ -63,8 +66,8 @@ def attacked_farm(folder: Path, vendors: str = "cpu,cuda", workers: int = 2) -> 
         Tenant("victim", b"\2" * 32, _QUOTA, (stored,)),
     ]
     write_tenants(path, Directory(tenants))
-    settings = {"KERNELFARM_TENANTS_FILE": str(path), "KERNELFARM_DRAIN_GRACE_S": "2"}
-    with running_farm(folder / "farm", vendors, workers=workers, **settings) as farm:
+    settings = {"KERNELFARM_TENANTS_FILE": str(path), **environment}
+    with running_farm(folder / "farm", vendors, workers=_WORKERS, **settings) as farm:
         try:
             yield Attacked(farm, tokens, victim)
         finally:
