@@ -19,7 +19,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tests.attack.attacks import ATTACKS, Attack, attack_named
@@ -80,6 +80,14 @@ class Result:
         return self.service_s is not None and all(row.holds for row in self.rows)
 
 
+@dataclass
+class _Told:
+    """What the attacker told at its end."""
+
+    calls: dict[str, int] = field(default_factory=dict)
+    cpu_s: float = 0.0
+
+
 class _Memory:
     """Watches the farm's memory; a farm that takes too much is ended, to spare the machine."""
 
@@ -125,8 +133,8 @@ def measure(attack: Attack, seconds: float, idle_seconds: float, folder: Path) -
             attack=attack.name,
             fault=attack.fault,
             rows=tuple(_row(kind, idle[kind], during[kind]) for kind in KINDS),
-            attacker_calls=told["calls"],
-            attacker_cpu_s=told["cpu_s"],
+            attacker_calls=told.calls,
+            attacker_cpu_s=told.cpu_s,
             rss_before_bytes=before,
             rss_most_bytes=memory.most_bytes,
             rss_after_bytes=attacked.rss_bytes(),
@@ -137,9 +145,9 @@ def measure(attack: Attack, seconds: float, idle_seconds: float, folder: Path) -
 
 
 @contextmanager
-def _attacking(attacked: Attacked, attack: Attack, seconds: float) -> Iterator[dict[str, object]]:
+def _attacking(attacked: Attacked, attack: Attack, seconds: float) -> Iterator[_Told]:
     """Attacks from another process; what it told is there after the context."""
-    told: dict[str, object] = {}
+    told = _Told()
     command = [sys.executable, "-m", "tests.attack.attacker"]
     process = subprocess.Popen(
         [*command, attacked.farm.endpoint, attack.name, str(seconds)],
@@ -153,7 +161,8 @@ def _attacking(attacked: Attacked, attack: Attack, seconds: float) -> Iterator[d
         process.stdin.close()
         process.stdin = None
         yield told
-        told.update(json.loads(process.communicate(timeout=seconds + attack.timeout_s)[0]))
+        answer = json.loads(process.communicate(timeout=seconds + attack.timeout_s)[0])
+        told.calls, told.cpu_s = answer["calls"], answer["cpu_s"]
     finally:
         process.kill()
         process.wait()
@@ -225,15 +234,14 @@ def main() -> int:
     results: list[Result] = []
     for attack in chosen:
         with tempfile.TemporaryDirectory(prefix="kernelfarm-attack-") as folder:
-            results.append(
-                measure(attack, options.seconds, options.idle_seconds, Path(folder))
-            )
+            results.append(measure(attack, options.seconds, options.idle_seconds, Path(folder)))
         print("\n".join(_line(results[-1], row) for row in results[-1].rows), flush=True)
         print(_summary(results[-1]), flush=True)
+        if options.json:
+            told = json.dumps([asdict(result) for result in results], indent=2)
+            options.json.write_text(told)
     print("\n".join(table(results)))
     print(f"A call without an answer within {LIMIT_S:.0f} s counts as {LIMIT_S:.0f} s.")
-    if options.json:
-        options.json.write_text(json.dumps([asdict(result) for result in results], indent=2))
     return 0 if all(result.holds for result in results) else 1
 
 

@@ -28,6 +28,7 @@ KINDS = (*HIT_KINDS, *NEW_KINDS)
 LIMIT_S = 30.0
 """A call that takes longer has failed; it counts as this long."""
 
+_MARGIN_S = 10.0
 _PAUSES_S = {"Lookup hit": 0.02, "Compile hit": 0.02}
 _PAUSE_OF_NEW_S = 0.25
 _numbers = itertools.count(int(time.time()) % 100_000 * 1_000)
@@ -66,17 +67,25 @@ class Victim:
             compiled(stub, _request(CUDA), 120.0)
 
     def measure(self, seconds: float) -> dict[str, Waits]:
-        """Calls of every kind for some time; a call that hangs ends it up to `LIMIT_S` later."""
+        """Calls of every kind for some time; a call that hangs ends it up to `LIMIT_S` later.
+
+        A call that does not even end at its deadline is given up, and told as `NO_ANSWER`.
+        """
         waits = {kind: Waits() for kind in KINDS}
         ends_s = time.monotonic() + seconds
-        threads = [
-            threading.Thread(target=self._repeat, args=(kind, waits[kind], ends_s))
+        threads = {
+            kind: threading.Thread(
+                target=self._repeat, args=(kind, waits[kind], ends_s), daemon=True
+            )
             for kind in KINDS
-        ]
-        for thread in threads:
+        }
+        for thread in threads.values():
             thread.start()
-        for thread in threads:
-            thread.join()
+        for kind, thread in threads.items():
+            thread.join(max(0.0, ends_s + LIMIT_S + _MARGIN_S - time.monotonic()))
+            if thread.is_alive():
+                waits[kind].failures["NO_ANSWER"] += 1
+                waits[kind].seconds.append(LIMIT_S)
         return waits
 
     def serves_within(self, timeout_s: float) -> float | None:
@@ -110,7 +119,7 @@ class Victim:
         if kind == "Lookup hit":
             looked = api.LookupRequest(key=self._key)
             return lambda: stub.Lookup(looked, timeout=LIMIT_S)
-        request = self._hit if kind == "Compile hit" else _request(kind.split()[-1])
+        request = self._hit if kind == "Compile hit" else _request(kind.rsplit(maxsplit=1)[-1])
         return lambda: compiled(stub, request, LIMIT_S)
 
     @contextmanager

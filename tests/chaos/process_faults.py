@@ -13,8 +13,9 @@ import psutil
 from tests.chaos.fault import Fault, Scene, Undo
 from tests.chaos.ground import Ground
 
-PARTS = ("frontend", "optimizer", "codegen", "worker-cpu", "worker-cuda", "redis-broker")
-PARTS = (*PARTS, "redis-cache")
+_SERVICES = ("frontend", "optimizer", "codegen")
+_WORKERS = ("worker-cpu", "worker-cuda")
+PARTS = (*_SERVICES, *_WORKERS, "redis-broker", "redis-cache")
 
 _SHORT_STOP_S = 5.0
 _SERIES = 5

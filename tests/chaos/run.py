@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tests.chaos.crowd import Call, Crowd, now_s, usual_load
 from tests.chaos.fault import Fault, Scene
-from tests.chaos.grpc_load import PROBE
 from tests.chaos.ground import Ground
+from tests.chaos.grpc_load import PROBE
 from tests.chaos.journal import WRONG
 
 SERVICE_LIMIT_S = 30.0
@@ -89,7 +89,7 @@ class ChaosRun:
         else:
             episode.service_s = served_s - counts_from_s
         time.sleep(_REST_S)
-        _add_calls(episode, crowd.calls(began_s), now_s())
+        add_calls(episode, crowd.calls(began_s), now_s())
         episode.restarts = max(0, self._ground.restarts() - restarts)
         return episode
 
@@ -112,7 +112,8 @@ class ChaosRun:
         return None
 
 
-def _add_calls(episode: Episode, calls: Sequence[Call], time_s: float) -> None:
+def add_calls(episode: Episode, calls: Sequence[Call], time_s: float) -> None:
+    """Adds what calls tell to an episode; `time_s` is now."""
     for call in calls:
         if call.is_late(time_s):
             took_s = (call.end_s or time_s) - call.begin_s

@@ -69,12 +69,12 @@ def _at_work(scene: Scene, role: Role, command: Callable[[redis.Redis], object])
 
 
 def _kill_clients(client: redis.Redis) -> None:
-    client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    client.execute_command("CLIENT", "KILL", "TYPE", "pubsub", "SKIPME", "yes")
+    for kind in ("normal", "pubsub"):
+        client.client_kill_filter(_type=kind, skipme=True)
 
 
 def _pause(client: redis.Redis) -> None:
-    client.execute_command("CLIENT", "PAUSE", str(_PAUSE_MS), "ALL")
+    client.client_pause(_PAUSE_MS)
 
 
 def _full_cache(scene: Scene) -> Undo | None:
@@ -83,7 +83,7 @@ def _full_cache(scene: Scene) -> Undo | None:
         scene.notes.append("the server was down")
         return None
     with client_of(path) as client:
-        before = client.config_get("maxmemory")["maxmemory"]
+        before = int(client.config_get("maxmemory")["maxmemory"] or 0)
         client.config_set("maxmemory", _FULL_BYTES)
 
     def room_again() -> None:

@@ -67,13 +67,9 @@ def _try(ending: Ending, model: Model, rows: Sequence[int], mode: str) -> None:
     """Runs the model compiled and eager, for each number of rows."""
     torch._dynamo.reset()
     before = _served()
-    options = {"strict": True} if mode == "strict" else {"mode": mode}
-    fast = torch.compile(
-        model,
-        backend="kernelfarm",
-        dynamic=len(rows) > 1,
-        options={"timeout_s": TIMEOUT_S, **options},
-    )
+    options: dict[str, bool | str | float] = {"timeout_s": TIMEOUT_S}
+    options.update({"strict": True} if mode == "strict" else {"mode": mode})
+    fast = torch.compile(model, backend="kernelfarm", dynamic=len(rows) > 1, options=options)  # type: ignore[arg-type]
     try:
         pairs = [(fast(given), model(given)) for given in map(_numbers, rows)]
     except KernelfarmError as error:

@@ -80,14 +80,14 @@ class Load:
 
     def _compiled(self, data: bytes) -> bytes:
         call: grpc.UnaryStreamMultiCallable[bytes, api.CompileResponse] = (
-            self._channel.unary_stream(COMPILE, response_deserializer=api.CompileResponse.FromString)
+            self._channel.unary_stream(
+                COMPILE, response_deserializer=api.CompileResponse.FromString
+            )
         )
         *_, last = call(data, timeout=_LIMIT_S, metadata=self._own)
         return last.program.key
 
-    def _compile(
-        self, data: bytes, metadata: tuple[tuple[str, str], ...] | None = None
-    ) -> str:
+    def _compile(self, data: bytes, metadata: tuple[tuple[str, str], ...] | None = None) -> str:
         call: grpc.UnaryStreamMultiCallable[bytes, bytes] = self._channel.unary_stream(COMPILE)
         try:
             for _ in call(data, timeout=_LIMIT_S, metadata=metadata or self._own):
