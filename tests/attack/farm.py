@@ -67,7 +67,7 @@ def attacked_farm(
     ]
     write_tenants(path, Directory(tenants))
     settings = {"KERNELFARM_TENANTS_FILE": str(path), **environment}
-    with running_farm(folder / "farm", vendors, workers=_WORKERS, **settings) as farm:
+    with running_farm(folder / "farm", vendors, frontends=1, workers=_WORKERS, **settings) as farm:
         try:
             yield Attacked(farm, tokens, victim)
         finally:
