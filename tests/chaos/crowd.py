@@ -31,6 +31,8 @@ class Call:
     status: str = ""
     verdict: str = NO_NUMBERS
     detail: str = ""
+    is_told: bool = False
+    """A call that never ends is told once, though it is seen after each fault."""
 
     def is_late(self, now_s: float) -> bool:
         """True if it had neither answer nor status in time."""
@@ -64,10 +66,11 @@ class Crowd:
         self._ground = ground
         self._folder = folder
         self._lock = threading.Lock()
-        self._open: dict[tuple[str, int], Call] = {}
+        self._open: dict[tuple[str, int, int], Call] = {}
         self._ended: list[Call] = []
         self._threads: list[threading.Thread] = []
-        self._processes = {process.name: self._start(process) for process in load}
+        self._load = {process.name: process for process in load}
+        self._processes = {name: self._start(process) for name, process in self._load.items()}
 
     def __enter__(self) -> Crowd:
         return self
@@ -94,6 +97,17 @@ class Crowd:
     def dead(self) -> list[str]:
         """Load processes that ended by themselves, which none may."""
         return [name for name, process in self._processes.items() if process.poll() is not None]
+
+    def replace_stuck(self) -> None:
+        """Starts load processes anew that hold a call which never ends; the call was told."""
+        with self._lock:
+            stuck = {call.source for call in self._open.values() if call.is_told}
+        for name in stuck:
+            self._processes[name].kill()
+            self._processes[name].wait()
+            with self._lock:
+                self._open = {at: call for at, call in self._open.items() if at[0] != name}
+            self._processes[name] = self._start(self._load[name])
 
     def calls(self, since_s: float = 0.0) -> list[Call]:
         """Calls that ended since, and those that run."""
@@ -135,16 +149,18 @@ class Crowd:
                 continue
             told = json.loads(line)
             with self._lock:
-                self._take(name, told)
+                self._take((name, process.pid), told)
 
-    def _take(self, name: str, told: dict[str, object]) -> None:
-        at = (name, int(str(told["id"])))
+    def _take(self, process: tuple[str, int], told: dict[str, object]) -> None:
+        at = (*process, int(str(told["id"])))
         time_s = float(str(told["time_s"]))
         if told["event"] == "begin":
             limit_s = float(str(told["limit_s"]))
-            self._open[at] = Call(name, str(told["kind"]), limit_s, time_s)
+            self._open[at] = Call(process[0], str(told["kind"]), limit_s, time_s)
             return
-        call = self._open.pop(at)
+        call = self._open.pop(at, None)
+        if call is None:  # its process was replaced
+            return
         call.end_s = time_s
         call.status, call.verdict = str(told["status"]), str(told["verdict"])
         call.detail = str(told["detail"])

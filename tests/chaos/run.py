@@ -90,6 +90,7 @@ class ChaosRun:
             episode.service_s = served_s - counts_from_s
         time.sleep(_REST_S)
         add_calls(episode, crowd.calls(began_s), now_s())
+        crowd.replace_stuck()
         episode.restarts = max(0, self._ground.restarts() - restarts)
         return episode
 
@@ -115,7 +116,8 @@ class ChaosRun:
 def add_calls(episode: Episode, calls: Sequence[Call], time_s: float) -> None:
     """Adds what calls tell to an episode; `time_s` is now."""
     for call in calls:
-        if call.is_late(time_s):
+        if call.is_late(time_s) and not call.is_told:
+            call.is_told = True
             took_s = (call.end_s or time_s) - call.begin_s
             episode.late.append(f"{call.source}: {call.kind}: {took_s:.1f} s, {call.status}")
         if call.end_s is None:
