@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -230,6 +231,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", help="names of attacks")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the farm is ended, too
     chosen = [attack_named(name) for name in options.only] if options.only else ATTACKS
     results: list[Result] = []
     for attack in chosen:

@@ -17,7 +17,9 @@ import contextlib
 import json
 import os
 import random
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -86,6 +88,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the farm is ended, too
     options.dead_clients = []
     tell(f"seed {options.seed}")
     episodes: list[Episode] = []

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import random
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -70,11 +72,11 @@ class Caller:
         threading.Thread(target=self._probe_for_ever, daemon=True).start()
         for _ in sys.stdin:
             for _ in range(_SLOW_PROGRAMS):
-                threading.Thread(target=self._slow, daemon=True).start()
+                threading.Thread(target=_or_end, args=(self._slow,), daemon=True).start()
 
     def _probe_for_ever(self) -> None:
         while True:
-            threading.Thread(target=self._probe, daemon=True).start()
+            threading.Thread(target=_or_end, args=(self._probe,), daemon=True).start()
             time.sleep(PROBE_EVERY_S)
 
     def _slow(self) -> None:
@@ -160,8 +162,17 @@ def _judge(ending: Ending, *, is_right: bool) -> None:
 
 def _for_ever(work: Callable[[], None]) -> None:
     while True:
-        work()
+        _or_end(work)
         time.sleep(_PAUSE_S)
+
+
+def _or_end(work: Callable[[], None]) -> None:
+    """What no call may raise ends the process, so that it is noticed."""
+    try:
+        work()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
 
 
 if __name__ == "__main__":

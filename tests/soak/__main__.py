@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -99,6 +100,7 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=100)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the farm is ended, too
     with tempfile.TemporaryDirectory(prefix="kernelfarm-soak-") as folder:
         growths, statuses = soak(options.requests, options.samples, Path(folder))
     print("\n".join(table(growths)))
