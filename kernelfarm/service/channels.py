@@ -1,8 +1,7 @@
-"""Channels to other services: keepalive, retries of what never ran, sizes, errors of our own."""
+"""Channels to other services: keepalive, sizes, errors of our own."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -12,25 +11,6 @@ import grpc
 from kernelfarm.errors import CallerError, UnavailableError
 from kernelfarm.service.tls import ChannelTls
 from kernelfarm.wire.status import error_from_rpc
-
-# gRPC repeats a call by itself only as long as no response arrived, and all our calls are
-# idempotent: keys are content. 0.1 + 0.2 + 0.4 s bridges the restart of a room's listener. An
-# UNAVAILABLE that a room answers is not repeated: the interceptor's trailers forbid it.
-_RETRIES = {
-    "methodConfig": [
-        {
-            "name": [{}],
-            "waitForReady": False,
-            "retryPolicy": {
-                "maxAttempts": 4,
-                "initialBackoff": "0.1s",
-                "maxBackoff": "1s",
-                "backoffMultiplier": 2,
-                "retryableStatusCodes": ["UNAVAILABLE"],
-            },
-        }
-    ]
-}
 
 
 def channel_options() -> list[tuple[str, int | str]]:
@@ -46,8 +26,9 @@ def channel_options() -> list[tuple[str, int | str]]:
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 1_000),
         ("grpc.max_reconnect_backoff_ms", 2_000),
-        ("grpc.enable_retries", 1),
-        ("grpc.service_config", json.dumps(_RETRIES)),
+        # With its own retries gRPC 1.85 loses calls whose server is killed: neither their deadline
+        # nor a cancellation ends them. Who wants a call repeated does it (`client/repeats.py`).
+        ("grpc.enable_retries", 0),
     ]
 
 
