@@ -6,8 +6,8 @@
 Half of the time on a farm whose parts are together on one machine, half on one whose parts are in
 network namespaces of their own. As root it makes these, and small disks; without, it says what it
 leaves out. The order and every choice come from the seed, which is printed. It ends with 1 if an
-answer was wrong, a call had neither answer nor status in time, a client ended, or new programs were
-not compiled again within 30 s after a fault.
+answer was wrong, a call had neither answer nor status in time or ended with INTERNAL or UNKNOWN, a
+client ended, or new programs were not compiled again within 30 s after a fault.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from tests.chaos.run import SERVICE_LIMIT_S, Episode
 
 _FINE = frozenset({"OK", "EAGER"})
+_QUOTED = 3
 _EXPECTED = frozenset({"INVALID_ARGUMENT"})
 """Graphs that must be refused."""
 
@@ -70,6 +71,7 @@ def broken_rules(episodes: Sequence[Episode], dead_clients: Sequence[str]) -> li
     for episode in episodes:
         where = f"{episode.fault} ({episode.layout})"
         broken += [f"{where}: a wrong answer: {text}" for text in episode.wrong]
+        broken += [f"{where}: our bug: {text}" for text in episode.bugs[:_QUOTED]]
         broken += [f"{where}: no answer in time: {text}" for text in episode.late]
         if episode.service_s is None or episode.service_s > SERVICE_LIMIT_S:
             broken.append(f"{where}: no service within {SERVICE_LIMIT_S:.0f} s")

@@ -17,6 +17,8 @@ from tests.chaos.grpc_load import PROBE
 from tests.chaos.journal import WRONG
 
 SERVICE_LIMIT_S = 30.0
+OUR_BUGS = frozenset({"INTERNAL", "UNKNOWN"})
+"""Statuses that no fault excuses."""
 _GIVE_UP_S = 75.0
 _FIRST_SERVICE_S = 180.0
 _REST_S = 3.0
@@ -33,6 +35,7 @@ class Episode:
     statuses: Counter[str] = field(default_factory=Counter)
     right: int = 0
     wrong: list[str] = field(default_factory=list)
+    bugs: list[str] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     restarts: int = 0
@@ -41,7 +44,7 @@ class Episode:
     def holds(self) -> bool:
         """True if every rule was kept."""
         is_served = self.service_s is not None and self.service_s <= SERVICE_LIMIT_S
-        return is_served and not self.wrong and not self.late
+        return is_served and not (self.wrong or self.late or self.bugs)
 
 
 class ChaosRun:
@@ -124,6 +127,8 @@ def add_calls(episode: Episode, calls: Sequence[Call], time_s: float) -> None:
             continue
         episode.statuses[call.status] += 1
         episode.right += call.verdict == "right"
+        if call.status in OUR_BUGS:
+            episode.bugs.append(f"{call.source}: {call.kind}: {call.status}: {call.detail}")
         if call.verdict == WRONG:
             episode.wrong.append(f"{call.source}: {call.kind}: {call.detail}")
 

@@ -64,11 +64,12 @@ def test_wrong_late_and_unserved_calls_break_the_rules() -> None:
         Call("a", "hit", 10.0, 0.0, 9.0, "OK", "wrong"),
         Call("b", "new", 10.0, 0.0, 10.1 + MARGIN_S, "DEADLINE_EXCEEDED"),
         Call("b", "new", 10.0, 0.0),
+        Call("b", "new", 10.0, 0.0, 1.0, "INTERNAL"),
     ]
     episode = Episode("fault", "together", service_s=31.0)
     add_calls(episode, calls, 10.1 + MARGIN_S)
     assert (episode.right, len(episode.wrong), len(episode.late)) == (1, 1, 2)
-    assert len(broken_rules([episode], ["grpc"])) == 5
+    assert len(broken_rules([episode], ["grpc"])) == 6
 
 
 def test_a_seed_gives_one_order() -> None:
