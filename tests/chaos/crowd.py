@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -82,8 +83,7 @@ class Crowd:
         trace: TracebackType | None,
     ) -> None:
         for process in self._processes.values():
-            process.kill()
-            process.wait()
+            _end(process)
         for thread in self._threads:
             thread.join()
 
@@ -103,8 +103,7 @@ class Crowd:
         with self._lock:
             stuck = {call.source for call in self._open.values() if call.is_told}
         for name in stuck:
-            self._processes[name].kill()
-            self._processes[name].wait()
+            _end(self._processes[name])
             with self._lock:
                 self._open = {at: call for at, call in self._open.items() if at[0] != name}
             self._processes[name] = self._start(self._load[name])
@@ -144,12 +143,13 @@ class Crowd:
 
     def _read(self, name: str, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            if not line.endswith("}\n"):  # it was killed in the middle of a line
-                continue
-            told = json.loads(line)
-            with self._lock:
-                self._take((name, process.pid), told)
+        with process.stdout as lines:
+            for line in lines:
+                if not line.endswith("}\n"):  # it was killed in the middle of a line
+                    continue
+                told = json.loads(line)
+                with self._lock:
+                    self._take((name, process.pid), told)
 
     def _take(self, process: tuple[str, int], told: dict[str, object]) -> None:
         at = (*process, int(str(told["id"])))
@@ -165,6 +165,14 @@ class Crowd:
         call.status, call.verdict = str(told["status"]), str(told["verdict"])
         call.detail = str(told["detail"])
         self._ended.append(call)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
 
 
 def now_s() -> float:

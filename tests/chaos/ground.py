@@ -72,7 +72,8 @@ class Ground:
                 env=self._environment(),
             )
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        with self.process.stdout as told:
+            line = told.readline()
         if not line.startswith("READY "):
             log = (self.folder / "up.log").read_text()[-4000:]
             raise RuntimeError(f"the farm did not start:\n{log}")
