@@ -46,8 +46,8 @@ PROBE = "new program (probe)"
 
 _PAUSE_S = 0.25
 _HITS = 4
-_SLOW_PROGRAMS = 3
-_SLOW_FUNCTIONS = 60
+_SLOW_PROGRAMS = 2
+_SLOW_FUNCTIONS = 40
 
 
 class Caller:
