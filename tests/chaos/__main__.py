@@ -108,9 +108,14 @@ def finish(options: argparse.Namespace, episodes: list[Episode]) -> int:
     if options.markdown:
         options.markdown.write_text(text + "\n")
     if options.json:
-        told = {"seed": options.seed, "episodes": [asdict(e) for e in episodes], "broken": broken}
+        told = {"seed": options.seed, "episodes": [told_of(e) for e in episodes], "broken": broken}
         options.json.write_text(json.dumps(told, indent=2))
     return 1 if broken or not episodes else 0
+
+
+def told_of(episode: Episode) -> dict[str, object]:
+    """An episode for JSON, which knows no counters."""
+    return {**asdict(episode), "statuses": dict(episode.statuses), "holds": episode.holds}
 
 
 if __name__ == "__main__":
