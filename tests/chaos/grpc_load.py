@@ -112,13 +112,13 @@ class Caller:
         """A stream of a few seconds; a deadline is its proper end."""
         seconds = self._random.uniform(2, 6)
         asked = cache_api.WatchInvalidationsRequest()
-        with self._journal.call("watch", seconds) as ending, _status(ending):
-            for _ in self._cache.WatchInvalidations(asked, timeout=seconds):
-                continue
-            ending.status = "OK"
-        if ending.status == "DEADLINE_EXCEEDED":
-            return
-        time.sleep(0.5)
+        with self._journal.call("watch", seconds) as ending:
+            with _status(ending):
+                for _ in self._cache.WatchInvalidations(asked, timeout=seconds):
+                    continue
+                ending.status = "OK"
+            if ending.status == grpc.StatusCode.DEADLINE_EXCEEDED.name:
+                ending.status = "OK"
 
     def _compile(self, kind: str, asked: api.CompileRequest, limit_s: float) -> None:
         with self._journal.call(kind, limit_s) as ending, _status(ending):
