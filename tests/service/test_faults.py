@@ -130,7 +130,8 @@ def _kill_trees(pids: list[int]) -> None:
     doomed = [psutil.Process(pid) for pid in pids]
     doomed += [child for parent in doomed for child in parent.children(recursive=True)]
     for process in doomed:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):  # what forks compilations takes them with it
+            process.kill()
 
 
 def _is_alive(pid: int) -> bool:
