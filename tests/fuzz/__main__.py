@@ -92,7 +92,7 @@ def _rpcs(args: argparse.Namespace) -> FarmFindings:
     with tempfile.TemporaryDirectory(prefix="kernelfarm-fuzz-") as folder:
         data_dir = Path(folder)
         with running_farm(data_dir, args.vendors, workers=args.workers, **QUICK_SWEEPS) as farm:
-            state, facts = FarmState(data_dir), known_facts(farm)
+            state, facts = FarmState(data_dir), known_facts(farm, args.vendors.split(","))
             plan = _plan(args, rpcs, farm.endpoint, state=state, change=facts.change)
             findings = fuzz_farm(plan)
             state.look()
