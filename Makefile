@@ -35,7 +35,7 @@ test: setup ## Run the default test suite; as root, install the tools that it ch
 # What depends on the processor: numbers of whole programs, plans, loading. The CPU backend's own tests
 # (tests/codegen_cpu) run for both levels of x86-64 in each run, wherever the processor has them.
 V3_TESTS := tests/acceptance/test_numerics.py tests/acceptance/test_one_pass_rows.py \
-  tests/acceptance/test_loop_kinds.py tests/acceptance/test_generated_code.py \
+  tests/acceptance/test_loop_kinds.py \
   tests/codegen_cpu/test_loader.py tests/client/test_plan_runtime.py tests/client/test_compile_model.py \
   tests/client/test_swapped_files.py
 

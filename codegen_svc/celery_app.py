@@ -44,8 +44,10 @@ BROKER_TIMEOUT_S = 2.0
 # the time in which a supervisor replaces a broker that hangs.
 _SEND_S = 15.0
 
-# The soft limit comes first and reports; the hard one ends a process that does not listen.
-_HARD_LIMIT_MARGIN_S = 10.0
+# The sandbox's limit comes first; where it fails the soft one reports, and the hard one ends a
+# process that does not listen.
+_SOFT_LIMIT_MARGIN_S = 5.0
+_HARD_LIMIT_MARGIN_S = 15.0
 
 
 @signals.setup_logging.connect  # type: ignore[untyped-decorator] # Celery has no types
@@ -86,7 +88,7 @@ def make_app(settings: FarmSettings) -> Celery:
         task_reject_on_worker_lost=False,
         task_create_missing_queues=True,
         task_time_limit=hard_limit_s,
-        task_soft_time_limit=settings.job_time_limit_s,
+        task_soft_time_limit=settings.job_time_limit_s + _SOFT_LIMIT_MARGIN_S,
         worker_prefetch_multiplier=1,
         # Takes a message when a process is free, and not by counts that belong to a connection.
         worker_disable_prefetch=True,

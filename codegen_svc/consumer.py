@@ -22,7 +22,7 @@ from kernelfarm.service.liveness import last_beat
 from kernelfarm.service.logs import get_logger
 
 BUSY, IDLE, WARM = "busy", "idle", "warm"
-"""States of a pool process: with a job, without one, and not yet reported to the cache."""
+"""States of a pool process: with a job; without one; without one, and not reported to the cache."""
 
 _EVERY_S = 1.0
 _HUNG_S = 8.0
@@ -34,7 +34,8 @@ _RETRY_S = 1.0
 class ConsumerNotes:
     """What the consumer's event loop noted: seconds of `time.monotonic`, and the pool's state.
 
-    `busy` of `up` processes have a job; `has_reported` is true once one of them reported itself.
+    `pool` are all its processes, `up` those that are ready, `busy` of them have a job;
+    `has_reported` is true if one of them reported itself.
     A worker that `is_draining` takes no more jobs, on purpose.
     """
 
@@ -100,7 +101,7 @@ def _note(notes: ConsumerNotes, consumer: Any) -> None:
     states = [_state(notes, pid) for pid in pool]
     notes.up = sum(state is not None for state in states)
     notes.busy = states.count(BUSY)
-    notes.has_reported = notes.has_reported or BUSY in states or IDLE in states
+    notes.has_reported = BUSY in states or IDLE in states
 
 
 def _state(notes: ConsumerNotes, pid: int) -> str | None:

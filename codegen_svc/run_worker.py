@@ -41,7 +41,8 @@ def run_worker(settings: WorkerSettings, queue: str, concurrency: int) -> int:
             notes.is_draining = True
 
         signals.worker_shutting_down.connect(drain, weak=False)
-        start_watchdog(notes, partial(server_answers, settings.broker_url, BROKER_TIMEOUT_S))
+        broker_answers = partial(server_answers, settings.broker_url, BROKER_TIMEOUT_S)
+        start_watchdog(notes, broker_answers, settings.worker_wedged_after_s)
         worker = app.Worker(
             hostname=f"{queue}@{socket.gethostname()}:{os.getpid()}",
             queues=[queue],

@@ -10,6 +10,7 @@ from functools import partial
 import grpc.aio
 
 from codegen_svc.celery_app import JobQueue
+from codegen_svc.cost_estimate import estimated_cost_s
 from codegen_svc.dispatch import Dispatcher, KernelJob
 from codegen_svc.settings import CodegenSettings
 from kernelfarm.cache import KernelCache, Space, Trust
@@ -151,4 +152,5 @@ def _job(message: loops_pb2.Kernel, target: TargetFacts) -> KernelJob:
         target=target.name,
         queue=target.vendor,
         job=job_to_bytes(message, target.name),
+        cost_s=estimated_cost_s(kernel, target.vendor),
     )

@@ -55,8 +55,8 @@ class WorkerSettings(FarmSettings):
     """Everything that an operator of a worker may set."""
 
     quick_time_limit_s: float = Field(default=10.0, gt=0)
-    """A kernel that was not expected to be slow and compiles longer is ended, and compiled again
-    as a slow one; that counts as no attempt."""
+    """A kernel that was not expected to be slow and takes more processor time, or three times as
+    long by the clock, is ended, and compiled again as a slow one; that counts as no attempt."""
     slow_niceness: int = Field(default=10, ge=0, le=19)
     """How much slow kernels stand back where processors are short, as `nice` counts."""
     worker_lease_ttl_s: float = Field(default=5.0, gt=0)
@@ -70,6 +70,9 @@ class WorkerSettings(FarmSettings):
     report_every_s: float = Field(default=4.0, gt=0)
     """How often a process that can take jobs says so; three reports are lost before it counts as
     gone."""
+    worker_wedged_after_s: float = Field(default=12.0, gt=0)
+    """A worker ends itself if it asks for no job for so long, although the broker answers and one
+    of its processes is free."""
     worker_heartbeat_file: Path | None = None
     """What the worker touches while it takes jobs, for probes: `kernelfarm.service.liveness`."""
 

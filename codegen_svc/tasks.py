@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from codegen_svc.celery_app import (
     SLOW_HEADER,
 )
 from codegen_svc.sandbox.compiler import TimeLimitError
+from codegen_svc.sandbox.connection import Allowance
 from codegen_svc.settings import WorkerSettings
 from codegen_svc.worker_process import WorkerProcess
 from kernelfarm.cache import Lease, Published, Variant
@@ -43,6 +45,8 @@ from kernelfarm.wire.job import job_from_bytes
 
 # Blobs vanish between storing and publishing only if the cache is full: try again, then give up.
 _PUBLISH_ATTEMPTS = 2
+# How many times its processor time a quick kernel may take by the clock.
+_PATIENCE = 3
 
 
 @signals.worker_process_init.connect  # type: ignore[untyped-decorator] # Celery has no types
@@ -103,7 +107,7 @@ def _run(worker: WorkerProcess, job: _Job) -> str:
             return _leave_to_slow_ones(worker, job)
         error: Exception = caught
     except SoftTimeLimitExceeded:
-        error = KernelRejectedError(f"the compilation took longer than {limit_s} s")
+        error = KernelRejectedError(f"the compilation took longer than {limit_s:g} s")
     except Exception as caught:  # the edge of the process: every failure is told to the waiters
         error = caught
     facts, ttl_s = _failure(worker, error)
@@ -128,13 +132,8 @@ def _build_and_publish(worker: WorkerProcess, job: _Job) -> Published:
     backend = worker.backend()
     if target.vendor != backend.vendor:
         raise InternalError(f"a job for {target_name} is in the queue of {backend.vendor}")
-    settings = worker.settings
-    limit_s = settings.job_time_limit_s
-    build = partial(
-        backend.compile,
-        wall_s=limit_s if job.is_slow else min(limit_s, settings.quick_time_limit_s),
-        niceness=settings.slow_niceness if job.is_slow else 0,
-    )
+    given = _slow_allowance(worker.settings) if job.is_slow else _allowance(worker.settings)
+    build = partial(backend.compile, given=given)
     with structlog.contextvars.bound_contextvars(kernel=kernel.name, target=target_name):
         started = time.monotonic()
         try:
@@ -144,6 +143,17 @@ def _build_and_publish(worker: WorkerProcess, job: _Job) -> Published:
         elapsed_ms = round((time.monotonic() - started) * 1e3, 3)
         get_logger().info("kernel_built", variants=len(result.variants), elapsed_ms=elapsed_ms)
     return _publish(worker, job, key, result)
+
+
+def _allowance(settings: WorkerSettings) -> Allowance:
+    """What a kernel gets that is expected to be quick: mostly processor time, as hosts are busy."""
+    quick_s, limit_s = settings.quick_time_limit_s, settings.job_time_limit_s
+    return Allowance(min(limit_s, _PATIENCE * quick_s), math.ceil(min(limit_s, quick_s)))
+
+
+def _slow_allowance(settings: WorkerSettings) -> Allowance:
+    limit_s = settings.job_time_limit_s
+    return Allowance(limit_s, math.ceil(limit_s), settings.slow_niceness)
 
 
 def _account(worker: WorkerProcess, job: _Job, spent_s: float) -> None:

@@ -22,7 +22,6 @@ WEDGED_EXIT_CODE = 75
 _EVERY_S = 1.0
 _RECENT_S = 5.0
 """An idle consumer asks the broker each second."""
-_WEDGED_S = 12.0
 _START_S = 90.0
 """Above the minute that Celery gives the processes of a pool to start."""
 
@@ -32,7 +31,7 @@ class WorkerState(enum.Enum):
 
     STARTING = "starting"
     POLLING = "polling"
-    """Its consumer works, and no process of its pool has reported yet."""
+    """Its consumer works, and no process of its pool is ready, or has reported."""
     SERVING = "serving"
     WAITING = "waiting"
     """The broker does not answer."""
@@ -47,6 +46,7 @@ class Judgement:
     """Tells a worker's state from its consumer's notes; `is_wedged` once it is hopeless."""
 
     began_s: float
+    wedged_after_s: float
     stuck_since_s: float | None = None
     has_run: bool = False
 
@@ -69,27 +69,38 @@ class Judgement:
 
     def is_wedged(self, now_s: float) -> bool:
         """True if the worker has not worked for so long that it should end."""
-        limit_s = _WEDGED_S if self.has_run else _START_S
+        limit_s = self.wedged_after_s if self.has_run else _START_S
         return self.stuck_since_s is not None and now_s - self.stuck_since_s > limit_s
 
 
 def _takes_jobs(notes: ConsumerNotes, now_s: float) -> bool:
-    """True if the event loop runs, and asks the broker or has each of its processes at work."""
+    """True if the event loop runs, and asks the broker unless no process is free.
+
+    How long a process may start or have one job Celery limits.
+    """
     if now_s - notes.ran_s > _RECENT_S:
         return False
-    return now_s - notes.polled_s <= _RECENT_S or 0 < notes.up <= notes.busy
+    has_free = notes.up > notes.busy or not notes.pool
+    return now_s - notes.polled_s <= _RECENT_S or not has_free
 
 
-def start_watchdog(notes: ConsumerNotes, broker_answers: Callable[[], bool]) -> None:
-    """Watches from a thread until the process ends."""
+def start_watchdog(
+    notes: ConsumerNotes, broker_answers: Callable[[], bool], wedged_after_s: float
+) -> None:
+    """Watches from a thread until the process ends; which is soon after it took no jobs so long."""
     heartbeat = Heartbeat(notes.heartbeat_file)
     heartbeat.beat(WorkerState.STARTING.value)
-    arguments = (notes, heartbeat, broker_answers)
+    judgement = Judgement(time.monotonic(), wedged_after_s)
+    arguments = (notes, heartbeat, broker_answers, judgement)
     threading.Thread(target=_watch, args=arguments, name="watchdog", daemon=True).start()
 
 
-def _watch(notes: ConsumerNotes, heartbeat: Heartbeat, broker_answers: Callable[[], bool]) -> None:
-    judgement = Judgement(time.monotonic())
+def _watch(
+    notes: ConsumerNotes,
+    heartbeat: Heartbeat,
+    broker_answers: Callable[[], bool],
+    judgement: Judgement,
+) -> None:
     last_s = judgement.began_s
     while True:
         now_s = time.monotonic()

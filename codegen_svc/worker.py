@@ -39,7 +39,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--queue", required=True, choices=vendors(), help="the vendor to serve")
     parser.add_argument(
-        "--concurrency", type=_positive, default=1, help="jobs at once, one process each"
+        "--concurrency",
+        type=_positive,
+        default=2,
+        help="jobs at once, one process each; below 2 slow kernels make quick ones wait",
     )
     return parser
 

@@ -138,8 +138,9 @@ class WorkerProcess:
         return WorkerReport(self._name, self._queue, toolchain, is_runnable)
 
     def _tell(self) -> None:
-        state = BUSY if self._has_job else IDLE
-        self._heartbeat.beat(state if self._has_reported else WARM)
+        # The job comes first: its worker asks for no other one, and must not count as stuck.
+        ready = IDLE if self._has_reported else WARM
+        self._heartbeat.beat(BUSY if self._has_job else ready)
 
     def _beat(self) -> None:
         while True:

@@ -220,8 +220,7 @@ class CodegenRoom:
             UnavailableError: the code generators' room does not answer.
         """
         request = codegen_service_pb2.GetToolchainsRequest()
-        with translated_errors("codegen"):
-            response = await self._stub.GetToolchains(request, timeout=5.0)
+        response = await _bridged("codegen", lambda: self._stub.GetToolchains(request, timeout=5.0))
         return tuple(response.targets)
 
     def _built(

@@ -73,6 +73,11 @@ def import_aten(
         except VerificationError as error:
             # A prim refuses the types that the client stated (say, an activation of integers).
             raise InvalidGraphError(f"node {index} ({node.op}): its operands: {error}") from error
+        except ArithmeticError as error:
+            # Decompositions compute with numbers that the client sent: 1e308 squared, say.
+            raise InvalidGraphError(
+                f"node {index} ({node.op}): its numbers are too large to compute with: {error}"
+            ) from error
     return importer.finish()
 
 

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from kernelfarm.errors import InvalidGraphError, MalformedMessageError, VerificationError
 from kernelfarm.internal.v1 import optimizer_service_pb2 as api
 from kernelfarm.ir.verify import verify_graph
-from kernelfarm.ir.work_budget import work_budget
+from kernelfarm.ir.work_budget import spend, work_budget
 from kernelfarm.targets import all_targets, target_facts
 from kernelfarm.v1 import graph_pb2
 from kernelfarm.wire import graph_from_proto, kernel_to_proto, plan_to_proto
@@ -17,6 +17,9 @@ from optimizer_svc.pipeline import PASSES, optimize
 from optimizer_svc.toolchain import toolchain
 
 GRAPH_DIALECT = "prims"
+
+_BYTES_A_STEP = 64
+"""Of a message; parsing makes an object for about so many."""
 
 
 def made_by() -> api.GetToolchainResponse:
@@ -50,6 +53,7 @@ def optimize_message(message: bytes, target: str) -> api.OptimizeResponse:
 
 
 def _parsed(message: bytes) -> graph_pb2.Graph:
+    spend(len(message) // _BYTES_A_STEP)
     try:
         return graph_pb2.Graph.FromString(message)
     except DecodeError as error:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 # Longer than a slow and busy machine takes: only what never comes is waited for so long.
 START_TIMEOUT_S = 240
 STOP_TIMEOUT_S = 120
@@ -94,6 +96,14 @@ def running_farm(
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
                 process.wait(STOP_TIMEOUT_S)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and has not ended (a zombie has)."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def wait_until(holds: Callable[[], bool], timeout_s: float, what: str) -> float:

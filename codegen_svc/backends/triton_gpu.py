@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from codegen_svc.backends.triton_called_math import called_library, calls_math
 from codegen_svc.backends.triton_promises import Variant, plan_variants
 from codegen_svc.backends.triton_toolchain import Compiled, CompileTarget, compile_triton
 from codegen_svc.emitters.triton_index import numel
@@ -85,6 +86,10 @@ def _build_variant(
 
     If no tile is so small, the first that spills least is kept.
     """
+    if calls_math(kernel, target.vendor):
+        called = _with_calls(kernel, target, toolchain, variant)
+        if called is not None:
+            return _built(kernel, target, toolchain, variant, called)
     best: _Attempt | None = None
     for level in range(_MAX_TILINGS):
         tiling = gpu_tiling(kernel, target, variant.index_bits, level, variant.width_limit)
@@ -108,8 +113,34 @@ def _build_variant(
     return _built(kernel, target, toolchain, variant, best)
 
 
+def _with_calls(
+    kernel: Kernel, target: TargetFacts, toolchain: GpuToolchain, variant: Variant
+) -> _Attempt | None:
+    """The first block of at most one element for each thread that fits; None if none does.
+
+    What calls keep on the stack is no reason to try a smaller one.
+    """
+    for level in range(_MAX_TILINGS):
+        tiling = gpu_tiling(kernel, target, variant.index_bits, level, variant.width_limit)
+        if tiling is None:
+            return None
+        elements = tiling.xblock * max(tiling.rblock, 1)
+        if elements > tiling.num_warps * target.warp_size and level < _MAX_TILINGS - 1:
+            continue
+        attempt = _compile(kernel, target, toolchain, variant, tiling, library_of=called_library)
+        if _fits(attempt.usage, target):
+            return attempt
+    return None
+
+
 def _compile(
-    kernel: Kernel, target: TargetFacts, toolchain: GpuToolchain, variant: Variant, tiling: Tiling
+    kernel: Kernel,
+    target: TargetFacts,
+    toolchain: GpuToolchain,
+    variant: Variant,
+    tiling: Tiling,
+    *,
+    library_of: Callable[[str], str] | None = None,
 ) -> _Attempt:
     source = emit_triton(kernel, tiling, scalar_rules(target, kernel))
     arch = target.extra("triton_arch")
@@ -117,7 +148,7 @@ def _compile(
         target.extra("triton_backend"), int(arch) if arch.isdigit() else arch, target.warp_size
     )
     options = {**toolchain.options, "num_warps": tiling.num_warps, "num_stages": tiling.num_stages}
-    compiled = compile_triton(source, where, options, variant.promises)
+    compiled = compile_triton(source, where, options, variant.promises, library_of=library_of)
     if compiled.facts.get("global_scratch_size") or compiled.facts.get("profile_scratch_size"):
         raise KernelRejectedError(
             f"kernel {kernel.name} asks for scratch memory, which launches do not provide"

@@ -12,7 +12,7 @@ import io
 import linecache
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import codegen_svc.cost_estimate
 import codegen_svc.emitters
 from codegen_svc.backends.contract import ToolStatus
 from codegen_svc.backends.wheel_digest import wheel_digest
@@ -69,11 +70,13 @@ def compile_triton(
     options: Mapping[str, Any],
     promises: Mapping[str, tuple[tuple[str, int], ...]] | None = None,
     last_stage: str | None = None,
+    library_of: Callable[[str], str] | None = None,
 ) -> Compiled:
     """Every stage up to `last_stage` (the binary if None).
 
     `promises` gives attributes (`tt.divisibility`, 16) of arguments by name: what is not evident
-    from the kernel the caller must guard.
+    from the kernel the caller must guard. `library_of` gives what stands in for a file of the
+    vendor's mathematical functions.
 
     Raises:
         KernelRejectedError: the toolchain refuses the kernel.
@@ -92,7 +95,13 @@ def compile_triton(
     log = io.StringIO()
     try:
         with redirect_stdout(log):
-            return _run_stages(triton, make_backend(gpu), syntax, gpu, options, last_stage)
+            backend = make_backend(gpu)
+            parsed = backend.parse_options(dict(options))
+            if library_of is not None:
+                files = tuple((name, library_of(path)) for name, path in parsed.extern_libs)
+                # Options are frozen, and AMD's ignore what is given for its own libraries.
+                object.__setattr__(parsed, "extern_libs", files)
+            return _run_stages(triton, backend, syntax, gpu, parsed, last_stage)
     except (
         RuntimeError,
         ValueError,
@@ -112,12 +121,11 @@ def _run_stages(
     backend: Any,
     syntax: Any,
     gpu: Any,
-    options: Mapping[str, Any],
+    parsed: Any,
     last_stage: str | None,
 ) -> Compiled:
     from triton._C.libtriton import ir  # noqa: PLC0415
 
-    parsed = backend.parse_options(dict(options))
     facts: dict[str, Any] = {"target": gpu, **parsed.__dict__, "triton_version": triton.__version__}
     passes: dict[str, Any] = {}
     backend.add_stages(passes, parsed, syntax.language)
@@ -176,6 +184,7 @@ def emitter_digest() -> str:
     files = [
         *sorted(emitters.glob("triton_*.py")),
         *sorted(Path(__file__).parent.glob("triton_*.py")),
+        Path(codegen_svc.cost_estimate.__file__ or ""),  # by it functions are called or inlined
     ]
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
 

@@ -28,13 +28,13 @@ from codegen_svc.sandbox.limits import Limits
 from codegen_svc.sandbox.namespaces import enter_process_namespace
 from codegen_svc.sandbox.outcome import outcome_of_error, outcome_of_variants
 from codegen_svc.sandbox.process_tree import tree_usage
-from codegen_svc.sandbox.restrictions import Confinement, confine
+from codegen_svc.sandbox.restrictions import Confinement, confine, limit_processor_time
 from codegen_svc.sandbox.system_calls import die_with_parent
 from kernelfarm.targets import target_facts
 from kernelfarm.wire.job import job_from_bytes
 
-JOB_HEADER: Final = struct.Struct("<IB")
-"""Length of the job in bytes, and how nice the compilation is to others (0 to 19)."""
+JOB_HEADER: Final = struct.Struct("<IIB")
+"""Length of the job in bytes, processor seconds, how nice it is to others (0 to 19)."""
 
 _LOOK_EVERY_MS: Final = 100
 _LOG_CHARS: Final = 600
@@ -85,8 +85,7 @@ def _compile_one(
         scratch.mkdir()
         os.environ["HOME"] = os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
         confine(given, folder)
-        job, niceness = _take_job(ends.job)
-        os.nice(niceness)
+        job = _take_job(ends.job)
         os.write(started, b"!")
         _hand_over(ends.result, _outcome(backend, job, given.limits))
         status = 0
@@ -113,13 +112,16 @@ def _keep_only(standard: dict[int, int], ends: ChildEnds, started: int) -> None:
         os.closerange(low + 1, high)
 
 
-def _take_job(descriptor: int) -> tuple[bytes, int]:
+def _take_job(descriptor: int) -> bytes:
+    """The job; from now on its own bounds hold."""
     with open(descriptor, "rb") as stream:
         header = stream.read(JOB_HEADER.size)
         if len(header) < JOB_HEADER.size:
             sys.exit(0)  # the worker ended without a job
-        length, niceness = JOB_HEADER.unpack(header)
-        return stream.read(length), niceness
+        length, processor_s, niceness = JOB_HEADER.unpack(header)
+        limit_processor_time(processor_s)
+        os.nice(niceness)
+        return stream.read(length)
 
 
 def _hand_over(descriptor: int, content: bytes) -> None:

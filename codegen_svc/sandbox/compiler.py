@@ -6,7 +6,7 @@ import signal
 from typing import Final
 
 from codegen_svc.backends.contract import ToolStatus
-from codegen_svc.sandbox.connection import Child, End
+from codegen_svc.sandbox.connection import Allowance, Child, End
 from codegen_svc.sandbox.level import Level, check_level, parse_level
 from codegen_svc.sandbox.limits import Limits
 from codegen_svc.sandbox.outcome import variants_of_outcome
@@ -77,15 +77,15 @@ class SandboxedBackend:
         Raises:
             KernelfarmError: as `compile`.
         """
-        return self.compile(kernel, target, wall_s=self._wall_s, niceness=0)
+        return self.compile(kernel, target, Allowance(self._wall_s, self._limits.processor_s))
 
     def compile(
-        self, kernel: Kernel, target: TargetFacts, *, wall_s: float, niceness: int
+        self, kernel: Kernel, target: TargetFacts, given: Allowance
     ) -> tuple[BuiltKernel, ...]:
         """The kernel's variants, made in a confined process within a time.
 
         Raises:
-            TimeLimitError: it took longer.
+            TimeLimitError: it took longer, by the clock or in processor time.
             KernelRejectedError: the toolchain refuses the kernel, crashes, or hits a limit.
             UnavailableError: a tool is missing, or the process was ended from outside.
             InternalError: our bug.
@@ -93,11 +93,16 @@ class SandboxedBackend:
         job = job_to_bytes(kernel_to_proto(kernel), target.name)
         self.spent_s = 0.0
         with self._child() as child:
-            end = child.run(job, niceness, wall_s, self._limits.output_bytes)
+            end = child.run(job, given, self._limits.output_bytes)
         self.spent_s = end.processor_s
         if end.ended_for or end.exit_status != 0:
-            raise self._error_of(end, wall_s)
-        return variants_of_outcome(end.result, kernel.name, target.name)
+            raise _error_of(end, given, self._limits)
+        try:
+            return variants_of_outcome(end.result, kernel.name, target.name)
+        except KernelRejectedError as error:
+            if end.processor_s >= given.processor_s:  # a program of the toolchain hit it
+                raise _processor_time_error(given) from error
+            raise
 
     def close(self) -> None:
         """Ends its processes."""
@@ -112,28 +117,33 @@ class SandboxedBackend:
                 self._zygote = ZygoteProcess(self._vendor, self._limits)
         raise UnavailableError(f"the {self._vendor} toolchain's process ends as soon as it starts")
 
-    def _error_of(self, end: End, wall_s: float) -> KernelfarmError:
-        limits = self._limits
-        told = {
-            "time": f"took longer than {wall_s:g} s",
-            "output": f"gave more than {limits.output_bytes >> 20} MiB",
-            "memory": f"needs more than {limits.memory_bytes >> 20} MiB of memory",
-            "processes": f"needs more than {limits.processes} processes and threads",
-        }.get(end.ended_for)
-        if told is not None:
-            kind = TimeLimitError if end.ended_for == "time" else KernelRejectedError
-            return kind(f"the compilation {told}")
-        if end.ended_for:
-            return UnavailableError(f"the compilation was ended: {end.ended_for}")
-        return _error_of_exit(end, limits)
+
+def _error_of(end: End, given: Allowance, limits: Limits) -> KernelfarmError:
+    """What a compilation that gave no outcome ended for."""
+    told = {
+        "time": f"took longer than {given.wall_s:g} s",
+        "output": f"gave more than {limits.output_bytes >> 20} MiB",
+        "memory": f"needs more than {limits.memory_bytes >> 20} MiB of memory",
+        "processes": f"needs more than {limits.processes} processes and threads",
+    }.get(end.ended_for)
+    if told is not None:
+        kind = TimeLimitError if end.ended_for == "time" else KernelRejectedError
+        return kind(f"the compilation {told}")
+    if end.ended_for:
+        return UnavailableError(f"the compilation was ended: {end.ended_for}")
+    if end.processor_s >= given.processor_s:
+        return _processor_time_error(given)
+    return _error_of_exit(end, limits)
+
+
+def _processor_time_error(given: Allowance) -> TimeLimitError:
+    return TimeLimitError(
+        f"the compilation took longer than {given.processor_s} s of processor time"
+    )
 
 
 def _error_of_exit(end: End, limits: Limits) -> KernelfarmError:
     """What a process that ended without an outcome died of."""
-    if end.processor_s >= limits.processor_s:
-        return TimeLimitError(
-            f"the compilation took more than {limits.processor_s} s of processor time"
-        )
     if end.exit_status == -signal.SIGKILL:
         return UnavailableError("the compilation was killed: is the host short of memory?")
     if any(word in end.log for word in _MEMORY_WORDS):

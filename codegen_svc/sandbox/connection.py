@@ -37,6 +37,15 @@ class End:
     log: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What one compilation gets: time by the clock, processor time of each process, niceness."""
+
+    wall_s: float
+    processor_s: int
+    niceness: int = 0
+
+
 class Child:
     """A confined process that waits for its one job. Leaving the block ends it."""
 
@@ -59,10 +68,10 @@ class Child:
                 os.close(descriptor)
         self._supervision.close()  # ends what still runs
 
-    def run(self, job: bytes, niceness: int, wall_s: float, output_bytes: int) -> End:
-        """Gives the job and waits for its end, which it brings about after `wall_s`."""
-        ends_s = time.monotonic() + wall_s
-        self._send(JOB_HEADER.pack(len(job), niceness) + job)
+    def run(self, job: bytes, given: Allowance, output_bytes: int) -> End:
+        """Gives the job and waits for its end, which it brings about when the time is over."""
+        ends_s = time.monotonic() + given.wall_s
+        self._send(JOB_HEADER.pack(len(job), given.processor_s, given.niceness) + job)
         parts: list[bytes] = []
         ended_for = self._read(parts, ends_s, output_bytes)
         if ended_for:

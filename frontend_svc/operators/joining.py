@@ -52,6 +52,8 @@ def chunk_cat(op: Lowering, tensors: tuple[Tensor, ...], dim: int, num_chunks: i
     """Tensors cut in equal chunks along an axis, zeros filling the last; equal chunks joined."""
     if not tensors or num_chunks < 1:
         raise InvalidGraphError(f"{len(tensors)} tensors in {num_chunks} chunks; expected 1 each")
+    if not all(x.rank for x in tensors):
+        raise InvalidGraphError("a tensor without axes; expected one to cut in chunks")
     parts = tuple(_chunks(op, x, axis_of(dim, x.rank), num_chunks) for x in tensors)
     return cat(op, parts, axis_of(dim, tensors[0].rank) + 1)
 

@@ -98,6 +98,9 @@ def slice_backward(  # noqa: PLR0913, PLR0917  # the operator's own parameters
 ) -> Tensor:
     """Zeros with the gradient at the places of a slice."""
     axis = _axis(input_sizes, dim)
+    if grad_output.rank != len(input_sizes):
+        seen = f"{grad_output.rank} axes of {len(input_sizes)}"
+        raise InvalidGraphError(f"a gradient with {seen}; expected all")
     extent, length = input_sizes[axis], grad_output.shape[axis]
     first = start
     if op.extents.is_negative(start):

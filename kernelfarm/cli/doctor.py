@@ -63,7 +63,7 @@ def doctor(
     from rich.console import Console  # noqa: PLC0415 (keeps --help quick)
     from rich.table import Table  # noqa: PLC0415
 
-    findings = [*_client(), *_tiers(endpoint), _farm(endpoint), *_toolchains()]
+    findings = [*_client(), *_tiers(endpoint), _farm(endpoint), *_toolchains(), *_sandbox()]
     table = Table(show_edge=False, box=None, pad_edge=False)
     for name in ("area", "what", "", "found"):
         table.add_column(name, overflow="fold")
@@ -177,3 +177,17 @@ def _toolchains() -> list[Finding]:
             for t in backend.tools()
         )
     return found
+
+
+def _sandbox() -> list[Finding]:
+    """How strongly workers here confine their compilations."""
+    if find_spec("codegen_svc") is None:
+        return []
+    level_module = import_module("codegen_svc.sandbox.level")
+    try:
+        level = import_module("codegen_svc.sandbox.probe").probed_level()
+    except KernelfarmError as error:
+        return [Finding("farm", "sandbox", False, True, str(error))]
+    missing = [m.value for m in level_module.Mechanism if m not in level.mechanisms]
+    remedy = f"this host or container does not offer {', '.join(missing)}: see docs/security.md"
+    return [Finding("farm", "sandbox", not missing, False, str(level), remedy if missing else "")]

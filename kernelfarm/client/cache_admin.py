@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+import grpc
+
+from kernelfarm.client.repeats import repeated
 from kernelfarm.ir.graph_ir import Graph
-from kernelfarm.service.channels import answered, open_blocking_channel, translated_errors
+from kernelfarm.service.channels import open_blocking_channel, translated_errors
 from kernelfarm.service.tls import ChannelTls
 from kernelfarm.v1 import cache_service_pb2 as api
 from kernelfarm.v1 import compile_service_pb2
 from kernelfarm.v1.cache_service_pb2_grpc import CacheServiceStub
 from kernelfarm.wire import graph_to_proto
+
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
 
 _TIMEOUT_S = 30.0
 # Dry runs and sweeps walk over all entries.
@@ -64,7 +72,7 @@ class CacheAdmin:
         """
         request = api.InvalidateRequest(tags=tags, dry_run=dry_run, reason=reason)
         timeout_s = _WALK_TIMEOUT_S if dry_run else _TIMEOUT_S
-        return answered(self._peer, lambda: self._stub.Invalidate(request, timeout=timeout_s))
+        return self._asked(self._stub.Invalidate, request, timeout_s)
 
     def watch(self, resume_token: str = "") -> Iterator[Invalidation]:
         """Invalidations from a token on, until the farm or the caller ends it.
@@ -86,7 +94,7 @@ class CacheAdmin:
     def explain_key(self, key: bytes) -> api.ExplainMissResponse:
         """What a look-up of a program's key meets."""
         request = api.ExplainMissRequest(key=key)
-        return answered(self._peer, lambda: self._stub.ExplainMiss(request, timeout=_TIMEOUT_S))
+        return self._asked(self._stub.ExplainMiss, request, _TIMEOUT_S)
 
     def explain_graph(
         self, graph: Graph, target: str, *, is_deterministic: bool = False, model: str = ""
@@ -98,7 +106,7 @@ class CacheAdmin:
             options=compile_service_pb2.CompileOptions(deterministic=is_deterministic),
             model=model,
         )
-        return answered(self._peer, lambda: self._stub.ExplainMiss(request, timeout=_TIMEOUT_S))
+        return self._asked(self._stub.ExplainMiss, request, _TIMEOUT_S)
 
     def usage(self, tenant: str = "") -> api.GetUsageResponse:
         """What a tenant holds, our own without a name, and its counters.
@@ -108,7 +116,7 @@ class CacheAdmin:
             NotFoundError: there is no such tenant.
         """
         request = api.GetUsageRequest(tenant=tenant)
-        return answered(self._peer, lambda: self._stub.GetUsage(request, timeout=_TIMEOUT_S))
+        return self._asked(self._stub.GetUsage, request, _TIMEOUT_S)
 
     def sweep(self) -> api.SweepResponse:
         """Frees what nobody will find any more.
@@ -117,6 +125,18 @@ class CacheAdmin:
             PermissionDeniedError: the token is missing or wrong.
             FarmFullError: another sweep runs.
         """
-        return answered(
-            self._peer, lambda: self._stub.Sweep(api.SweepRequest(), timeout=_WALK_TIMEOUT_S)
-        )
+        return self._asked(self._stub.Sweep, api.SweepRequest(), _WALK_TIMEOUT_S)
+
+    def _asked(
+        self,
+        call: grpc.UnaryUnaryMultiCallable[RequestT, ResponseT],
+        request: RequestT,
+        timeout_s: float,
+    ) -> ResponseT:
+        ends_s = time.monotonic() + timeout_s
+
+        def ask() -> ResponseT:
+            with translated_errors(self._peer):
+                return call(request, timeout=max(0.0, ends_s - time.monotonic()))
+
+        return repeated(ask, timeout_s)

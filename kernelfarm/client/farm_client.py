@@ -21,6 +21,7 @@ from kernelfarm.client.farm_channel import FarmChannel
 from kernelfarm.client.farm_time import within_time
 from kernelfarm.client.found_program import FoundProgram
 from kernelfarm.client.process_end import pause
+from kernelfarm.client.repeats import Repeats
 from kernelfarm.client.settings import ClientSettings
 from kernelfarm.client.trust import Trust
 from kernelfarm.digest import program_keys
@@ -36,7 +37,7 @@ from kernelfarm.errors import (
 )
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.guards import NO_FACTS, CallerFacts
-from kernelfarm.service.channels import answered, open_blocking_channel
+from kernelfarm.service.channels import open_blocking_channel, translated_errors
 from kernelfarm.signing import Keyring
 from kernelfarm.v1 import compile_service_pb2 as pb
 from kernelfarm.v1.compile_service_pb2_grpc import CompileServiceStub
@@ -246,30 +247,27 @@ class FarmClient:
         return contents
 
     def asked(self, attempt: Attempt[ResultT], timeout_s: float) -> ResultT:
-        """Makes a call within a time, and again if a fork of this process ended it.
+        """Makes a call within a time, and again if nobody answered or a fork of ours ended it.
 
         Raises:
             KernelfarmError: what the farm answered, or that it did not in time.
         """
         deadline = time.monotonic() + within_time(timeout_s)
-
-        def ask() -> ResultT:
-            with self._channel.used() as channel:
-                return attempt(channel, max(0.0, deadline - time.monotonic()))
-
+        repeats = Repeats(deadline)
         while True:
             pauses = self._channel.pauses
             try:
-                return answered(self._peer, ask)
-            except KernelfarmError:
+                with translated_errors(self._peer), self._channel.used() as channel:
+                    return attempt(channel, max(0.0, deadline - time.monotonic()))
+            except KernelfarmError as error:
                 if pauses == self._channel.pauses:
-                    raise
+                    repeats.wait(error)
 
     def _retried(self, attempt: Attempt[ResultT]) -> ResultT:
         """Repeats a call while the farm says that it is full, until the deadline.
 
-        What does not connect is repeated a few times by `answered` and then fails: a missing farm
-        must not make an inference server wait.
+        What nobody answers is repeated a few times (`Repeats`) and then fails: a missing farm must
+        not make an inference server wait.
         """
         deadline = time.monotonic() + within_time(self.settings.timeout_s)
         pause_s = _FIRST_PAUSE_S

@@ -107,7 +107,8 @@ class Layout:
     def _check_arena(self) -> None:
         for slot in self.temporaries:
             end = slot.offset_bytes + slot.size_elems * slot.dtype.itemsize
-            if slot.offset_bytes % ARENA_ALIGNMENT_BYTES or end > self.arena_bytes:
+            is_placed = slot.offset_bytes >= 0 and slot.offset_bytes % ARENA_ALIGNMENT_BYTES == 0
+            if not is_placed or slot.size_elems < 0 or end > self.arena_bytes:
                 raise InvalidGraphError(
                     f"plan: buffer {slot.name} at bytes {slot.offset_bytes} to {end} of an arena "
                     f"of {self.arena_bytes}; expected it inside, aligned to {ARENA_ALIGNMENT_BYTES}"

@@ -1,22 +1,16 @@
-"""Channels to other services: keepalive, repetition of lost calls, sizes, errors of our own."""
+"""Channels to other services: keepalive, sizes, errors of our own."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import grpc
 
-from kernelfarm.errors import CallerError, NoAnswerError, UnavailableError
+from kernelfarm.errors import CallerError, UnavailableError
 from kernelfarm.service.tls import ChannelTls
 from kernelfarm.wire.status import error_from_rpc
-
-# The time until a service's listener is back that its supervisor restarts: 0.7 s in all.
-_REPEAT_AFTER_S = (0.1, 0.2, 0.4)
-
-T = TypeVar("T")
 
 
 def channel_options(keepalive_ms: int = 20_000) -> list[tuple[str, int | str]]:
@@ -33,8 +27,8 @@ def channel_options(keepalive_ms: int = 20_000) -> list[tuple[str, int | str]]:
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 1_000),
         ("grpc.max_reconnect_backoff_ms", 2_000),
-        # gRPC's own retries lose calls when a server dies (grpcio 1.85.1): such a call never ends,
-        # whatever its deadline. `answered` repeats calls instead.
+        # With its own retries gRPC 1.85 loses calls whose server is killed: neither their deadline
+        # nor a cancellation ends them. Who wants a call repeated does it (`client/repeats.py`).
         ("grpc.enable_retries", 0),
     ]
 
@@ -140,22 +134,3 @@ def translated_errors(peer: str) -> Iterator[None]:
         if not str(error).startswith(_CLOSED):
             raise
         raise UnavailableError(f"{peer}: the way there was closed") from error
-
-
-def answered(peer: str, ask: Callable[[], T]) -> T:
-    """What `peer` answers to a blocking call, which is repeated if no process answers it.
-
-    All our calls are idempotent: keys are content. What a service answers, an error too, is not
-    asked again.
-
-    Raises:
-        KernelfarmError: the class and the message that the other side reported.
-    """
-    for pause_s in _REPEAT_AFTER_S:
-        try:
-            with translated_errors(peer):
-                return ask()
-        except NoAnswerError:
-            time.sleep(pause_s)
-    with translated_errors(peer):
-        return ask()

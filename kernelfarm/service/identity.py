@@ -119,3 +119,9 @@ def current_identity() -> Identity:
     if identity is None:
         raise InternalError("nobody identified this caller")
     return identity
+
+
+def known_tenant() -> str:
+    """The tenant that calls; empty where nobody identified the caller, or it has none."""
+    identity = _current.get()
+    return identity.tenant if identity is not None else ""

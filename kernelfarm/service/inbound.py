@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelfarm.errors import BodyTooSlowError, FarmFullError, NoMessageError
+from kernelfarm.service.memory import LARGE_BYTES, MemoryReturn
 
 _LOOK_EVERY_S = 0.1
 
@@ -53,6 +54,7 @@ class Inbound:
         self._turns = _Turns(limits)
         self._arriving: dict[Body, float] = {}
         self._is_watching = False
+        self._memory = MemoryReturn()
         self.held_bytes = 0
 
     async def take(self, sender: str, receive: Receive) -> Body:
@@ -77,12 +79,18 @@ class Inbound:
             self._arrived(body)
         if not isinstance(data, bytes):
             raise NoMessageError("a call without a message; expected one")
-        self._hold(sender, len(data))
+        try:
+            self._hold(sender, len(data))
+        except FarmFullError:
+            self._memory.soon()
+            raise
         body.fill(data)
         return body
 
     def release(self, sender: str, size_bytes: int) -> None:
         """Counts bytes no more."""
+        if size_bytes >= LARGE_BYTES:
+            self._memory.soon()
         self.held_bytes -= size_bytes
         left = self._held.get(sender, 0) - size_bytes
         if left > 0:

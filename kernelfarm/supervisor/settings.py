@@ -51,8 +51,11 @@ def default_cpu_workers() -> int:
 
 
 def default_jobs_each() -> int:
-    """Kernels that the worker of an accelerator compiles at once: three of them share the cores."""
-    return min(8, max(1, _cores() // 2))
+    """Kernels that the worker of an accelerator compiles at once: three of them share the cores.
+
+    Two at least, so that one process stays free of slow kernels.
+    """
+    return min(8, max(2, _cores() // 2))
 
 
 def _cores() -> int:

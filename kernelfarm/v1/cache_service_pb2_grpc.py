@@ -82,9 +82,11 @@ class CacheServiceServicer(object):
     def WatchInvalidations(self, request, context):
         """Streams invalidations as they happen, those after the resume token first. A token that is too
         old, or of another life of the cache, is answered by an event that flushes everything. Events
-        without tags come regularly: while they do, nothing was missed.
+        without tags come regularly: while they do, nothing was missed. Who is no administrator sees no
+        other tenant, and no model that its own tenant never named.
 
         INVALID_ARGUMENT: the token was not made by this service.
+        RESOURCE_EXHAUSTED: the tenant, or all together, have as many streams as they may; close one.
         UNAVAILABLE: the cache does not answer; connect again with the last token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

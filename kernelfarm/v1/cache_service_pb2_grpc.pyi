@@ -45,9 +45,11 @@ class CacheServiceStub:
     WatchInvalidations: _grpc.UnaryStreamMultiCallable[_cache_service_pb2.WatchInvalidationsRequest, _cache_service_pb2.WatchInvalidationsResponse]
     """Streams invalidations as they happen, those after the resume token first. A token that is too
     old, or of another life of the cache, is answered by an event that flushes everything. Events
-    without tags come regularly: while they do, nothing was missed.
+    without tags come regularly: while they do, nothing was missed. Who is no administrator sees no
+    other tenant, and no model that its own tenant never named.
 
     INVALID_ARGUMENT: the token was not made by this service.
+    RESOURCE_EXHAUSTED: the tenant, or all together, have as many streams as they may; close one.
     UNAVAILABLE: the cache does not answer; connect again with the last token.
     """
     ExplainMiss: _grpc.UnaryUnaryMultiCallable[_cache_service_pb2.ExplainMissRequest, _cache_service_pb2.ExplainMissResponse]
@@ -89,9 +91,11 @@ class CacheServiceAsyncStub(CacheServiceStub):
     WatchInvalidations: _aio.UnaryStreamMultiCallable[_cache_service_pb2.WatchInvalidationsRequest, _cache_service_pb2.WatchInvalidationsResponse]  # type: ignore[assignment]
     """Streams invalidations as they happen, those after the resume token first. A token that is too
     old, or of another life of the cache, is answered by an event that flushes everything. Events
-    without tags come regularly: while they do, nothing was missed.
+    without tags come regularly: while they do, nothing was missed. Who is no administrator sees no
+    other tenant, and no model that its own tenant never named.
 
     INVALID_ARGUMENT: the token was not made by this service.
+    RESOURCE_EXHAUSTED: the tenant, or all together, have as many streams as they may; close one.
     UNAVAILABLE: the cache does not answer; connect again with the last token.
     """
     ExplainMiss: _aio.UnaryUnaryMultiCallable[_cache_service_pb2.ExplainMissRequest, _cache_service_pb2.ExplainMissResponse]  # type: ignore[assignment]
@@ -142,9 +146,11 @@ class CacheServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_cache_service_pb2.WatchInvalidationsResponse], _abc.AsyncIterator[_cache_service_pb2.WatchInvalidationsResponse]]:
         """Streams invalidations as they happen, those after the resume token first. A token that is too
         old, or of another life of the cache, is answered by an event that flushes everything. Events
-        without tags come regularly: while they do, nothing was missed.
+        without tags come regularly: while they do, nothing was missed. Who is no administrator sees no
+        other tenant, and no model that its own tenant never named.
 
         INVALID_ARGUMENT: the token was not made by this service.
+        RESOURCE_EXHAUSTED: the tenant, or all together, have as many streams as they may; close one.
         UNAVAILABLE: the cache does not answer; connect again with the last token.
         """
 

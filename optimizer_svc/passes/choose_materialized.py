@@ -37,6 +37,7 @@ from optimizer_svc.analysis.storages import (
     storage_of,
 )
 from optimizer_svc.analysis.strided_views import StridedView, view_between
+from optimizer_svc.analysis.tangled_indices import TangledIndices
 from optimizer_svc.analysis.updates import updated_inputs
 from optimizer_svc.analysis.verdicts import Refused
 
@@ -242,10 +243,13 @@ def _place_costly(facts: GraphFacts, storages: dict[int, Storage]) -> None:
     uses = _uses_through_views(facts)
     sizes = likely_sizes(facts.graph.symbols)
     costs: dict[int, _Cost] = {}
+    tangled = TangledIndices(facts, storages)
     for node in facts.graph.nodes:
         if node.op in CLIENT_OPS:
             continue
         value = node.results[0]
+        if tangled.is_tangled(node):
+            _place_operands(facts, storages, node)
         costs[value] = cost = _cost(node, costs, storages, facts)
         if node.op in _EXPANDING:
             _place_expanded(facts, storages, node, costs, sizes)
@@ -254,6 +258,12 @@ def _place_costly(facts: GraphFacts, storages: dict[int, Storage]) -> None:
         is_forced = node.op in _WHOLE_ROWS or cost.ops > MAX_OPS_INLINE
         is_repeated = uses[value] > 1 and _is_costly(cost)
         if is_forced or (is_repeated and not has_sole_reader(facts, value, storages)):
+            storages[value] = temporary_storage(facts, value)
+
+
+def _place_operands(facts: GraphFacts, storages: dict[int, Storage], node: Node) -> None:
+    for value in operands(node):
+        if value not in storages:
             storages[value] = temporary_storage(facts, value)
 
 

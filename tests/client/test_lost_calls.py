@@ -10,8 +10,9 @@ import time
 import grpc
 import pytest
 
+from kernelfarm.client.repeats import repeated
 from kernelfarm.errors import NoAnswerError
-from kernelfarm.service.channels import answered, channel_options
+from kernelfarm.service.channels import channel_options
 from tests.farm_process import wait_until
 
 SERVER = """
@@ -104,7 +105,7 @@ def test_a_call_that_no_process_answers_is_repeated():
             raise answer
         return answer
 
-    assert answered("the farm", ask) == "here"
+    assert repeated(ask, timeout_s=60) == "here"
 
 
 def test_a_service_that_stays_away_is_asked_four_times():
@@ -115,5 +116,5 @@ def test_a_service_that_stays_away_is_asked_four_times():
         raise NoAnswerError("gone")
 
     with pytest.raises(NoAnswerError):
-        answered("the farm", ask)
+        repeated(ask, timeout_s=60)
     assert len(asked) == 4

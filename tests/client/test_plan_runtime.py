@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import weakref
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -134,6 +135,16 @@ def test_an_extern_step_with_a_missing_tensor_is_refused():
         PlanRunner(program(captured, forged, kernels)[0])
 
 
+def _temporary(**changes: int) -> Callable[[Plan], tuple[Buffer, ...]]:
+    exprs = {name: as_expr(value) for name, value in changes.items()}
+
+    def buffers(plan: Plan) -> tuple[Buffer, ...]:
+        changed = dataclasses.replace(plan.buffers[2], **exprs)
+        return (*plan.buffers[:2], changed, *plan.buffers[3:])
+
+    return buffers
+
+
 def _larger_input(plan: Plan) -> tuple[Buffer, ...]:
     return (dataclasses.replace(plan.buffers[0], size_elems=as_expr(13)), *plan.buffers[1:])
 
@@ -143,6 +154,11 @@ def _larger_input(plan: Plan) -> tuple[Buffer, ...]:
     [
         ({"outputs": ()}, "0 outputs; the captured graph has 1"),
         ({"arena_bytes": as_expr(64)}, "expected it inside"),
+        ({"arena_bytes": as_expr(-64)}, "expected it inside"),
+        ({"buffers": _temporary(offset_bytes=-64)}, "at bytes -64 to -16 of an arena of 128"),
+        ({"buffers": _temporary(offset_bytes=65)}, "aligned to 64"),
+        ({"buffers": _temporary(size_elems=17)}, "at bytes 64 to 132"),
+        ({"buffers": _temporary(size_elems=-1)}, "expected it inside"),
         ({"steps": (Launch(0, ("in0", "nowhere")),)}, "nowhere"),
         ({"steps": (Launch(7, ("in0", "tmp0")),)}, "kernel 7 of 2"),
         ({"outputs": (view("out0", (4, 5), (6, 1)),)}, "ends at element 23"),

@@ -96,6 +96,7 @@ async def test_workers_whose_jobs_end_while_the_broker_is_away_take_the_next_one
 async def test_a_worker_that_asks_no_more_for_jobs_is_not_told_and_ends_itself(
     room: CodegenRoom, stub: CodegenServiceStub
 ) -> None:
+    room.settings["KERNELFARM_WORKER_WEDGED_AFTER_S"] = "2"
     worker = room.start("tests.farm.deaf_worker", "--queue", "echo", name="deaf")
     await await_vendors(stub, {"echo"}, PATIENCE_S)
     worker.send_signal(signal.SIGUSR2)
@@ -150,21 +151,25 @@ async def test_a_broker_that_hangs_costs_each_call_seconds_and_stops_no_edge(
 
 def judged(notes: ConsumerNotes, *, answers: bool, until_s: int) -> list[WorkerState]:
     """States from one second to the next, of notes that do not change; the last is the worker's."""
-    judgement = Judgement(began_s=0)
+    judgement = Judgement(began_s=0, wedged_after_s=12)
     states = [judgement.state(notes, float(now), lambda: answers) for now in range(until_s)]
     assert judgement.is_wedged(until_s) == (states[-1] is WorkerState.STUCK)
     return states
 
 
 def test_a_worker_is_stuck_only_if_it_could_take_jobs(tmp_path: Path) -> None:
-    began = ConsumerNotes(tmp_path, ran_s=0, polled_s=0, up=1, has_reported=True)
+    began = ConsumerNotes(tmp_path, ran_s=0, polled_s=0, up=1, has_reported=True, pool={1})
     assert judged(began, answers=True, until_s=30)[-1] is WorkerState.STUCK
     assert judged(began, answers=False, until_s=30)[-1] is WorkerState.WAITING
-    busy = ConsumerNotes(tmp_path, ran_s=30, polled_s=0, up=2, busy=2, has_reported=True)
+    busy = ConsumerNotes(tmp_path, 30, 0, up=2, busy=2, has_reported=True, pool={1, 2})
     assert set(judged(busy, answers=True, until_s=30)) == {WorkerState.SERVING}
-    free = ConsumerNotes(tmp_path, ran_s=30, polled_s=0, up=2, busy=1, has_reported=True)
+    free = ConsumerNotes(tmp_path, 30, 0, up=2, busy=1, has_reported=True, pool={1, 2})
     assert judged(free, answers=True, until_s=30)[-1] is WorkerState.STUCK
-    ending = ConsumerNotes(tmp_path, ran_s=0, polled_s=0, up=1, busy=1, is_draining=True)
+    restarting = ConsumerNotes(tmp_path, 30, 0, pool={1, 2})
+    assert set(judged(restarting, answers=True, until_s=30)) == {WorkerState.POLLING}
+    empty = ConsumerNotes(tmp_path, 30, 0)
+    assert judged(empty, answers=True, until_s=30)[-1] is WorkerState.STUCK
+    ending = ConsumerNotes(tmp_path, 0, 0, up=1, busy=1, is_draining=True, pool={1})
     assert set(judged(ending, answers=True, until_s=90)) == {WorkerState.DRAINING}
     never = ConsumerNotes(tmp_path)
     assert set(judged(never, answers=True, until_s=60)) == {WorkerState.STARTING}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from contextvars import Context
+
 import pytest
 
 from frontend_svc.byte_budget import ByteBudget
 from kernelfarm.errors import FarmFullError
+from kernelfarm.service.identity import Identity, Partition, bind_identity
 
 
 def test_requests_beyond_the_budget_are_told_to_come_again() -> None:
@@ -24,3 +28,30 @@ def test_a_single_request_larger_than_the_budget_is_served() -> None:
     with budget.held(1000), pytest.raises(FarmFullError), budget.held(1):
         pass
     assert budget.held_bytes == 0
+
+
+def held_by(budget: ByteBudget, tenant: str, size_bytes: int) -> AbstractContextManager[None]:
+    """As a call of a tenant, which runs in a context of its own."""
+
+    def enter() -> AbstractContextManager[None]:
+        bind_identity(Identity(tenant, frozenset(), Partition(tenant)))
+        manager = budget.held(size_bytes)
+        manager.__enter__()
+        return manager
+
+    return Context().run(enter)
+
+
+def test_one_tenant_leaves_half_to_the_others() -> None:
+    """Who asked for blobs and never read them took every other tenant's share."""
+    budget = ByteBudget(100, "blobs")
+    first = held_by(budget, "acme", 40)
+    with pytest.raises(
+        FarmFullError, match=r"40 bytes of tenant 'acme' .* at most 50 of one tenant"
+    ):
+        held_by(budget, "acme", 20)
+    second = held_by(budget, "beta", 50)
+    for manager in (first, second):
+        manager.__exit__(None, None, None)
+    assert budget.held_bytes == 0
+    held_by(budget, "acme", 80).__exit__(None, None, None)  # a single one is always served

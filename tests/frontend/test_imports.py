@@ -18,8 +18,16 @@ from frontend_svc.parts import Part, Parts
 from frontend_svc.program_tier import ProgramTier
 from kernelfarm.cache import KernelCache, Space, Trust
 from kernelfarm.digest import program_keys
-from kernelfarm.errors import InvalidGraphError, MalformedMessageError, WorkBudgetError
+from kernelfarm.errors import (
+    InvalidGraphError,
+    MalformedMessageError,
+    WorkBudgetError,
+    WorkMemoryError,
+)
 from kernelfarm.service.identity import Partition
+from kernelfarm.service.process_pool.limits import MIB
+from kernelfarm.v1 import graph_pb2
+from kernelfarm.wire.embedded import embedded, field_number
 from tests.frontend.child_processes import cpu_work
 from tests.service.h_graph import CPU, h_graph, h_request
 
@@ -94,6 +102,24 @@ async def test_a_graph_that_spends_its_budget_is_refused_without_trying_for_a_wh
                 await imports.of(job_of())
             errors.append(caught.traceback[-1].name)
     assert errors[0] == errors[2] != errors[1]  # found by a child, remembered, found again
+
+
+async def test_a_message_that_needs_too_much_memory_is_told_so() -> None:
+    number = graph_pb2.Argument(integer=1).SerializeToString()
+    items = b"".join(embedded(field_number(graph_pb2.ArgumentList, "items"), number))
+    listed = b"".join(embedded(field_number(graph_pb2.Argument, "list"), items * 7_000_000))
+    node = b"".join(embedded(field_number(graph_pb2.Node, "args"), listed))
+    graph = b"".join(embedded(field_number(graph_pb2.Graph, "nodes"), node))
+    assert len(graph) < 32 * MIB
+    limits = {"max_work_memory_bytes": 512 * MIB, "max_work_steps": 10**9}
+    async with cpu_work(**limits) as cpu:
+        imports = Imports(cpu, TIMES)
+        for _ in range(2):  # the second time it is remembered
+            with pytest.raises(WorkMemoryError, match="512 MiB"):
+                await imports.of(
+                    replace(job_of(), graph=h_request().graph.SerializeToString() + graph)
+                )
+        assert (await imports.of(job_of()))[1].nodes == 7
 
 
 def test_whatever_selects_a_program_and_whoever_asks_is_in_the_digest() -> None:

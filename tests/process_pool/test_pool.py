@@ -24,7 +24,7 @@ from kernelfarm.errors import (
 )
 from kernelfarm.service.process_pool.limits import MIB, PoolLimits
 from kernelfarm.service.process_pool.pool import ProcessPool, Work
-from tests.farm_process import PATIENCE_S, wait_until
+from tests.farm_process import PATIENCE_S, is_running, wait_until
 
 JOBS = "tests.process_pool.jobs"
 
@@ -89,7 +89,7 @@ async def test_a_job_ends_with_its_caller_and_its_processor_is_free() -> None:
         await until(is_working(pool))
         (busy,) = [pid for pid in pool.pids if used_s(pid) > 0.1]
         spinning.cancel()
-        await until(lambda: not psutil.pid_exists(busy))
+        await until(lambda: not is_running(busy))
         await answers(pool)
 
 
@@ -145,7 +145,7 @@ async def test_a_child_that_is_killed_while_it_waits_costs_nothing() -> None:
         await until(lambda: len(pool.pids) == 2)
         for pid in pool.pids:
             os.kill(pid, signal.SIGKILL)
-        await until(lambda: not any(map(psutil.pid_exists, pool.pids)))
+        await until(lambda: not any(map(is_running, pool.pids)))
         await answers(pool)
 
 
@@ -170,7 +170,7 @@ async def test_a_fork_server_that_ends_or_hangs_is_started_again(
             return True
 
         await eventually(answered)
-        await until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE)
+        await until(lambda: not is_running(server.pid))
 
 
 async def eventually(answered: Callable[[], Awaitable[bool]]) -> None:
@@ -267,7 +267,7 @@ def test_children_end_when_their_service_is_killed() -> None:
         pids = [int(word) for word in service.stdout.readline().split()]
         pids.append(psutil.Process(pids[0]).ppid())
         service.kill()
-    wait_until(lambda: not any(map(psutil.pid_exists, pids)), PATIENCE_S, "no child is left")
+    wait_until(lambda: not any(map(is_running, pids)), PATIENCE_S, "no child is left")
 
 
 @pytest.mark.parametrize("module", ["frontend_svc.graph_jobs", "optimizer_svc.graph_jobs"])

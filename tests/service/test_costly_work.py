@@ -21,7 +21,7 @@ from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.v1.cache_service_pb2_grpc import CacheServiceStub
 from kernelfarm.wire import graph_to_proto
 from kernelfarm.wire.status import error_from_rpc
-from tests.farm_process import PATIENCE_S, Farm, running_farm, wait_until
+from tests.farm_process import PATIENCE_S, Farm, is_running, running_farm, wait_until
 from tests.service.calls import compile_at, stub_of
 from tests.service.costly_graphs import cat_graph, long_graph, request_of
 from tests.service.h_graph import CPU, h_request
@@ -93,7 +93,7 @@ def test_a_call_that_is_cancelled_frees_its_processor(farm: Farm) -> None:
         wait_until(lambda: bool(working(farm, before)), PATIENCE_S, "a child explains")
         ours = working(farm, before)
         call.cancel()
-    wait_until(lambda: not any(map(psutil.pid_exists, ours)), PATIENCE_S, "the child is ended")
+    wait_until(lambda: not any(map(is_running, ours)), PATIENCE_S, "the child is ended")
     new_program_compiles(farm)
 
 
@@ -159,5 +159,5 @@ def test_a_farm_that_is_stopped_ends_what_is_not_done_within_the_grace(tmp_path:
             assert farm.stop() == 0
         told = (tmp_path / "up.log").read_text()
         assert "did not drain" not in told, told
-        assert not any(map(psutil.pid_exists, ours))
+        wait_until(lambda: not any(map(is_running, ours)), PATIENCE_S, "children end with services")
         assert "Traceback" not in farm.log("frontend") + farm.log("optimizer")

@@ -6,6 +6,7 @@ import subprocess
 
 from codegen_svc.backends.contract import Backend, ToolStatus
 from codegen_svc.backends.cuda.cubin_facts import read_cubin
+from codegen_svc.backends.triton_called_math import rewriter_digest
 from codegen_svc.backends.triton_gpu import GpuToolchain, Usage, build_gpu_kernel
 from codegen_svc.backends.triton_toolchain import (
     Compiled,
@@ -40,7 +41,7 @@ class CudaBackend:
 
     def fingerprint(self) -> str:
         """Digest over triton's wheel (its ptxas included) and our code."""
-        return backend_fingerprint(__file__)
+        return backend_fingerprint(__file__, rewriter_digest())
 
     def build(self, kernel: Kernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
         """An aligned variant and a general one; for varying sizes also one for multiples of 16."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from codegen_svc.backends.contract import Backend, ToolNeeds, ToolStatus
 from codegen_svc.backends.rocm.hsaco_facts import read_hsaco
+from codegen_svc.backends.triton_called_math import rewriter_digest
 from codegen_svc.backends.triton_gpu import GpuToolchain, Usage, build_gpu_kernel
 from codegen_svc.backends.triton_toolchain import Compiled, backend_fingerprint, triton_status
 from kernelfarm.ir.artifact import BuiltKernel
@@ -37,7 +38,7 @@ class RocmBackend:
 
     def fingerprint(self) -> str:
         """Digest over triton's wheel and our code."""
-        return backend_fingerprint(__file__)
+        return backend_fingerprint(__file__, rewriter_digest())
 
     def build(self, kernel: Kernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
         """An aligned variant and a general one; for varying sizes also one for multiples of 16."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import socket
 import sys
@@ -55,8 +56,14 @@ class WorkProcess:
 
     @property
     def is_alive(self) -> bool:
-        """False once it is known to have ended."""
-        return not self._reader.at_eof() and not self._writer.is_closing()
+        """False once it has ended."""
+        if self._reader.at_eof() or self._writer.is_closing():
+            return False
+        if self._handle is None:
+            return True
+        look = select.poll()
+        look.register(self._handle, select.POLLIN)  # readable once the process has ended
+        return not look.poll(0)
 
     def knows(self, affinity: bytes) -> bool:
         """Whether it did a job of this affinity lately."""
@@ -124,6 +131,7 @@ class ForkServer:
         self._process: asyncio.subprocess.Process | None = None
         self._control: socket.socket | None = None
         self._ended: list[asyncio.subprocess.Process] = []
+        self._is_closed = False
         self._starting = asyncio.Lock()
 
     @property
@@ -149,6 +157,7 @@ class ForkServer:
             UnavailableError: none can be started.
         """
         await self.start()
+        server = self._process
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -163,7 +172,8 @@ class ForkServer:
                 _, (pid,) = await receive_within(reader, _HELLO_BYTES)
         except (TimeoutError, EOFError, OSError, FrameError) as error:
             writer.close()
-            self.kill()  # it hangs, or is gone: the next call starts another one
+            if self._process is server:  # it hangs, or is gone: the next call starts another one
+                self.kill()
             raise WorkProcessError("no process for this work starts; send it again") from error
         except BaseException:
             writer.close()  # the child reads the end of its socket, and ends
@@ -183,9 +193,12 @@ class ForkServer:
             process.kill()
 
     async def close(self) -> None:
-        """As `kill`; returns when it and its predecessors are gone."""
+        """As `kill`, and for good; returns when it and its predecessors are gone."""
+        self._is_closed = True
         self.kill()
-        await self._reap()
+        async with self._starting:  # one that was being started meanwhile
+            self.kill()
+            await self._reap()
 
     def _send(self, theirs: socket.socket) -> None:
         if self._control is None:
@@ -201,6 +214,8 @@ class ForkServer:
             await self._ended.pop().wait()
 
     async def _start(self) -> None:
+        if self._is_closed:
+            raise UnavailableError("this service is being stopped; send the request again")
         self.kill()
         await self._reap()
         control, theirs = socket.socketpair()
@@ -215,20 +230,22 @@ class ForkServer:
                 env=_environment(),
                 process_group=0,  # signals of a terminal are for the service
             )
-        control.setblocking(False)
-        self._control = control
-        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(_START_S):
-                told = await loop.sock_recv(control, 1)
-        except (TimeoutError, OSError) as error:
-            self.kill()
-            raise UnavailableError(f"the processes of {self._module} do not start") from error
+            await self._until_ready(control)
         except BaseException:
+            control.close()
             self.kill()
             raise
+        self._control = control
+
+    async def _until_ready(self, control: socket.socket) -> None:
+        control.setblocking(False)
+        try:
+            async with asyncio.timeout(_START_S):
+                told = await asyncio.get_running_loop().sock_recv(control, 1)
+        except (TimeoutError, OSError) as error:
+            raise UnavailableError(f"the processes of {self._module} do not start") from error
         if told != b"R":
-            self.kill()
             raise UnavailableError(
                 f"the process that imports {self._module} ended; its last lines on stderr tell why"
             )

@@ -1,0 +1,96 @@
+"""One attacker: `python -m tests.attack.attacker ENDPOINT ATTACK SECONDS`, the token on stdin.
+
+Sends ready bytes from many threads, each with a connection of its own, and ends with one line of
+JSON: calls by status, and its own processor time, so that its share of the machine is known.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import resource
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import grpc
+
+from tests.attack.attacks import Attack, attack_named
+from tests.attack.messages import numbered
+
+_OPTIONS = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+]
+
+
+class _Pace:
+    """Lets so many calls begin in a second, whoever makes them."""
+
+    def __init__(self, calls_per_s: float) -> None:
+        self._turns = itertools.count()
+        self._calls_per_s = calls_per_s
+        self._began_s = time.monotonic()
+
+    def wait(self) -> None:
+        """Returns when the next call may begin."""
+        due_s = self._began_s + next(self._turns) / self._calls_per_s
+        time.sleep(max(0.0, due_s - time.monotonic()))
+
+
+def attack(endpoint: str, what: Attack, token: str, seconds: float) -> dict[str, int]:
+    """Calls by status."""
+    data = numbered(what.make())
+    pace, statuses, lock = _Pace(what.calls_per_s), Counter[str](), threading.Lock()
+    ends_s = time.monotonic() + seconds
+
+    def one_caller() -> None:
+        with grpc.insecure_channel(endpoint, options=_OPTIONS) as channel:
+            while time.monotonic() < ends_s:
+                pace.wait()
+                with lock:
+                    message = data()
+                timeout_s = min(what.timeout_s, max(0.1, ends_s - time.monotonic()))
+                status = _status(channel, what, message, token, timeout_s)
+                with lock:
+                    statuses[status] += 1
+
+    _run_in_threads(one_caller, what.callers)
+    return dict(statuses)
+
+
+def _run_in_threads(work: Callable[[], None], number: int) -> None:
+    threads = [threading.Thread(target=work) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _status(
+    channel: grpc.Channel, what: Attack, message: bytes, token: str, timeout_s: float
+) -> str:
+    """How one call ended."""
+    call: grpc.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(what.method)
+    metadata = (("authorization", f"Bearer {token}"),) if token else ()
+    try:
+        for _ in call(message, timeout=timeout_s, metadata=metadata):
+            pass
+    except grpc.RpcError as error:
+        return str(error.code().name)
+    return "OK"
+
+
+def main() -> None:
+    endpoint, name, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+    statuses = attack(endpoint, attack_named(name), sys.stdin.readline().strip(), seconds)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    print(json.dumps({"calls": statuses, "cpu_s": used.ru_utime + used.ru_stime}))
+
+
+if __name__ == "__main__":
+    main()

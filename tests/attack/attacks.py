@@ -1,0 +1,102 @@
+"""The attacks by name: what is sent, with which credential, by how many at once."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.attack import messages
+from tests.attack.messages import Template
+
+COMPILE = "/kernelfarm.v1.CompileService/Compile"
+EXPLAIN = "/kernelfarm.v1.CacheService/ExplainMiss"
+
+
+class Credential(enum.Enum):
+    """What the attacker shows."""
+
+    NONE = "no token"
+    EXPIRED = "expired token"
+    READER = "token of a reader"
+    MEMBER = "token of a member"
+
+
+@dataclass(frozen=True)
+class Attack:
+    """`callers` send one message after the other, `calls_per_s` in all at most.
+
+    `timeout_s` is how long each waits; `fault` is the number of the weakness that it aims at.
+    """
+
+    name: str
+    fault: int
+    method: str
+    credential: Credential
+    make: Callable[[], Template]
+    callers: int = 16
+    calls_per_s: float = 100.0
+    timeout_s: float = 20.0
+
+
+ATTACKS: tuple[Attack, ...] = (
+    Attack(
+        "cat of 13 dynamic inputs",
+        *(1, COMPILE, Credential.MEMBER),
+        messages.cat_of_dynamic_inputs,
+    ),
+    Attack(
+        "product of 24 extents",
+        *(1, COMPILE, Credential.MEMBER),
+        messages.product_of_extents,
+    ),
+    Attack(
+        "ExplainMiss of 2.7 MB",
+        *(1, EXPLAIN, Credential.READER),
+        messages.explained_products,
+    ),
+    Attack(
+        "30 MiB without a token",
+        *(3, COMPILE, Credential.NONE),
+        messages.many_empty_nodes,
+    ),
+    Attack(
+        "30 MiB with an expired token",
+        *(3, COMPILE, Credential.EXPIRED),
+        messages.many_empty_nodes,
+    ),
+    Attack(
+        "30 MiB with a valid token",
+        *(3, COMPILE, Credential.MEMBER),
+        messages.many_empty_nodes,
+    ),
+    Attack(
+        "operator names of 30 MiB",
+        *(4, COMPILE, Credential.MEMBER),
+        messages.long_operator_name,
+    ),
+    Attack(
+        "a flood of failing graphs",
+        *(4, COMPILE, Credential.MEMBER),
+        messages.failing_graph,
+        calls_per_s=400.0,
+    ),
+    Attack(
+        "250 tangents for sm_90a",
+        *(6, COMPILE, Credential.MEMBER),
+        messages.heavy_kernel,
+        timeout_s=60.0,
+    ),
+)
+
+
+def attack_named(name: str) -> Attack:
+    """The attack of this name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    for attack in ATTACKS:
+        if attack.name == name:
+            return attack
+    raise ValueError(f"no attack {name!r}; expected one of {', '.join(a.name for a in ATTACKS)}")

@@ -1,0 +1,81 @@
+"""Network namespaces on one switch, whose cables can be pulled; for root on Linux.
+
+Every part has a namespace with one interface. The switch is a bridge in a namespace of its own:
+nothing of it can be reached from the machine's own network, or reaches it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+
+def can_partition() -> bool:
+    """True if this process may make network namespaces."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        return False
+    made = subprocess.run(["unshare", "-n", "true"], check=False, capture_output=True)
+    return made.returncode == 0
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A switch with parts by name; `address` tells where each is."""
+
+    name: str
+    parts: tuple[str, ...]
+
+    def __enter__(self) -> Switch:
+        _ip("netns", "add", self.name)
+        self._inside(self.name, "link", "add", "bridge", "type", "bridge")
+        self._inside(self.name, "link", "set", "bridge", "up")
+        for part in self.parts:
+            self._plug_in(part)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in (*(self.namespace(part) for part in self.parts), self.name):
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+    def namespace(self, part: str) -> str:
+        """The namespace of a part."""
+        return f"{self.name}-{part}"
+
+    def address(self, part: str) -> str:
+        """Its address, which only the other parts can reach."""
+        return f"10.213.0.{self.parts.index(part) + 1}"
+
+    def prefix(self, part: str) -> tuple[str, ...]:
+        """What stands before a command that runs there."""
+        return ("ip", "netns", "exec", self.namespace(part))
+
+    def cut(self, part: str) -> None:
+        """Pulls its cable: what it sends is lost, and what others send to it."""
+        self._inside(self.name, "link", "set", part, "down")
+
+    def heal(self, part: str) -> None:
+        """Plugs it in again."""
+        self._inside(self.name, "link", "set", part, "up")
+
+    def _plug_in(self, part: str) -> None:
+        namespace = self.namespace(part)
+        _ip("netns", "add", namespace)
+        self._inside(
+            *(self.name, "link", "add", part, "type", "veth"),
+            *("peer", "name", "cable", "netns", namespace),
+        )
+        self._inside(self.name, "link", "set", part, "master", "bridge")
+        self._inside(self.name, "link", "set", part, "up")
+        self._inside(namespace, "addr", "add", f"{self.address(part)}/24", "dev", "cable")
+        for device in ("lo", "cable"):
+            self._inside(namespace, "link", "set", device, "up")
+
+    @staticmethod
+    def _inside(namespace: str, *arguments: str) -> None:
+        _ip("-n", namespace, *arguments)
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)

@@ -1,0 +1,88 @@
+"""The farm's Redis or Valkey servers as a fault finds them: by process, and by their socket."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from kernelfarm.cache.embedded import Role, find_server, server_command
+
+_START_S = 20.0
+
+
+def socket_of(process: psutil.Process) -> Path:
+    """The unix socket on which a server listens, by its command line."""
+    words = process.cmdline()
+    if "--unixsocket" in words:
+        return Path(words[words.index("--unixsocket") + 1])
+    # A running server shows where it listens: `valkey-server unixsocket:/path`.
+    _, _, path = " ".join(words).partition("unixsocket:")
+    return Path(path.strip())
+
+
+@contextlib.contextmanager
+def client_of(socket: Path) -> Iterator[redis.Redis]:
+    """A client that tries once, and waits a few seconds for an answer."""
+    client = redis.Redis(
+        unix_socket_path=str(socket), retry=Retry(NoBackoff(), 0), socket_timeout=5.0
+    )
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@dataclass
+class OwnServer:
+    """A server that the chaos run keeps itself, at a TCP address and on a unix socket."""
+
+    role: Role
+    folder: Path
+    address: str
+    port: int
+    prefix: tuple[str, ...] = ()
+    process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    @property
+    def url(self) -> str:
+        """For the farm's settings."""
+        return f"redis://{self.address}:{self.port}/0"
+
+    @property
+    def socket(self) -> Path:
+        """For faults, which reach it whatever the network does."""
+        return self.folder / "s"
+
+    def start(self) -> None:
+        """Starts it, empty; returns when it answers."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        most = 1 << 30 if self.role is Role.CACHE else 0
+        command = server_command(find_server(), self.role, self.folder, self.socket, most)
+        listens = ("--port", str(self.port), "--bind", self.address, "--protected-mode", "no")
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*self.prefix, *command, *listens], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        until_s = time.monotonic() + _START_S
+        while time.monotonic() < until_s:
+            with client_of(self.socket) as client, contextlib.suppress(redis.RedisError):
+                client.ping()
+                return
+            time.sleep(0.05)
+        raise RuntimeError(f"the server at {self.url} does not answer; see {self.folder}/log")
+
+    def stop(self) -> None:
+        """Ends it at once."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()

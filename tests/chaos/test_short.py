@@ -1,0 +1,78 @@
+"""A few faults with a fixed seed in each run; `-m slow` takes all of them, in both layouts."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.all_faults import ALL_FAULTS, faults_named
+from tests.chaos.crowd import MARGIN_S, Call
+from tests.chaos.fault import Fault
+from tests.chaos.ground import Ground, farm_apart, farm_together
+from tests.chaos.namespaces import can_partition
+from tests.chaos.report import broken_rules, table
+from tests.chaos.run import ChaosRun, Episode, add_calls
+
+SEED = 9
+QUICK = (
+    "broker away for 8 s while workers compile",
+    "kill optimizer",
+    "CLIENT KILL of all at the cache",
+)
+
+
+def hurt(ground: Ground, layout: str, faults: Sequence[Fault], seconds: float) -> None:
+    """Hurts the farm for some time, each fault once at least; nothing may break a rule."""
+    run = ChaosRun(ground, layout, SEED, ground.folder)
+    ends_s, episodes = time.monotonic() + seconds, list[Episode]()
+    is_going_on = lambda: len(episodes) < len(faults) or time.monotonic() < ends_s  # noqa: E731
+    for episode in run.run(faults, is_going_on):
+        episodes.append(episode)
+    print("\n".join(table(episodes)))
+    assert broken_rules(episodes, run.dead_clients) == []
+    assert sum(episode.right for episode in episodes) > 0
+
+
+def test_a_broker_that_was_away_costs_no_answer_and_no_service(tmp_path: Path) -> None:
+    with farm_together(tmp_path, "cpu", frontends=1) as ground:
+        hurt(ground, "together", faults_named(list(QUICK)), 0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_no_fault_on_one_machine_costs_an_answer(tmp_path: Path) -> None:
+    with farm_together(tmp_path, "cpu", frontends=2) as ground:
+        hurt(ground, "together", [f for f in ALL_FAULTS if f.can_happen(ground)], 0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_no_cut_network_costs_an_answer(tmp_path: Path) -> None:
+    if not can_partition():
+        pytest.skip("NOT RUN: network namespaces need root")
+    with farm_apart(tmp_path, "cpu", frontends=2) as ground:
+        hurt(ground, "apart", [f for f in ALL_FAULTS if f.can_happen(ground)], 0)
+
+
+def test_wrong_late_and_unserved_calls_break_the_rules() -> None:
+    calls = [
+        Call("a", "hit", 10.0, 0.0, 9.0, "OK", "right"),
+        Call("a", "hit", 10.0, 0.0, 9.0, "OK", "wrong"),
+        Call("b", "new", 10.0, 0.0, 10.1 + MARGIN_S, "DEADLINE_EXCEEDED"),
+        Call("b", "new", 10.0, 0.0),
+        Call("b", "new", 10.0, 0.0, 1.0, "INTERNAL"),
+    ]
+    episode = Episode("fault", "together", service_s=31.0)
+    add_calls(episode, calls, 10.1 + MARGIN_S)
+    assert (episode.right, len(episode.wrong), len(episode.late)) == (1, 1, 2)
+    assert len(broken_rules([episode], ["grpc"])) == 6
+
+
+def test_a_seed_gives_one_order() -> None:
+    orders = [random.Random("9 together").sample(ALL_FAULTS, len(ALL_FAULTS)) for _ in range(2)]
+    assert orders[0] == orders[1]
+    assert len({fault.name for fault in ALL_FAULTS}) == len(ALL_FAULTS)

@@ -1,0 +1,164 @@
+"""Turns to send a body, and bytes that are held: bounded in all and for each sender."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from kernelfarm.errors import BodyTooSlowError, FarmFullError, NoMessageError
+from kernelfarm.service.inbound import Inbound, InboundLimits
+
+LIMITS = InboundLimits(
+    message_bytes=100,
+    held_bytes=250,
+    held_bytes_of_one=120,
+    bodies=3,
+    bodies_of_one=2,
+    quick_s=0.05,
+    body_s=60,
+    wait_s=60,
+)
+
+
+class Sender:
+    """Sends its body once it is told to."""
+
+    def __init__(self, size_bytes: int = 10) -> None:
+        self.began = asyncio.Event()
+        self.goes_on = asyncio.Event()
+        self.data = bytes(size_bytes)
+
+    async def send(self) -> bytes:
+        self.began.set()
+        await self.goes_on.wait()
+        return self.data
+
+
+def at_once(size_bytes: int) -> Callable[[], Awaitable[bytes]]:
+    async def send() -> bytes:
+        return bytes(size_bytes)
+
+    return send
+
+
+async def turns_of(inbound: Inbound, *names: str) -> tuple[list[Sender], list[asyncio.Task]]:
+    senders = [Sender() for _ in names]
+    taking = zip(names, senders, strict=True)
+    tasks = [asyncio.create_task(inbound.take(n, s.send)) for n, s in taking]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return senders, tasks
+
+
+async def finish(senders: list[Sender], tasks: list[asyncio.Task]) -> None:
+    for sender in senders:
+        sender.goes_on.set()
+    for task in asyncio.as_completed(tasks):
+        (await task).release()
+
+
+async def test_a_sender_has_so_many_turns_and_others_get_theirs() -> None:
+    inbound = Inbound(LIMITS)
+    senders, tasks = await turns_of(inbound, "acme", "acme", "acme", "acme", "beta", "gamma")
+    begun = [sender.began.is_set() for sender in senders]
+    assert begun == [True, True, False, False, True, False]
+    senders[0].goes_on.set()
+    (await tasks[0]).release()
+    await senders[2].began.wait()
+    senders[2].goes_on.set()
+    (await tasks[2]).release()
+    # In rotation: acme had its turn, gamma is the next.
+    await senders[5].began.wait()
+    assert not senders[3].began.is_set()
+    await finish([*senders[1:2], *senders[3:]], [tasks[1], *tasks[3:]])
+    assert inbound.held_bytes == 0
+
+
+async def test_who_waits_and_leaves_takes_no_turn_along() -> None:
+    inbound = Inbound(LIMITS)
+    senders, tasks = await turns_of(inbound, "acme", "acme", "acme", "acme")
+    tasks[2].cancel()
+    await asyncio.wait([tasks[2]])
+    assert tasks[2].cancelled()
+    await finish([*senders[:2], senders[3]], [*tasks[:2], tasks[3]])
+    (await inbound.take("acme", at_once(1))).release()
+
+
+async def test_who_waits_too_long_is_told_to_come_again() -> None:
+    inbound = Inbound(InboundLimits(100, 250, 120, bodies=1, bodies_of_one=1, wait_s=0.02))
+    senders, tasks = await turns_of(inbound, "acme")
+    with pytest.raises(FarmFullError, match="too many requests arrive"):
+        await inbound.take("acme", at_once(1))
+    await finish(senders, tasks)
+    (await inbound.take("acme", at_once(1))).release()
+
+
+async def test_bytes_are_held_until_they_are_released() -> None:
+    inbound = Inbound(LIMITS)
+    first = await inbound.take("acme", at_once(90))
+    assert first.pop() == bytes(90)
+    assert first.pop() == b"", "it keeps them no longer"
+    with pytest.raises(FarmFullError, match=r"90 bytes of this caller's .* at most 120"):
+        await inbound.take("acme", at_once(31))
+    second, third = [await inbound.take(name, at_once(75)) for name in ("beta", "gamma")]
+    with pytest.raises(FarmFullError, match="240 bytes are being served"):
+        await inbound.take("delta", at_once(11))
+    assert inbound.held_bytes == 240
+    for body in (first, second, third):
+        body.release()
+    assert inbound.held_bytes == 0
+    (await inbound.take("acme", at_once(1000))).release()  # a single one is always taken
+
+
+async def test_empty_bodies_count_nothing() -> None:
+    inbound = Inbound(LIMITS)
+    bodies = [await inbound.take("acme", at_once(0)) for _ in range(2)]
+    for body in bodies:
+        body.release()
+    assert inbound.held_bytes == 0
+
+
+async def test_a_slow_body_counts_as_the_largest_and_gives_its_turn_back() -> None:
+    inbound = Inbound(LIMITS)
+    senders, tasks = await turns_of(inbound, "acme")
+    async with asyncio.timeout(10):
+        while inbound.held_bytes != LIMITS.message_bytes:
+            await asyncio.sleep(0.01)
+    quick = [await inbound.take("acme", at_once(5)) for _ in range(2)]
+    for body in quick:
+        body.release()
+    # A second one that is slow does not fit beside it.
+    with pytest.raises(FarmFullError, match="of one tenant"):
+        await inbound.take("acme", Sender().send)
+    await finish(senders, tasks)
+    assert inbound.held_bytes == 0
+
+
+async def test_a_body_that_never_comes_is_cut() -> None:
+    inbound = Inbound(InboundLimits(100, 250, 120, quick_s=0.02, body_s=0.1))
+    with pytest.raises(BodyTooSlowError, match=r"within 0\.1 s"):
+        await inbound.take("acme", Sender().send)
+    task = asyncio.current_task()
+    assert task is not None and not task.cancelling()
+    assert inbound.held_bytes == 0
+
+
+async def test_a_caller_that_goes_away_is_cancelled_as_before() -> None:
+    inbound = Inbound(LIMITS)
+    _, (task,) = await turns_of(inbound, "acme")
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    senders, tasks = await turns_of(inbound, "acme", "acme")
+    assert all(sender.began.is_set() for sender in senders)
+    await finish(senders, tasks)
+
+
+async def test_a_call_without_a_message_is_malformed() -> None:
+    async def nothing() -> object:
+        return None
+
+    with pytest.raises(NoMessageError, match="without a message"):
+        await Inbound(LIMITS).take("acme", nothing)

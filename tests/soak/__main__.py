@@ -1,0 +1,118 @@
+"""Whether a farm's memory stays flat over many requests.
+
+    python -m tests.soak [--requests 100000] [--samples 100] [--json FILE]
+
+Hits, new programs, refused calls of every kind and watches that connect again, at full rate. The
+cache's server and the gateway's memory get small limits, which the first half of the run fills:
+what then grows is no cache. A straight line through the second half tells how much each part grows
+in the whole run. It ends with 1 if one grows by more than 5 MB and 2 %, or by more than 5 open
+files or threads, or if a call ends with a status that it should not have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import psutil
+
+from kernelfarm.cache.embedded import Role
+from tests.attack.attacks import Credential
+from tests.attack.farm import Attacked, attacked_farm
+from tests.chaos.servers import client_of, socket_of
+from tests.soak.load import TOLD_EVERY
+from tests.soak.samples import MIB, Growth, Sample, growth_of, take_samples
+
+EXPECTED = frozenset({"OK", "UNAUTHENTICATED", "INVALID_ARGUMENT"})
+
+_CACHE_BYTES = 16 * MIB
+_SETTINGS = {
+    "KERNELFARM_GATEWAY_CACHE_BYTES": str(4 * MIB),
+    "KERNELFARM_REJECTION_TTL_S": "20",
+}
+
+
+def soak(requests: int, samples: int, folder: Path) -> tuple[list[Growth], dict[str, int]]:
+    """Growth by part, and calls by status."""
+    taken: dict[str, list[Sample]] = defaultdict(list)
+    every = max(TOLD_EVERY, requests // samples)
+    with attacked_farm(folder, "cpu", **_SETTINGS) as attacked:
+        _limit_cache(attacked)
+        with _load(attacked, requests) as load:
+            assert load.stdout is not None
+            due, last = 0, ""
+            for last in load.stdout:
+                if last.strip().isdigit() and int(last) >= due:
+                    due += every
+                    for sample in take_samples(attacked.farm, int(last)):
+                        taken[sample.part].append(sample)
+        statuses = json.loads(last)
+    return [growth_of(series) for series in taken.values()], statuses
+
+
+def _limit_cache(attacked: Attacked) -> None:
+    """The cache's server becomes full soon."""
+    (pid,) = attacked.farm.pids(f"redis-{Role.CACHE.value}")
+    with client_of(socket_of(psutil.Process(pid))) as client:
+        client.config_set("maxmemory", _CACHE_BYTES)
+
+
+def _load(attacked: Attacked, requests: int) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.soak.load", attacked.farm.endpoint, str(requests)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    process.stdin.write(attacked.attackers[Credential.MEMBER] + "\n")
+    process.stdin.close()
+    return process
+
+
+def table(growths: list[Growth]) -> Iterator[str]:
+    """Markdown: what each part holds, and how it grows."""
+    yield (
+        "| part | PSS MB: first, half, last | RSS MB | grows by MB | open files | threads | flat |"
+    )
+    yield "|---|---:|---:|---:|---:|---:|---|"
+    for growth in growths:
+        sizes = (growth.first_pss_bytes, growth.middle_pss_bytes, growth.last_pss_bytes)
+        yield (
+            f"| {growth.part} | {', '.join(f'{size / MIB:.1f}' for size in sizes)} |"
+            f" {growth.last_rss_bytes / MIB:.1f} | {growth.grown_bytes / MIB:+.2f} |"
+            f" {growth.grown_files:+.1f} | {growth.grown_threads:+.1f} |"
+            f" {'yes' if growth.is_flat else 'NO'} |"
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--samples", type=int, default=100)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the farm is ended, too
+    with tempfile.TemporaryDirectory(prefix="kernelfarm-soak-") as folder:
+        growths, statuses = soak(options.requests, options.samples, Path(folder))
+    print("\n".join(table(growths)))
+    print(f"calls: {statuses}")
+    unexpected = sorted(set(statuses) - EXPECTED)
+    if unexpected:
+        print(f"unexpected: {', '.join(unexpected)}")
+    if options.json:
+        told = {"growth": [asdict(growth) for growth in growths], "calls": statuses}
+        options.json.write_text(json.dumps(told, indent=2))
+    return 0 if not unexpected and all(growth.is_flat for growth in growths) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

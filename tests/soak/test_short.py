@@ -1,0 +1,53 @@
+"""A short soak in each run, with a bound that a warm-up may fill; `-m slow` takes the whole one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.farm_process import Farm
+from tests.soak.__main__ import EXPECTED, soak
+from tests.soak.samples import MIB, Sample, growth_of, take_samples
+
+REQUESTS = 3_000
+MOST_GROWTH_BYTES = 10 * MIB
+"""Caches of a short run are still being filled; it has 30 refused calls of 128 KiB each."""
+
+
+def test_a_few_thousand_requests_keep_little(tmp_path: Path) -> None:
+    growths, statuses = soak(REQUESTS, 30, tmp_path)
+    assert sum(statuses.values()) >= REQUESTS
+    assert set(statuses) <= EXPECTED
+    grown = {growth.part: growth.grown_bytes for growth in growths}
+    assert max(grown.values()) < MOST_GROWTH_BYTES, grown
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_memory_is_flat_over_100_000_requests(tmp_path: Path) -> None:
+    growths, statuses = soak(100_000, 100, tmp_path)
+    assert set(statuses) <= EXPECTED
+    assert [growth for growth in growths if not growth.is_flat] == []
+
+
+def test_growth_is_that_of_the_second_half_for_the_whole_run() -> None:
+    def series(bytes_each: int, files_each: int) -> list[Sample]:
+        warm = [Sample("a", n, 50 * MIB * n, 0, 9, 4) for n in range(10)]
+        later = range(10, 20)
+        return warm + [
+            Sample("a", n, 500 * MIB + bytes_each * n, 0, 9 + files_each * n, 4) for n in later
+        ]
+
+    assert growth_of(series(0, 0)).is_flat
+    assert not growth_of(series(MIB, 0)).is_flat
+    assert not growth_of(series(0, 1)).is_flat
+    assert round(growth_of(series(MIB, 0)).grown_bytes / MIB) == 19
+
+
+def test_a_sample_counts_each_part_of_a_farm(farm: Farm) -> None:
+    parts = {sample.part: sample for sample in take_samples(farm, 0)}
+    assert {"supervisor", "frontend", "optimizer", "codegen", "worker-cpu-0"} <= set(parts)
+    for sample in parts.values():
+        assert sample.pss_bytes > MIB and sample.rss_bytes >= sample.pss_bytes
+        assert sample.files > 2 and sample.threads >= 1
