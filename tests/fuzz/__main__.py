@@ -7,6 +7,7 @@ failure with one input; inputs that failed are written to `--failures`.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -35,6 +36,8 @@ def main() -> int:
     args = _arguments().parse_args()
     if args.replay or args.minimize:
         return _again(args)
+    # As Ctrl-C: the tables tell what was seen so far.
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
     print(f"seed {args.seed}", flush=True)
     failed = False
     if args.mode in ("codecs", "all"):
