@@ -182,7 +182,8 @@ def _position(op: Lowering, x: Tensor, axis: int, index: Expr) -> Expr:
     extent = x.shape[axis]
     position = index + extent if op.extents.is_negative(index) else index
     is_outside = op.extents.is_negative(position) or op.extents.is_at_most(extent, position)
-    if is_outside:
+    # No extent is larger, and the next position would not fit in 64 bits.
+    if is_outside or position == _INT64_MAX:
         raise InvalidGraphError(f"index {index} of an axis with {extent} elements")
     return position
 

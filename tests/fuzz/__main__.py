@@ -7,6 +7,7 @@ failure with one input; inputs that failed are written to `--failures`.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -35,6 +36,8 @@ def main() -> int:
     args = _arguments().parse_args()
     if args.replay or args.minimize:
         return _again(args)
+    # As Ctrl-C: the tables tell what was seen so far.
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
     print(f"seed {args.seed}", flush=True)
     failed = False
     if args.mode in ("codecs", "all"):
@@ -92,7 +95,7 @@ def _rpcs(args: argparse.Namespace) -> FarmFindings:
     with tempfile.TemporaryDirectory(prefix="kernelfarm-fuzz-") as folder:
         data_dir = Path(folder)
         with running_farm(data_dir, args.vendors, workers=args.workers, **QUICK_SWEEPS) as farm:
-            state, facts = FarmState(data_dir), known_facts(farm)
+            state, facts = FarmState(data_dir), known_facts(farm, args.vendors.split(","))
             plan = _plan(args, rpcs, farm.endpoint, state=state, change=facts.change)
             findings = fuzz_farm(plan)
             state.look()

@@ -77,15 +77,26 @@ class FarmFindings:
         self.statuses[kind][answer.status] += 1
         self.times_s[kind].append(answer.took_s)
 
+    def add_failure(self, fault: str, path: str) -> None:
+        """Keeps it, and tells of the first of its kind at once: a run may take hours."""
+        if fault not in self.failures:
+            print(f"FAILED {fault}\n       {path}", flush=True)
+        self.failures.setdefault(fault, []).append(path)
+
 
 def fuzz_farm(plan: FarmPlan) -> FarmFindings:
-    """Sends messages until there are enough or the time is up."""
-    return asyncio.run(_fuzz(plan))
-
-
-async def _fuzz(plan: FarmPlan) -> FarmFindings:
+    """Sends messages until there are enough, the time is up, or it is interrupted."""
     findings = FarmFindings(plan.seed)
     began_s = time.monotonic()
+    try:
+        asyncio.run(_fuzz(plan, findings, began_s))
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    findings.took_s = time.monotonic() - began_s
+    return findings
+
+
+async def _fuzz(plan: FarmPlan, findings: FarmFindings, began_s: float) -> None:
     async with contextlib.AsyncExitStack() as stack:
         channels = await _channels(plan, stack)
         numbers = iter(range(plan.messages))
@@ -96,8 +107,6 @@ async def _fuzz(plan: FarmPlan) -> FarmFindings:
         looking = asyncio.create_task(_look(plan.state))
         await asyncio.gather(*senders)
         looking.cancel()
-    findings.took_s = time.monotonic() - began_s
-    return findings
 
 
 async def _channels(
@@ -131,7 +140,7 @@ async def _send(
         findings.add(rpc, answer)
         if answer.fault:
             path = keep(rpc.request.DESCRIPTOR.full_name, data, plan.failures, rpc.name)
-            findings.failures.setdefault(f"{rpc.name}: {answer.fault}", []).append(str(path))
+            findings.add_failure(f"{rpc.name}: {answer.fault}", str(path))
 
 
 def message_of(

@@ -6,8 +6,10 @@ has.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -16,13 +18,15 @@ from kernelfarm.errors import KernelfarmError
 from kernelfarm.signing import Signer, Space
 from kernelfarm.signing.key_files import TRACE_KEY, read_signer
 from kernelfarm.signing.manifest import blob_ref
+from kernelfarm.targets import all_targets
 from kernelfarm.v1 import trace_service_pb2 as traces
 from kernelfarm.v1.trace_service_pb2_grpc import TraceServiceStub
 from kernelfarm.wire.manifest import manifest_from_proto
 from tests.farm_process import PATIENCE_S, Farm
+from tests.fuzz.farm_call import LONG
 from tests.fuzz.messages import Rpc
 from tests.service.calls import compile_at
-from tests.service.h_graph import h_request
+from tests.service.h_graph import CPU, h_request
 
 _KEY_FIELDS = ("key", "digest", "program_key")
 _MUCH = 0.6
@@ -37,20 +41,36 @@ class KnownFacts:
     blobs: tuple[bytes, ...]
     epoch: int
     incarnation: str
+    vendors: frozenset[str]
 
     def change(self, rpc: Rpc, data: bytes, random: Random) -> bytes:
         """The message with true keys, or signed; as it is if it is none."""
-        if random.random() > _MUCH:
-            return data
         try:
             message = rpc.request.FromString(data)
         except DecodeError:
+            return data
+        if rpc.name in LONG and self._aim(message):
+            data = message.SerializeToString()
+        if random.random() > _MUCH:
             return data
         if isinstance(message, traces.PutTraceRequest):
             self._sign(message, random)
         else:
             self._fill(message, random)
         return message.SerializeToString()
+
+    def _aim(self, message: Any) -> bool:
+        """Names targets that the farm has workers for: to learn of others takes half a minute."""
+        fields, before = message.DESCRIPTOR.fields_by_name, message.SerializeToString()
+        if "target" in fields:
+            message.target = self._served(message.target)
+        elif "targets" in fields:
+            message.targets[:] = map(self._served, message.targets)
+        return bool(message.SerializeToString() != before)
+
+    def _served(self, target: str) -> str:
+        facts = all_targets().get(target)
+        return target if facts is None or facts.vendor in self.vendors else CPU
 
     def _fill(self, message: Message, random: Random) -> None:
         for name in message.DESCRIPTOR.fields_by_name:
@@ -73,7 +93,7 @@ class KnownFacts:
             return
 
 
-def known_facts(farm: Farm) -> KnownFacts:
+def known_facts(farm: Farm, vendors: Iterable[str] = ("cpu",)) -> KnownFacts:
     """Compiles a program, and asks for the epoch."""
     program = compile_at(farm.endpoint, h_request(16, 32)).program
     blobs = [stage.blob.sha256 for a in program.artifacts for stage in a.stages]
@@ -82,4 +102,11 @@ def known_facts(farm: Farm) -> KnownFacts:
         stub = TraceServiceStub(channel)
         (answer,) = list(stub.LookupTrace(request, timeout=PATIENCE_S))
     signer = read_signer(farm.data_dir / "keys" / TRACE_KEY, Space.TRACES)
-    return KnownFacts(signer, program.key, tuple(blobs), answer.miss.epoch, answer.miss.incarnation)
+    return KnownFacts(
+        signer=signer,
+        program_key=program.key,
+        blobs=tuple(blobs),
+        epoch=answer.miss.epoch,
+        incarnation=answer.miss.incarnation,
+        vendors=frozenset(vendors),
+    )

@@ -52,6 +52,9 @@ class Findings:
         return self.results.total()
 
     def add_failure(self, signature: str, path: str) -> None:
+        """Keeps it, and tells of the first of its kind at once: a run may take hours."""
+        if signature not in self.failures:
+            print(f"FAILED {signature}\n       {path}", flush=True)
         self.failures.setdefault(signature, []).append(path)
 
 
@@ -70,14 +73,16 @@ class Plan:
 
 
 def run_trials(plan: Plan) -> Findings:
-    """Takes the inputs in `jobs` child processes."""
+    """Takes the inputs in `jobs` child processes; an interrupt ends it with what it saw so far."""
     findings = Findings(plan.seed)
     until_s = time.time() + plan.seconds
     with tempfile.TemporaryDirectory() as folder:
         children = [_Child(plan, number, until_s, Path(folder)) for number in range(plan.jobs)]
         try:
-            while any(child.step(findings) for child in children):
+            while any([child.step(findings) for child in children]):
                 time.sleep(0.05)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
         finally:
             for child in children:
                 child.end()
