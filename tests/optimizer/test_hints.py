@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from frontend_svc.lowering import import_graph
+from frontend_svc.graph_jobs import import_graph
 from frontend_svc.pipeline import lower_to_prims
 from kernelfarm.digest import program_key
 from kernelfarm.ir.graph_ir import Graph, Input, Node, Ref
