@@ -39,5 +39,6 @@ class MemoryReturn:
 
     def _begin(self) -> None:
         self._is_due = False
-        # A call of a C function lets go of the interpreter's lock.
-        asyncio.get_running_loop().run_in_executor(None, self._trim, 0)
+        if self._trim is not None:
+            # A call of a C function lets go of the interpreter's lock.
+            asyncio.get_running_loop().run_in_executor(None, self._trim, 0)
