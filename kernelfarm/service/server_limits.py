@@ -42,8 +42,8 @@ def server_options(settings: ServiceSettings, *, is_shared: bool) -> list[tuple[
         ("grpc.max_send_message_length", -1),
         # Two servers on one port share its calls in silence: only where that is meant.
         ("grpc.so_reuseport", int(is_shared)),
-        # Clients ping idle connections each 20 s, services each 8 s (see `channels`): do not
-        # cut them for it.
+        # Clients ping idle connections each 20 s, services each 8 s (see `channels`): do not cut
+        # them for it.
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.http2.max_ping_strikes", 0),

@@ -6,6 +6,7 @@ After each of them the service goes on serving.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import grpc
 import pytest
@@ -142,3 +143,22 @@ def test_what_is_not_stored_is_not_found(farm: Farm, ask: Callable[[object], obj
         ask(stub)
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
     assert "00000000" in caught.value.details()
+
+
+def test_refused_graphs_leave_nothing_in_the_frontend(farm: Farm) -> None:
+    """On 3c2bd51 each of them kept 1.4 MB until the collector ran, once in a long while."""
+    request = h_request()
+    size_bytes = request.graph.nodes[0].ByteSize()
+    request.graph.nodes.extend([request.graph.nodes[0]] * (129_000 // size_bytes))
+    (frontend,) = farm.pids("frontend")
+
+    def memory_bytes() -> int:
+        lines = Path(f"/proc/{frontend}/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+
+    for number in range(70):
+        if number == 10:
+            before = memory_bytes()
+        request.graph.locations[:] = [str(number)]
+        check(refusal_of(farm.endpoint, request), "INVALID_ARGUMENT", "INVALID_GRAPH", "a second")
+    assert memory_bytes() - before < 40 * 2**20
