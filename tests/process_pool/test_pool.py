@@ -150,11 +150,8 @@ async def test_a_child_that_is_killed_while_it_waits_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-async def test_a_fork_server_that_ends_or_hangs_is_started_again(
-    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kernelfarm.service.process_pool.children._FORK_S", 0.5)
-    async with running(PoolLimits(processes=1)) as pool:
+async def test_a_fork_server_that_ends_or_hangs_is_started_again(number: signal.Signals) -> None:
+    async with running(PoolLimits(processes=1, hung_after_s=3.0)) as pool:
         await answers(pool)
         server = psutil.Process(pool.pids[0]).parent()
         assert server is not None
