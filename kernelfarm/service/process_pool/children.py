@@ -31,7 +31,6 @@ from kernelfarm.service.process_pool.limits import PoolLimits
 from kernelfarm.service.settings import ENV_PREFIX
 
 _START_S = 120.0
-_FORK_S = 10.0
 _HELLO_BYTES = 64
 _READ_AHEAD_BYTES = 1 << 20
 _LOWER_PRIORITY = 10
@@ -168,7 +167,7 @@ class ForkServer:
         ours.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_READ_AHEAD_BYTES)
         try:
-            async with asyncio.timeout(_FORK_S):
+            async with asyncio.timeout(self._limits.hung_after_s):
                 _, (pid,) = await receive_within(reader, _HELLO_BYTES)
         except (TimeoutError, EOFError, OSError, FrameError) as error:
             writer.close()

@@ -17,7 +17,8 @@ class PoolLimits:
     `max_answer_bytes`. A tenant may have `max_waiting` jobs that wait.
 
     A child that uses no processor time for `hung_after_s` while it works is replaced, and so is one
-    that still holds `kept_memory_bytes` after its job.
+    that still holds `kept_memory_bytes` after its job; a fork server that does not fork for
+    `hung_after_s` is started again.
     """
 
     processes: int = 2
