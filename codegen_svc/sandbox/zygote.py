@@ -11,11 +11,9 @@ import argparse
 import contextlib
 import gc
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,16 +47,13 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--vendor", required=True)
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--limits", required=True)
+    parser.add_argument("--folder", type=Path, required=True)
     arguments = parser.parse_args(argv)
     die_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker decides when to end
     worker = socket.socket(fileno=arguments.socket)
     limits = Limits.from_json(arguments.limits)
-    base = Path(tempfile.mkdtemp(prefix="kernelfarm-sandbox-"))
-    try:
-        _serve(worker, arguments.vendor, limits, base)
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
+    _serve(worker, arguments.vendor, limits, arguments.folder)
     sys.stdout.flush()
     os._exit(0)  # toolchains complain at an interpreter's end
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from typing import Final
 
 from codegen_svc.sandbox.connection import Child
@@ -46,11 +47,14 @@ class ZygoteProcess:
             KernelfarmError: the toolchain is missing or does not work; the message says why.
             UnavailableError: it ended, or did not get there in time.
         """
+        # The worker's to remove: a zygote may have mounted something over it, or be killed.
+        self._folder = tempfile.mkdtemp(prefix="kernelfarm-sandbox-")
         here, there = socket.socketpair()
         self._socket = here
         with there:
             command = [sys.executable, "-m", "codegen_svc.sandbox.zygote", "--vendor", vendor]
             command += ["--socket", str(there.fileno()), "--limits", limits.to_json()]
+            command += ["--folder", self._folder]
             self._process = subprocess.Popen(
                 command,
                 pass_fds=(there.fileno(),),
@@ -80,11 +84,12 @@ class ZygoteProcess:
     def close(self) -> None:
         """Ends it; what it forked ends too."""
         self._socket.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             self._process.wait(_END_WITHIN_S)
-            return
-        self._process.kill()
-        self._process.wait()
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _hello(self, vendor: str) -> Hello:
         self._socket.settimeout(_START_WITHIN_S)
