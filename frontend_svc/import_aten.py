@@ -73,10 +73,11 @@ def import_aten(
         except VerificationError as error:
             # A prim refuses the types that the client stated (say, an activation of integers).
             raise InvalidGraphError(f"node {index} ({node.op}): its operands: {error}") from error
-        except ArithmeticError as error:
-            # Decompositions compute with numbers that the client sent: 1e308 squared, say.
+        except (ArithmeticError, IndexError) as error:
+            # Decompositions compute with what the client sent: 1e308 squared, the second axis of a
+            # vector. Those that check their arguments first say it more clearly.
             raise InvalidGraphError(
-                f"node {index} ({node.op}): its numbers are too large to compute with: {error}"
+                f"node {index} ({node.op}): its numbers or ranks do not fit the operator: {error}"
             ) from error
     return importer.finish()
 

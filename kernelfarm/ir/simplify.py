@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kernelfarm.ir.atoms import Monomial, lone_atom
+from kernelfarm.ir.atoms import Monomial, atom_symbols, lone_atom
 from kernelfarm.ir.intervals import Interval, both, divide, either, multiply, remainder
 from kernelfarm.ir.symbolic import (
     Atom,
@@ -125,7 +125,7 @@ class Bounds:
                 self._proofs.update(dict.fromkeys(steps if verdict else (), True))
                 return verdict
             first, last = self._elimination_order(expr.symbols, is_size_first=is_size_first)
-            smaller = self._without_all(expr, first)
+            smaller = self._without_all(self._without_numeric(expr, first), first)
             if smaller is expr:
                 smaller = self._without_all(expr, last, is_one_enough=not _is_linear(expr))
             if smaller is expr:
@@ -143,6 +143,22 @@ class Bounds:
                 if is_one_enough:
                     break
         return expr
+
+    def _without_numeric(self, expr: Expr, names: list[str]) -> Expr:
+        """A linear expression without those symbols that tell no range and have numeric ends."""
+        if not _is_linear(expr):
+            return expr
+        wanted = set(names)
+        constant, kept = expr.constant, []
+        for monomial, coefficient in expr.terms:
+            name = next(iter(atom_symbols(monomial[0])))
+            found = self.ranges.get(name) if name in wanted else None
+            end = None if found is None else found.lower if coefficient > 0 else found.upper
+            if end is None or not end.is_constant:
+                kept.append((monomial, coefficient))
+            else:
+                constant += coefficient * end.constant
+        return Expr(constant, tuple(kept))
 
     def _verdict(self, expr: Expr) -> bool | None:
         """Whether it is known at once that `expr >= 0` can or cannot be proven."""

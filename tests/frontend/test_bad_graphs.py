@@ -72,9 +72,9 @@ def test_a_symbolic_extent_that_is_proven_different_is_refused() -> None:
     assert "stated as f32(s0 + 1); expected f32(s0)" in refusal(graph)
 
 
-def test_a_symbolic_extent_that_differs_at_capture_is_refused() -> None:
+def test_symbolic_extents_are_refused_that_differ_whatever_the_sizes() -> None:
     s0, s1 = symbol("s0"), symbol("s1")
-    symbols = [SizeSymbol("s0", 2, None, 8), SizeSymbol("s1", 2, None, 9)]
+    symbols = [SizeSymbol("s0", 2, 8), SizeSymbol("s1", 9, None)]
     inputs = [tensor(s0), tensor(s1)]
     graph = one_node_graph("aten.add.Tensor", inputs, [X, Y], tensor(s0), symbols)
     assert "do not broadcast: s0 against s1" in refusal(graph)
