@@ -35,9 +35,8 @@ test: setup ## Run the default test suite; as root, install the tools that it ch
 # What depends on the processor: numbers of whole programs, plans, loading. The CPU backend's own tests
 # (tests/codegen_cpu) run for both levels of x86-64 in each run, wherever the processor has them.
 V3_TESTS := tests/acceptance/test_numerics.py tests/acceptance/test_one_pass_rows.py \
-  tests/acceptance/test_loop_kinds.py \
-  tests/codegen_cpu/test_loader.py tests/client/test_plan_runtime.py tests/client/test_compile_model.py \
-  tests/client/test_swapped_files.py
+  tests/acceptance/test_loop_kinds.py tests/codegen_cpu/test_loader.py tests/codegen_cpu/test_artifacts.py \
+  tests/client/test_plan_runtime.py tests/client/test_compile_model.py
 
 test-v3: setup ## Run what depends on the processor as one without AVX-512 does.
 	KERNELFARM_HOST_TARGET=cpu:x86-64-v3 $(BIN)/python -m pytest $(V3_TESTS) $(PYTEST_ARGS)

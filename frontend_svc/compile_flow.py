@@ -265,8 +265,8 @@ class CompileFlow:
             [kernel.artifacts for kernel in kernels],
             lowered.texts_with(optimized.texts),
         )
-        ops = (await request.imported.graph()).ops
-        tags = program_tags(ops, target, optimized.made_by, kernels)
+        graph = await request.imported.graph()
+        tags = program_tags(graph, target, optimized.made_by, kernels)
         tags = (*tags, *job.caller.tags, *job.part.tags)
         variant = Variant(result.payload, result.named, tags=tags)
         return variant, result.blobs, sum(kernel.caused_job for kernel in kernels)

@@ -27,10 +27,11 @@ class GraphSource:
 
 @dataclass(frozen=True, slots=True)
 class ImportedGraph:
-    """What the frontend must know of a graph: its size, its operators, and its program keys."""
+    """What the frontend must know of a graph; `passes` are those of its decomposition."""
 
     nodes: int
     ops: tuple[str, ...]
+    passes: tuple[str, ...]
     has_sorts: bool
     keys: Mapping[str, bytes]
 
@@ -75,6 +76,7 @@ class CpuWork:
         return ImportedGraph(
             nodes=known["nodes"],
             ops=tuple(known["ops"]),
+            passes=tuple(known["passes"]),
             has_sorts=known["sorts"],
             keys=dict(zip(targets, keys, strict=True)),
         )

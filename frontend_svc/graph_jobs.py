@@ -15,13 +15,13 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from frontend_svc.operators.ordering import is_sort
-from frontend_svc.pipeline import lower_to_prims
+from frontend_svc.pipeline import PASSES, lower_to_prims
 from kernelfarm.digest import kernel_key, program_key, program_keys, program_parts
 from kernelfarm.errors import InvalidGraphError, MalformedMessageError, MessageTooLargeError
 from kernelfarm.internal.v1 import optimizer_service_pb2
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.text import print_graph
-from kernelfarm.ir.work_budget import spend, work_budget
+from kernelfarm.ir.work_budget import phase, spend, work_budget
 from kernelfarm.targets import all_targets
 from kernelfarm.v1 import graph_pb2
 from kernelfarm.wire import graph_from_proto, graph_to_proto, kernel_from_proto
@@ -73,7 +73,8 @@ class _Graphs:
         if known is not None:
             self._graphs.move_to_end(digest)
             return known[0]
-        graph = import_graph(_parsed(message), facts["max_nodes"])
+        with phase("decode"):
+            graph = import_graph(_parsed(message), facts["max_nodes"])
         if len(message) <= _REMEMBERED_BYTES:
             self._graphs[digest] = graph, len(message)
             while self._is_full():
@@ -103,8 +104,14 @@ def _import(message: bytes, facts: Facts) -> list[bytes]:
     """Program keys in the order of the targets, behind what the frontend must know of the graph."""
     graph = _graphs.of(message, facts)
     ops = sorted({node.op for node in graph.nodes})
-    known = {"nodes": len(graph.nodes), "ops": ops, "sorts": any(map(is_sort, ops))}
-    keys = program_keys(graph, facts["targets"], _options(facts))
+    known = {
+        "nodes": len(graph.nodes),
+        "ops": ops,
+        "passes": [step.name for step in PASSES],
+        "sorts": any(map(is_sort, ops)),
+    }
+    with phase("program key"):
+        keys = program_keys(graph, facts["targets"], _options(facts))
     return [json.dumps(known).encode(), *(keys[target] for target in facts["targets"])]
 
 
@@ -137,8 +144,9 @@ def _explain(message: bytes, facts: Facts) -> list[bytes]:
 def _kernel_keys(message: bytes, facts: Facts) -> list[bytes]:
     """The keys under which workers must have signed the kernels of an optimizer's response."""
     response = optimizer_service_pb2.OptimizeResponse.FromString(message)
-    kernels = map(kernel_from_proto, response.kernels)
-    return [kernel_key(kernel, facts["target"]) for kernel in kernels]
+    with phase("kernel keys"):
+        kernels = map(kernel_from_proto, response.kernels)
+        return [kernel_key(kernel, facts["target"]) for kernel in kernels]
 
 
 def _options(facts: Facts) -> tuple[tuple[str, str], ...]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from functools import lru_cache
 
 import frontend_svc
+from frontend_svc.cpu_work import ImportedGraph
 from frontend_svc.downstream import BuiltArtifacts, Optimizing
-from frontend_svc.pipeline import PASSES
 from kernelfarm.cache.tags import MAX_NAME_CHARS, driver_tag, op_tag, pass_tag, toolchain_tag
 from kernelfarm.service.fingerprint import fingerprint_of_room
 from kernelfarm.targets import target_facts
@@ -24,13 +23,13 @@ def frontend_toolchain() -> str:
 
 
 def program_tags(
-    ops: Iterable[str], target: str, optimizing: Optimizing, kernels: tuple[BuiltArtifacts, ...]
+    graph: ImportedGraph, target: str, optimizing: Optimizing, kernels: tuple[BuiltArtifacts, ...]
 ) -> tuple[str, ...]:
     """Tags of a program: its captured operators, the passes, every toolchain, its binaries."""
     tags = {toolchain_tag(frontend_toolchain()), toolchain_tag(optimizing.toolchain)}
     tags.add(driver_tag(target_facts(target).vendor))
-    tags.update(op_tag(_UNFIT.sub("", op)[:MAX_NAME_CHARS] or "?") for op in ops)
-    tags.update(pass_tag(step.name) for step in PASSES)
+    tags.update(op_tag(_UNFIT.sub("", op)[:MAX_NAME_CHARS] or "?") for op in graph.ops)
+    tags.update(pass_tag(name) for name in graph.passes)
     tags.update(pass_tag(name) for name in optimizing.passes)
     for kernel in kernels:
         tags.update(kernel.tags)

@@ -73,7 +73,7 @@ def keep_private(path: Path) -> None:
     except OSError as error:
         raise CallerError(
             f"other users may write into {path} (mode {mode:o}), and can replace what lies in it:"
-            f" run chmod go-w {path}, or choose another folder"
+            f" run chmod go-w {path}, or choose a folder within it that is yours"
         ) from error
 
 

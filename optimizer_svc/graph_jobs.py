@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from kernelfarm.errors import InvalidGraphError, MalformedMessageError, VerificationError
 from kernelfarm.internal.v1 import optimizer_service_pb2 as api
 from kernelfarm.ir.verify import verify_graph
-from kernelfarm.ir.work_budget import spend, work_budget
+from kernelfarm.ir.work_budget import phase, spend, work_budget
 from kernelfarm.targets import all_targets, target_facts
 from kernelfarm.v1 import graph_pb2
 from kernelfarm.wire import graph_from_proto, kernel_to_proto, plan_to_proto
@@ -36,7 +36,8 @@ def optimize_message(message: bytes, target: str) -> api.OptimizeResponse:
         UnknownTargetError: no such target.
     """
     facts = target_facts(target)
-    graph = graph_from_proto(_parsed(message))
+    with phase("decode"):
+        graph = graph_from_proto(_parsed(message))
     if graph.dialect != GRAPH_DIALECT:
         raise InvalidGraphError(f"dialect {graph.dialect!r}; expected {GRAPH_DIALECT!r}")
     try:

@@ -94,7 +94,7 @@ def optimize(graph: Graph, target: TargetFacts) -> Optimized:
         WorkBudgetError: the request's budget of steps is spent.
         InternalError: the graph is no well-formed Prims graph.
     """
-    facts: dict[str, Any] = {"graph": graph, "target": target}
+    facts: dict[str, Any] = {"graph": graph.without_hints(), "target": target}
     for step in PASSES:
         with phase(step.name):
             facts[step.gives] = step.run(*(facts[name] for name in step.needs))

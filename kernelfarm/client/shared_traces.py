@@ -280,6 +280,10 @@ class SharedTraces:
         except DecodeError as error:
             raise MalformedMessageError(f"{len(content)} bytes that are no trace") from error
         entry = from_bytes(trace.entry)
+        if trace_digest(entry.parts) != self._digest:
+            raise MisplacedManifestError(
+                f"the trace of {self._digest.hex()[:16]} says that it is another graph's"
+            )
         key = program_key(entry.graph, self._target, self._options.pairs())
         if key != entry.key or key != trace.program_key:
             raise MisplacedManifestError(

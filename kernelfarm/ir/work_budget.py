@@ -17,8 +17,11 @@ from contextvars import ContextVar
 
 from kernelfarm.errors import WorkBudgetError
 
-DEFAULT_WORK_STEPS = 20_000_000
-"""Steps that one request may take in the frontend, and again in the optimizer."""
+DEFAULT_WORK_STEPS = 9_000_000
+"""Steps that one request may take in the frontend, and again in the optimizer.
+
+A Llama of 32 layers (2,391 nodes) takes 191,000 in the one and 321,000 in the other.
+"""
 
 
 _CHARS_A_STEP = 16

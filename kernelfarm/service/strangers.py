@@ -23,7 +23,8 @@ _WATCHES = 64
 class Strangers:
     """Calls of nobody in particular: four small bodies at a time, one for each connection.
 
-    Each address may call 200 times a second, so that probes get their answer beside a flood.
+    Each connection may call 200 times a second. Not each address: probes and a flood may come
+    through one proxy, and a probe that is refused restarts the server.
     """
 
     def __init__(self, limits: InboundLimits) -> None:
@@ -43,14 +44,13 @@ class Strangers:
         """The body of a call.
 
         Raises:
-            FarmFullError: its address called too often; the error tells when to come again.
+            FarmFullError: its connection calls too often; the error tells when to come again.
             MessageTooLargeError: nobody in particular sends so much.
         """
         peer = context.peer()
-        address = address_of(peer)
-        if not self._rates.take(address):
-            error = FarmFullError(f"too many calls of {address} without credentials")
-            error.retry_after_s = self._rates.retry_after_s(address)
+        if not self._rates.take(peer):
+            error = FarmFullError(f"too many calls of {peer} without credentials")
+            error.retry_after_s = self._rates.retry_after_s(peer)
             raise error
         body = await self._inbound.take(peer, context.read)
         if body.size_bytes > _BODY_BYTES:
@@ -74,9 +74,3 @@ class Strangers:
     def end_watch(self) -> None:
         """Ends `begin_watch`."""
         self._watches -= 1
-
-
-def address_of(peer: str) -> str:
-    """The machine in gRPC's name of a peer (`ipv4:127.0.0.1:4711`), without its port."""
-    kind = peer.partition(":")[0]
-    return peer.rpartition(":")[0] if kind in ("ipv4", "ipv6") else peer

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from kernelfarm.ir.graph_ir import Node
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.symbolic import Expr
+from kernelfarm.ir.work_budget import spend
 from optimizer_svc.fusion.group import Group
 from optimizer_svc.kernels.assemble_kernel import assemble_kernel
 from optimizer_svc.kernels.distinct_kernels import DistinctKernels
@@ -14,6 +15,9 @@ from optimizer_svc.kernels.name_kernel import with_own_sizes
 from optimizer_svc.kernels.normalize_axes import normalize_axes
 from optimizer_svc.passes.choose_materialized import Materialization
 from optimizer_svc.passes.fuse_nests import Fusion
+
+_STEPS_A_KERNEL = 200
+"""What a kernel costs besides its statements: canonical form, digest, launch, texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ def build_kernels(chosen: Materialization, fusion: Fusion) -> BuiltSteps:
         if not isinstance(step, Group):
             steps.append(step)
             continue
+        spend(_STEPS_A_KERNEL + 4 * step.statements)
         draft = assemble_kernel(step, chosen.storages, fusion.stored, sizes, origin_ops)
         kernel, values = with_own_sizes(normalize_axes(draft.kernel, sizes), symbols)
         steps.append(KernelUse(distinct.number(kernel), draft.values, values))

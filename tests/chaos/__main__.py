@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -50,7 +51,10 @@ def small_disks(folder: Path) -> Iterator[None]:
             mount = ["mount", "-t", "tmpfs", "-o", _DISK, "none", str(path)]
             subprocess.run(mount, check=True)
             mounted.callback(subprocess.run, ["umount", "-l", str(path)], check=False)
-        yield
+        try:
+            yield
+        finally:  # what lies on a small disk goes with it
+            shutil.copytree(folder / "farm" / "logs", folder / "logs", dirs_exist_ok=True)
 
 
 def run_layout(layout: str, options: argparse.Namespace, minutes: float) -> list[Episode]:

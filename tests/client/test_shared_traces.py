@@ -25,6 +25,7 @@ from kernelfarm.client.cache_admin import CacheAdmin
 from kernelfarm.client.eager import KernelfarmWarning
 from kernelfarm.client.program_store import ProgramStore
 from kernelfarm.client.shared_traces import TraceNotPublishedWarning
+from kernelfarm.client.warm_header import joined, parted
 from kernelfarm.signing import Signer, Space, new_signer
 from kernelfarm.signing.key_files import (
     PROGRAM_KEY,
@@ -358,6 +359,12 @@ def another_program(trace: pb.Trace) -> None:
     trace.program_key = b"\1" * 32
 
 
+def another_graph(trace: pb.Trace) -> None:
+    header, graph = parted(trace.entry)
+    parts = {**header.parts, "grad": "another"}
+    trace.entry = joined(header.model_copy(update={"parts": parts}).model_dump_json(), graph)
+
+
 REFUSED: dict[str, tuple[str, Callable[[Fleet], Any]]] = {
     "forged": ("forged_manifest", forged),
     "by a stranger": ("untrusted_key", lambda f: signed_by(new_signer(Space.TRACES))),
@@ -372,6 +379,7 @@ REFUSED: dict[str, tuple[str, Callable[[Fleet], Any]]] = {
     "truncated": ("poisoned_blob", lambda f: truncated),
     "truncated before it was signed": ("malformed_message", lambda f: with_content(f, cut_entry)),
     "of another program": ("misplaced_manifest", lambda f: with_content(f, another_program)),
+    "of another graph": ("misplaced_manifest", lambda f: with_content(f, another_graph)),
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -179,12 +180,18 @@ def copied(
     return copy_of
 
 
-@pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
-@pytest.mark.parametrize(
-    ("who", "kind"),
-    [*((0, kind) for kind in KINDS), *((1, kind) for kind in ("entries", "blobs"))],
-    ids=lambda value: ("tracer", "reader")[value] if isinstance(value, int) else value,
-)
+def rows() -> Iterator[Any]:
+    """Every harm to every kind of a tracer's files; to a reader's, which has two kinds, some."""
+    for number, harm in enumerate(HARMS):
+        for kind in KINDS:
+            yield pytest.param(0, kind, harm, id=f"tracer-{kind}-{harm.__name__}")
+        for kind in ("entries", "blobs"):
+            marks = [pytest.mark.slow] if number % 3 else []
+            name = f"reader-{kind}-{harm.__name__}"
+            yield pytest.param(1, kind, harm, id=name, marks=marks)
+
+
+@pytest.mark.parametrize(("who", "kind", "harm"), list(rows()))
 def test_a_changed_disk_never_changes_numbers(
     who: int,
     kind: str,

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,7 +89,8 @@ async def timed_build(stub: CodegenServiceStub, kernel: loops_pb2.Kernel) -> flo
 def kill_tree(pid: int) -> None:
     parent = psutil.Process(pid)
     for process in (parent, *parent.children(recursive=True)):
-        process.kill()
+        with suppress(psutil.NoSuchProcess):  # what forks compilations takes them with it
+            process.kill()
 
 
 @pytest.mark.parametrize("victim", ["worker", "pool process"])
@@ -117,7 +118,7 @@ async def test_a_worker_killed_at_any_stage_costs_seconds_and_publishes_once(
                 await asyncio.to_thread(room.start_worker, 2)
                 killed_s = time.monotonic()  # how fast processes start is the machine's matter
             else:
-                for process in psutil.Process(worker.pid).children(recursive=True):
+                for process in psutil.Process(worker.pid).children():
                     if "_tracker import main" not in " ".join(process.cmdline()):
                         process.kill()
             ended_s = dict(zip(calls, await asyncio.gather(*calls.values()), strict=True))

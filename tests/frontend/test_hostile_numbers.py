@@ -62,7 +62,7 @@ class _Case:
         options = {
             Tensor: self._tensor,
             Number: self._number,
-            Operand: lambda: one.choice((self._tensor, self._number))(),
+            Operand: one.choice((self._tensor, self._number)),
             int: lambda: one.choice(INTEGERS),
             bool: lambda: one.random() < 0.5,
             float: lambda: one.choice((*FLOATS, *INTEGERS)),

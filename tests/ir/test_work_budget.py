@@ -15,10 +15,10 @@ def test_without_a_budget_spending_is_free() -> None:
 
 
 def test_a_spent_budget_tells_phase_and_limit() -> None:
-    with pytest.raises(WorkBudgetError, match=r"^decode: the work budget of 5 steps is spent"):
-        with work_budget(5), phase("decode"):
-            spend(5)
-            spend()
+    told = r"^decode: the work budget of 5 steps is spent"
+    with pytest.raises(WorkBudgetError, match=told), work_budget(5), phase("decode"):
+        spend(5)
+        spend()
 
 
 def test_a_phase_ends_with_its_block() -> None:

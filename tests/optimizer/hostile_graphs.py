@@ -17,7 +17,7 @@ from kernelfarm.ir.graph_ir import (
 )
 from kernelfarm.ir.symbolic import ONE, ZERO, Expr, as_expr, product_of, symbol
 
-_PATIENCE_S = 60.0
+_PATIENCE_S = 300.0
 """Generous on a busy machine: what is tested takes below a second, and never ended before."""
 
 

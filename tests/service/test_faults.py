@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -130,7 +131,8 @@ def _kill_trees(pids: list[int]) -> None:
     doomed = [psutil.Process(pid) for pid in pids]
     doomed += [child for parent in doomed for child in parent.children(recursive=True)]
     for process in doomed:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):  # what forks compilations takes them with it
+            process.kill()
 
 
 def _is_alive(pid: int) -> bool:
