@@ -78,7 +78,7 @@ class KnownFacts:
                 setattr(message, name, self.program_key)
             elif name in ("sha256", "held") and random.random() < 0.5:
                 digests = getattr(message, name)
-                digests.extend(random.choices(self.blobs, k=random.choice((1, 3, 200))))
+                digests.extend(random.choices(self.blobs, k=random.choice((1, 3, 20))))
 
     def _sign(self, request: traces.PutTraceRequest, random: Random) -> None:
         message = request.trace.manifest
