@@ -33,9 +33,9 @@ from tests.soak.samples import MIB, Growth, Sample, growth_of, take_samples
 
 EXPECTED = frozenset({"OK", "UNAUTHENTICATED", "INVALID_ARGUMENT"})
 
-_CACHE_BYTES = 16 * MIB
+_CACHE_BYTES = 8 * MIB
 _SETTINGS = {
-    "KERNELFARM_GATEWAY_CACHE_BYTES": str(4 * MIB),
+    "KERNELFARM_GATEWAY_CACHE_BYTES": str(2 * MIB),
     "KERNELFARM_REJECTION_TTL_S": "20",
 }
 
