@@ -61,9 +61,9 @@ class Load:
         if work is not None:
             status = work(number)
         elif number % 2:
-            status = self._compile(self._hits[number % _HITS])
+            status = self._compile(self._hits[number // 2 % _HITS])
         else:
-            status = self._look_up(self._keys[number % _HITS])
+            status = self._look_up(self._keys[number // 2 % _HITS])
         self.statuses[status] += 1
 
     def watch_again(self) -> None:
