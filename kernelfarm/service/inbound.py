@@ -8,6 +8,7 @@ therefore waits in HTTP/2 flow control (at most one stream window, 64 KiB) until
           the largest size from then on, or is cut where that does not fit any more
   cut     after `body_s`, whatever arrived
   held    with its true size until its call ends
+  charged to its sender, who waits after too many bytes or refusals while others call (`allowance`)
 
 So at most `bodies` messages arrive at once, whatever is sent, and slow senders keep nobody waiting.
 """
@@ -17,10 +18,11 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kernelfarm.errors import BodyTooSlowError, FarmFullError, NoMessageError
+from kernelfarm.service.allowance import Allowance, AllowanceLimits
 from kernelfarm.service.memory import LARGE_BYTES, MemoryReturn
 
 _LOOK_EVERY_S = 0.1
@@ -43,6 +45,7 @@ class InboundLimits:
     quick_s: float = 0.25
     body_s: float = 30.0
     wait_s: float = 10.0
+    allowance: AllowanceLimits = field(default_factory=AllowanceLimits)
 
 
 class Inbound:
@@ -51,7 +54,8 @@ class Inbound:
     def __init__(self, limits: InboundLimits) -> None:
         self._limits = limits
         self._held: dict[str, int] = {}
-        self._turns = _Turns(limits)
+        self._allowance = Allowance(limits.allowance)
+        self._turns = _Turns(limits, self._allowance)
         self._arriving: dict[Body, float] = {}
         self._is_watching = False
         self._memory = MemoryReturn()
@@ -65,6 +69,8 @@ class Inbound:
             BodyTooSlowError: the body did not arrive in time.
             NoMessageError: the call ended without a body.
         """
+        clock = asyncio.get_running_loop().time
+        self._allowance.note_call(sender, clock())
         if not self._turns.is_taken_at_once(sender):
             await self._turns.wait(sender)
         body = Body(self, sender)
@@ -79,6 +85,7 @@ class Inbound:
             self._arrived(body)
         if not isinstance(data, bytes):
             raise NoMessageError("a call without a message; expected one")
+        self._allowance.charge(sender, len(data), clock())
         try:
             self._hold(sender, len(data))
         except FarmFullError:
@@ -86,6 +93,10 @@ class Inbound:
             raise
         body.fill(data)
         return body
+
+    def charge_failure(self, sender: str) -> None:
+        """Counts a call that was refused for what its sender sent."""
+        self._allowance.charge_failure(sender, asyncio.get_running_loop().time())
 
     def release(self, sender: str, size_bytes: int) -> None:
         """Counts bytes no more."""
@@ -219,8 +230,10 @@ class Body:
 class _Turns:
     """Turns to receive a body; tenants that wait get theirs in rotation."""
 
-    def __init__(self, limits: InboundLimits) -> None:
+    def __init__(self, limits: InboundLimits, allowance: Allowance) -> None:
         self._limits = limits
+        self._allowance = allowance
+        self._will_serve = False
         self._taken = 0
         self._taken_by: dict[str, int] = {}
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
@@ -238,6 +251,7 @@ class _Turns:
             raise FarmFullError(f"{len(queue)} requests wait to be received; retry after the delay")
         turn = asyncio.get_running_loop().create_future()
         queue.append(turn)
+        self._serve_soon()
         try:
             async with asyncio.timeout(self._limits.wait_s):
                 await turn
@@ -258,6 +272,17 @@ class _Turns:
             del self._taken_by[sender]
         if self._waiting:
             self._serve()
+
+    def _serve_soon(self) -> None:
+        """Allowances grow by time alone: while anybody waits, this looks again and again."""
+        if self._waiting and not self._will_serve:
+            self._will_serve = True
+            asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._serve_again)
+
+    def _serve_again(self) -> None:
+        self._will_serve = False
+        self._serve()
+        self._serve_soon()
 
     def _leave(self, sender: str, turn: asyncio.Future[None]) -> None:
         """Ends a wait without its use."""
@@ -288,7 +313,9 @@ class _Turns:
         limits = self._limits
         if self._taken >= limits.bodies:
             return False
-        return self._taken_by.get(sender, 0) < limits.bodies_of_one
+        if self._taken_by.get(sender, 0) >= limits.bodies_of_one:
+            return False
+        return not self._allowance.is_spent(sender, asyncio.get_running_loop().time())
 
     def _take(self, sender: str) -> None:
         self._taken += 1

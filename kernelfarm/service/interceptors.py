@@ -20,6 +20,7 @@ from kernelfarm.errors import (
     ErrorFacts,
     InternalError,
     KernelfarmError,
+    NotFoundError,
     bounded,
     error_facts,
 )
@@ -236,10 +237,17 @@ class _Call:
         facts = error_facts(error)
         _log_failure(error, facts)
         forget_frames(error)
+        if self._body is not None and isinstance(error, CallerError) and _is_costly(error):
+            self._edge.inbound.charge_failure(self._body.sender)
         if self._edge.access is not None:
             tenant = self._identity.tenant if self._identity else ""
             self._edge.access.refusals.count(tenant, error)
         end_with(self._context, facts, current_request_id())
+
+
+def _is_costly(error: CallerError) -> bool:
+    """Whether finding the mistake took work; what is not there is found out by a look-up."""
+    return not isinstance(error, NotFoundError)
 
 
 def _plain_id(candidate: object) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from kernelfarm.errors import BodyTooSlowError, FarmFullError, NoMessageError
+from kernelfarm.service.allowance import Allowance, AllowanceLimits
 from kernelfarm.service.inbound import Inbound, InboundLimits
 
 LIMITS = InboundLimits(
@@ -162,3 +163,58 @@ async def test_a_call_without_a_message_is_malformed() -> None:
 
     with pytest.raises(NoMessageError, match="without a message"):
         await Inbound(LIMITS).take("acme", nothing)
+
+
+ALLOWANCE = AllowanceLimits(bytes_per_s=10, burst_bytes=100, failure_bytes=40, shared_s=5)
+
+
+def test_who_sends_too_much_waits_while_others_call() -> None:
+    allowance = Allowance(ALLOWANCE)
+    allowance.note_call("victim", 0)
+    allowance.note_call("flood", 1)
+    allowance.charge("flood", 100, 1)
+    assert not allowance.is_spent("flood", 1)
+    allowance.charge("flood", 20, 1)
+    assert allowance.is_spent("flood", 1)
+    assert not allowance.is_spent("victim", 1)
+    assert not allowance.is_spent("flood", 3.1)  # 20 bytes are made good in 2 s
+
+
+def test_who_calls_alone_never_waits() -> None:
+    allowance = Allowance(ALLOWANCE)
+    allowance.note_call("victim", 0)
+    allowance.note_call("flood", 1)
+    allowance.charge("flood", 10_000, 1)
+    assert allowance.is_spent("flood", 4.9)
+    assert not allowance.is_spent("flood", 5.1)
+
+
+def test_refused_calls_count_as_bytes() -> None:
+    allowance = Allowance(ALLOWANCE)
+    allowance.note_call("victim", 0)
+    allowance.note_call("flood", 0)
+    for _ in range(3):
+        allowance.charge_failure("flood", 0)
+    assert allowance.is_spent("flood", 0)
+
+
+async def test_a_spent_allowance_comes_back_with_time() -> None:
+    limits = AllowanceLimits(bytes_per_s=1000, burst_bytes=50, shared_s=60)
+    inbound = Inbound(InboundLimits(1000, 2000, 2000, wait_s=60, allowance=limits))
+    (await inbound.take("victim", at_once(1))).release()
+    (await inbound.take("flood", at_once(300))).release()
+    waiting = asyncio.create_task(inbound.take("flood", at_once(1)))
+    await asyncio.sleep(0)
+    (await inbound.take("victim", at_once(1))).release()
+    assert not waiting.done()
+    (await waiting).release()
+
+
+async def test_a_spent_sender_is_told_when_it_waits_too_long() -> None:
+    limits = AllowanceLimits(bytes_per_s=1, burst_bytes=50, shared_s=60)
+    inbound = Inbound(InboundLimits(1000, 2000, 2000, wait_s=0.2, allowance=limits))
+    (await inbound.take("victim", at_once(1))).release()
+    (await inbound.take("flood", at_once(900))).release()
+    with pytest.raises(FarmFullError):
+        await inbound.take("flood", at_once(1))
+    assert inbound.held_bytes == 0
