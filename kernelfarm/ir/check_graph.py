@@ -218,6 +218,10 @@ class _Walk:
                 raise InvalidGraphError(f"{where}: a tensor without a type; expected its type")
             self._check_type(tensor, where)
             _check_agrees(tensor, self.types[output.value], where)
+        elif tensor is not None:
+            raise InvalidGraphError(
+                f"{where}: {_shown(tensor)} of what is no tensor; expected none"
+            )
         elif isinstance(output, Expr):
             self._check_symbols(output.symbols, where)
         elif output is not None and type(output) is not int:

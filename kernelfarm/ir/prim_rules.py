@@ -38,6 +38,7 @@ Types = tuple[TensorType, ...]
 Shape = tuple[Expr, ...]
 Rule = Callable[[Node, Types], Types]
 
+_NODE_NUMBERS = range(2**32)
 _INDEX_DTYPES = (DType.I32, DType.I64)
 
 
@@ -340,6 +341,8 @@ def _extern(node: Node, types: Types) -> Types:
     known = (type(node.attr("is_contraction")), type(node.attr("node")), type(node.attr("op")))
     if known != (bool, int, str):
         raise rule_broken(node, f"attributes {dict(node.attrs)}", "is_contraction, node and op")
+    if node.attr("node") not in _NODE_NUMBERS:
+        raise rule_broken(node, f"node={node.attr('node')!r}", "a number of 32 bits")
     for tensor in node.types:
         if tensor.strides is None or len(tensor.strides) != tensor.rank:
             raise rule_broken(
