@@ -12,6 +12,7 @@ import ctypes
 import hashlib
 import json
 import os
+import shutil
 import signal
 import socket
 import tempfile
@@ -137,6 +138,11 @@ def _open_all() -> None:
     os.closerange(min(kept), max(kept))
 
 
+def _lose_home() -> None:
+    shutil.rmtree(os.environ["TMPDIR"])
+    tempfile.mkdtemp()
+
+
 def _leave() -> None:
     os._exit(3)
 
@@ -147,6 +153,7 @@ ATTACKS: dict[str, Callable[[], None]] = {
     "hog": _hog,
     "sharing": _share_out,
     "spin": _spin,
+    "homeless": _lose_home,
     "bomb": _bomb,
     "fill": _fill,
     "opens": _open_all,
