@@ -16,9 +16,8 @@ import shutil
 import signal
 import socket
 import tempfile
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -33,7 +32,7 @@ from codegen_svc.sandbox.level import Mechanism
 from codegen_svc.sandbox.limits import Limits
 from codegen_svc.sandbox.namespaces import enter_process_namespace
 from codegen_svc.sandbox.outcome import lost_outcome, outcome_of_error, outcome_of_variants
-from codegen_svc.sandbox.process_tree import shared_out_bytes, tree_usage
+from codegen_svc.sandbox.process_tree import TreeUsage, processor_s, shared_out_bytes, tree_usage
 from codegen_svc.sandbox.restrictions import Confinement, confine, limit_processor_time
 from codegen_svc.sandbox.system_calls import die_with_parent
 from kernelfarm.targets import target_facts
@@ -157,7 +156,7 @@ def _supervise(compiler: int, limits: Limits, folder: Path, worker: socket.socke
         "exit": os.waitstatus_to_exitcode(status),
         "ended_for": reason,
         "processor_s": usage.ru_utime + usage.ru_stime,
-        "memory_bytes": 0,
+        **asdict(TreeUsage(0, 0)),
         "log": _tail(folder / "log"),
     }
     _tell(worker, record)
@@ -180,8 +179,7 @@ def _await_end(compiler: int, handle: int, limits: Limits, worker: socket.socket
         usage = tree_usage(compiler)
         if word == JOB_ENDED:
             pause_ms = _MOST_IDLE_MS
-            used_s = _processor_s(compiler)
-            _tell(worker, {"processor_s": used_s, "memory_bytes": usage.memory_bytes})
+            _tell(worker, {"processor_s": processor_s(compiler), **asdict(usage)})
         elif word is not None:
             return "worker"
         elif pause_ms == _MOST_IDLE_MS:
@@ -203,11 +201,6 @@ def _word(worker: socket.socket) -> bytes:
         return worker.recv(1)
     except OSError:  # it ended with an answer unread
         return b""
-
-
-def _processor_s(process: int) -> float:
-    """What all threads of a process have used, by its clock (`CPUCLOCK_SCHED` of Linux)."""
-    return time.clock_gettime((~process << 3) | 2)
 
 
 def _tell(worker: socket.socket, record: dict[str, object]) -> None:

@@ -1,7 +1,7 @@
 """Which process compiles the next kernel: one that its namespace has used, or a fresh one.
 
-Where the toolchain is a library, a process takes one kernel of its namespace after the other: a
-fork costs more processor time, in copied memory, than a small kernel. A process never serves two
+Where its backend allows it, a process takes one kernel of its namespace after the other: a fork
+costs as much processor time, in copied memory, as a small kernel. A process never serves two
 namespaces, and none that met an error is used again.
 """
 
@@ -68,7 +68,8 @@ class Children:
         if child.jobs == 1:
             self._first_bytes = end.memory_bytes
         has_grown = end.memory_bytes - self._first_bytes > _MOST_GROWTH_BYTES
-        if end.is_over or has_grown or child.processor_s > MOST_KEPT_PROCESSOR_S:
+        is_worn = has_grown or child.processor_s > MOST_KEPT_PROCESSOR_S
+        if end.is_over or end.tasks != 1 or is_worn:  # what a job left behind ends with it
             child.close()
             return
         self._kept, self._kept_for = child, namespace

@@ -34,8 +34,8 @@ class End:
 
     `is_over` is false where its process waits for another one. `ended_for` is empty if it ended by
     itself, else `time`, `output`, `memory`, `processes`, or how its supervisor was lost.
-    `exit_status` is negative for a signal. `memory_bytes` is what a process that waits holds.
-    `log` is what the toolchain printed last.
+    `exit_status` is negative for a signal. `memory_bytes` is what a process that waits holds,
+    `tasks` how many processes and threads it is. `log` is what the toolchain printed last.
     """
 
     result: bytes
@@ -44,6 +44,7 @@ class End:
     exit_status: int = 0
     processor_s: float = 0.0
     memory_bytes: int = 0
+    tasks: int = 0
     log: str = ""
 
 
@@ -111,6 +112,7 @@ class Child:
             exit_status=int(record.get("exit", 0)),
             processor_s=self.processor_s - before_s,
             memory_bytes=int(record["memory_bytes"]),
+            tasks=int(record["tasks"]),
             log=str(record.get("log", "")),
         )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_TICKS_OF_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _MOST_LOOKED_AT: Final = 4096
 
 
@@ -34,6 +36,13 @@ def tree_usage(root: int) -> TreeUsage:
             continue
         memory_bytes += (resident - shared) * _PAGE_BYTES
     return TreeUsage(memory_bytes, tasks)
+
+
+def processor_s(process: int) -> float:
+    """What all threads of a process have used, and its children that ended and were waited for."""
+    own_s = time.clock_gettime((~process << 3) | 2)  # Linux's CPUCLOCK_SCHED of a process
+    fields = Path("/proc", str(process), "stat").read_text().rpartition(")")[2].split()
+    return own_s + sum(map(int, fields[13:15])) / _TICKS_OF_A_SECOND
 
 
 def shared_out_bytes(root: int) -> int | None:

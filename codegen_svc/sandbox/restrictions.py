@@ -22,6 +22,7 @@ from codegen_svc.sandbox.namespaces import (
     limit_namespace_processes,
 )
 from codegen_svc.sandbox.system_calls import (
+    adopt_orphans,
     be_no_dump,
     deny_new_privileges,
     die_with_parent,
@@ -45,11 +46,7 @@ class Confinement:
     readable: tuple[Path, ...]
     writable: tuple[Path, ...]
     may_start_programs: bool
-
-    @property
-    def takes_many_jobs(self) -> bool:
-        """True where nothing that a job started can outlive it within its process."""
-        return not self.may_start_programs
+    takes_many_jobs: bool
 
 
 def reached_level() -> Level:
@@ -81,6 +78,8 @@ def confine(given: Confinement, own_folder: Path) -> None:
     drop_capabilities()
     deny_new_privileges()
     be_no_dump()
+    if given.takes_many_jobs:
+        adopt_orphans()
     if Mechanism.LANDLOCK in mechanisms:
         restrict_files(given.readable, (own_folder, *given.writable))
     if Mechanism.SECCOMP in mechanisms:

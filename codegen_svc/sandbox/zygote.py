@@ -94,6 +94,7 @@ def _confinement(backend: Backend, level: Level, limits: Limits) -> Confinement:
         readable=readable_paths(backend),
         writable=writable_paths(needs),
         may_start_programs=needs.starts_programs,
+        takes_many_jobs=needs.takes_many_jobs,
     )
 
 
