@@ -22,8 +22,8 @@ from codegen_svc.celery_app import (
     REQUEST_ID_HEADER,
     SLOW_HEADER,
 )
-from codegen_svc.sandbox.compiler import TimeLimitError
 from codegen_svc.sandbox.connection import Allowance
+from codegen_svc.sandbox.end_errors import TimeLimitError
 from codegen_svc.settings import WorkerSettings
 from codegen_svc.worker_process import WorkerProcess
 from kernelfarm.cache import Lease, Published, Variant
@@ -133,7 +133,7 @@ def _build_and_publish(worker: WorkerProcess, job: _Job) -> Published:
     if target.vendor != backend.vendor:
         raise InternalError(f"a job for {target_name} is in the queue of {backend.vendor}")
     given = _slow_allowance(worker.settings) if job.is_slow else _allowance(worker.settings)
-    build = partial(backend.compile, given=given)
+    build = partial(backend.compile, given=given, namespace=job.namespace)
     with structlog.contextvars.bound_contextvars(kernel=kernel.name, target=target_name):
         started = time.monotonic()
         try:

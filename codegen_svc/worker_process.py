@@ -7,7 +7,6 @@ import os
 import socket
 import threading
 import time
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -26,6 +25,9 @@ from kernelfarm.service.logs import configure_logs, get_logger
 _BEAT_EVERY_S = 1.0
 _LOOK_EVERY_S = 0.5
 _TAKES_JOBS = {WorkerState.POLLING.value, WorkerState.SERVING.value}
+
+# A toolchain that could not be started is not tried again for each job.
+_TRY_AGAIN_S = 10.0
 
 # A report under way ends before its connection does; without a server, not for ever.
 _REPORT_ENDS_S = 2.0
@@ -48,6 +50,8 @@ class WorkerProcess:
         self._is_stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._backend: SandboxedBackend | KernelfarmError | None = None
+        self._prepared_s = float("-inf")
+        self._told: WorkerReport | None = None
         self._trust = Trust(signer=settings.signer(Space.KERNELS))
 
     @classmethod
@@ -89,19 +93,24 @@ class WorkerProcess:
     def backend(self) -> SandboxedBackend:
         """The queue's toolchain, whose compilations run in processes of their own.
 
+        One that could not be started is tried again now and then.
+
         Raises:
             KernelfarmError: it is missing or does not work; the message says what to do.
         """
         if self._backend is None:
             raise InternalError("a task runs before its process is prepared")
+        is_due = time.monotonic() - self._prepared_s > _TRY_AGAIN_S
+        if isinstance(self._backend, UnavailableError) and is_due:
+            self._told = self._prepared()
         if isinstance(self._backend, KernelfarmError):
             raise self._backend
         return self._backend
 
     def _begin(self) -> None:
-        report = self._prepared()
+        self._told = self._prepared()
         gc.freeze()  # what was imported stays: no full collection in the middle of a job
-        for work in (self._beat, partial(self._report, report)):
+        for work in (self._beat, self._report):
             thread = threading.Thread(target=work, daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -115,6 +124,7 @@ class WorkerProcess:
 
     def _prepared(self) -> WorkerReport:
         """Warms the toolchain up; a worker without it reports too, with an empty toolchain."""
+        self._prepared_s = time.monotonic()
         try:
             backend = SandboxedBackend(
                 self._queue,
@@ -139,7 +149,7 @@ class WorkerProcess:
 
     def _tell(self) -> None:
         # The job comes first: its worker asks for no other one, and must not count as stuck.
-        ready = IDLE if self._has_reported else WARM
+        ready = IDLE if self._has_reported and self._is_able() else WARM
         self._heartbeat.beat(BUSY if self._has_job else ready)
 
     def _beat(self) -> None:
@@ -148,14 +158,14 @@ class WorkerProcess:
             if self._is_stopping.wait(_BEAT_EVERY_S):
                 return
 
-    def _report(self, report: WorkerReport) -> None:
+    def _report(self) -> None:
         """Reports while the worker takes jobs, and takes the report back when it does not."""
         told_s = float("-inf")
         while True:
             due = time.monotonic() - told_s > self.settings.report_every_s
             takes_jobs = self._takes_jobs()
             if takes_jobs and due:
-                told_s = time.monotonic() if self._reported(report) else told_s
+                told_s = time.monotonic() if self._reported() else told_s
             elif not takes_jobs and told_s > 0:
                 get_logger().warning("report_withdrawn", message="the worker takes no jobs now")
                 self._withdraw()
@@ -165,11 +175,17 @@ class WorkerProcess:
 
     def _takes_jobs(self) -> bool:
         beat = last_beat(self._worker_file)
-        return beat is not None and beat.is_fresh and beat.state in _TAKES_JOBS
+        return beat is not None and beat.is_fresh and beat.state in _TAKES_JOBS and self._is_able()
 
-    def _reported(self, report: WorkerReport) -> bool:
+    def _is_able(self) -> bool:
+        """False while what compiles cannot be started again; each job tries to."""
+        return not isinstance(self._backend, SandboxedBackend) or self._backend.is_able
+
+    def _reported(self) -> bool:
+        if self._told is None:
+            return False
         try:
-            self.cache(self.settings.namespace).report(report)
+            self.cache(self.settings.namespace).report(self._told)
         except UnavailableError as error:
             get_logger().warning("report_failed", message=str(error))
             return False

@@ -30,10 +30,12 @@ class ToolStatus:
 class ToolNeeds:
     """What a vendor's toolchain needs of the sandbox beyond Python and its packages.
 
-    `starts_programs` is True if it runs programs; paths are those of its own tools.
+    `starts_programs` is True if it runs programs, `takes_many_jobs` if one process may compile
+    kernels of one namespace in turn; paths are those of its own tools.
     """
 
     starts_programs: bool = True
+    takes_many_jobs: bool = False
     readable: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
 

@@ -120,6 +120,8 @@ class FunctionText:
         self.block = "entry"
         # What values are called whose maker does not care.
         self.topic = "v"
+        # Calls of functions that the module defines.
+        self.own_calls = 0
 
     def name(self, wish: str) -> str:
         """A value or block name that nobody has yet, without its sigil."""
@@ -182,6 +184,7 @@ class FunctionText:
 
     def call(self, name: str, result: str, *arguments: Value, wish: str = "") -> Value:
         """A call of a function that this module defines."""
+        self.own_calls += not name.startswith("llvm.")
         return self.define(wish, result, f"call {result} @{name}({', '.join(map(str, arguments))})")
 
     def call_external(self, name: str, result: str, *arguments: Value, wish: str = "") -> Value:

@@ -40,6 +40,8 @@ LoopBody = Callable[[Value], None]
 ZERO_I64 = integer(0, I64)
 # Loops of a constant number of turns up to this are written out: a short window, a small head axis.
 UNROLLED_TURNS = 8
+# Unless that makes more copies of functions: 240 took LLVM 7 s. Loops of models make 16.
+_UNROLLED_CALLS = 64
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,8 @@ def write_loop(
 ) -> None:
     """`for i in lower..upper`, tested before the first turn.
 
-    Very short loops are unrolled whole; other outer loops never are: that copies their insides.
+    Very short loops are unrolled whole, unless they call many functions, which are inlined; other
+    outer loops never are: that copies their insides.
     """
     lower, upper = bounds
     head, latch, end = (fn.name(f"{wish}.{part}") for part in ("loop", "next", "end"))
@@ -139,13 +142,15 @@ def write_loop(
     fn.branch_if(fn.compare("icmp", "slt", lower, upper, wish=f"{wish}.any"), head, end)
     fn.start_block(head)
     fn.emit(f"%{counter} = phi i64 [ {lower.text}, %{before} ], [ %{following}, %{latch} ]")
+    calls_before = fn.own_calls
     body(Value(f"%{counter}", I64))
+    calls = fn.own_calls - calls_before
     fn.branch(latch)
     fn.start_block(latch)
     fn.emit(f"%{following} = add nuw nsw i64 %{counter}, 1")
     again = fn.compare("icmp", "slt", Value(f"%{following}", I64), upper, wish=f"{wish}.more")
     hint = ""
-    if _is_very_short(upper):
+    if _is_very_short(upper, calls):
         hint = _loop_hint(fn, "llvm.loop.unroll.full")
     elif not is_inner:
         hint = _loop_hint(fn, "llvm.loop.unroll.disable")
@@ -153,8 +158,11 @@ def write_loop(
     fn.start_block(end)
 
 
-def _is_very_short(upper: Value) -> bool:
-    return not upper.text.startswith("%") and int(upper.text) <= UNROLLED_TURNS
+def _is_very_short(upper: Value, calls: int) -> bool:
+    if upper.text.startswith("%"):
+        return False
+    turns = int(upper.text)
+    return turns <= UNROLLED_TURNS and turns * calls <= _UNROLLED_CALLS
 
 
 def _loop_hint(fn: FunctionText, wish: str) -> str:

@@ -1,10 +1,10 @@
 """Compilations in processes that may do nothing but compile.
 
 A worker process starts one *zygote* (`zygote.py`): a fresh interpreter that imports and warms the
-toolchain once. It forks a child for each kernel ahead of time; the child gives up every right that
-compiling does not need (`restrictions.py`), then waits for its job. The worker (`compiler.py`)
-sends the kernel's bytes, limits the time, and checks what comes back (`outcome.py`). Keys and
-credentials are only in the worker.
+toolchain once. It forks children ahead of time; a child gives up every right that compiling does
+not need (`restrictions.py`), then waits for its jobs, all of one namespace (`children.py`). The
+worker (`compiler.py`) sends a kernel's bytes, limits the time, and checks what comes back
+(`outcome.py`). Keys and credentials are only in the worker.
 """
 
 from codegen_svc.sandbox.compiler import SandboxedBackend

@@ -1,8 +1,8 @@
-"""One compilation: a supervisor process, and under it the process that compiles.
+"""A supervisor process, and under it the process that compiles one kernel or several in turn.
 
-The supervisor stays outside of the restrictions and touches nothing of the job: it ends the
-compilation when the worker says so or is gone, when it uses too much memory or too many processes,
-and reports how it ended and what it cost.
+The supervisor stays outside of the restrictions and touches nothing of the jobs: it ends the
+process when the worker says so or is gone, when it uses too much memory or too many processes, and
+when it waited too long for another job; it reports how it ended and what it cost.
 """
 
 from __future__ import annotations
@@ -15,28 +15,32 @@ import select
 import shutil
 import signal
 import socket
-import struct
-import sys
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from codegen_svc.backends.contract import Backend
+from codegen_svc.sandbox.connection import (
+    JOB_BEGINS,
+    JOB_ENDED,
+    JOB_HEADER,
+    RESULT_HEADER,
+)
 from codegen_svc.sandbox.level import Mechanism
 from codegen_svc.sandbox.limits import Limits
 from codegen_svc.sandbox.namespaces import enter_process_namespace
-from codegen_svc.sandbox.outcome import outcome_of_error, outcome_of_variants
-from codegen_svc.sandbox.process_tree import tree_usage
+from codegen_svc.sandbox.outcome import lost_outcome, outcome_of_error, outcome_of_variants
+from codegen_svc.sandbox.process_tree import TreeUsage, processor_s, shared_out_bytes, tree_usage
 from codegen_svc.sandbox.restrictions import Confinement, confine, limit_processor_time
 from codegen_svc.sandbox.system_calls import die_with_parent
 from kernelfarm.targets import target_facts
 from kernelfarm.wire.job import job_from_bytes
 
-JOB_HEADER: Final = struct.Struct("<IIB")
-"""Length of the job in bytes, processor seconds, how nice it is to others (0 to 19)."""
-
 _LOOK_EVERY_MS: Final = 100
+# Longer than a worker keeps it, so that none takes a job with it.
+_MOST_IDLE_MS: Final = 30_000
 _LOG_CHARS: Final = 600
 
 
@@ -50,7 +54,7 @@ class ChildEnds:
 
 
 def run_child(backend: Backend, given: Confinement, base: Path, ends: ChildEnds) -> None:
-    """Supervises one compilation; never returns."""
+    """Supervises one process's compilations; never returns."""
     status = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -58,85 +62,90 @@ def run_child(backend: Backend, given: Confinement, base: Path, ends: ChildEnds)
         if Mechanism.NAMESPACES in given.level.mechanisms:
             enter_process_namespace()
         folder = Path(tempfile.mkdtemp(dir=base))
-        started_here, started_there = os.pipe()
         compiler = os.fork()
         if compiler == 0:
-            os.close(started_here)
             ends.supervision.close()
-            _compile_one(backend, given, folder, ends, started_there)
-        for descriptor in (ends.job, ends.result, started_there):
+            _compile_jobs(backend, given, folder, ends)
+        for descriptor in (ends.job, ends.result):
             os.close(descriptor)
-        _supervise(compiler, given.limits, folder, ends.supervision, started_here)
+        _supervise(compiler, given.limits, folder, ends.supervision)
         shutil.rmtree(folder, ignore_errors=True)
         status = 0
     finally:
         os._exit(status)
 
 
-def _compile_one(
-    backend: Backend, given: Confinement, folder: Path, ends: ChildEnds, started: int
-) -> None:
-    """Confines itself, takes the job, hands the outcome over; never returns."""
+def _compile_jobs(backend: Backend, given: Confinement, folder: Path, ends: ChildEnds) -> None:
+    """Confines itself, takes jobs, hands the outcomes over; never returns."""
     status = 1
     try:
-        log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        _keep_only({0: os.open(os.devnull, os.O_RDONLY), 1: log, 2: log}, ends, started)
+        log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        _keep_only({0: os.open(os.devnull, os.O_RDONLY), 1: log, 2: log}, ends)
         scratch = folder / "tmp"
         scratch.mkdir()
         os.environ["HOME"] = os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
         confine(given, folder)
-        job = _take_job(ends.job)
-        os.write(started, b"!")
-        _hand_over(ends.result, _outcome(backend, job, given.limits))
+        for job in _jobs(ends.job, scratch):
+            _hand_over(ends.result, _outcome(backend, job, given.limits, scratch))
         status = 0
     finally:
         os._exit(status)
 
 
-def _outcome(backend: Backend, job: bytes, limits: Limits) -> bytes:
+def _outcome(backend: Backend, job: bytes, limits: Limits, scratch: Path) -> bytes:
     try:
         kernel, target_name = job_from_bytes(job)
         target = target_facts(target_name)
         return outcome_of_variants(backend.build(kernel, target), target.name)
     except BaseException as error:  # the edge of the process: every failure is told
+        if not scratch.is_dir():  # whatever failed, it was for this
+            return lost_outcome(f"{scratch} was removed")
         gc.collect()  # what filled the memory is let go of
         return outcome_of_error(error, limits)
 
 
-def _keep_only(standard: dict[int, int], ends: ChildEnds, started: int) -> None:
-    """Closes what was inherited, but standard streams and the job's own connections."""
+def _keep_only(standard: dict[int, int], ends: ChildEnds) -> None:
+    """Closes what was inherited, but standard streams and the jobs' own connections."""
     for number, descriptor in standard.items():
         os.dup2(descriptor, number)
-    kept = sorted({0, 1, 2, ends.job, ends.result, started})
+    kept = sorted({0, 1, 2, ends.job, ends.result})
     for low, high in zip(kept, [*kept[1:], 1 << 20], strict=True):
         os.closerange(low + 1, high)
 
 
-def _take_job(descriptor: int) -> bytes:
-    """The job; from now on its own bounds hold."""
+def _jobs(descriptor: int, scratch: Path) -> Iterator[bytes]:
+    """The jobs, until the last one or the worker's end; for each its own bounds hold."""
     with open(descriptor, "rb") as stream:
-        header = stream.read(JOB_HEADER.size)
-        if len(header) < JOB_HEADER.size:
-            sys.exit(0)  # the worker ended without a job
-        length, processor_s, niceness = JOB_HEADER.unpack(header)
-        limit_processor_time(processor_s)
-        os.nice(niceness)
-        return stream.read(length)
+        while job := _take_job(stream):
+            content, is_last = job
+            yield content
+            if is_last:
+                return
+            os.ftruncate(1, 0)
+            shutil.rmtree(scratch)
+            scratch.mkdir()
+
+
+def _take_job(stream: BinaryIO) -> tuple[bytes, bool] | None:
+    header = stream.read(JOB_HEADER.size)
+    if len(header) < JOB_HEADER.size:
+        return None  # the worker has no more
+    length, processor_s, niceness, is_last = JOB_HEADER.unpack(header)
+    limit_processor_time(processor_s, for_ever=is_last)
+    os.nice(niceness)
+    return stream.read(length), is_last
 
 
 def _hand_over(descriptor: int, content: bytes) -> None:
-    view = memoryview(content)
+    view = memoryview(RESULT_HEADER.pack(len(content)) + content)
     while view:
         view = view[os.write(descriptor, view) :]
-    os.close(descriptor)
 
 
-def _supervise(
-    compiler: int, limits: Limits, folder: Path, worker: socket.socket, started: int
-) -> None:
-    """Waits for the compilation's end, brings it about where needed, and reports it."""
+def _supervise(compiler: int, limits: Limits, folder: Path, worker: socket.socket) -> None:
+    """Waits for the process's end, brings it about where needed, and reports it."""
     handle = os.pidfd_open(compiler)
-    reason = _await_end(compiler, handle, limits, worker, started)
+    reason = _await_end(compiler, handle, limits, worker)
     with contextlib.suppress(ProcessLookupError):
         # Its group too: where it has no process namespace, what it started would outlive it.
         os.killpg(compiler, signal.SIGKILL)
@@ -147,36 +156,56 @@ def _supervise(
         "exit": os.waitstatus_to_exitcode(status),
         "ended_for": reason,
         "processor_s": usage.ru_utime + usage.ru_stime,
-        "peak_bytes": usage.ru_maxrss << 10,
+        **asdict(TreeUsage(0, 0)),
         "log": _tail(folder / "log"),
     }
-    with contextlib.suppress(OSError):
-        worker.sendall(json.dumps(record).encode())
+    _tell(worker, record)
 
 
-def _await_end(
-    compiler: int, handle: int, limits: Limits, worker: socket.socket, started: int
-) -> str:
-    """Why the compilation is over: empty if it ended by itself."""
+def _await_end(compiler: int, handle: int, limits: Limits, worker: socket.socket) -> str:
+    """Why the process is over: empty if it ended by itself."""
     poll = select.poll()
     poll.register(handle, select.POLLIN)
     poll.register(worker, select.POLLIN)
-    poll.register(started, select.POLLIN)
-    pause_ms = None
+    pause_ms = None  # before its first job it may wait as long as it likes
     while True:
         ready = {descriptor for descriptor, _ in poll.poll(pause_ms)}
+        word = _word(worker) if worker.fileno() in ready else None
         if handle in ready:
             return ""
-        if worker.fileno() in ready:
-            return "worker"
-        if started in ready:
-            poll.unregister(started)
+        if word == JOB_BEGINS:
             pause_ms = _LOOK_EVERY_MS
+            continue
         usage = tree_usage(compiler)
-        if usage.tasks > limits.processes:
+        if word == JOB_ENDED:
+            pause_ms = _MOST_IDLE_MS
+            _tell(worker, {"processor_s": processor_s(compiler), **asdict(usage)})
+        elif word is not None:
+            return "worker"
+        elif pause_ms == _MOST_IDLE_MS:
+            return "idle"
+        elif usage.tasks > limits.processes:
             return "processes"
-        if usage.memory_bytes > limits.memory_bytes:
+        elif usage.memory_bytes > limits.memory_bytes and _is_too_large(compiler, limits):
             return "memory"
+
+
+def _is_too_large(compiler: int, limits: Limits) -> bool:
+    """Looks more closely, as forks share pages; where that is not told, the first look counts."""
+    memory_bytes = shared_out_bytes(compiler)
+    return memory_bytes is None or memory_bytes > limits.memory_bytes
+
+
+def _word(worker: socket.socket) -> bytes:
+    try:
+        return worker.recv(1)
+    except OSError:  # it ended with an answer unread
+        return b""
+
+
+def _tell(worker: socket.socket, record: dict[str, object]) -> None:
+    with contextlib.suppress(OSError):
+        worker.sendall(json.dumps(record).encode() + b"\n")
 
 
 def _tail(path: Path) -> str:

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import signal
-from typing import Final
+from dataclasses import dataclass
 
 from codegen_svc.backends.contract import ToolStatus
+from codegen_svc.sandbox.children import Children
 from codegen_svc.sandbox.connection import Allowance, Child, End
+from codegen_svc.sandbox.end_errors import TimeLimitError, error_of_end, processor_time_error
 from codegen_svc.sandbox.level import Level, check_level, parse_level
 from codegen_svc.sandbox.limits import Limits
-from codegen_svc.sandbox.outcome import variants_of_outcome
-from codegen_svc.sandbox.zygote_process import ZygoteProcess
-from kernelfarm.errors import InternalError, KernelfarmError, KernelRejectedError, UnavailableError
+from codegen_svc.sandbox.outcome import LostCompilationError, variants_of_outcome
+from kernelfarm.errors import KernelfarmError, KernelRejectedError
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.service.logs import get_logger
 from kernelfarm.targets import TargetFacts
 from kernelfarm.wire import kernel_to_proto
 from kernelfarm.wire.job import job_to_bytes
 
-_STARTS: Final = 2
-_MEMORY_WORDS: Final = ("out of memory", "bad_alloc", "Cannot allocate memory", "MemoryError")
 
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What is compiled, and how; `namespace` is empty if its process takes nothing else."""
 
-class TimeLimitError(KernelRejectedError):
-    """A compilation that took longer than it was given."""
+    kernel: Kernel
+    target: TargetFacts
+    given: Allowance
+    namespace: str
 
 
 class SandboxedBackend:
@@ -37,11 +41,11 @@ class SandboxedBackend:
         self._limits = limits
         self._wall_s = wall_s
         self.spent_s = 0.0
-        self._zygote = ZygoteProcess(vendor, limits)
+        self._children = Children(vendor, limits)
         try:
             check_level(self.level, demanded)
         except KernelfarmError:
-            self._zygote.close()
+            self._children.close()
             raise
 
     @property
@@ -52,12 +56,17 @@ class SandboxedBackend:
     @property
     def level(self) -> Level:
         """The mechanisms that confine its compilations."""
-        return parse_level(self._zygote.hello.level)
+        return parse_level(self._children.hello.level)
 
     @property
     def warm_up_ms(self) -> float:
         """How long importing the toolchain and its first compilation took."""
-        return self._zygote.hello.warm_up_ms
+        return self._children.hello.warm_up_ms
+
+    @property
+    def is_able(self) -> bool:
+        """False after its processes were lost and could not be started again."""
+        return self._children.is_able
 
     def tools(self) -> tuple[ToolStatus, ...]:
         """Nothing: `kernelfarm doctor` asks the backend itself."""
@@ -65,11 +74,11 @@ class SandboxedBackend:
 
     def fingerprint(self) -> str:
         """The backend's own, as its process told before its first job."""
-        return self._zygote.hello.fingerprint
+        return self._children.hello.fingerprint
 
     def makes_runnable_binaries(self) -> bool:
         """As the backend says."""
-        return self._zygote.hello.makes_runnable_binaries
+        return self._children.hello.makes_runnable_binaries
 
     def build(self, kernel: Kernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
         """The kernel's variants; as `compile` with the usual time.
@@ -80,77 +89,58 @@ class SandboxedBackend:
         return self.compile(kernel, target, Allowance(self._wall_s, self._limits.processor_s))
 
     def compile(
-        self, kernel: Kernel, target: TargetFacts, given: Allowance
+        self, kernel: Kernel, target: TargetFacts, given: Allowance, namespace: str = ""
     ) -> tuple[BuiltKernel, ...]:
         """The kernel's variants, made in a confined process within a time.
+
+        Kernels of one namespace may follow each other in a process. What was lost from outside,
+        or failed in a process that had compiled before, is tried once more in a fresh one.
 
         Raises:
             TimeLimitError: it took longer, by the clock or in processor time.
             KernelRejectedError: the toolchain refuses the kernel, crashes, or hits a limit.
-            UnavailableError: a tool is missing, or the process was ended from outside.
+            UnavailableError: a tool is missing, or what compiles was lost, twice.
             InternalError: our bug.
         """
-        job = job_to_bytes(kernel_to_proto(kernel), target.name)
+        job = _Job(kernel, target, given, namespace)
         self.spent_s = 0.0
-        with self._child() as child:
-            end = child.run(job, given, self._limits.output_bytes)
-        self.spent_s = end.processor_s
-        if end.ended_for or end.exit_status != 0:
-            raise _error_of(end, given, self._limits)
+        child = self._children.take(namespace, must_be_fresh=False)
         try:
-            return variants_of_outcome(end.result, kernel.name, target.name)
-        except KernelRejectedError as error:
-            if end.processor_s >= given.processor_s:  # a program of the toolchain hit it
-                raise _processor_time_error(given) from error
+            return self._run(child, job)
+        except TimeLimitError:
             raise
+        except LostCompilationError as error:
+            get_logger().warning("compilation_lost", message=str(error))
+            self._children.renew()
+        except KernelfarmError:
+            if child.jobs == 1:
+                raise
+        return self._run(self._children.take(namespace, must_be_fresh=True), job)
 
     def close(self) -> None:
         """Ends its processes."""
-        self._zygote.close()
+        self._children.close()
 
-    def _child(self) -> Child:
-        for _ in range(_STARTS):
-            try:
-                return self._zygote.child()
-            except OSError:  # it died; that costs nobody an attempt
-                self._zygote.close()
-                self._zygote = ZygoteProcess(self._vendor, self._limits)
-        raise UnavailableError(f"the {self._vendor} toolchain's process ends as soon as it starts")
+    def _run(self, child: Child, job: _Job) -> tuple[BuiltKernel, ...]:
+        content = job_to_bytes(kernel_to_proto(job.kernel), job.target.name)
+        # What is slow is nicer too, for good.
+        may_stay = not job.given.niceness and self._children.may_stay(child, job.namespace)
+        try:
+            end = child.run(content, job.given, self._limits.output_bytes, is_last=not may_stay)
+            self.spent_s += end.processor_s
+            variants = self._variants(end, job)
+        except BaseException:
+            child.close()
+            raise
+        self._children.give_back(child, job.namespace, end)
+        return variants
 
-
-def _error_of(end: End, given: Allowance, limits: Limits) -> KernelfarmError:
-    """What a compilation that gave no outcome ended for."""
-    told = {
-        "time": f"took longer than {given.wall_s:g} s",
-        "output": f"gave more than {limits.output_bytes >> 20} MiB",
-        "memory": f"needs more than {limits.memory_bytes >> 20} MiB of memory",
-        "processes": f"needs more than {limits.processes} processes and threads",
-    }.get(end.ended_for)
-    if told is not None:
-        kind = TimeLimitError if end.ended_for == "time" else KernelRejectedError
-        return kind(f"the compilation {told}")
-    if end.ended_for:
-        return UnavailableError(f"the compilation was ended: {end.ended_for}")
-    if end.processor_s >= given.processor_s:
-        return _processor_time_error(given)
-    return _error_of_exit(end, limits)
-
-
-def _processor_time_error(given: Allowance) -> TimeLimitError:
-    return TimeLimitError(
-        f"the compilation took longer than {given.processor_s} s of processor time"
-    )
-
-
-def _error_of_exit(end: End, limits: Limits) -> KernelfarmError:
-    """What a process that ended without an outcome died of."""
-    if end.exit_status == -signal.SIGKILL:
-        return UnavailableError("the compilation was killed: is the host short of memory?")
-    if any(word in end.log for word in _MEMORY_WORDS):
-        return KernelRejectedError(
-            f"the compilation needs more than {limits.memory_bytes >> 20} MiB of memory"
-        )
-    if end.exit_status < 0:
-        name = signal.Signals(-end.exit_status).name
-        return KernelRejectedError(f"the toolchain crashed with {name}: {end.log}")
-    return InternalError(f"the compilation exited with {end.exit_status}: {end.log}")
+    def _variants(self, end: End, job: _Job) -> tuple[BuiltKernel, ...]:
+        if end.ended_for or end.exit_status != 0:
+            raise error_of_end(end, job.given, self._limits)
+        try:
+            return variants_of_outcome(end.result, job.kernel.name, job.target.name)
+        except KernelRejectedError as error:
+            if end.processor_s >= job.given.processor_s:  # a program of the toolchain hit it
+                raise processor_time_error(job.given) from error
+            raise

@@ -1,4 +1,4 @@
-"""A worker's connection with one child: job out, result and end in, within a time and a size."""
+"""A worker's connection with one child: jobs out, results and ends in, within a time and a size."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ import json
 import os
 import select
 import socket
+import struct
 import time
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from codegen_svc.sandbox.child import JOB_HEADER
+JOB_HEADER: Final = struct.Struct("<IIB?")
+"""Length of the job in bytes, processor seconds, how nice it is to others (0 to 19), and whether
+it is the process's last one."""
+RESULT_HEADER: Final = struct.Struct("<Q")
+"""Length of the result in bytes."""
+JOB_BEGINS: Final = b"j"
+"""To a supervisor: from now on the compilation is watched."""
+JOB_ENDED: Final = b"u"
+"""To a supervisor: the compilation is over, and its process waits; tell what it used."""
 
 _CHUNK_BYTES: Final = 1 << 20
 _RECORD_BYTES: Final = 1 << 16
@@ -24,16 +32,19 @@ _END_WITHIN_S: Final = 10.0
 class End:
     """How a compilation ended.
 
-    `ended_for` is empty if it ended by itself, else `time`, `output`, `memory`, `processes`, or how
-    its supervisor was lost. `exit_status` is negative for a signal. `log` is what the toolchain
-    printed last.
+    `is_over` is false where its process waits for another one. `ended_for` is empty if it ended by
+    itself, else `time`, `output`, `memory`, `processes`, or how its supervisor was lost.
+    `exit_status` is negative for a signal. `memory_bytes` is what a process that waits holds,
+    `tasks` how many processes and threads it is. `log` is what the toolchain printed last.
     """
 
     result: bytes
     ended_for: str
+    is_over: bool = True
     exit_status: int = 0
     processor_s: float = 0.0
-    peak_bytes: int = 0
+    memory_bytes: int = 0
+    tasks: int = 0
     log: str = ""
 
 
@@ -47,79 +58,104 @@ class Allowance:
 
 
 class Child:
-    """A confined process that waits for its one job. Leaving the block ends it."""
+    """A confined process that waits for its jobs, which it takes one after the other.
+
+    `jobs` is how many it was given, `processor_s` what it has used, `idle_since_s` when its last
+    job ended.
+    """
 
     def __init__(self, job: int, result: int, supervision: socket.socket) -> None:
         self._job = job
         self._result = result
         self._supervision = supervision
+        self.jobs = 0
+        self.processor_s = 0.0
+        self.idle_since_s = 0.0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Ends what still runs; safe to call twice."""
         for descriptor in (self._job, self._result):
             if descriptor >= 0:
                 os.close(descriptor)
-        self._supervision.close()  # ends what still runs
+        self._job = self._result = -1
+        self._supervision.close()
 
-    def run(self, job: bytes, given: Allowance, output_bytes: int) -> End:
-        """Gives the job and waits for its end, which it brings about when the time is over."""
+    def run(self, job: bytes, given: Allowance, output_bytes: int, *, is_last: bool) -> End:
+        """Gives a job and waits for its end, which it brings about when the time is over.
+
+        After the last job, and after any other end than a result, the process is over.
+        """
         ends_s = time.monotonic() + given.wall_s
-        self._send(JOB_HEADER.pack(len(job), given.processor_s, given.niceness) + job)
-        parts: list[bytes] = []
-        ended_for = self._read(parts, ends_s, output_bytes)
-        if ended_for:
+        self.jobs += 1
+        self._tell(JOB_BEGINS)
+        header = JOB_HEADER.pack(len(job), given.processor_s, given.niceness, is_last)
+        self._send(header + job)
+        result, ended_for = self._read(ends_s, output_bytes)
+        waits = not is_last and not ended_for and result is not None
+        if waits:
+            self._tell(JOB_ENDED)
+        elif ended_for:
             with contextlib.suppress(OSError):
                 self._supervision.shutdown(socket.SHUT_WR)
         record = self._record()
         if record is None:
             return End(b"", ended_for or "its supervisor was lost")
+        return self._end(record, result or b"", ended_for)
+
+    def _end(self, record: dict[str, Any], result: bytes, ended_for: str) -> End:
+        before_s, self.processor_s = self.processor_s, float(record["processor_s"])
+        self.idle_since_s = time.monotonic()
         return End(
-            result=b"".join(parts),
-            ended_for=ended_for or str(record["ended_for"]),
-            exit_status=int(record["exit"]),
-            processor_s=float(record["processor_s"]),
-            peak_bytes=int(record["peak_bytes"]),
-            log=str(record["log"]),
+            result=result,
+            ended_for=ended_for or str(record.get("ended_for", "")),
+            is_over="exit" in record,
+            exit_status=int(record.get("exit", 0)),
+            processor_s=self.processor_s - before_s,
+            memory_bytes=int(record["memory_bytes"]),
+            tasks=int(record["tasks"]),
+            log=str(record.get("log", "")),
         )
+
+    def _tell(self, word: bytes) -> None:
+        with contextlib.suppress(OSError):  # it is gone: its record will be missing
+            self._supervision.sendall(word)
 
     def _send(self, content: bytes) -> None:
         view = memoryview(content)
         with contextlib.suppress(BrokenPipeError):  # its end tells why
             while view:
                 view = view[os.write(self._job, view) :]
-        os.close(self._job)
-        self._job = -1
 
-    def _read(self, parts: list[bytes], ends_s: float, output_bytes: int) -> str:
-        """Takes the result; why it must be ended, empty if it ended by itself."""
-        left_bytes = output_bytes
-        while True:
+    def _read(self, ends_s: float, output_bytes: int) -> tuple[bytes | None, str]:
+        """The result, None if there is none, and why the process must be ended, else empty."""
+        content = bytearray()
+        length = None
+        while length is None or len(content) < length:
             left_s = ends_s - time.monotonic()
             if left_s <= 0:
-                return "time"
+                return None, "time"
             if not select.select([self._result], [], [], left_s)[0]:
                 continue
             part = os.read(self._result, _CHUNK_BYTES)
             if not part:
-                return ""
-            left_bytes -= len(part)
-            if left_bytes < 0:
-                return "output"
-            parts.append(part)
+                return None, ""
+            content += part
+            if length is None and len(content) >= RESULT_HEADER.size:
+                (length,) = RESULT_HEADER.unpack_from(content)
+                del content[: RESULT_HEADER.size]
+            if max(length or 0, len(content)) > output_bytes:
+                return None, "output"
+        return bytes(content[:length]), ""
 
     def _record(self) -> dict[str, Any] | None:
-        """What the supervisor reports at the end; None if it is gone or does not answer."""
+        """What the supervisor tells; None if it is gone or does not answer."""
         self._supervision.settimeout(_END_WITHIN_S)
         content = b""
         try:
-            while len(content) < _RECORD_BYTES and (part := self._supervision.recv(_RECORD_BYTES)):
+            while not content.endswith(b"\n") and len(content) < _RECORD_BYTES:
+                part = self._supervision.recv(_RECORD_BYTES)
+                if not part:
+                    return None
                 content += part
             record: dict[str, Any] = json.loads(content)
         except (OSError, ValueError):

@@ -8,12 +8,16 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Its toolchain and level, or why it has none (`reason`, `message`)."""
+    """Its toolchain and level, or why it has none (`reason`, `message`).
+
+    `takes_many_jobs` is true if its children take one job after the other.
+    """
 
     fingerprint: str = ""
     makes_runnable_binaries: bool = False
     level: str = ""
     warm_up_ms: float = 0.0
+    takes_many_jobs: bool = False
     reason: str = ""
     message: str = ""
 

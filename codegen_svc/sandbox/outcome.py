@@ -31,6 +31,11 @@ _STAGE_NAME: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 _MOST_VARIANTS, _MOST_STAGES, _MOST_NOTES = 16, 32, 64
 _MESSAGE_CHARS: Final = 4096
 _TOLD_KINDS: Final = (KernelRejectedError, UnavailableError, VerificationError, InternalError)
+_LOST: Final = "SANDBOX_LOST"
+
+
+class LostCompilationError(UnavailableError):
+    """A compilation whose process, supervisor or folder was taken away from outside."""
 
 
 def outcome_of_variants(variants: tuple[BuiltKernel, ...], target: str) -> bytes:
@@ -57,11 +62,18 @@ def outcome_of_error(error: BaseException, limits: Limits) -> bytes:
     return pb.CompileOutcome(failure=failure).SerializeToString()
 
 
+def lost_outcome(message: str) -> bytes:
+    """The message of a compilation whose folder was taken away."""
+    failure = pb.CompileFailure(reason=_LOST, message=_storable(message))
+    return pb.CompileOutcome(failure=failure).SerializeToString()
+
+
 def variants_of_outcome(content: bytes, symbol: str, target: str) -> tuple[BuiltKernel, ...]:
     """The variants that a child's message holds.
 
     Raises:
         KernelRejectedError: the toolchain refuses the kernel, or it hit a limit.
+        LostCompilationError: its folder was taken away.
         UnavailableError: a tool is missing.
         InternalError: our bug, or a message that no honest child sends.
     """
@@ -100,6 +112,8 @@ def _check_sizes(variant: BuiltKernel) -> None:
 
 
 def _told_error(failure: pb.CompileFailure) -> KernelfarmError:
+    if failure.reason == _LOST:
+        return LostCompilationError(_storable(failure.message))
     kind = next((k for k in _TOLD_KINDS if k.reason == failure.reason), InternalError)
     return kind(_storable(failure.message))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import signal
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +22,16 @@ from codegen_svc.sandbox.namespaces import (
     limit_namespace_processes,
 )
 from codegen_svc.sandbox.system_calls import (
+    adopt_orphans,
     be_no_dump,
     deny_new_privileges,
     die_with_parent,
     drop_capabilities,
     install_filter,
 )
+
+MOST_KEPT_PROCESSOR_S: Final = 10
+"""A process that has used more takes no further job."""
 
 # Address space that is reserved and never used: libraries, stacks and heaps of threads.
 _RESERVED_BYTES: Final = 16 << 30
@@ -40,6 +46,7 @@ class Confinement:
     readable: tuple[Path, ...]
     writable: tuple[Path, ...]
     may_start_programs: bool
+    takes_many_jobs: bool
 
 
 def reached_level() -> Level:
@@ -67,10 +74,12 @@ def confine(given: Confinement, own_folder: Path) -> None:
     os.setsid()
     if Mechanism.NAMESPACES in mechanisms:
         limit_namespace_processes(limits.processes)
-    _limit(limits, is_alone=Mechanism.NAMESPACES in mechanisms)
+    _limit(given, is_alone=Mechanism.NAMESPACES in mechanisms)
     drop_capabilities()
     deny_new_privileges()
     be_no_dump()
+    if given.takes_many_jobs:
+        adopt_orphans()
     if Mechanism.LANDLOCK in mechanisms:
         restrict_files(given.readable, (own_folder, *given.writable))
     if Mechanism.SECCOMP in mechanisms:
@@ -78,18 +87,24 @@ def confine(given: Confinement, own_folder: Path) -> None:
         install_filter(program)
 
 
-def limit_processor_time(seconds: int) -> None:
-    """Lowers the processor time of this process and of each that it starts."""
+def limit_processor_time(seconds: int, *, for_ever: bool) -> None:
+    """Gives this process, and each that it starts, so much processor time from now on.
+
+    Unless it is `for_ever`, another call may give more.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    most = seconds if hard == resource.RLIM_INFINITY else min(seconds, hard)
-    resource.setrlimit(resource.RLIMIT_CPU, (most, most))
+    wanted = math.ceil(time.process_time()) + seconds
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_CPU, (most, most if for_ever else hard))
 
 
-def _limit(limits: Limits, *, is_alone: bool) -> None:
+def _limit(given: Confinement, *, is_alone: bool) -> None:
+    limits = given.limits
+    kept_s = MOST_KEPT_PROCESSOR_S if given.takes_many_jobs else 0
     bounds = {
         resource.RLIMIT_DATA: limits.memory_bytes,
         resource.RLIMIT_AS: limits.memory_bytes + _RESERVED_BYTES,
-        resource.RLIMIT_CPU: limits.processor_s,
+        resource.RLIMIT_CPU: limits.processor_s + kept_s,
         resource.RLIMIT_FSIZE: limits.file_bytes,
         resource.RLIMIT_NOFILE: limits.open_files,
         resource.RLIMIT_CORE: 0,

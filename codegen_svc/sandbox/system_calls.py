@@ -14,7 +14,7 @@ LANDLOCK_CREATE_RULESET: Final = 444
 LANDLOCK_ADD_RULE: Final = 445
 LANDLOCK_RESTRICT_SELF: Final = 446
 
-_SET_PDEATHSIG, _SET_DUMPABLE, _SET_SECCOMP = 1, 4, 22
+_SET_PDEATHSIG, _SET_DUMPABLE, _SET_SECCOMP, _SET_CHILD_SUBREAPER = 1, 4, 22, 36
 _CAPBSET_DROP, _SET_NO_NEW_PRIVS = 24, 38
 _SECCOMP_MODE_FILTER: Final = 2
 _CAPABILITY_VERSION_3: Final = 0x20080522
@@ -70,6 +70,11 @@ def deny_new_privileges() -> None:
 def be_no_dump() -> None:
     """Others of the same user may not read this process's memory."""
     _prctl(_SET_DUMPABLE, 0)
+
+
+def adopt_orphans() -> None:
+    """What descendants leave behind becomes this process's, so that it is seen."""
+    _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
 def drop_capabilities() -> None:

@@ -1,7 +1,7 @@
-"""`python -m codegen_svc.sandbox.zygote`: warms a toolchain up, and forks a child for each job.
+"""`python -m codegen_svc.sandbox.zygote`: warms a toolchain up, and forks children for jobs.
 
 It serves one worker process over a socket pair: first it says what it is (`Hello`), then it answers
-each request with the worker's ends of a child that is confined and waits for its job. The next
+each request with the worker's ends of a child that is confined and waits for its jobs. The next
 child is forked while the worker uses the last one.
 """
 
@@ -69,16 +69,19 @@ def _serve(worker: socket.socket, vendor: str, limits: Limits, base: Path) -> No
         warm_up(backend)
         warm_up_ms = (time.monotonic() - started_s) * 1e3
         _check_threads()
+        given = _confinement(backend, level, limits)
         hello = Hello(
-            backend.fingerprint(), backend.makes_runnable_binaries(), str(level), warm_up_ms
+            backend.fingerprint(),
+            backend.makes_runnable_binaries(),
+            str(level),
+            warm_up_ms,
+            given.takes_many_jobs,
         )
     except KernelfarmError as error:
         worker.sendall(Hello(reason=error_facts(error).reason, message=str(error)).to_bytes())
         return
-    given = _confinement(backend, level, limits)
     gc.collect()
     gc.freeze()  # children share these pages
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended supervisors vanish by themselves
     worker.sendall(hello.to_bytes())
     _fork_on_request(worker, backend, given, base)
 
@@ -91,6 +94,7 @@ def _confinement(backend: Backend, level: Level, limits: Limits) -> Confinement:
         readable=readable_paths(backend),
         writable=writable_paths(needs),
         may_start_programs=needs.starts_programs,
+        takes_many_jobs=needs.takes_many_jobs,
     )
 
 
@@ -106,6 +110,14 @@ def _fork_on_request(
         os.close(child.job)
         os.close(child.result)
         child.supervision.close()
+        _reap()
+
+
+def _reap() -> None:
+    """Lets ended supervisors vanish; what they used counts as this process's then."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _fork_child(worker: socket.socket, backend: Backend, given: Confinement, base: Path) -> _Child:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from typing import Final
 
 from codegen_svc.sandbox.connection import Child
 from codegen_svc.sandbox.hello import Hello
 from codegen_svc.sandbox.limits import Limits
+from codegen_svc.sandbox.own_folder import OwnFolder
 from kernelfarm.errors import ErrorFacts, UnavailableError, error_from_facts
 
 # A toolchain's first import from a cold disk.
 _START_WITHIN_S: Final = 180.0
-_CHILD_WITHIN_S: Final = 30.0
+# The next child is there already; a zygote that takes longer to hand it over is replaced.
+_CHILD_WITHIN_S: Final = 10.0
 _END_WITHIN_S: Final = 5.0
 _HELLO_BYTES: Final = 1 << 16
 _SECRET: Final = re.compile(
@@ -45,22 +45,17 @@ class ZygoteProcess:
 
         Raises:
             KernelfarmError: the toolchain is missing or does not work; the message says why.
-            UnavailableError: it ended, or did not get there in time.
+            UnavailableError: it cannot be started, ended, or did not get there in time.
         """
         # The worker's to remove: a zygote may have mounted something over it, or be killed.
-        self._folder = tempfile.mkdtemp(prefix="kernelfarm-sandbox-")
-        here, there = socket.socketpair()
-        self._socket = here
-        with there:
-            command = [sys.executable, "-m", "codegen_svc.sandbox.zygote", "--vendor", vendor]
-            command += ["--socket", str(there.fileno()), "--limits", limits.to_json()]
-            command += ["--folder", self._folder]
-            self._process = subprocess.Popen(
-                command,
-                pass_fds=(there.fileno(),),
-                stdin=subprocess.DEVNULL,
-                env=scrubbed_environment(),
-            )
+        self._folder = _own_folder()
+        try:
+            self._socket, there = socket.socketpair()
+            with there:
+                self._process = self._started(vendor, limits, there)
+        except OSError as error:
+            self._folder.remove()
+            raise _unstarted(error) from error
         try:
             self.hello = self._hello(vendor)
         except BaseException:
@@ -81,15 +76,32 @@ class ZygoteProcess:
         job, result, supervision = descriptors
         return Child(job, result, socket.socket(fileno=supervision))
 
-    def close(self) -> None:
-        """Ends it; what it forked ends too."""
+    def is_whole(self) -> bool:
+        """True if its process runs, and its folder is the one that it was given."""
+        return self._process.poll() is None and self._folder.is_there()
+
+    def close(self, patience_s: float = _END_WITHIN_S) -> None:
+        """Ends it, by force if it does not end by itself; what it forked ends too."""
         self._socket.close()
         try:
-            self._process.wait(_END_WITHIN_S)
+            self._process.wait(patience_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()
+
+    def _started(
+        self, vendor: str, limits: Limits, there: socket.socket
+    ) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "codegen_svc.sandbox.zygote", "--vendor", vendor]
+        command += ["--socket", str(there.fileno()), "--limits", limits.to_json()]
+        command += ["--folder", str(self._folder.path)]
+        return subprocess.Popen(
+            command,
+            pass_fds=(there.fileno(),),
+            stdin=subprocess.DEVNULL,
+            env=scrubbed_environment(),
+        )
 
     def _hello(self, vendor: str) -> Hello:
         self._socket.settimeout(_START_WITHIN_S)
@@ -109,3 +121,14 @@ class ZygoteProcess:
             status = UnavailableError.status if hello.reason == UnavailableError.reason else ""
             raise error_from_facts(ErrorFacts(status, hello.reason, hello.message, None))
         return hello
+
+
+def _own_folder() -> OwnFolder:
+    try:
+        return OwnFolder()
+    except OSError as error:
+        raise _unstarted(error) from error
+
+
+def _unstarted(error: OSError) -> UnavailableError:
+    return UnavailableError(f"the toolchain's process cannot be started: {error}")

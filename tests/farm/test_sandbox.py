@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import platform
 import re
+import shutil
+import signal
 import socket
-from collections.abc import AsyncIterator, Iterator
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
 from codegen_svc.sandbox.level import Level, Mechanism, check_level, required_mechanisms
+from codegen_svc.sandbox.own_folder import OwnFolder
 from codegen_svc.sandbox.probe import probed_level
 from codegen_svc.sandbox.zygote_process import scrubbed_environment
 from kernelfarm.errors import InternalError, KernelRejectedError, UnavailableError
@@ -147,7 +155,7 @@ ENDS = {
     "hog": (KernelRejectedError, "more than 1024 MiB of memory"),
     "fill": (KernelRejectedError, "more than 16 MiB of files"),
     "opens": (KernelRejectedError, "more than 256 files"),
-    "bomb": (KernelRejectedError, "more than 64 processes"),
+    "bomb": (KernelRejectedError, "more than (64 processes|1024 MiB of memory)"),
     "sharing": (KernelRejectedError, "more than 1024 MiB of memory"),
     "leave": (InternalError, "exited with 3"),
 }
@@ -166,6 +174,102 @@ async def test_a_compilation_that_fails_costs_one_attempt_and_the_worker_goes_on
     assert room.log("worker").count(b"worker_ready") == ready
     with redis.Redis.from_url(room.cache.url) as raw:
         assert not raw.hget("kf:{default}:stats", "k.takeovers")
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def zygote_of(room: CodegenRoom) -> tuple[int, Path]:
+    """The process id and the folder of the worker's zygote."""
+    waiting = [room.processes[-1].pid]
+    while waiting:
+        pid = waiting.pop()
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        if "codegen_svc.sandbox.zygote" in words:
+            return pid, Path(words[words.index("--folder") + 1])
+        waiting += children_of(pid)
+    raise AssertionError("the worker has no zygote")
+
+
+def lose_folder(room: CodegenRoom) -> None:
+    shutil.rmtree(zygote_of(room)[1])
+
+
+def lose_zygote(room: CodegenRoom) -> None:
+    os.kill(zygote_of(room)[0], signal.SIGKILL)
+
+
+def stop_zygote(room: CodegenRoom) -> None:
+    os.kill(zygote_of(room)[0], signal.SIGSTOP)
+
+
+def lose_supervisors(room: CodegenRoom) -> None:
+    for supervisor in children_of(zygote_of(room)[0]):
+        os.kill(supervisor, signal.SIGKILL)
+
+
+def lose_compilers(room: CodegenRoom) -> None:
+    for supervisor in children_of(zygote_of(room)[0]):
+        for compiler in children_of(supervisor):
+            os.kill(compiler, signal.SIGKILL)
+
+
+LOSSES = [lose_folder, lose_zygote, lose_supervisors, lose_compilers]
+
+
+@pytest.mark.parametrize("lose", [*LOSSES, stop_zygote])
+async def test_what_was_lost_between_two_kernels_is_started_again(
+    lose: Callable[[CodegenRoom], None], room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    assert (await build(stub, f"plain_before_{lose.__name__}")).stages
+    lose(room)
+    for number in range(2):
+        assert (await build(stub, f"plain_{lose.__name__}{number}")).stages
+    assert zygote_of(room)[1].is_dir()
+    assert b"its supervisor was lost" not in room.log("edge")
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+async def test_what_was_lost_during_a_compilation_costs_the_kernel_nothing(
+    lose: Callable[[CodegenRoom], None], room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    name = f"gated_{lose.__name__}"
+    running = asyncio.create_task(build(stub, name))
+    await asyncio.to_thread(room.pid_at_gate, name)
+    lose(room)
+    room.open_gate(name)
+    assert (await running).stages
+    assert (await build(stub, f"plain_after_{name}")).stages
+
+
+async def test_a_folder_that_is_lost_under_a_compilation_is_a_shortage_and_no_bug(
+    room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    """Each attempt removes its own folder, so the second is lost too."""
+    with pytest.raises(UnavailableError, match="was removed"):
+        await build(stub, "homeless_twice")
+    assert room.compilations("homeless_twice") == 2
+    assert (await build(stub, "plain_after_homeless")).stages
+
+
+def test_a_killed_workers_folder_is_removed_by_the_next_one_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    code = "import os; from codegen_svc.sandbox.own_folder import OwnFolder as F; f = F()"
+    code += "; (f.path / 'left').touch(); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", code], check=False)
+    (left,) = tmp_path.iterdir()
+    mine = OwnFolder()
+    assert not left.exists()
+    other = OwnFolder()
+    assert mine.is_there()
+    assert other.is_there()
+    mine.remove()
+    other.remove()
+    assert not list(tmp_path.iterdir())
 
 
 async def test_an_endless_compilation_ends_at_its_limit_and_the_worker_goes_on(

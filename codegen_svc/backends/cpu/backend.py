@@ -39,7 +39,7 @@ class CpuBackend:
 
     def needs(self) -> ToolNeeds:
         """Nothing: compiler and linker are libraries in the process."""
-        return ToolNeeds(starts_programs=False)
+        return ToolNeeds(starts_programs=False, takes_many_jobs=True)
 
     def fingerprint(self) -> str:
         """Digest over the tools' wheels, this machine's assembler, and the emitter's sources.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from codegen_svc.backends.contract import Backend, ToolStatus
+from codegen_svc.backends.contract import Backend, ToolNeeds, ToolStatus
 from codegen_svc.backends.cuda.cubin_facts import read_cubin
 from codegen_svc.backends.triton_called_math import rewriter_digest
 from codegen_svc.backends.triton_gpu import GpuToolchain, Usage, build_gpu_kernel
@@ -38,6 +38,10 @@ class CudaBackend:
     def tools(self) -> tuple[ToolStatus, ...]:
         """Triton and the tools of its wheel."""
         return (triton_status(), *(_tool_status(name, needed) for name, needed in _TOOLS))
+
+    def needs(self) -> ToolNeeds:
+        """To start ptxas, which leaves nothing behind."""
+        return ToolNeeds(takes_many_jobs=True)
 
     def fingerprint(self) -> str:
         """Digest over triton's wheel (its ptxas included) and our code."""

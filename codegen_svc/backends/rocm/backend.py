@@ -34,7 +34,7 @@ class RocmBackend:
 
     def needs(self) -> ToolNeeds:
         """Nothing: compiler and linker are libraries in the process."""
-        return ToolNeeds(starts_programs=False)
+        return ToolNeeds(starts_programs=False, takes_many_jobs=True)
 
     def fingerprint(self) -> str:
         """Digest over triton's wheel and our code."""

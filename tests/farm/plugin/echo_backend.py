@@ -12,6 +12,7 @@ import ctypes
 import hashlib
 import json
 import os
+import shutil
 import signal
 import socket
 import tempfile
@@ -48,12 +49,16 @@ class EchoBackend:
 
     vendor = "echo"
 
+    def __init__(self) -> None:
+        self._kernels = 0
+
     def tools(self) -> tuple[ToolStatus, ...]:
         return (ToolStatus("ear", "1.0", is_found=True, is_required=True),)
 
     def needs(self) -> ToolNeeds:
         gates = os.environ.get("ECHO_GATES")
-        return ToolNeeds(writable=(Path(gates),) if gates else ())
+        stays = "ECHO_STAYS" in os.environ
+        return ToolNeeds(writable=(Path(gates),) if gates else (), takes_many_jobs=stays)
 
     def fingerprint(self) -> str:
         return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
@@ -62,6 +67,7 @@ class EchoBackend:
         return False
 
     def build(self, kernel: Kernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
+        self._kernels += kernel.name != "warm_up"
         gates = Path(os.environ["ECHO_GATES"])
         with (gates / f"{kernel.name}.log").open("a") as log:
             log.write("compiled\n")
@@ -73,6 +79,9 @@ class EchoBackend:
         if kind == "gated":
             _pass_gate(gates, kernel.name)
         notes = _pry(gates) if kind == "nosy" else ()
+        if kind == "counted":
+            notes = (f"kernel {self._kernels} of its process", *os.listdir(tempfile.gettempdir()))
+            Path(tempfile.gettempdir(), "left").touch()
         text = repr(kernel).encode()
         general = BuiltKernel(
             binary_stage="echo",
@@ -121,6 +130,20 @@ def _spin() -> None:
         pass
 
 
+def _work() -> None:
+    ends_s = time.process_time() + 0.15
+    while time.process_time() < ends_s:
+        pass
+
+
+def _leave_child() -> None:
+    if os.fork() == 0:
+        if os.fork() == 0:
+            signal.pause()
+        os._exit(0)
+    os.wait()
+
+
 def _bomb() -> None:
     while True:
         os.fork()
@@ -137,6 +160,11 @@ def _open_all() -> None:
     os.closerange(min(kept), max(kept))
 
 
+def _lose_home() -> None:
+    shutil.rmtree(os.environ["TMPDIR"])
+    tempfile.mkdtemp()
+
+
 def _leave() -> None:
     os._exit(3)
 
@@ -147,6 +175,9 @@ ATTACKS: dict[str, Callable[[], None]] = {
     "hog": _hog,
     "sharing": _share_out,
     "spin": _spin,
+    "works": _work,
+    "littering": _leave_child,
+    "homeless": _lose_home,
     "bomb": _bomb,
     "fill": _fill,
     "opens": _open_all,

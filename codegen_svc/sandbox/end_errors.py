@@ -1,0 +1,56 @@
+"""What a compilation that gave no outcome is told as."""
+
+from __future__ import annotations
+
+import signal
+from typing import Final
+
+from codegen_svc.sandbox.connection import Allowance, End
+from codegen_svc.sandbox.limits import Limits
+from codegen_svc.sandbox.outcome import LostCompilationError
+from kernelfarm.errors import InternalError, KernelfarmError, KernelRejectedError
+
+_MEMORY_WORDS: Final = ("out of memory", "bad_alloc", "Cannot allocate memory", "MemoryError")
+
+
+class TimeLimitError(KernelRejectedError):
+    """A compilation that took longer than it was given."""
+
+
+def error_of_end(end: End, given: Allowance, limits: Limits) -> KernelfarmError:
+    """What a compilation that gave no outcome ended for."""
+    told = {
+        "time": f"took longer than {given.wall_s:g} s",
+        "output": f"gave more than {limits.output_bytes >> 20} MiB",
+        "memory": f"needs more than {limits.memory_bytes >> 20} MiB of memory",
+        "processes": f"needs more than {limits.processes} processes and threads",
+    }.get(end.ended_for)
+    if told is not None:
+        kind = TimeLimitError if end.ended_for == "time" else KernelRejectedError
+        return kind(f"the compilation {told}")
+    if end.ended_for:
+        return LostCompilationError(f"the compilation was ended: {end.ended_for}")
+    if end.processor_s >= given.processor_s:
+        return processor_time_error(given)
+    return _error_of_exit(end, limits)
+
+
+def processor_time_error(given: Allowance) -> TimeLimitError:
+    """What a compilation ended for that used up its processor time."""
+    return TimeLimitError(
+        f"the compilation took longer than {given.processor_s} s of processor time"
+    )
+
+
+def _error_of_exit(end: End, limits: Limits) -> KernelfarmError:
+    """What a process that ended without an outcome died of."""
+    if end.exit_status == -signal.SIGKILL:
+        return LostCompilationError("the compilation was killed: is the host short of memory?")
+    if any(word in end.log for word in _MEMORY_WORDS):
+        return KernelRejectedError(
+            f"the compilation needs more than {limits.memory_bytes >> 20} MiB of memory"
+        )
+    if end.exit_status < 0:
+        name = signal.Signals(-end.exit_status).name
+        return KernelRejectedError(f"the toolchain crashed with {name}: {end.log}")
+    return InternalError(f"the compilation exited with {end.exit_status}: {end.log}")
