@@ -98,7 +98,7 @@ class _PlanWriter:
 
     def step(self, number: int, step: KernelUse | Node) -> Step:
         """One step of the plan."""
-        spend(8)
+        spend(24)
         if isinstance(step, KernelUse):
             spend(len(step.values))
             names = tuple(self._used(value, number) for value in step.values)
