@@ -108,7 +108,7 @@ class _Importer:
 
     def add(self, index: int, node: Node) -> None:
         """Adds the prims of one captured node."""
-        spend(4 + len(node.args) + len(node.attrs) + len(node.results))
+        spend(12 + len(node.args) + len(node.attrs) + len(node.results))
         _refuse_mutation(node)
         with self._builder.origin(index, location=node.location):
             operator = DECOMPOSED.get(node.op)

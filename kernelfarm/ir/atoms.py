@@ -6,32 +6,65 @@ division and choice. Make them by that module's constructors, which keep the nor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kernelfarm.ir.expr_memos import remembered
 
 if TYPE_CHECKING:
     from kernelfarm.ir.symbolic import Expr
 
+_A = TypeVar("_A", bound="_Interned")
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
+_interned: weakref.WeakValueDictionary[tuple[object, ...], Any] = weakref.WeakValueDictionary()
+_interning = threading.Lock()  # as for expressions
+
+
+class _Interned:
+    """Equal atoms are one object, so that comparing and hashing them costs the same for all."""
+
+    __slots__ = ("__weakref__",)
+    __match_args__: tuple[str, ...] = ()
+
+    def __reduce__(self) -> tuple[type[_Interned], tuple[object, ...]]:
+        return type(self), tuple(getattr(self, name) for name in self.__match_args__)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _the_one(kind: type[_A], *parts: object) -> _A:
+    key = (kind, *parts)
+    found: _A | None = _interned.get(key)
+    if found is not None:
+        return found
+    made = object.__new__(kind)
+    for name, part in zip(kind.__match_args__, parts, strict=True):
+        setattr(made, name, part)
+    with _interning:
+        kept: _A = _interned.setdefault(key, made)
+        return kept
+
+
+class Symbol(_Interned):
     """A named integer: a size symbol (`s0`), a loop variable (`d0`) or an indirect index (`%7`)."""
 
+    __slots__ = ("name",)
+    __match_args__: Final = ("name",)
     name: str
 
-    def __hash__(self) -> int:
-        return hash(self.name)
+    def __new__(cls, name: str) -> Symbol:
+        """The one symbol of this name."""
+        return _the_one(cls, name)
 
     def __str__(self) -> str:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
-class FloorDiv:
-    """`numerator // denominator`, rounded to minus infinity."""
-
+class _Division(_Interned):
+    __slots__ = ("denominator", "numerator")
+    __match_args__: Final = ("numerator", "denominator")
     numerator: Expr
     denominator: Expr
 
@@ -40,36 +73,36 @@ class FloorDiv:
         """Both expressions."""
         return self.numerator, self.denominator
 
-    def __hash__(self) -> int:
-        return hash(("FloorDiv", self.numerator, self.denominator))
+
+class FloorDiv(_Division):
+    """`numerator // denominator`, rounded to minus infinity."""
+
+    __slots__ = ()
+
+    def __new__(cls, numerator: Expr, denominator: Expr) -> FloorDiv:
+        """The one quotient of both."""
+        return _the_one(cls, numerator, denominator)
 
     def __str__(self) -> str:
         return f"{_wrapped(self.numerator)}//{_wrapped(self.denominator)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Mod:
+class Mod(_Division):
     """`numerator % denominator`, with the denominator's sign."""
 
-    numerator: Expr
-    denominator: Expr
+    __slots__ = ()
 
-    @property
-    def operands(self) -> tuple[Expr, Expr]:
-        """Both expressions."""
-        return self.numerator, self.denominator
-
-    def __hash__(self) -> int:
-        return hash(("Mod", self.numerator, self.denominator))
+    def __new__(cls, numerator: Expr, denominator: Expr) -> Mod:
+        """The one remainder of both."""
+        return _the_one(cls, numerator, denominator)
 
     def __str__(self) -> str:
         return f"{_wrapped(self.numerator)}%{_wrapped(self.denominator)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Min:
-    """The smaller of two."""
-
+class _Choice(_Interned):
+    __slots__ = ("left", "right")
+    __match_args__: Final = ("left", "right")
     left: Expr
     right: Expr
 
@@ -78,27 +111,28 @@ class Min:
         """Both expressions."""
         return self.left, self.right
 
-    def __hash__(self) -> int:
-        return hash(("Min", self.left, self.right))
+
+class Min(_Choice):
+    """The smaller of two."""
+
+    __slots__ = ()
+
+    def __new__(cls, left: Expr, right: Expr) -> Min:
+        """The one minimum of both."""
+        return _the_one(cls, left, right)
 
     def __str__(self) -> str:
         return f"min({self.left}, {self.right})"
 
 
-@dataclass(frozen=True, slots=True)
-class Max:
+class Max(_Choice):
     """The larger of two."""
 
-    left: Expr
-    right: Expr
+    __slots__ = ()
 
-    @property
-    def operands(self) -> tuple[Expr, Expr]:
-        """Both expressions."""
-        return self.left, self.right
-
-    def __hash__(self) -> int:
-        return hash(("Max", self.left, self.right))
+    def __new__(cls, left: Expr, right: Expr) -> Max:
+        """The one maximum of both."""
+        return _the_one(cls, left, right)
 
     def __str__(self) -> str:
         return f"max({self.left}, {self.right})"

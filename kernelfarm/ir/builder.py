@@ -66,7 +66,7 @@ class GraphBuilder:
         Raises:
             VerificationError: the application breaks a rule of the prim.
         """
-        spend(4 + len(values) + len(attrs))
+        spend(12 + len(values) + len(attrs))
         normal = normal_attrs(attrs)
         key = (op, values, tuple((name, _exact(value)) for name, value in normal))
         known = self._known.get(key)
@@ -130,7 +130,7 @@ class GraphBuilder:
         attrs: tuple[tuple[str, Arg], ...],
         types: tuple[TensorType, ...],
     ) -> tuple[int, ...]:
-        spend(4 + len(values) + len(types))
+        spend(12 + len(values) + len(types))
         results = tuple(self._fresh() for _ in types)
         args = tuple(Ref(value) for value in values)
         node = Node(op, args, attrs, results, types, self._origins, self._location)

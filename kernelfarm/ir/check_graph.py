@@ -95,7 +95,7 @@ class _Walk:
             self._define(source.value, tensor, where)
 
     def _check_node(self, node: Node, where: str) -> None:
-        spend(1 + len(node.args) + len(node.attrs) + len(node.results))
+        spend(5 + len(node.args) + len(node.attrs) + len(node.results))
         if not node.op:
             raise InvalidGraphError(f"{where}: no operator name; expected one")
         if len(node.results) != len(node.types):

@@ -30,16 +30,17 @@ def measured(constant: int, terms: tuple[tuple[Monomial, int], ...]) -> tuple[in
         InvalidGraphError: it is larger than the index of any real program.
         WorkBudgetError: the request's budget is spent.
     """
-    parts, nesting, bits = 1 + len(terms), 0, constant.bit_length()
+    parts, nesting, bits, atoms = 1 + len(terms), 0, constant.bit_length(), 0
     for monomial, coefficient in terms:
         bits = max(bits, coefficient.bit_length())
-        parts += len(monomial)
+        atoms += len(monomial)
         for atom in monomial:
             if not isinstance(atom, Symbol):
                 a, b = atom.operands
                 parts += a.parts + b.parts
                 nesting = max(nesting, a.nesting + 1, b.nesting + 1)
-    spend(1 + len(terms))
+    spend(1 + len(terms) + atoms)
+    parts += atoms
     if parts > MAX_PARTS or nesting > MAX_NESTING or bits > MAX_BITS:
         raise too_large(
             f"{parts} parts, {nesting} nested divisions and numbers of {bits} bits; expected at"

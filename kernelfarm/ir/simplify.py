@@ -24,6 +24,7 @@ from kernelfarm.ir.symbolic import (
     maximum,
     minimum,
     mod,
+    sum_of,
 )
 from kernelfarm.ir.work_budget import spend
 
@@ -96,6 +97,7 @@ class Bounds:
         return found
 
     def _interval_of(self, expr: Expr) -> Interval:
+        spend(1 + len(expr.terms))
         low: int | None = expr.constant
         high: int | None = expr.constant
         for monomial, coefficient in expr.terms:
@@ -240,13 +242,13 @@ def simplify(expr: Expr, bounds: Bounds) -> Expr:
 
 
 def _simplify_terms(expr: Expr, bounds: Bounds) -> Expr:
-    result = as_expr(expr.constant)
+    products = [as_expr(expr.constant)]
     for monomial, coefficient in expr.terms:
         product = as_expr(coefficient)
         for atom in monomial:
             product = product * _simplify_atom(atom, bounds)
-        result = result + product
-    return _join_div_mod(result)
+        products.append(product)
+    return _join_div_mod(sum_of(products))
 
 
 def _simplify_atom(atom: Atom, bounds: Bounds) -> Expr:

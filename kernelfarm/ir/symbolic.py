@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Union
 
 from kernelfarm.ir.atoms import (
@@ -26,28 +26,34 @@ from kernelfarm.ir.atoms import (
     Max,
     Min,
     Mod,
-    Monomial,
     Symbol,
     atom_symbols,
-    divide_monomial,
     lone_atom,
-    monomial_key,
     render,
 )
 from kernelfarm.ir.expr_memos import count_new_terms, remembered
-from kernelfarm.ir.expr_size import MAX_TERMS, measured, too_large
+from kernelfarm.ir.expr_size import measured
 from kernelfarm.ir.expr_values import evaluated
+from kernelfarm.ir.polynomials import (
+    Terms,
+    added,
+    linear_parts,
+    multiplied,
+    scaled,
+    split_multiples,
+    total,
+)
 from kernelfarm.ir.work_budget import spend
 
 # fmt: off
 __all__ = [
     "ONE", "ZERO", "Atom", "Expr", "FloorDiv", "IntLike", "Max", "Min", "Mod", "Symbol",
-    "as_expr", "ceil_div", "floor_div", "maximum", "minimum", "mod", "product_of", "symbol",
+    "as_expr", "ceil_div", "floor_div", "maximum", "minimum", "mod", "product_of", "sum_of",
+    "symbol",
 ]
 # fmt: on
 
 IntLike = Union["Expr", int]
-Terms = tuple[tuple[Monomial, int], ...]
 
 _interned: weakref.WeakValueDictionary[tuple[int, Terms], Expr] = weakref.WeakValueDictionary()
 # Services build expressions in threads, and `setdefault` is no atomic step: two equal expressions
@@ -67,13 +73,12 @@ class Expr:
     """
 
     __slots__ = (
-        "__weakref__", "_hash", "_symbols", "_text", "constant", "nesting", "parts", "terms"
+        "__weakref__", "_symbols", "_text", "constant", "nesting", "parts", "terms"
     )  # fmt: skip
     constant: int
     terms: Terms
     parts: int
     nesting: int
-    _hash: int
     _text: str | None
     _symbols: frozenset[str] | None
 
@@ -93,14 +98,12 @@ class Expr:
         self.terms = terms
         self.parts, self.nesting = measured(constant, terms)
         count_new_terms(len(terms) + 1)
-        self._hash = hash(key)
         self._text = None
         self._symbols = None
         with _interning:
             return _interned.setdefault(key, self)
 
-    def __hash__(self) -> int:
-        return self._hash
+    __hash__ = object.__hash__  # equal expressions are one object
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, int):
@@ -195,25 +198,8 @@ class Expr:
         """(P, Q) of `self = P*name + Q`; None if the expression is not linear in `name`."""
         if name not in self.symbols:
             return ZERO, self
-        spend(len(self.terms))
-        factor: dict[Monomial, int] = {}
-        rest: list[tuple[Monomial, int]] = []
-        target = Symbol(name)
-        for monomial, coefficient in self.terms:
-            if target not in monomial:
-                others = monomial
-                rest.append((monomial, coefficient))
-            else:
-                place = monomial.index(target)
-                others = monomial[:place] + monomial[place + 1 :]
-                factor[others] = coefficient
-            if any(_holds(atom, name) for atom in others):
-                return None
-        return _from_terms(0, factor), Expr(self.constant, tuple(rest))
-
-
-def _holds(atom: Atom, name: str) -> bool:
-    return atom.name == name if isinstance(atom, Symbol) else name in atom_symbols(atom)
+        parts = linear_parts(self, name)
+        return None if parts is None else (Expr(*parts[0]), Expr(*parts[1]))
 
 
 def as_expr(value: IntLike) -> Expr:
@@ -285,6 +271,16 @@ def maximum(left: IntLike, right: IntLike) -> Expr:
     return _from_atom(Max(a, b))
 
 
+def sum_of(addends: Iterable[Expr]) -> Expr:
+    """The sum of all; it costs their terms once, where adding one by one costs the sum's each time.
+
+    Raises:
+        InvalidGraphError: it is larger than any index of a real program.
+        WorkBudgetError: the request's budget is spent.
+    """
+    return Expr(*total(addends))
+
+
 def product_of(factors: tuple[Expr, ...] | list[Expr]) -> Expr:
     """The product of all factors; 1 for none."""
     result = ONE
@@ -303,13 +299,6 @@ ZERO = Expr(0, ())
 ONE = Expr(1, ())
 
 
-def _from_terms(constant: int, terms: Mapping[Monomial, int]) -> Expr:
-    kept = [(monomial, value) for monomial, value in terms.items() if value and monomial]
-    constant += sum(value for monomial, value in terms.items() if not monomial)
-    kept.sort(key=lambda item: monomial_key(item[0]))
-    return Expr(constant, tuple(kept))
-
-
 def _from_atom(atom: Atom) -> Expr:
     return Expr(0, (((atom,), 1),))
 
@@ -318,11 +307,7 @@ def _from_atom(atom: Atom) -> Expr:
 def _sum(left: Expr, right: Expr, sign: int) -> Expr:
     if not right.terms:
         return Expr(left.constant + sign * right.constant, left.terms)
-    spend(len(left.terms) + len(right.terms))
-    terms = dict(left.terms)
-    for monomial, coefficient in right.terms:
-        terms[monomial] = terms.get(monomial, 0) + sign * coefficient
-    return _from_terms(left.constant + sign * right.constant, terms)
+    return Expr(*added(left, right, sign))
 
 
 @remembered(1 << 16)
@@ -335,55 +320,16 @@ def _product(left: Expr, right: Expr) -> Expr:
         return _scaled(left, right.constant)
     if not left.terms:
         return _scaled(right, left.constant)
-    _check_product(left, right)
-    terms: dict[Monomial, int] = {}
-    for a, x in (*left.terms, ((), left.constant)):
-        for b, y in (*right.terms, ((), right.constant)):
-            if x * y:
-                monomial = tuple(sorted(a + b, key=str))
-                terms[monomial] = terms.get(monomial, 0) + x * y
-    return _from_terms(0, terms)
-
-
-def _check_product(left: Expr, right: Expr) -> None:
-    """Looks before multiplying: a product of sums grows exponentially with its factors."""
-    terms = (len(left.terms) + 1) * (len(right.terms) + 1)
-    if terms > MAX_TERMS:
-        raise too_large(f"a product of {terms} terms; expected at most {MAX_TERMS}")
-    # Every term of one is written beside every term of the other.
-    spend(left.parts * (len(right.terms) + 1) + right.parts * (len(left.terms) + 1))
+    return Expr(*multiplied(left, right))
 
 
 def _scaled(expr: Expr, factor: int) -> Expr:
-    if factor == 0:
-        return ZERO
-    terms = tuple((monomial, value * factor) for monomial, value in expr.terms)
-    return Expr(expr.constant * factor, terms)
+    return Expr(*scaled(expr, factor)) if factor else ZERO
 
 
 def _split_multiples(numerator: Expr, denominator: Expr) -> tuple[Expr, Expr]:
-    """(q, r) with numerator = q*denominator + r, q taking every term that divides exactly."""
-    divisor = _single_term(denominator)
-    if divisor is None:
-        return ZERO, numerator
-    monomial, coefficient = divisor
-    quotient: dict[Monomial, int] = {}
-    rest: dict[Monomial, int] = {}
-    for atoms, value in (*numerator.terms, ((), numerator.constant)):
-        left = divide_monomial(atoms, monomial)
-        if left is None or value % coefficient:
-            rest[atoms] = value
-        else:
-            quotient[left] = value // coefficient
-    return _from_terms(0, quotient), _from_terms(0, rest)
-
-
-def _single_term(expr: Expr) -> tuple[Monomial, int] | None:
-    if expr.is_constant:
-        return ((), expr.constant) if expr.constant else None
-    if expr.constant == 0 and len(expr.terms) == 1:
-        return expr.terms[0]
-    return None
+    split = split_multiples(numerator, denominator)
+    return (ZERO, numerator) if split is None else (Expr(*split[0]), Expr(*split[1]))
 
 
 def _is_positive(expr: Expr) -> bool:
@@ -398,13 +344,13 @@ def _substituted(expr: Expr, values: Mapping[str, IntLike], known: dict[Expr, Ex
     if found is not None:
         return found
     spend(len(expr.terms))
-    result = as_expr(expr.constant)
+    products = [as_expr(expr.constant)]
     for monomial, coefficient in expr.terms:
         product = as_expr(coefficient)
         for atom in monomial:
             product = product * _substituted_atom(atom, values, known)
-        result = result + product
-    known[expr] = result
+        products.append(product)
+    result = known[expr] = sum_of(products)
     return result
 
 

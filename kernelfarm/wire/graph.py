@@ -141,7 +141,7 @@ def _node_to_proto(node: Node) -> pb.Node:
 
 def _node_from_proto(index: int, message: pb.Node, dialect: str) -> Node:
     where = f"node {index} ({checked_name(message.op, f'node {index}: an operator')})"
-    spend(2 + len(message.results) + len(message.origins))
+    spend(12 + len(message.results) + len(message.origins))
     types = tuple(tensor_type_from_proto(tensor, where) for tensor in message.types)
     if dialect == PRIMS_DIALECT and message.op != "extern":
         # Prims have value semantics: a scalar's empty strides do not bind either.

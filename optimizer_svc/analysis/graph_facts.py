@@ -73,7 +73,7 @@ def graph_facts(graph: Graph) -> GraphFacts:
         for value in node.results:
             producers[value] = node
             positions[value] = position
-        spend(2 + len(node.args))
+        spend(6 + len(node.args))
         for value in dict.fromkeys(uses_of(node)):
             consumers.setdefault(value, []).append(position)
     types = graph.types()

@@ -44,7 +44,7 @@ class MergeContext:
 
 def merge_groups(context: MergeContext, producer: Group, consumer: Group) -> Group | Refused:
     """Both in one kernel; the consumer may read what the producer makes, not the other way."""
-    spend(8 + len(producer.reads) + len(consumer.reads) + len(producer.members))
+    spend(80 + len(producer.reads) + len(consumer.reads) + len(producer.members))
     if producer.statements + consumer.statements > MAX_STATEMENTS:
         return Refused(f"more than {MAX_STATEMENTS} statements")
     if touches_scattered(context.storages, producer, consumer):

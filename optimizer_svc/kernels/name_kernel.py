@@ -18,6 +18,7 @@ from kernelfarm.ir.loop_ir import (
     scattering_stores,
 )
 from kernelfarm.ir.symbolic import Expr, symbol
+from optimizer_svc.kernels.join_sizes import with_joined_sizes
 from optimizer_svc.kernels.rewrite_indices import all_exprs, rewrite_indices
 
 MAX_NAME_CHARS = 49
@@ -31,6 +32,9 @@ def with_own_sizes(
     kernel: Kernel, symbols: Mapping[str, SizeSymbol]
 ) -> tuple[Kernel, tuple[Expr, ...]]:
     """The kernel over sizes s0, s1, ... of its own, and the program's sizes that they are."""
+    joined = with_joined_sizes(kernel, symbols)
+    if joined is not None:
+        return joined
     used: dict[str, None] = {}
     for expr in all_exprs(kernel):
         used.update(dict.fromkeys(sorted(name for name in expr.symbols if name in symbols)))

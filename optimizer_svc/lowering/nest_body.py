@@ -41,7 +41,7 @@ class NestBody:
 
     def add(self, statement: NestStatement, dtype: DType) -> int:
         """The statement's number; an equal one is used again."""
-        spend(4)
+        spend(8)
         key = _key(statement)
         found = self._numbers.get(key)
         if found is not None:

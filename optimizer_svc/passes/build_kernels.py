@@ -16,7 +16,7 @@ from optimizer_svc.kernels.normalize_axes import normalize_axes
 from optimizer_svc.passes.choose_materialized import Materialization
 from optimizer_svc.passes.fuse_nests import Fusion
 
-_STEPS_A_KERNEL = 200
+_STEPS_A_KERNEL = 400
 """What a kernel costs besides its statements: canonical form, digest, launch, texts."""
 
 
@@ -51,7 +51,7 @@ def build_kernels(chosen: Materialization, fusion: Fusion) -> BuiltSteps:
         if not isinstance(step, Group):
             steps.append(step)
             continue
-        spend(_STEPS_A_KERNEL + 4 * step.statements)
+        spend(_STEPS_A_KERNEL + 8 * step.statements)
         draft = assemble_kernel(step, chosen.storages, fusion.stored, sizes, origin_ops)
         kernel, values = with_own_sizes(normalize_axes(draft.kernel, sizes), symbols)
         steps.append(KernelUse(distinct.number(kernel), draft.values, values))

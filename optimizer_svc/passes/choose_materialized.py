@@ -120,13 +120,14 @@ def choose_materialized(graph: Graph) -> Materialization:
     _place_costly(facts, storages)
     members = [v for v, s in storages.items() if not facts.is_storage(v)]
     members.sort(key=lambda v: facts.positions[v])
+    kinds = {source.value: source.kind for source in graph.inputs}
     return Materialization(
         facts=facts,
         storages=storages,
         members=tuple(members),
         operand_views=views,
         output_views=tuple(
-            aliases.get(position) or _output_view(arg, graph, storages)
+            aliases.get(position) or _output_view(arg, kinds, storages)
             for position, arg in enumerate(graph.outputs)
         ),
     )
@@ -180,13 +181,12 @@ def _place_scatters(facts: GraphFacts, storages: dict[int, Storage]) -> None:
 
 
 def _output_view(
-    arg: Arg, graph: Graph, storages: Mapping[int, Storage]
+    arg: Arg, kinds: Mapping[int, object], storages: Mapping[int, Storage]
 ) -> StridedView | Expr | None:
     match arg:
         case Ref(value) if value in storages:
             return storages[value].whole()
         case Ref(value):
-            kinds = {i.value: i.kind for i in graph.inputs}
             return symbol(str(kinds[value]))
         case bool() | None:
             return None

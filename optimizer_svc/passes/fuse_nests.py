@@ -121,7 +121,7 @@ class _Fuser:
         return -_saved_bytes(self.schedule, first, second), abs(second - first), first
 
     def _try(self, pair: Pair) -> bool:
-        spend(2)
+        spend(6)
         first, second = pair
         groups = self.schedule.groups
         if first not in groups or second not in groups:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.atoms import lone_symbol
 from kernelfarm.ir.graph_ir import Constant, Graph, Node, TensorType, seed_index, seed_nodes
 from kernelfarm.ir.program_ir import (
     Buffer,
@@ -19,7 +20,7 @@ from kernelfarm.ir.program_ir import (
     SymbolSource,
     TensorView,
 )
-from kernelfarm.ir.symbolic import Expr, symbol
+from kernelfarm.ir.symbolic import Expr
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import TargetFacts
 from optimizer_svc.analysis.graph_facts import operands
@@ -70,9 +71,9 @@ def symbol_sources(graph: Graph) -> tuple[SymbolSource, ...]:
         if not isinstance(source.kind, TensorType):
             continue
         for axis, extent in enumerate(source.kind.shape):
-            for name in extent.symbols:
-                if extent is symbol(name):
-                    found.setdefault(name, SymbolSource(name, position, axis))
+            name = lone_symbol(extent)
+            if name is not None:
+                found.setdefault(name, SymbolSource(name, position, axis))
     missing = [s.name for s in graph.symbols if s.name not in found]
     if missing:
         raise InvalidGraphError(
@@ -97,7 +98,7 @@ class _PlanWriter:
 
     def step(self, number: int, step: KernelUse | Node) -> Step:
         """One step of the plan."""
-        spend(8)
+        spend(24)
         if isinstance(step, KernelUse):
             spend(len(step.values))
             names = tuple(self._used(value, number) for value in step.values)

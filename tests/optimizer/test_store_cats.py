@@ -16,7 +16,7 @@ from kernelfarm.ir.graph_ir import Graph, Ref, SizeSymbol, TensorType, Update
 from kernelfarm.ir.interpret import run_graph, run_program
 from kernelfarm.ir.loop_ir import Compute, Kernel, Store
 from kernelfarm.ir.program_ir import BufferKind, Program
-from kernelfarm.ir.symbolic import Expr, symbol
+from kernelfarm.ir.symbolic import Expr, sum_of, symbol
 from tests.optimizer.graphs import (
     Maker,
     launches,
@@ -37,11 +37,11 @@ def inputs_of(make: Maker, count: int, *shape: int | Expr) -> list[int]:
     return [make.add_input(tensor_with_strides(*shape)) for _ in range(count)]
 
 
-def checked(graph: Graph, size: int = 4) -> Program:
+def checked(graph: Graph, size: int | dict[str, int] = 4) -> Program:
     """The verified program of a graph, which gives what the graph means on random inputs."""
     program = program_of(graph)
     random = np.random.default_rng(0)
-    values = {s.name: size for s in graph.symbols}
+    values = size if isinstance(size, dict) else {s.name: size for s in graph.symbols}
     arrays = [
         random.normal(size=[extent.evaluate(values) for extent in source.kind.shape])
         .astype(np.float32)
@@ -189,6 +189,31 @@ def test_offsets_are_sums_of_sizes_that_vary(size: int) -> None:
     program = checked(make.returning(make.add("cat", *pieces, dim=1)), size)
     assert len(launches(program)) == 2
     assert not any(has_selects(kernel) for kernel in program.kernels)
+
+
+@pytest.mark.parametrize("least", [0, 2])
+def test_pieces_of_many_sizes_are_stored_by_the_same_kernel(least: int) -> None:
+    names = [f"s{number}" for number in range(12)]
+    make = Maker([SizeSymbol(name, least, None) for name in names])
+    pieces = [make.add_input(tensor_with_strides(symbol(name), 3)) for name in names]
+    graph = make.returning(make.add("neg", make.add("cat", *pieces, dim=0)))
+    program = checked(graph, {name: 2 + number for number, name in enumerate(names)})
+    assert len(launches(program)) == 12
+    # The first one begins at 0, and nothing is behind the last.
+    assert len(program.kernels) == 3
+    assert max(len(kernel.sizes) for kernel in program.kernels) == 3
+
+
+def test_sizes_that_are_bounded_above_stay_apart() -> None:
+    names = [f"s{number}" for number in range(12)]
+    upper = dict.fromkeys(names[:3], 64)
+    make = Maker([SizeSymbol(name, 2, upper.get(name)) for name in names])
+    for name in names:
+        make.add_input(name)
+    whole = make.add_input(tensor_with_strides(sum_of(map(symbol, names))))
+    kernel = only_kernel(make.returning(make.add("neg", whole)))
+    found = sorted((size.lower, size.upper or 0) for size in kernel.sizes)
+    assert found == [(2, 0), (2, 64), (2, 64), (2, 64)]
 
 
 def test_an_output_keeps_the_strides_that_it_promised() -> None:

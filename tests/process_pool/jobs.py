@@ -52,6 +52,13 @@ def _refuse(parts: Sequence[bytes]) -> list[bytes]:
     raise InvalidGraphError("node 7 is wrong")
 
 
+def _refuse_after_fault(parts: Sequence[bytes]) -> list[bytes]:
+    try:
+        return [b"%d" % (1 // len(parts))]
+    except ZeroDivisionError as error:
+        raise InvalidGraphError("node 7 divides by nothing") from error
+
+
 def _fail(parts: Sequence[bytes]) -> list[bytes]:
     raise ZeroDivisionError("our bug")
 
@@ -83,6 +90,7 @@ JOBS = {
     "hold": _hold,
     "crash": _crash,
     "refuse": _refuse,
+    "refuse_after_fault": _refuse_after_fault,
     "fail": _fail,
     "descriptors": _descriptors,
     "modules": _modules,

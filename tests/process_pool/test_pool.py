@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 
 import psutil
 import pytest
+from structlog.testing import capture_logs
 
 from kernelfarm.errors import (
     InternalError,
@@ -81,6 +82,19 @@ async def test_a_job_that_fails_costs_itself_alone(
         with pytest.raises(error, match=words):
             await pool.run(work(job))
         await answers(pool)
+
+
+async def test_a_refusal_that_may_hide_a_bug_is_logged_with_its_traceback() -> None:
+    async with running() as pool:
+        with capture_logs() as lines:
+            with pytest.raises(InvalidGraphError, match="node 7 divides by nothing"):
+                await pool.run(work("refuse_after_fault"))
+            with pytest.raises(InvalidGraphError, match="node 7 is wrong"):
+                await pool.run(work("refuse"))
+        (told,) = [line for line in lines if line["event"] == "work_refused"]
+        assert told["log_level"] == "warning"
+        assert "ZeroDivisionError" in told["trace"]
+        assert told["message"] == "node 7 divides by nothing"
 
 
 async def test_a_job_ends_with_its_caller_and_its_processor_is_free() -> None:

@@ -20,6 +20,7 @@ from kernelfarm.errors import (
 )
 from kernelfarm.service.logs import get_logger
 from kernelfarm.service.process_pool.frames import (
+    FACTS,
     FrameError,
     Kind,
     Parts,
@@ -116,7 +117,11 @@ class WorkProcess:
         if kind is Kind.RESULT:
             return answer[1:]
         if kind is Kind.ERROR:
-            raise error_from_facts(unpacked_facts(answer[1:]))
+            facts = unpacked_facts(answer[1:])
+            for trace in answer[1 + FACTS :]:
+                text = trace.decode("utf-8", "replace")
+                get_logger().warning("work_refused", work=name, message=facts.message, trace=text)
+            raise error_from_facts(facts)
         get_logger().error("work_failed", work=name, trace=answer[1].decode("utf-8", "replace"))
         raise InternalError("internal error: report it with the request id")
 

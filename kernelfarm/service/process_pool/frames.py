@@ -19,6 +19,8 @@ _HEAD = struct.Struct("<BI")
 _LENGTH = struct.Struct("<Q")
 _MAX_PARTS = 1 << 20
 _MAX_MESSAGE_CHARS = 4096
+FACTS = 4
+"""Parts that the facts of an error take."""
 
 Parts = Sequence[bytes]
 
@@ -33,7 +35,7 @@ class Kind(enum.IntEnum):
     RESULT = 2
     """The memory that the child holds, and the results."""
     ERROR = 3
-    """The memory that the child holds, and the facts of an error."""
+    """The memory that the child holds, the facts of an error, and a traceback if it hides a bug."""
     BUG = 4
     """The memory that the child holds, and the traceback of an error that is none of ours."""
 
@@ -91,7 +93,7 @@ def packed_facts(facts: ErrorFacts) -> list[bytes]:
 
 def unpacked_facts(parts: Parts) -> ErrorFacts:
     """The facts that parts tell."""
-    status, reason, message, retry = (part.decode() for part in parts)
+    status, reason, message, retry = (part.decode() for part in parts[:FACTS])
     return ErrorFacts(status, reason, message, float(retry) if retry else None)
 
 

@@ -42,7 +42,7 @@ def _answer(
     try:
         return Kind.RESULT, job(arguments)
     except KernelfarmError as error:
-        return Kind.ERROR, packed_facts(error_facts(error))
+        return Kind.ERROR, [*packed_facts(error_facts(error)), *_suspicious(error)]
     except MemoryError:
         limit = max_memory_bytes // (1 << 20)
         told = WorkMemoryError(
@@ -51,7 +51,18 @@ def _answer(
         )
         return Kind.ERROR, packed_facts(error_facts(told))
     except Exception:  # the edge of a process: the service logs it
-        return Kind.BUG, [traceback.format_exc()[-_MAX_TRACE_CHARS:].encode("utf-8", "replace")]
+        return Kind.BUG, [_trace(sys.exc_info()[1])]
+
+
+def _suspicious(error: KernelfarmError) -> list[bytes]:
+    """The traceback of a refusal that Python itself began: it may hide a bug of ours."""
+    cause = error.__cause__
+    return [_trace(error)] if isinstance(cause, ArithmeticError | IndexError) else []
+
+
+def _trace(error: BaseException | None) -> bytes:
+    lines = traceback.format_exception(error)
+    return "".join(lines)[-_MAX_TRACE_CHARS:].encode("utf-8", "replace")
 
 
 def _limit(max_memory_bytes: int) -> None:
