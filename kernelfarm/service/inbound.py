@@ -43,7 +43,7 @@ class InboundLimits:
     held_bytes_of_one: int
     bodies: int = 64
     bodies_of_one: int = 16
-    bodies_of_one_shared: int = 4
+    bodies_of_one_shared: int = 2
     quick_s: float = 0.25
     body_s: float = 30.0
     wait_s: float = 10.0
