@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from collections.abc import AsyncIterator
@@ -13,8 +14,9 @@ import grpc.aio
 from frontend_svc.admission import Rate
 from frontend_svc.compile_flow import Rooms, check_targets
 from frontend_svc.cpu_work import CpuWork, GraphSource
-from frontend_svc.envelopes import graph_of
+from frontend_svc.envelopes import Enveloped, Graph
 from frontend_svc.explain_miss import explain_miss
+from frontend_svc.imports import BYTES_AT_ONCE
 from frontend_svc.invalidation_feed import FeedEvent, InvalidationFeed
 from frontend_svc.parts import Part
 from frontend_svc.programs import Caller
@@ -104,14 +106,16 @@ class CacheService(CacheServiceServicer):
                     yield _event(await self._watches.shown(identity, event))
 
     async def ExplainMiss(  # type: ignore[override] # `with_envelopes` registers it
-        self, request: ExplainMissEnvelope, context: Context
+        self, request: Enveloped[ExplainMissEnvelope], context: Context
     ) -> api.ExplainMissResponse:
         """Tells why a program is not found."""
         identity = current_identity()
         identity.require(*CACHE_USERS)
         part = self._work.rooms.parts.of(identity.partition)
-        key, parts = await self._key_and_parts(request, identity.tenant)
-        explained = await explain_miss(part.cache, part.index, key, parts, _caller(request))
+        caller = _caller(request.fields)
+        key, parts = await self._key_and_parts(request.fields, request.graph, identity.tenant)
+        del request  # it is not needed while the cache is asked
+        explained = await explain_miss(part.cache, part.index, key, parts, caller)
         return explained.to_proto()
 
     async def GetUsage(
@@ -172,19 +176,25 @@ class CacheService(CacheServiceServicer):
         return known
 
     async def _key_and_parts(
-        self, request: ExplainMissEnvelope, tenant: str
+        self, request: ExplainMissEnvelope, graph: Graph | None, tenant: str
     ) -> tuple[bytes, dict[str, str] | None]:
         if request.key:
             if len(request.key) != DIGEST_BYTES:
                 raise CallerError(f"key has {len(request.key)} bytes; expected {DIGEST_BYTES}")
             return request.key, None
-        graph = graph_of(request)
         if graph is None:
             raise CallerError("neither a graph nor a key; expected one of them")
         check_targets((request.target,))
-        source = GraphSource(graph, hashlib.sha256(graph).digest(), tenant)
+        source = GraphSource(graph, await _digest(graph), tenant)
         options = options_of(request.options)
         return await self._work.cpu.explain(source, request.target, options)
+
+
+async def _digest(graph: Graph) -> bytes:
+    """SHA-256, of much in a thread."""
+    if len(graph) <= BYTES_AT_ONCE:
+        return hashlib.sha256(graph).digest()
+    return (await asyncio.to_thread(hashlib.sha256, graph)).digest()
 
 
 async def _tell_quota(part: Part, response: api.GetUsageResponse) -> None:

@@ -20,7 +20,7 @@ Options = tuple[tuple[str, str], ...]
 class GraphSource:
     """A graph as a client sent it, and whose it is; `digest` names the request in children."""
 
-    message: bytes = field(repr=False)
+    message: bytes | memoryview = field(repr=False)
     digest: bytes
     tenant: str
 

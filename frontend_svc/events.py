@@ -23,7 +23,7 @@ class CompileJob:
     """
 
     request_id: str
-    graph: bytes = field(repr=False)
+    graph: bytes | memoryview = field(repr=False)
     targets: tuple[str, ...]
     options: tuple[tuple[str, str], ...]
     priority: int

@@ -19,22 +19,19 @@ from weakref import WeakValueDictionary
 from frontend_svc.cpu_work import CpuWork, GraphSource, ImportedGraph
 from frontend_svc.events import CompileJob
 from frontend_svc.failure_times import FailureTimes
+from frontend_svc.known_errors import KnownErrors
 from frontend_svc.shared_call import SharedCall
-from kernelfarm.errors import (
-    ErrorFacts,
-    WorkBudgetError,
-    WorkMemoryError,
-    WorkTimeError,
-    error_facts,
-    error_from_facts,
-)
+from kernelfarm.errors import CallerError, WorkBudgetError, WorkMemoryError, WorkTimeError
 
 KNOWN_REQUESTS = 4096
 """Requests whose keys are remembered; each takes a few hundred bytes."""
 KNOWN_FAILURES = 1024
 """Requests of which it is remembered that they cost too much; each takes a kilobyte."""
-# Hashing a megabyte takes a millisecond: more is done in a thread.
-_BYTES_AT_ONCE = 1 << 20
+KNOWN_MISTAKES = 1024
+MISTAKE_S = 5.0
+"""Other refused requests are remembered for a moment: who repeats one has it decoded once."""
+BYTES_AT_ONCE = 1 << 20
+"""Hashing a megabyte takes a millisecond: more is done in a thread."""
 
 _COSTLY = (WorkBudgetError, WorkTimeError, WorkMemoryError)
 
@@ -81,9 +78,10 @@ class Imports:
         self._cpu = cpu
         self._times = times
         self._most = most
-        self._clock = clock
         self._known: OrderedDict[bytes, KnownGraph] = OrderedDict()
-        self._failed: OrderedDict[bytes, tuple[ErrorFacts, float]] = OrderedDict()
+        self._failed = KnownErrors(KNOWN_FAILURES, clock)
+        # Apart: mistakes are easily made, and must not push out what was found at a cost.
+        self._mistakes = KnownErrors(KNOWN_MISTAKES, clock)
         self._living: WeakValueDictionary[bytes, Import] = WeakValueDictionary()
 
     def __contains__(self, digest: bytes) -> bool:
@@ -96,7 +94,7 @@ class Imports:
             CallerError: the graph is wrong, see `graph_jobs.import_graph`.
             WorkTimeError, WorkMemoryError: it costs too much; this is told for a while.
         """
-        if len(job.graph) > _BYTES_AT_ONCE:
+        if len(job.graph) > BYTES_AT_ONCE:
             digest = await asyncio.to_thread(request_digest, job)
         else:
             digest = request_digest(job)
@@ -114,23 +112,17 @@ class Imports:
         return imported, known
 
     async def _looked_at(self, digest: bytes, imported: Import) -> KnownGraph:
-        self._raise_known_failure(digest)
+        self._failed.raise_known(digest)
+        self._mistakes.raise_known(digest)
         try:
             graph = await imported.graph()
         except _COSTLY as error:
-            self._failed[digest] = error_facts(error), self._clock() + self._times.ttl_s(error)
-            while len(self._failed) > KNOWN_FAILURES:
-                self._failed.popitem(last=False)
+            self._failed.add(digest, error, self._times.ttl_s(error))
+            raise
+        except CallerError as error:
+            self._mistakes.add(digest, error, min(MISTAKE_S, self._times.ttl_s(error)))
             raise
         return KnownGraph(graph.nodes, dict(graph.keys))
-
-    def _raise_known_failure(self, digest: bytes) -> None:
-        facts, ends_s = self._failed.get(digest, (None, 0.0))
-        if facts is None:
-            return
-        if self._clock() < ends_s:
-            raise error_from_facts(facts)
-        del self._failed[digest]
 
 
 def request_digest(job: CompileJob) -> bytes:

@@ -13,7 +13,7 @@ from frontend_svc.answers import hit_within, program_within
 from frontend_svc.blob_reader import read_blobs
 from frontend_svc.byte_budget import ByteBudget
 from frontend_svc.compile_flow import CompileFlow, Rooms
-from frontend_svc.envelopes import graph_of
+from frontend_svc.envelopes import Enveloped
 from frontend_svc.events import CompileJob, Event, Outcome, ProgramReady, StageDone
 from frontend_svc.parts import Part
 from frontend_svc.programs import Caller
@@ -53,22 +53,22 @@ class CompileService(CompileServiceServicer):
         self._flow = flow
         self._rooms = rooms
         self._settings = settings
-        self._requests = ByteBudget(settings.max_requests_bytes, "requests")
         self._answers = ByteBudget(settings.max_answers_bytes, "blobs")
         keyring = settings.keyring()
         self._public_keys = [key_to_proto(key) for key in keyring.keys] if keyring else []
 
     async def Compile(  # type: ignore[override] # hits are ready bytes, which the edge passes
-        self, request: CompileEnvelope, context: Context
+        self, request: Enveloped[CompileEnvelope], context: Context
     ) -> AsyncIterator[api.CompileResponse | bytes]:
         """Compiles a graph for its targets, or finds the programs."""
         identity = _cache_user()
         part = self._rooms.parts.of(identity.partition)
         may_compile = not identity.roles.isdisjoint((Role.MEMBER, Role.WARMER))
         job = _job(request, part, may_compile=may_compile)
-        with self._requests.held(request.ByteSize()):
-            async for event in self._flow.run(job):
-                yield _response(event, wants_signed=request.wants_signed)
+        wants_signed = request.fields.wants_signed
+        del request  # the job has what is needed
+        async for event in self._flow.run(job):
+            yield _response(event, wants_signed=wants_signed)
 
     async def Lookup(  # type: ignore[override] # as in `Compile`
         self, request: api.LookupRequest, context: Context
@@ -147,18 +147,18 @@ def _cache_user() -> Identity:
     return identity
 
 
-def _job(request: CompileEnvelope, part: Part, *, may_compile: bool) -> CompileJob:
-    graph = graph_of(request)
-    if graph is None:
+def _job(request: Enveloped[CompileEnvelope], part: Part, *, may_compile: bool) -> CompileJob:
+    if request.graph is None:
         raise MalformedMessageError("CompileRequest without a graph; expected one")
+    fields = request.fields
     return CompileJob(
         request_id=current_request_id(),
-        graph=graph,
-        targets=tuple(request.targets),
-        options=options_of(request.options),
-        priority=request.priority,
+        graph=request.graph,
+        targets=tuple(fields.targets),
+        options=options_of(fields.options),
+        priority=fields.priority,
         part=part,
-        caller=caller_of(request.model, request.facts),
+        caller=caller_of(fields.model, fields.facts),
         may_compile=may_compile,
     )
 

@@ -51,7 +51,6 @@ class TraceService(TraceServiceServicer):
         self._parts = parts
         self._gate = gate
         self._settings = settings
-        self._requests = ByteBudget(settings.max_requests_bytes, "requests")
         self._answers = ByteBudget(settings.max_answers_bytes, "blobs")
 
     async def LookupTrace(  # type: ignore[override] # hits are ready bytes, which the edge passes
@@ -88,16 +87,14 @@ class TraceService(TraceServiceServicer):
         identity = current_identity()
         identity.require(Role.MEMBER, Role.WARMER)
         part = self._parts.of(identity.partition)
-        size_bytes = request.ByteSize()
-        self._check_size("a trace", size_bytes)
+        self._check_size("a trace", request.ByteSize())
         if not request.trace.HasField("manifest"):
             raise MalformedMessageError("a trace without its manifest; expected one")
-        with self._requests.held(size_bytes):
-            await self._gate.check_held(part)
-            manifest = request.trace.manifest.SerializeToString(deterministic=True)
-            stored = StoredVariant(manifest, request.trace.content)
-            await part.programs.models.note(request.trace.manifest.tags)
-            outcome = await part.traces.put(stored, request.parts, part.tags)
+        await self._gate.check_held(part)
+        manifest = request.trace.manifest.SerializeToString(deterministic=True)
+        stored = StoredVariant(manifest, request.trace.content)
+        await part.programs.models.note(request.trace.manifest.tags)
+        outcome = await part.traces.put(stored, request.parts, part.tags)
         return api.PutTraceResponse(outcome=_OUTCOMES[outcome])
 
     async def ExplainTraceMiss(

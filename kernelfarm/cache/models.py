@@ -42,6 +42,8 @@ class Models:
         """Notes the models that a caller named; a store that does not answer is told later."""
         now_s = self._clock()
         fresh_s = now_s - _NOTE_AGAIN_S
+        if not tags and self._noted_s.get(_SINCE, fresh_s) > fresh_s:
+            return  # as for most hits
         models = (tag for tag in tags if tag.startswith("model:"))
         wanted = [tag for tag in (_SINCE, *models) if self._noted_s.get(tag, fresh_s) <= fresh_s]
         if not wanted:

@@ -3,6 +3,9 @@
 gRPC copies each body within the event loop, some 50 ms for 30 MiB, and a refused graph costs a
 decode: a tenant that sends such calls without a pause would be all that others wait for. While
 nobody else calls, nothing is held back.
+
+All others wait at once while one large body is copied, so a body of n times `large_bytes` counts as
+n times its bytes: many requests of one megabyte, as a job of many ranks sends them, hurt nobody.
 """
 
 from __future__ import annotations
@@ -17,13 +20,17 @@ _MAX_SENDERS = 4096
 @dataclass(frozen=True, slots=True)
 class AllowanceLimits:
     """A sender may be `burst_bytes` ahead of `bytes_per_s`; a failed call counts as a body of
-    `failure_bytes`. Others count as served for `shared_s` after their last call.
+    `failure_bytes`, a body of `small_bytes` as nothing. Others count as served for `shared_s` after
+    their last call. Whatever a sender sent before, it may go on after `most_s`.
     """
 
     bytes_per_s: float = 32 * 1024 * 1024
     burst_bytes: float = 128 * 1024 * 1024
     failure_bytes: int = 1024 * 1024
+    large_bytes: int = 2 * 1024 * 1024
+    small_bytes: int = 4 * 1024
     shared_s: float = 5.0
+    most_s: float = 8.0
 
 
 class Allowance:
@@ -31,7 +38,9 @@ class Allowance:
 
     def __init__(self, limits: AllowanceLimits) -> None:
         self._limits = limits
+        self._most_bytes = limits.burst_bytes + limits.most_s * limits.bytes_per_s
         self._sent: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._latest_cost: OrderedDict[str, float] = OrderedDict()
         self._latest = ("", float("-inf"))
         self._other = ("", float("-inf"))
 
@@ -41,31 +50,52 @@ class Allowance:
             self._other = self._latest
         self._latest = (sender, now_s)
 
-    def charge(self, sender: str, size_bytes: float, now_s: float) -> None:
-        """Counts bytes that a sender sent."""
-        self._sent[sender] = (self._left_bytes(sender, now_s) + size_bytes, now_s)
-        self._sent.move_to_end(sender)
-        if len(self._sent) > _MAX_SENDERS:
-            self._sent.popitem(last=False)
+    def charge_body(self, sender: str, size_bytes: int, now_s: float) -> None:
+        """Counts a body that a sender sent."""
+        if size_bytes <= self._limits.small_bytes:
+            return
+        cost_bytes: float = size_bytes
+        if size_bytes > self._limits.large_bytes:
+            cost_bytes *= size_bytes / self._limits.large_bytes
+            self._latest_cost[sender] = cost_bytes
+            self._latest_cost.move_to_end(sender)
+            if len(self._latest_cost) > _MAX_SENDERS:
+                self._latest_cost.popitem(last=False)
+        elif self._latest_cost:
+            self._latest_cost.pop(sender, None)
+        self._charge(sender, cost_bytes, now_s)
 
     def charge_failure(self, sender: str, now_s: float) -> None:
         """Counts a call that was refused for what the sender sent."""
-        self.charge(sender, self._limits.failure_bytes, now_s)
+        self._charge(sender, self._limits.failure_bytes, now_s)
 
-    def is_spent(self, sender: str, now_s: float) -> bool:
-        """True if the sender has to wait: it sent too much lately, and others are served too."""
+    def is_spent(self, sender: str, now_s: float, arriving: int = 0) -> bool:
+        """True if the sender has to wait: it sent too much lately, and others are served too.
+
+        Its bodies that are arriving count as its latest one if that was large.
+        """
         if sender not in self._sent:
             return False
         left_bytes = self._left_bytes(sender, now_s)
         if not left_bytes:
             del self._sent[sender]
-        return left_bytes > self._limits.burst_bytes and self._is_shared(sender, now_s)
+        if arriving:
+            left_bytes += arriving * self._latest_cost.get(sender, 0.0)
+        return left_bytes > self._limits.burst_bytes and self.is_shared(sender, now_s)
+
+    def is_shared(self, sender: str, now_s: float) -> bool:
+        """True if others have called lately."""
+        others = (self._latest, self._other)
+        return any(n != sender and now_s - s < self._limits.shared_s for n, s in others)
+
+    def _charge(self, sender: str, cost_bytes: float, now_s: float) -> None:
+        owed_bytes = self._left_bytes(sender, now_s) + cost_bytes
+        self._sent[sender] = (min(owed_bytes, self._most_bytes), now_s)
+        self._sent.move_to_end(sender)
+        if len(self._sent) > _MAX_SENDERS:
+            self._sent.popitem(last=False)
 
     def _left_bytes(self, sender: str, now_s: float) -> float:
         """What the sender sent and time has not made good yet."""
         sent_bytes, when_s = self._sent.get(sender, (0.0, now_s))
         return max(0.0, sent_bytes - (now_s - when_s) * self._limits.bytes_per_s)
-
-    def _is_shared(self, sender: str, now_s: float) -> bool:
-        others = (self._latest, self._other)
-        return any(n != sender and now_s - s < self._limits.shared_s for n, s in others)

@@ -3,7 +3,8 @@
 gRPC hands a body over only when all of it is there, so its size is not known before. A call's body
 therefore waits in HTTP/2 flow control (at most one stream window, 64 KiB) until it has its turn:
 
-  wait    `wait_s` for one of `bodies` turns, `bodies_of_one` for each tenant, tenants in rotation
+  wait    `wait_s` for one of `bodies` turns, tenants in rotation; each tenant has `bodies_of_one`
+          at most, and `bodies_of_one_shared` while others call
   arrive  within `quick_s`, as nearly all do; a body that takes longer counts as a message of
           the largest size from then on, or is cut where that does not fit any more
   cut     after `body_s`, whatever arrived
@@ -42,6 +43,7 @@ class InboundLimits:
     held_bytes_of_one: int
     bodies: int = 64
     bodies_of_one: int = 16
+    bodies_of_one_shared: int = 2
     quick_s: float = 0.25
     body_s: float = 30.0
     wait_s: float = 10.0
@@ -69,12 +71,17 @@ class Inbound:
             BodyTooSlowError: the body did not arrive in time.
             NoMessageError: the call ended without a body.
         """
-        clock = asyncio.get_running_loop().time
-        self._allowance.note_call(sender, clock())
-        if not self._turns.is_taken_at_once(sender):
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        self._allowance.note_call(sender, now_s)
+        if not self._turns.is_taken_at_once(sender, now_s):
             await self._turns.wait(sender)
+            now_s = loop.time()
         body = Body(self, sender)
-        self._watch(body)
+        self._arriving[body] = now_s
+        if not self._is_watching:
+            self._is_watching = True
+            loop.call_later(_LOOK_EVERY_S, self._look, loop)
         try:
             data = await receive()
         except asyncio.CancelledError:
@@ -85,9 +92,10 @@ class Inbound:
             self._arrived(body)
         if not isinstance(data, bytes):
             raise NoMessageError("a call without a message; expected one")
-        self._allowance.charge(sender, len(data), clock())
+        size_bytes = len(data)
+        self._allowance.charge_body(sender, size_bytes, loop.time())
         try:
-            self._hold(sender, len(data))
+            self._hold(sender, size_bytes)
         except FarmFullError:
             self._memory.soon()
             raise
@@ -123,13 +131,6 @@ class Inbound:
             )
         self.held_bytes += size_bytes
         self._held[sender] = mine + size_bytes
-
-    def _watch(self, body: Body) -> None:
-        loop = asyncio.get_running_loop()
-        self._arriving[body] = loop.time()
-        if not self._is_watching:
-            self._is_watching = True
-            loop.call_later(_LOOK_EVERY_S, self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """Looks at what is on its way, the oldest first, once in a while: most are quicker."""
@@ -238,9 +239,9 @@ class _Turns:
         self._taken_by: dict[str, int] = {}
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
-    def is_taken_at_once(self, sender: str) -> bool:
+    def is_taken_at_once(self, sender: str, now_s: float) -> bool:
         """Takes a turn if one is free, and nobody of this sender waits."""
-        if sender in self._waiting or not self._is_free(sender):
+        if sender in self._waiting or not self._is_free(sender, now_s):
             return False
         self._take(sender)
         return True
@@ -295,13 +296,14 @@ class _Turns:
                 del self._waiting[sender]
 
     def _serve(self) -> None:
+        now_s = asyncio.get_running_loop().time()
         for sender in list(self._waiting):
             if self._taken >= self._limits.bodies:
                 return
             queue = self._waiting[sender]
             while queue and queue[0].done():
                 queue.popleft()
-            if queue and self._is_free(sender):
+            if queue and self._is_free(sender, now_s):
                 self._take(sender)
                 queue.popleft().set_result(None)
             if queue:
@@ -309,13 +311,16 @@ class _Turns:
             else:
                 del self._waiting[sender]
 
-    def _is_free(self, sender: str) -> bool:
+    def _is_free(self, sender: str, now_s: float) -> bool:
         limits = self._limits
         if self._taken >= limits.bodies:
             return False
-        if self._taken_by.get(sender, 0) >= limits.bodies_of_one:
+        mine = self._taken_by.get(sender, 0)
+        if mine >= limits.bodies_of_one:
             return False
-        return not self._allowance.is_spent(sender, asyncio.get_running_loop().time())
+        if mine >= limits.bodies_of_one_shared and self._allowance.is_shared(sender, now_s):
+            return False
+        return not self._allowance.is_spent(sender, now_s, mine)
 
     def _take(self, sender: str) -> None:
         self._taken += 1

@@ -6,9 +6,7 @@ import random
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, TypeAlias
 
 import grpc
@@ -131,21 +129,35 @@ def _unless_ready(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
 
 def _unary(behavior: Any, method: str, edge: Edge, parse: Parse) -> Any:
     async def answer(_: Any, context: ServicerContext[Any, Any]) -> Any:
-        async with _Call(edge, method, context) as call:
+        call = _Call(edge, method, context)
+        try:
             # Named by nobody here: a refusal's frames must not keep it.
-            return await behavior(await call.request(parse), context)
+            response = await behavior(await call.request(parse), context)
+        except BaseException as error:
+            if not call.end_with(error):
+                raise
+            return None
+        call.end("OK")
+        return response
 
     return answer
 
 
 def _streaming(behavior: Any, method: str, edge: Edge, parse: Parse) -> Any:
     async def answer(_: Any, context: ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-        async with (
-            _Call(edge, method, context) as call,
-            aclosing(behavior(await call.request(parse), context)) as responses,
-        ):
-            async for response in responses:
-                yield response
+        call = _Call(edge, method, context)
+        try:
+            responses = behavior(await call.request(parse), context)
+            try:
+                async for response in responses:
+                    yield response
+            finally:
+                await responses.aclose()
+        except BaseException as error:
+            if not call.end_with(error):
+                raise
+            return
+        call.end("OK")
 
     return answer
 
@@ -153,7 +165,7 @@ def _streaming(behavior: Any, method: str, edge: Edge, parse: Parse) -> Any:
 class _Call:
     """Runs one call: ids, who calls, the log line, the translation of whatever it raises.
 
-    A class instead of a generator: every hit passes here.
+    No context manager: every hit passes here.
     """
 
     __slots__ = (
@@ -161,6 +173,7 @@ class _Call:
         "_context",
         "_edge",
         "_identity",
+        "_is_bound",
         "_metadata",
         "_method",
         "_peer",
@@ -168,23 +181,15 @@ class _Call:
     )
 
     def __init__(self, edge: Edge, method: str, context: ServicerContext[Any, Any]) -> None:
+        self._started_s = time.monotonic()
         self._edge = edge
         self._method = method
         self._context = context
         self._metadata: Metadata = tuple(context.invocation_metadata() or ())
         self._identity: Identity | None = None
         self._body: Body | None = None
+        self._is_bound = False
         self._peer = ""
-        self._started_s = 0.0
-
-    async def __aenter__(self) -> _Call:
-        self._started_s = time.monotonic()
-        header = next((value for key, value in self._metadata if key == REQUEST_ID_HEADER), "")
-        # Unique, not secret: no entropy of the system is needed.
-        request_id = _plain_id(header) or f"{random.getrandbits(128):032x}"
-        # Bound for good: each call runs in a task, and so in a context, of its own.
-        bind_contextvars(request_id=request_id, method=self._method)
-        return self
 
     async def request(self, parse: Parse) -> Any:
         """The message, received once its sender is known.
@@ -197,7 +202,7 @@ class _Call:
         edge, context, sender = self._edge, self._context, ""
         if edge.access is not None:
             self._identity = identity = edge.access.identify(self._method, self._metadata, context)
-            _bind(identity)
+            bind_identity(identity)
             sender = identity.tenant
             if not identity.roles:
                 self._body = await edge.strangers.take(context)
@@ -206,32 +211,53 @@ class _Call:
             edge.connections.begin(self._peer, sender)
             self._body = await edge.inbound.take(sender, context.read)
         request = parse(self._body.pop())
-        if request_id := _plain_id(getattr(request, "request_id", "")):
-            bind_contextvars(request_id=request_id)
+        self._bind(_plain_id(getattr(request, "request_id", "")))
         return request
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
-        """Ends the call; errors end here, as its status."""
-        status = "OK"
-        del trace  # or else this frame would keep what the error lets go of
+    def end(self, status: str) -> None:
+        """Ends the call."""
+        self._let_go()
+        self._tell(status)
+
+    def end_with(self, error: BaseException) -> bool:
+        """Ends the call with an error; True if that became its status, and goes no further."""
+        self._let_go()
+        try:
+            if not self._is_bound:
+                self._bind("")
+            if isinstance(error, Exception) and not isinstance(error, AbortError):
+                self._translate(error)
+                return True
+        finally:
+            self._tell(_status_of(error))
+        return False
+
+    def _bind(self, request_id: str) -> None:
+        """Names the call in the log, for good: each runs in a task, so in a context of its own."""
+        self._is_bound = True
+        names = {"request_id": request_id or self._header_id(), "method": self._method}
+        identity = self._identity
+        if identity is not None and identity.credential:
+            names["tenant"], names["credential"] = identity.tenant, identity.credential
+        bind_contextvars(**names)
+
+    def _header_id(self) -> str:
+        """The id that the call's headers bear, or a new one: unique, not secret."""
+        for key, value in self._metadata:
+            if key == REQUEST_ID_HEADER:
+                if request_id := _plain_id(value):
+                    return request_id
+                break
+        return f"{random.getrandbits(128):032x}"
+
+    def _let_go(self) -> None:
         if self._body is not None:
             self._body.release()
         if self._peer:
             self._edge.connections.end(self._peer)
-        try:
-            if error is not None:
-                status = _status_of(error)
-                if isinstance(error, Exception) and not isinstance(error, AbortError):
-                    self._translate(error)
-                    return True
-        finally:
-            self._edge.call_log.done(self._method, status, time.monotonic() - self._started_s)
-        return False
+
+    def _tell(self, status: str) -> None:
+        self._edge.call_log.done(self._method, status, time.monotonic() - self._started_s)
 
     def _translate(self, error: Exception) -> None:
         facts = error_facts(error)
@@ -260,12 +286,6 @@ def _status_of(error: BaseException) -> str:
     if isinstance(error, AbortError):
         return "ABORTED"
     return error_facts(error).status if isinstance(error, Exception) else "CANCELLED"
-
-
-def _bind(identity: Identity) -> None:
-    bind_identity(identity)
-    if identity.credential:
-        bind_contextvars(tenant=identity.tenant, credential=identity.credential)
 
 
 def _log_failure(error: Exception, facts: ErrorFacts) -> None:

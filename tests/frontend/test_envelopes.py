@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-from google.protobuf.message import Message
+from collections.abc import Callable
 
-from frontend_svc.envelopes import graph_of
+import pytest
+from google.protobuf.message import DecodeError, Message
+
+from frontend_svc.envelopes import EnvelopeParser, graph_of
 from kernelfarm.internal.v1.envelopes_pb2 import CompileEnvelope, ExplainMissEnvelope
 from kernelfarm.v1 import graph_pb2
 from kernelfarm.v1.cache_service_pb2 import ExplainMissRequest
@@ -56,3 +58,55 @@ def test_no_graph_and_an_empty_graph_are_told_apart() -> None:
     assert graph_of(CompileEnvelope.FromString(b"")) is None
     empty = CompileRequest(graph=graph_pb2.Graph()).SerializeToString()
     assert graph_of(CompileEnvelope.FromString(empty)) == b""
+
+
+COMPILE_PARSER = EnvelopeParser(CompileEnvelope, CompileRequest)
+
+
+def large_request() -> CompileRequest:
+    request = h_request()
+    request.request_id, request.model = "id", "llama@3"
+    request.graph.locations.extend(f"file.py:{line}" for line in range(10_000))
+    return request
+
+
+def test_a_large_graph_is_a_view_into_what_was_sent() -> None:
+    request = large_request()
+    data = request.SerializeToString()
+    read = COMPILE_PARSER(data)
+    assert isinstance(read.graph, memoryview) and read.graph.obj is data
+    assert read.graph == request.graph.SerializeToString()
+    assert (read.request_id, read.fields.model, list(read.fields.graph)) == ("id", "llama@3", [])
+    assert list(read.fields.targets) == [CPU]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data + CompileRequest(graph=h_request().graph).SerializeToString(),
+        lambda data: data + b"\x1a\x01x" * 1_000,  # more targets than are looked at
+        lambda data: data + b"\x1a\x81\x80\x04" + b"x" * 65_537,  # others than the graph are large
+        lambda data: data + b"\x9b\x06\x9c\x06",  # an unknown group
+        lambda data: data + b"\x99\x06" + bytes(8) + b"\x9d\x06" + bytes(4) + b"\x98\x06\xac\x02",
+    ],
+    ids=["two graphs", "many targets", "a large target", "a group", "unknown numbers"],
+)
+def test_a_large_request_is_read_as_a_parser_reads_it(change: Callable[[bytes], bytes]) -> None:
+    data = change(large_request().SerializeToString())
+    read, expected = COMPILE_PARSER(data), CompileEnvelope.FromString(data)
+    assert read.graph == graph_of(expected)
+    del read.fields.graph[:], expected.graph[:]
+    assert read.fields == expected
+
+
+@pytest.mark.parametrize(
+    "end",
+    [b"\x12", b"\x12\x05abc", b"\xff" * 11, b"\x07", b"\x18", b"\x08"],
+    ids=["no length", "too short", "an endless number", "a bad type", "an enum's tag", "a tag"],
+)
+def test_a_large_request_that_is_cut_is_refused_as_by_a_parser(end: bytes) -> None:
+    data = large_request().SerializeToString() + end
+    with pytest.raises(DecodeError):
+        CompileEnvelope.FromString(data)
+    with pytest.raises(DecodeError):
+        COMPILE_PARSER(data)

@@ -13,7 +13,7 @@ import pytest_asyncio
 from frontend_svc.cpu_work import CpuWork
 from frontend_svc.events import CompileJob
 from frontend_svc.failure_times import FailureTimes
-from frontend_svc.imports import Imports, request_digest
+from frontend_svc.imports import MISTAKE_S, Imports, request_digest
 from frontend_svc.parts import Part, Parts
 from frontend_svc.program_tier import ProgramTier
 from kernelfarm.cache import KernelCache, Space, Trust
@@ -85,6 +85,21 @@ async def test_a_wrong_graph_is_refused_each_time(cpu: CpuWork) -> None:
         with pytest.raises(InvalidGraphError):
             await imports.of(job)
         assert request_digest(job) not in imports
+
+
+async def test_a_mistake_is_found_once_for_who_repeats_it_at_once(cpu: CpuWork) -> None:
+    moments = iter((0.0, MISTAKE_S - 1, MISTAKE_S + 1, MISTAKE_S + 1))
+    imports = Imports(cpu, TIMES, clock=lambda: next(moments))
+    message = h_request().graph
+    message.nodes[0].args[0].value = 99
+    job = replace(job_of(), graph=message.SerializeToString())
+    errors = []
+    for _ in range(3):
+        with pytest.raises(InvalidGraphError) as caught:
+            await imports.of(job)
+        errors.append((str(caught.value), caught.traceback[-1].name))
+    assert len({text for text, _ in errors}) == 1
+    assert errors[0] == errors[2] != errors[1]
 
 
 async def test_bytes_that_are_no_graph_are_malformed(cpu: CpuWork) -> None:

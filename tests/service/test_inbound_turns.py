@@ -165,16 +165,18 @@ async def test_a_call_without_a_message_is_malformed() -> None:
         await Inbound(LIMITS).take("acme", nothing)
 
 
-ALLOWANCE = AllowanceLimits(bytes_per_s=10, burst_bytes=100, failure_bytes=40, shared_s=5)
+ALLOWANCE = AllowanceLimits(
+    bytes_per_s=10, burst_bytes=100, failure_bytes=40, small_bytes=0, shared_s=5
+)
 
 
 def test_who_sends_too_much_waits_while_others_call() -> None:
     allowance = Allowance(ALLOWANCE)
     allowance.note_call("victim", 0)
     allowance.note_call("flood", 1)
-    allowance.charge("flood", 100, 1)
+    allowance.charge_body("flood", 100, 1)
     assert not allowance.is_spent("flood", 1)
-    allowance.charge("flood", 20, 1)
+    allowance.charge_body("flood", 20, 1)
     assert allowance.is_spent("flood", 1)
     assert not allowance.is_spent("victim", 1)
     assert not allowance.is_spent("flood", 3.1)  # 20 bytes are made good in 2 s
@@ -184,7 +186,7 @@ def test_who_calls_alone_never_waits() -> None:
     allowance = Allowance(ALLOWANCE)
     allowance.note_call("victim", 0)
     allowance.note_call("flood", 1)
-    allowance.charge("flood", 10_000, 1)
+    allowance.charge_body("flood", 10_000, 1)
     assert allowance.is_spent("flood", 4.9)
     assert not allowance.is_spent("flood", 5.1)
 
@@ -198,8 +200,49 @@ def test_refused_calls_count_as_bytes() -> None:
     assert allowance.is_spent("flood", 0)
 
 
+def test_a_large_body_counts_more_than_many_small_ones_of_its_bytes() -> None:
+    limits = AllowanceLimits(bytes_per_s=1, burst_bytes=1_000, large_bytes=100, small_bytes=0)
+    for sizes, is_spent in ((10 * [60], False), ([600], True)):
+        allowance = Allowance(limits)
+        allowance.note_call("victim", 0)
+        allowance.note_call("flood", 0)
+        for size_bytes in sizes:
+            allowance.charge_body("flood", size_bytes, 0)
+        assert allowance.is_spent("flood", 0) is is_spent
+
+
+def test_bodies_that_arrive_count_as_the_latest_one_if_that_was_large() -> None:
+    limits = AllowanceLimits(bytes_per_s=1, burst_bytes=1_000, large_bytes=100, small_bytes=0)
+    allowance = Allowance(limits)
+    allowance.note_call("victim", 0)
+    allowance.note_call("flood", 0)
+    allowance.charge_body("flood", 200, 0)  # counts as 400
+    assert [allowance.is_spent("flood", 0, arriving) for arriving in (0, 1, 2)] == [0, 0, 1]
+    allowance.charge_body("flood", 1, 0)
+    assert not allowance.is_spent("flood", 0, 2)
+
+
+def test_a_debt_is_soon_forgotten() -> None:
+    allowance = Allowance(ALLOWANCE)
+    allowance.note_call("flood", 0)
+    allowance.charge_body("flood", 1_000_000, 0)
+    allowance.note_call("victim", 7)
+    assert allowance.is_spent("flood", 7.9) and not allowance.is_spent("flood", 8.1)
+
+
+async def test_a_sender_has_fewer_turns_while_others_call() -> None:
+    limits = InboundLimits(100, 250, 250, bodies_of_one=3, bodies_of_one_shared=1)
+    for others, expected in ((), [True, True, True]), (("beta",), [True, False, False]):
+        inbound = Inbound(limits)
+        for other in others:
+            (await inbound.take(other, at_once(1))).release()
+        senders, tasks = await turns_of(inbound, "acme", "acme", "acme")
+        assert [sender.began.is_set() for sender in senders] == expected
+        await finish(senders, tasks)
+
+
 async def test_a_spent_allowance_comes_back_with_time() -> None:
-    limits = AllowanceLimits(bytes_per_s=1000, burst_bytes=50, shared_s=60)
+    limits = AllowanceLimits(bytes_per_s=1000, burst_bytes=50, small_bytes=1, shared_s=60)
     inbound = Inbound(InboundLimits(1000, 2000, 2000, wait_s=60, allowance=limits))
     (await inbound.take("victim", at_once(1))).release()
     (await inbound.take("flood", at_once(300))).release()
@@ -211,7 +254,7 @@ async def test_a_spent_allowance_comes_back_with_time() -> None:
 
 
 async def test_a_spent_sender_is_told_when_it_waits_too_long() -> None:
-    limits = AllowanceLimits(bytes_per_s=1, burst_bytes=50, shared_s=60)
+    limits = AllowanceLimits(bytes_per_s=1, burst_bytes=50, small_bytes=1, shared_s=60)
     inbound = Inbound(InboundLimits(1000, 2000, 2000, wait_s=0.2, allowance=limits))
     (await inbound.take("victim", at_once(1))).release()
     (await inbound.take("flood", at_once(900))).release()

@@ -24,8 +24,8 @@ from kernelfarm.service.process_pool.frames import (
     FrameError,
     Kind,
     Parts,
-    packed,
     receive_within,
+    send_over,
     unpacked_facts,
 )
 from kernelfarm.service.process_pool.limits import PoolLimits
@@ -108,8 +108,7 @@ class WorkProcess:
         if affinity and affinity not in self._known:
             self._known.append(affinity)
         try:
-            self._writer.writelines(packed(Kind.WORK, [name.encode(), *parts]))
-            await self._writer.drain()
+            await send_over(self._writer, Kind.WORK, [name.encode(), *parts])
             kind, answer = await receive_within(self._reader, max_bytes)
         except (EOFError, OSError) as error:
             raise WorkProcessError(_ENDED) from error

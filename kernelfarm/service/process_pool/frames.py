@@ -21,8 +21,9 @@ _MAX_PARTS = 1 << 20
 _MAX_MESSAGE_CHARS = 4096
 FACTS = 4
 """Parts that the facts of an error take."""
+_SLICE_BYTES = 256 * 1024
 
-Parts = Sequence[bytes]
+Parts = Sequence[bytes | memoryview]
 
 
 class Kind(enum.IntEnum):
@@ -44,10 +45,30 @@ class FrameError(UnavailableError):
     """The other side does not keep to the form of frames."""
 
 
-def packed(kind: Kind, parts: Parts) -> list[bytes]:
+def packed(kind: Kind, parts: Parts) -> list[bytes | memoryview]:
     """A frame, in pieces that follow each other: large parts are not copied."""
     lengths = b"".join(_LENGTH.pack(len(part)) for part in parts)
     return [_HEAD.pack(kind, len(parts)) + lengths, *parts]
+
+
+async def send_over(writer: asyncio.StreamWriter, kind: Kind, parts: Parts) -> None:
+    """Sends a frame over a stream, no faster than the other side takes it.
+
+    A stream copies what its socket does not take at once: large parts go in slices.
+    """
+    small = bytearray()
+    for piece in packed(kind, parts):
+        if len(piece) <= _SLICE_BYTES:
+            small += piece
+            continue
+        writer.write(bytes(small))
+        small.clear()
+        view = memoryview(piece)
+        for begin in range(0, len(view), _SLICE_BYTES):
+            writer.write(view[begin : begin + _SLICE_BYTES])
+            await writer.drain()
+    writer.write(bytes(small))
+    await writer.drain()
 
 
 def send(peer: socket.socket, kind: Kind, parts: Parts) -> None:
@@ -91,7 +112,7 @@ def packed_facts(facts: ErrorFacts) -> list[bytes]:
     return [text.encode("utf-8", "replace") for text in texts]
 
 
-def unpacked_facts(parts: Parts) -> ErrorFacts:
+def unpacked_facts(parts: Sequence[bytes]) -> ErrorFacts:
     """The facts that parts tell."""
     status, reason, message, retry = (part.decode() for part in parts[:FACTS])
     return ErrorFacts(status, reason, message, float(retry) if retry else None)

@@ -36,7 +36,7 @@ class Work:
     """
 
     name: str
-    parts: tuple[bytes, ...]
+    parts: tuple[bytes | memoryview, ...]
     tenant: str = ""
     affinity: bytes = b""
 

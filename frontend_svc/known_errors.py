@@ -1,0 +1,32 @@
+"""Errors that are told again for a while, without the work that found them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from kernelfarm.errors import ErrorFacts, KernelfarmError, error_facts, error_from_facts
+
+
+class KnownErrors:
+    """The errors of the last `most` requests that had one, by the digests of the requests."""
+
+    def __init__(self, most: int, clock: Callable[[], float]) -> None:
+        self._most = most
+        self._clock = clock
+        self._errors: OrderedDict[bytes, tuple[ErrorFacts, float]] = OrderedDict()
+
+    def add(self, digest: bytes, error: KernelfarmError, ttl_s: float) -> None:
+        """Remembers a request's error for some seconds."""
+        self._errors[digest] = error_facts(error), self._clock() + ttl_s
+        while len(self._errors) > self._most:
+            self._errors.popitem(last=False)
+
+    def raise_known(self, digest: bytes) -> None:
+        """Raises what is remembered of a request, if anything is."""
+        facts, ends_s = self._errors.get(digest, (None, 0.0))
+        if facts is None:
+            return
+        if self._clock() < ends_s:
+            raise error_from_facts(facts)
+        del self._errors[digest]
