@@ -93,7 +93,7 @@ def _check(kernel: Kernel) -> None:
     for name in (kernel.name, *(p.name for p in kernel.params), *symbols):
         if not _NAME.match(name):
             raise KernelRejectedError(f"name {name!r} is no identifier; rename it in the kernel")
-        if name in _OWN:
+        if name in _OWN and name != kernel.name:
             raise KernelRejectedError(f"name {name!r} is the emitter's own; rename it")
     if len(kernel.body) > MAX_STATEMENTS:
         raise KernelRejectedError(
