@@ -104,15 +104,19 @@ class Children:
 
     def _from_new_zygote(self) -> Child:
         self.is_able = False
+        zygote = ZygoteProcess(self._vendor, self._limits)
         try:
-            self._zygote = ZygoteProcess(self._vendor, self._limits)
-            self._check_same(self._zygote.hello)
-            child = self._zygote.child()
+            self._check_same(zygote.hello)
+            child = zygote.child()
         except OSError as error:
+            zygote.close(patience_s=0.0)
             raise UnavailableError(
                 f"the {self._vendor} toolchain's process ends as soon as it starts: {error}"
             ) from error
-        self.is_able = True
+        except UnavailableError:
+            zygote.close()
+            raise
+        self._zygote, self.is_able = zygote, True
         return child
 
     def _check_same(self, hello: Hello) -> None:

@@ -65,6 +65,7 @@ class Child:
     """
 
     def __init__(self, job: int, result: int, supervision: socket.socket) -> None:
+        os.set_blocking(job, False)
         self._job = job
         self._result = result
         self._supervision = supervision
@@ -89,7 +90,7 @@ class Child:
         self.jobs += 1
         self._tell(JOB_BEGINS)
         header = JOB_HEADER.pack(len(job), given.processor_s, given.niceness, is_last)
-        self._send(header + job)
+        self._send(header + job, ends_s)
         result, ended_for = self._read(ends_s, output_bytes)
         waits = not is_last and not ended_for and result is not None
         if waits:
@@ -120,11 +121,17 @@ class Child:
         with contextlib.suppress(OSError):  # it is gone: its record will be missing
             self._supervision.sendall(word)
 
-    def _send(self, content: bytes) -> None:
+    def _send(self, content: bytes, ends_s: float) -> None:
+        """Sends what is taken in time; why it was not is told by what comes back."""
         view = memoryview(content)
-        with contextlib.suppress(BrokenPipeError):  # its end tells why
-            while view:
+        while view and (left_s := ends_s - time.monotonic()) > 0:
+            select.select([], [self._job], [], left_s)
+            try:
                 view = view[os.write(self._job, view) :]
+            except BlockingIOError:
+                continue
+            except BrokenPipeError:
+                return
 
     def _read(self, ends_s: float, output_bytes: int) -> tuple[bytes | None, str]:
         """The result, None if there is none, and why the process must be ended, else empty."""

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ from kernelfarm.service.channels import open_channel, translated_errors
 from kernelfarm.v1 import artifact_pb2
 from tests.farm.kernels import fresh_kernel
 from tests.farm.processes import CodegenRoom, codegen_room
-from tests.farm_process import PATIENCE_S
+from tests.farm_process import PATIENCE_S, wait_until
 from tests.not_run import PREFIX
 
 TARGET = "echo:one"
@@ -251,6 +252,29 @@ async def test_a_folder_that_is_lost_under_a_compilation_is_a_shortage_and_no_bu
         await build(stub, "homeless_twice")
     assert room.compilations("homeless_twice") == 2
     assert (await build(stub, "plain_after_homeless")).stages
+
+
+async def test_a_worker_that_cannot_start_what_was_lost_takes_its_report_back_until_it_can(
+    tmp_path: Path,
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    beats = str(tmp_path / "beat")
+    with codegen_room(tmp_path, worker_heartbeat_file=beats, shortage_ttl_s="0.1") as room:
+        room.settings["TMPDIR"] = str(temporary)
+        room.start_edge()
+        room.start_worker()
+        async with open_channel(room.address) as channel:
+            stub = CodegenServiceStub(channel)
+            assert (await build(stub, "plain_before")).stages
+            temporary.rename(tmp_path / "away")
+            with pytest.raises(UnavailableError, match="cannot be started"):
+                await build(stub, "plain_meanwhile")
+            log = partial(room.log, "worker")
+            withdrawn = lambda: b"report_withdrawn" in log()  # noqa: E731
+            await asyncio.to_thread(wait_until, withdrawn, PATIENCE_S, "the report's withdrawal")
+            temporary.mkdir()
+            assert (await build(stub, "plain_after")).stages
 
 
 def test_a_killed_workers_folder_is_removed_by_the_next_one_and_no_others(
