@@ -40,8 +40,8 @@ LoopBody = Callable[[Value], None]
 ZERO_I64 = integer(0, I64)
 # Loops of a constant number of turns up to this are written out: a short window, a small head axis.
 UNROLLED_TURNS = 8
-# Unless that makes more copies of functions: 240 took LLVM 7 s. Loops of models make 16.
-_UNROLLED_CALLS = 64
+# Unless that makes more copies of functions: 240 took LLVM 7 s. Loops of models make up to 16.
+_UNROLLED_CALLS = 32
 
 
 @dataclass(frozen=True)

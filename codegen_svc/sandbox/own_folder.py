@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-_PREFIX: Final = "kernelfarm-sandbox-"
+_PREFIX: Final = "kernelfarm-compilations-"
 _ATTEMPTS: Final = 16
 
 

@@ -13,7 +13,7 @@ from kernelfarm import dtypes, ir, targets
 from kernelfarm.service import fingerprint
 
 # What is imported beside, and shapes no result.
-_BESIDE = {"cache", "errors", "internal", "service", "signing", "v1"}
+_BESIDE = {"cache", "errors", "internal", "private_files", "service", "signing", "v1"}
 
 
 def covered() -> set[str]:
