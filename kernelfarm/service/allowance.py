@@ -30,7 +30,7 @@ class AllowanceLimits:
     large_bytes: int = 2 * 1024 * 1024
     small_bytes: int = 4 * 1024
     shared_s: float = 5.0
-    most_s: float = 8.0
+    most_s: float = 14.0
 
 
 class Allowance:
