@@ -28,5 +28,7 @@ class KnownErrors:
         if facts is None:
             return
         if self._clock() < ends_s:
-            raise error_from_facts(facts)
+            error = error_from_facts(facts)
+            error.was_known = True
+            raise error
         del self._errors[digest]

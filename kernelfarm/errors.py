@@ -21,6 +21,8 @@ class KernelfarmError(Exception):
     status: ClassVar[str] = "INTERNAL"
     reason: ClassVar[str] = "INTERNAL"
     retry_after_s: float | None = None
+    was_known: bool = False
+    """Whether it is told again without the work that found it."""
 
 
 class CallerError(KernelfarmError):

@@ -26,11 +26,11 @@ class AllowanceLimits:
 
     bytes_per_s: float = 32 * 1024 * 1024
     burst_bytes: float = 128 * 1024 * 1024
-    failure_bytes: int = 1024 * 1024
+    failure_bytes: int = 4 * 1024 * 1024
     large_bytes: int = 2 * 1024 * 1024
     small_bytes: int = 4 * 1024
     shared_s: float = 5.0
-    most_s: float = 8.0
+    most_s: float = 14.0
 
 
 class Allowance:

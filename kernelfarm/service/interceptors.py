@@ -273,7 +273,7 @@ class _Call:
 
 def _is_costly(error: CallerError) -> bool:
     """Whether finding the mistake took work; what is not there is found out by a look-up."""
-    return not isinstance(error, NotFoundError)
+    return not error.was_known and not isinstance(error, NotFoundError)
 
 
 def _plain_id(candidate: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 
 from kernelfarm.service.access import Access
+from kernelfarm.service.allowance import AllowanceLimits
 from kernelfarm.service.inbound import InboundLimits
 from kernelfarm.service.settings import ServiceSettings
 
@@ -12,6 +13,9 @@ _WINDOW_BYTES = 64 * 1024
 """What gRPC receives of a call before its behavior asks for it; HTTP/2's own default."""
 
 _METADATA_BYTES = 16 * 1024
+
+_BURST_S = 4
+"""Seconds of a tenant's bytes that it may send at once."""
 
 
 def inbound_limits(settings: ServiceSettings, access: Access | None) -> InboundLimits:
@@ -25,6 +29,10 @@ def inbound_limits(settings: ServiceSettings, access: Access | None) -> InboundL
         bodies=bodies,
         bodies_of_one=max(1, bodies // 4) if has_tenants else bodies,
         body_s=settings.body_timeout_s,
+        allowance=AllowanceLimits(
+            bytes_per_s=settings.tenant_bytes_per_s,
+            burst_bytes=_BURST_S * settings.tenant_bytes_per_s,
+        ),
     )
 
 

@@ -39,6 +39,8 @@ class ServiceSettings(BaseSettings):
     the farm knows its tenants, each may have half."""
     max_bodies: int = Field(default=64, gt=0)
     """Requests whose bytes arrive at once; more wait. Each tenant may have a quarter."""
+    tenant_bytes_per_s: int = Field(default=32 * _MIB, gt=0)
+    """What one tenant may send in the long run while others call, four seconds of it at once."""
     body_timeout_s: float = Field(default=30.0, gt=0)
     """A request that did not arrive by then is refused."""
     max_connections: int = Field(default=0, ge=0)

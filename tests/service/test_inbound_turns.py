@@ -226,8 +226,8 @@ def test_a_debt_is_soon_forgotten() -> None:
     allowance = Allowance(ALLOWANCE)
     allowance.note_call("flood", 0)
     allowance.charge_body("flood", 1_000_000, 0)
-    allowance.note_call("victim", 7)
-    assert allowance.is_spent("flood", 7.9) and not allowance.is_spent("flood", 8.1)
+    allowance.note_call("victim", 13)
+    assert allowance.is_spent("flood", 13.9) and not allowance.is_spent("flood", 14.1)
 
 
 async def test_a_sender_has_fewer_turns_while_others_call() -> None:
