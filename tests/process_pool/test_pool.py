@@ -147,10 +147,12 @@ async def test_a_child_that_is_killed_while_it_works_costs_one_attempt() -> None
     async with running(PoolLimits(processes=1)) as pool:
         spinning = asyncio.create_task(pool.run(work("spin")))
         await until(is_working(pool))
-        for pid in pool.pids:
+        killed = pool.pids  # one of them may wait for work: it must be gone before there is some
+        for pid in killed:
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(WorkProcessError):
             await spinning
+        await until(lambda: not any(map(is_running, killed)))
         await answers(pool)
 
 
