@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -17,6 +18,9 @@ ENV_PREFIX = "KERNELFARM_"
 
 # A 32-layer Llama is below 1 MB and constants travel up to 64 KiB each: room for every real graph.
 DEFAULT_MAX_MESSAGE_BYTES = 64 * _MIB
+
+_RENAMED = {"CPU_THREADS": "CPU_PROCESSES", "OPTIMIZER_THREADS": "OPTIMIZER_PROCESSES"}
+"""Settings that have another name now: whoever sets an old one would be ignored in silence."""
 
 SettingsT = TypeVar("SettingsT", bound="ServiceSettings")
 
@@ -95,8 +99,10 @@ def load_settings(kind: type[SettingsT]) -> SettingsT:
     """A service's settings from the environment.
 
     Raises:
-        CallerError: a variable has a value that cannot be used; the message names each.
+        CallerError: a variable has a value that cannot be used, or a name of an older version; the
+            message names each.
     """
+    _check_names()
     try:
         return kind()
     except ValidationError as error:
@@ -106,3 +112,10 @@ def load_settings(kind: type[SettingsT]) -> SettingsT:
             for fault in error.errors()
         )
         raise CallerError(f"bad settings: {'; '.join(faults)}") from error
+
+
+def _check_names() -> None:
+    old = [name for name in _RENAMED if ENV_PREFIX + name in os.environ]
+    if old:
+        told = ", ".join(f"{ENV_PREFIX}{name} is {ENV_PREFIX}{_RENAMED[name]} now" for name in old)
+        raise CallerError(f"bad settings: {told}; set it by its new name")

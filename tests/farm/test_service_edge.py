@@ -253,3 +253,9 @@ def test_a_setting_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("KERNELFARM_MAX_MESSAGE_BYTES", "plenty")
     with pytest.raises(KernelfarmError, match=r"KERNELFARM_MAX_MESSAGE_BYTES.*plenty"):
         load_settings(ServiceSettings)
+
+
+def test_a_setting_by_an_old_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELFARM_CPU_THREADS", "4")
+    with pytest.raises(KernelfarmError, match=r"CPU_THREADS is KERNELFARM_CPU_PROCESSES now"):
+        load_settings(ServiceSettings)
