@@ -133,6 +133,7 @@ async def test_a_kernel_that_was_invalidated_gets_into_no_program(
         bad = next(tag for tag in before.tags if tag.startswith("artifact:"))
         async with KernelCache(room.cache.url, space=Space.PROGRAMS) as cache:
             epoch = await cache.epochs.bump([bad])
+            await cache.epochs.wait_for_gateways(epoch)
         edge.replays = 1  # as a look-up that was under way might
         after = await compiled(room)
         assert edge.replays == 0
@@ -151,7 +152,8 @@ async def test_an_edge_that_goes_on_to_give_what_was_invalidated_is_not_believed
         )
         await compiled(room)
         async with KernelCache(room.cache.url, space=Space.PROGRAMS) as cache:
-            await cache.epochs.bump(["driver:echo"])
+            epoch = await cache.epochs.bump(["driver:echo"])
+            await cache.epochs.wait_for_gateways(epoch)
         edge.replays = 1000
         with pytest.raises(UnavailableError, match="invalidated meanwhile"):
             await compiled(room)
