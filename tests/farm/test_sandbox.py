@@ -267,6 +267,8 @@ async def test_a_worker_that_cannot_start_what_was_lost_takes_its_report_back_un
         async with open_channel(room.address) as channel:
             stub = CodegenServiceStub(channel)
             assert (await build(stub, "plain_before")).stages
+            while not (await stub.GetToolchains(pb.GetToolchainsRequest())).targets:
+                await asyncio.sleep(0.1)  # only what was reported can be withdrawn
             temporary.rename(tmp_path / "away")
             with pytest.raises(UnavailableError, match="cannot be started"):
                 await build(stub, "plain_meanwhile")
