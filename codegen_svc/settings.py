@@ -58,7 +58,7 @@ class WorkerSettings(FarmSettings):
     """A kernel that was not expected to be slow and takes more processor time, or three times as
     long by the clock, is ended, and compiled again as a slow one; that counts as no attempt."""
     slow_niceness: int = Field(default=10, ge=0, le=19)
-    """How much slow kernels stand back where processors are short, as `nice` counts."""
+    """How much lower the priority of slow kernels is than that of others, as `nice` counts."""
     worker_lease_ttl_s: float = Field(default=5.0, gt=0)
     """A worker that dies loses its job to the next one after this time."""
     rejection_ttl_s: float = Field(default=600.0, gt=0)

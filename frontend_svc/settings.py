@@ -28,8 +28,8 @@ class FrontendSettings(SigningSettings, WorkSettings):
     cache_url: str = "redis://127.0.0.1:6380/0"
     namespace: str = Field(default="default", pattern=r"^[^{}/\s]{1,200}$")
 
-    max_message_bytes: int = Field(default=32 * _MIB, gt=0, lt=2**31)
-    """Largest message that a client may send."""
+    max_message_bytes: int = Field(default=16 * _MIB, gt=0, lt=2**31)
+    """Largest message that a client may send; a graph of 50,000 nodes takes a third of it."""
     max_answers_bytes: int = Field(default=512 * _MIB, gt=0)
     """Blobs on their way to clients, those taken slowly among them; more must come again."""
     max_watches: int = Field(default=2048, gt=0)

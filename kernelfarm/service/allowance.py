@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from kernelfarm.service.recent_callers import SHARED_S, RecentCallers
+
 _MAX_SENDERS = 4096
 """Senders that are remembered; the one that sent nothing for longest is forgotten first."""
 
@@ -29,7 +31,7 @@ class AllowanceLimits:
     failure_bytes: int = 4 * 1024 * 1024
     large_bytes: int = 2 * 1024 * 1024
     small_bytes: int = 4 * 1024
-    shared_s: float = 5.0
+    shared_s: float = SHARED_S
     most_s: float = 14.0
 
 
@@ -41,14 +43,11 @@ class Allowance:
         self._most_bytes = limits.burst_bytes + limits.most_s * limits.bytes_per_s
         self._sent: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._latest_cost: OrderedDict[str, float] = OrderedDict()
-        self._latest = ("", float("-inf"))
-        self._other = ("", float("-inf"))
+        self._callers = RecentCallers(limits.shared_s)
 
     def note_call(self, sender: str, now_s: float) -> None:
         """A sender calls."""
-        if self._latest[0] != sender:
-            self._other = self._latest
-        self._latest = (sender, now_s)
+        self._callers.note(sender, now_s)
 
     def charge_body(self, sender: str, size_bytes: int, now_s: float) -> None:
         """Counts a body that a sender sent."""
@@ -85,8 +84,7 @@ class Allowance:
 
     def is_shared(self, sender: str, now_s: float) -> bool:
         """True if others have called lately."""
-        others = (self._latest, self._other)
-        return any(n != sender and now_s - s < self._limits.shared_s for n, s in others)
+        return self._callers.has_others(sender, now_s)
 
     def _charge(self, sender: str, cost_bytes: float, now_s: float) -> None:
         owed_bytes = self._left_bytes(sender, now_s) + cost_bytes

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 
 from kernelfarm.errors import CallerError, KernelfarmError
 from kernelfarm.service.logs import configure_logs, get_logger
-from kernelfarm.service.memory import map_large_blocks
 from kernelfarm.service.settings import SettingsT, load_settings
 
 _OPEN_FILES = 65_536
@@ -30,7 +29,6 @@ def run_service(
         return 2
     configure_logs(settings, room)
     _allow_many_connections()
-    map_large_blocks()
     try:
         asyncio.run(_awaited(main, settings))
     except CallerError as error:  # nobody called yet: what the settings name cannot be used

@@ -1,13 +1,15 @@
 """One attacker: `python -m tests.attack.attacker ENDPOINT ATTACK SECONDS`, the token on stdin.
 
 Sends ready bytes from many threads, each with a connection of its own, and ends with one line of
-JSON: calls by status, and its own processor time, so that its share of the machine is known.
+JSON: calls by status, and its own processor time, so that its share of the machine is known. It
+has the lowest priority: a real attacker sends from a machine of its own.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import resource
 import sys
 import threading
@@ -86,6 +88,7 @@ def _status(
 
 
 def main() -> None:
+    os.nice(19)
     endpoint, name, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
     statuses = attack(endpoint, attack_named(name), sys.stdin.readline().strip(), seconds)
     used = resource.getrusage(resource.RUSAGE_SELF)

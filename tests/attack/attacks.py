@@ -5,11 +5,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from tests.attack import messages
 from tests.attack.messages import Template
 
 COMPILE = "/kernelfarm.v1.CompileService/Compile"
+LARGEST_BYTES = 15 * messages.MIB
+"""What a farm just takes by default; it refuses the messages of 30 MiB by their length."""
 EXPLAIN = "/kernelfarm.v1.CacheService/ExplainMiss"
 
 
@@ -71,9 +74,14 @@ ATTACKS: tuple[Attack, ...] = (
         messages.many_empty_nodes,
     ),
     Attack(
-        "operator names of 30 MiB",
+        "15 MiB with a valid token",
+        *(3, COMPILE, Credential.MEMBER),
+        partial(messages.many_empty_nodes, LARGEST_BYTES),
+    ),
+    Attack(
+        "operator names of 15 MiB",
         *(4, COMPILE, Credential.MEMBER),
-        messages.long_operator_name,
+        partial(messages.long_operator_name, LARGEST_BYTES),
     ),
     Attack(
         "a flood of failing graphs",

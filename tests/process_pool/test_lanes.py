@@ -8,6 +8,7 @@ import pytest
 
 from kernelfarm.errors import FarmFullError
 from kernelfarm.service.process_pool.lanes import Lanes, Ticket
+from kernelfarm.service.process_pool.usage import Usage
 
 
 class Jobs:
@@ -125,3 +126,39 @@ async def test_a_job_whose_caller_gives_up_leaves_the_queue_and_the_slot() -> No
     await jobs.give_up("a2")
     await jobs.end("a1")
     assert jobs.begun == ["a1", "b1"]
+
+
+async def test_a_tenant_with_heavy_jobs_leaves_a_light_slot_while_others_call() -> None:
+    jobs = Jobs(Lanes(2, 100))
+    await jobs.add("a-heavy", is_heavy=True)
+    for name in ("a1", "a2"):
+        await jobs.add(name)
+    assert jobs.begun == ["a-heavy", "a1", "a2"]  # nobody else calls
+    await jobs.end("a1")
+    await jobs.add("b1")
+    await jobs.end("a2")
+    for name in ("a3", "a4", "b2"):
+        await jobs.add(name)
+    assert jobs.begun[3:] == ["b1", "b2"]
+    await jobs.end("b1")
+    await jobs.end("b2")
+    assert jobs.begun[5:] == ["a3"]  # one at a time, in its turn
+
+
+async def test_a_tenant_that_used_much_lately_leaves_a_light_slot_too() -> None:
+    jobs = Jobs(Lanes(2, 100))
+    for name in ("a1", "b1"):
+        await jobs.add(name)
+    jobs.tickets["a1"].used_s = 2.0
+    for name in ("a1", "b1"):
+        await jobs.end(name)
+    for name in ("a2", "a3", "b2"):
+        await jobs.add(name)
+    assert jobs.begun[2:] == ["a2", "b2"]
+
+
+def test_what_a_tenant_used_is_forgiven_in_time() -> None:
+    usage = Usage()
+    usage.charge("a", 2.0, now_s=100.0)
+    assert usage.is_much("a", 101.0) and not usage.is_much("b", 101.0)
+    assert not usage.is_much("a", 108.0)

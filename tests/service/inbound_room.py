@@ -19,7 +19,6 @@ from kernelfarm.service.authentication import Authenticator, TenantsFile
 from kernelfarm.service.collector import collect_rarely
 from kernelfarm.service.identity import Role
 from kernelfarm.service.logs import configure_logs
-from kernelfarm.service.memory import map_large_blocks
 from kernelfarm.service.server import Registration, start_server
 from kernelfarm.service.settings import ServiceSettings, load_settings
 from kernelfarm.service.tenants import Directory, Tenant
@@ -72,5 +71,4 @@ async def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    map_large_blocks()
     asyncio.run(main(Path(sys.argv[1])))

@@ -34,7 +34,7 @@ from kernelfarm.service.settings import ENV_PREFIX
 _START_S = 120.0
 _HELLO_BYTES = 64
 _READ_AHEAD_BYTES = 1 << 20
-_LOWER_PRIORITY = 10
+_HEAVY_NICENESS = 19
 _REMEMBERED = 4
 _ENDED = "the process that worked on this request ended; the farm goes on: send it again"
 
@@ -46,7 +46,7 @@ class WorkProcess:
         self, pid: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self.pid = pid
-        self.is_niced = False
+        self.is_heavy = False
         self.memory_bytes = 0
         self._reader = reader
         self._writer = writer
@@ -77,11 +77,12 @@ class WorkProcess:
                 return time.clock_gettime((~self.pid << 3) | 2)
         return time.monotonic()
 
-    def lower_priority(self) -> None:
-        """Lets others' work go first from now on; only privileged processes could take it back."""
-        self.is_niced = True
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, self.pid, _LOWER_PRIORITY)
+    def make_heavy(self) -> None:
+        """Lets light work go first from now on; only privileged processes could take it back."""
+        if not self.is_heavy:
+            self.is_heavy = True
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, self.pid, _HEAVY_NICENESS)
 
     def kill(self) -> None:
         """Ends it now, whatever it does; once is enough."""

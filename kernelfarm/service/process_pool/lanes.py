@@ -1,22 +1,26 @@
 """Which job runs next: turns among tenants, and heavy jobs apart from light ones.
 
-A job begins in the light lane. Once it has used a quarter of a second of processor time it is
-heavy: if others wait for the light lane, it goes on in the heavy lane, at a lower priority; if that
-is full too, it is ended and begins again when the heavy lane has room for it. So whoever sends
-small graphs waits for a fraction of a second, whatever others send.
+A job of a large message is heavy; any other one begins in the light lane, and is heavy once it has
+used a quarter of a second of processor time. If others wait for the light lane, it then goes on in
+the heavy lane, at a lower priority; if that is full too, it is ended and begins again when the
+heavy lane has room for it. So whoever sends small graphs waits for a fraction of a second, whatever
+others send.
 
-Within a lane free slots go to tenants in turn. A tenant without a heavy job gets a slot from one
-that has two: its youngest is ended, and begins again later. A tenant's last heavy job is never
-ended for others, so each makes progress.
+Within a lane free slots go to tenants in turn. A tenant that used much processor time lately leaves
+one light slot free while others call. A tenant without a heavy job gets a slot from one that has
+two: its youngest is ended, and begins again later. A tenant's last heavy job is never ended for
+others, so each makes progress.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from kernelfarm.errors import FarmFullError
+from kernelfarm.service.process_pool.usage import Usage
+from kernelfarm.service.recent_callers import RecentCallers
 
 _RETRY_AFTER_S = 1.0
 
@@ -28,6 +32,7 @@ class Ticket:
         loop = asyncio.get_running_loop()
         self.tenant = tenant
         self.is_heavy = False
+        self.used_s = 0.0
         self.lane: Lane | None = None
         self.called: asyncio.Future[None] = loop.create_future()
         self.revoked: asyncio.Future[None] = loop.create_future()
@@ -41,8 +46,9 @@ class Ticket:
 class Lane:
     """Slots of one kind, and who waits for them: tenant after tenant, each in order."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, may_enter: Callable[[str], bool] = lambda tenant: True) -> None:
         self.slots = slots
+        self._may_enter = may_enter
         self.running: list[Ticket] = []
         self._waiting: dict[str, deque[Ticket]] = {}
 
@@ -82,8 +88,10 @@ class Lane:
 
     def serve(self) -> None:
         """Gives free slots to the first of each tenant, one tenant after the other."""
-        while self._waiting and not self.is_full:
-            tenant = next(iter(self._waiting))
+        while not self.is_full:
+            tenant = next(filter(self._may_enter, self._waiting), None)
+            if tenant is None:
+                return
             line = self._waiting.pop(tenant)
             ticket = line.popleft()
             if line:
@@ -102,9 +110,11 @@ class Lanes:
     """Both lanes of a pool."""
 
     def __init__(self, slots: int, max_waiting: int) -> None:
-        self.light = Lane(slots)
+        self.light = Lane(slots, self._may_enter_light)
         self.heavy = Lane(slots)
         self._max_waiting = max_waiting
+        self._usage = Usage()
+        self._callers = RecentCallers()
 
     async def enter(self, ticket: Ticket) -> None:
         """Waits for a slot.
@@ -120,6 +130,7 @@ class Lanes:
             )
             error.retry_after_s = _RETRY_AFTER_S
             raise error
+        self._callers.note(ticket.tenant, _now_s())
         lane.add(ticket)
         self._settle()
         try:
@@ -133,6 +144,7 @@ class Lanes:
         if ticket.lane is not None:
             ticket.lane.running.remove(ticket)
             ticket.lane = None
+            self._usage.charge(ticket.tenant, ticket.used_s, _now_s())
         else:
             self.light.drop(ticket)
             self.heavy.drop(ticket)
@@ -150,6 +162,14 @@ class Lanes:
             self._clear_light()
         if self.heavy.is_wanted:
             self._share_heavy()
+
+    def _may_enter_light(self, tenant: str) -> bool:
+        """False if this tenant has to leave the last light slot to others."""
+        if len(self.light.running) + 1 < max(2, self.light.slots):
+            return True
+        now_s = _now_s()
+        is_busy = bool(self.heavy.running_of(tenant)) or self._usage.is_much(tenant, now_s)
+        return not (is_busy and self._callers.has_others(tenant, now_s))
 
     def _clear_light(self) -> None:
         """Moves heavy jobs out of the light lane, where somebody waits."""
@@ -176,3 +196,7 @@ class Lanes:
 
     def _kept(self, tenant: str) -> list[Ticket]:
         return [t for t in self.heavy.running_of(tenant) if not t.revoked.done()]
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

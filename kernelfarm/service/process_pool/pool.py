@@ -111,7 +111,7 @@ class ProcessPool:
             WorkProcessError: its child ended; the same job may be sent again.
             FarmFullError: too many jobs of this tenant wait.
         """
-        is_heavy = False
+        is_heavy = sum(map(len, work.parts)) >= self._limits.heavy_bytes
         while True:
             ticket = Ticket(work.tenant)
             ticket.is_heavy = is_heavy
@@ -124,7 +124,7 @@ class ProcessPool:
                 self._lanes.leave(ticket)
 
     async def _attempt(self, work: Work, ticket: Ticket) -> list[bytes]:
-        child = await self._take(work)
+        child = await self._take(work, is_heavy=ticket.is_heavy)
         ask = child.ask(work.name, work.affinity, work.parts, self._limits.max_answer_bytes)
         asking = asyncio.create_task(ask)
         is_kept = False
@@ -153,7 +153,8 @@ class ProcessPool:
         self, child: WorkProcess, asking: asyncio.Task[list[bytes]], ticket: Ticket
     ) -> None:
         """Returns when the job is done; looks at what it uses meanwhile."""
-        meter = Meter(child.used_s(), asyncio.get_running_loop().time())
+        began_s = child.used_s()
+        meter = Meter(began_s, asyncio.get_running_loop().time())
         while True:
             done, _ = await asyncio.wait(
                 (asking, ticket.revoked),
@@ -161,14 +162,15 @@ class ProcessPool:
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if asking in done:
+                ticket.used_s = child.used_s() - began_s
                 return
             if ticket.revoked in done:
                 raise _GivenUpError
             meter.look(child.used_s(), asyncio.get_running_loop().time())
+            ticket.used_s = meter.used_s
             _check(meter, self._limits)
-            if meter.used_s >= self._limits.heavy_after_s and not child.is_niced:
-                child.lower_priority()
-            if child.is_niced and not ticket.is_heavy:
+            if meter.used_s >= self._limits.heavy_after_s and not ticket.is_heavy:
+                child.make_heavy()
                 self._lanes.mark_heavy(ticket)
 
     def _until_look_s(self, meter: Meter) -> float:
@@ -176,18 +178,20 @@ class ProcessPool:
         until_s = self._limits.heavy_after_s - meter.used_s
         return max(until_s, _LOOK_SOON_S) if until_s > 0 else _LOOK_EVERY_S
 
-    async def _take(self, work: Work) -> WorkProcess:
+    async def _take(self, work: Work, *, is_heavy: bool) -> WorkProcess:
         """An idle child, one that remembers something of this job if there is one."""
         for child in [child for child in self._idle if not child.is_alive]:
             self._idle.remove(child)
             child.kill()  # it has ended by itself: that lets go of what names it
         fitting = [child for child in self._idle if child.knows(work.affinity)]
-        fitting = fitting or [child for child in self._idle if not child.is_niced]
+        fitting = fitting or [child for child in self._idle if child.is_heavy == is_heavy]
         if fitting:
             child = fitting[0]
             self._idle.remove(child)
         else:
             child = await self._forked()
+        if is_heavy:
+            child.make_heavy()
         self._busy.add(child)
         return child
 
@@ -206,7 +210,7 @@ class ProcessPool:
     def _put_back(self, child: WorkProcess) -> None:
         """Keeps a child for later work: of each kind no more than there are slots."""
         self._idle.append(child)
-        alike = [other for other in self._idle if other.is_niced == child.is_niced]
+        alike = [other for other in self._idle if other.is_heavy == child.is_heavy]
         for oldest in alike[: -self._limits.processes]:
             self._idle.remove(oldest)
             oldest.kill()
@@ -219,7 +223,7 @@ class ProcessPool:
 
     @property
     def _is_short(self) -> bool:
-        ready = sum(not child.is_niced for child in (*self._idle, *self._busy))
+        ready = sum(not child.is_heavy for child in (*self._idle, *self._busy))
         return ready < self._limits.processes
 
     async def _fill(self) -> None:

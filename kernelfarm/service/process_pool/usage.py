@@ -1,0 +1,32 @@
+"""Processor time that each tenant used lately."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+_FORGIVEN_S = 0.25
+"""Of processor time, in each second."""
+_MUCH_S = 0.5
+_MAX_TENANTS = 4096
+
+
+class Usage:
+    """A leaking bucket for each tenant; times are of one monotonic clock, in seconds."""
+
+    def __init__(self) -> None:
+        self._used: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def charge(self, tenant: str, processor_s: float, now_s: float) -> None:
+        """Counts processor time that a job of a tenant used."""
+        self._used[tenant] = (self._left_s(tenant, now_s) + processor_s, now_s)
+        self._used.move_to_end(tenant)
+        if len(self._used) > _MAX_TENANTS:
+            self._used.popitem(last=False)
+
+    def is_much(self, tenant: str, now_s: float) -> bool:
+        """True if a tenant used more than one that now and then compiles a small program."""
+        return self._left_s(tenant, now_s) > _MUCH_S
+
+    def _left_s(self, tenant: str, now_s: float) -> float:
+        used_s, when_s = self._used.get(tenant, (0.0, now_s))
+        return max(0.0, used_s - (now_s - when_s) * _FORGIVEN_S)
