@@ -21,7 +21,7 @@ from kernelfarm.errors import KernelfarmError
 from tests.chaos.journal import Ending, Journal, judged
 
 TIMEOUT_S = 15.0
-MARGIN_S = 45.0
+MARGIN_S = 20.0
 """For the tracing of a model on a busy machine, which no limit of the farm's bounds."""
 
 _PAUSE_S = 0.3
