@@ -84,6 +84,8 @@ def build(task: Any, namespace: str, key_hex: str, fence: int) -> None:
             job = _Job(namespace, adopted.lease, adopted.job, bool(task.request.get(SLOW_HEADER)))
             with cache.kept(lease):
                 outcome = _run(worker, job)
+            if outcome.startswith(Published.FENCED.value):
+                cache.release(lease)  # it lost its lease, but ended in order: no failed attempt
             get_logger().info("job_done", outcome=outcome)
 
 

@@ -13,7 +13,8 @@ for blocking workers. Three key spaces: programs (`p`), kernels (`k`) and traces
     kf:{ns}:gw                 HASH  gateway -> how far it has obeyed, and when it said so
     kf:{ns}:tc                 HASH  toolchain -> when it was advertised; @backend -> its newest
     kf:{ns}:l:<space>:<key>    HASH  lease: owner, fence, state (queued | running), epoch; seconds
-    kf:{ns}:a:<space>:<key>    STR   attempts since the last result, one hour
+    kf:{ns}:tries:<space>:<key> SET  attempts since the last result whose holders go on, or
+                                     vanished; one hour
     kf:{ns}:slow:<space>:<key> STR   there if compiling it was found to take long, one hour
     kf:{ns}:neg:<space>:<key>  STR   a failure; always expires
     kf:{ns}:neg:<space>:index  ZSET  the keys that have failed, by the end of their time: so many

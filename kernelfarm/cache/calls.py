@@ -47,7 +47,8 @@ MAX_VARIANTS = 16
 # What scripts begin with: shared functions, in the order in which they use each other.
 _PRELUDES = {
     "lookup": ("blobs", "entries"),
-    "acquire": ("blobs", "entries"),
+    "acquire": ("blobs", "entries", "attempts"),
+    "adopt": ("attempts",),
     "publish": ("blobs", "entries"),
     "bump": ("blobs", "entries"),
     "greet": ("blobs", "entries"),
@@ -378,6 +379,7 @@ class Calls:
                 facts_to_json(facts),
                 _ms(ttl_s),
                 lease.fence if lease else "",
+                lease.owner if lease else "",
                 self.counter(),
                 self.channel,
                 self.message(key),
@@ -401,7 +403,7 @@ class Calls:
         return self._own("l", key)
 
     def _attempts(self, key: bytes) -> str:
-        return self._own("a", key)
+        return self._own("tries", key)
 
     def _own(self, kind: str, key: bytes) -> str:
         names = self.names

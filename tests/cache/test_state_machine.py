@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -111,8 +111,7 @@ class Fleet(RuleBasedStateMachine):
         self.floor = 0
         self.entries: dict[bytes, dict[Guard, Entry]] = {key: {} for key in KEYS}
         self.holders: dict[bytes, int] = {}
-        self.running: set[bytes] = set()
-        self.attempts: Counter[bytes] = Counter()
+        self.attempts: defaultdict[bytes, set[tuple[int, str]]] = defaultdict(set)
         self.done: set[tuple[bytes, int]] = set()
         self.looks = itertools.count()
         self.blobs: set[bytes] = set()
@@ -157,10 +156,10 @@ class Fleet(RuleBasedStateMachine):
             assert lease is None, "a second holder"
             return None
         assert lease is not None, "nobody holds it, and nobody gets it"
-        assert lease.attempts == self.attempts[key]
+        assert lease.attempts == len(self.attempts[key])
         self.holders[key] = lease.fence
         if not is_queued:
-            self.begins(key)
+            self.begins(lease)
         return Held(lease, self.life, self.moment)
 
     @rule(key=keys)
@@ -179,7 +178,7 @@ class Fleet(RuleBasedStateMachine):
             assert adopted is None, "an old fence was adopted"
         if adopted is None:
             return multiple()
-        self.begins(lease.key)
+        self.begins(adopted.lease)
         assert (adopted.lease.incarnation, adopted.lease.epoch) == (lease.incarnation, lease.epoch)
         return Held(adopted.lease, held.life, held.moment)
 
@@ -228,6 +227,7 @@ class Fleet(RuleBasedStateMachine):
         key, was_holder = held.lease.key, self.is_holder(held)
         told = self.run(self.cache.put_failure(key, FACTS, 60, held.lease))
         assert (told is Published.OK) is was_holder
+        self.ends_in_order(held.lease)
         if was_holder:
             self.ends(key)
             self.failures.add(key)
@@ -235,18 +235,16 @@ class Fleet(RuleBasedStateMachine):
     @rule(held=leases)
     def a_holder_gives_back(self, held: Held) -> None:
         key = held.lease.key
+        self.ends_in_order(held.lease)
         if self.run(self.cache.release(held.lease)):
             assert self.is_holder(held), "a lost lease was given back"
             del self.holders[key]
-            self.attempts[key] -= key in self.running
-            self.running.discard(key)
 
     @precondition(_is_something_stored)
     @rule(key=keys)
     def a_holder_dies(self, key: bytes) -> None:
         self.raw.delete(self.names.name("l", "k", key.hex()))
         self.holders.pop(key, None)
-        self.running.discard(key)
 
     @precondition(_is_something_stored)
     @rule(tags=invalidated)
@@ -297,7 +295,6 @@ class Fleet(RuleBasedStateMachine):
         self.floor = 0
         self.entries = {key: {} for key in KEYS}
         self.holders.clear()
-        self.running.clear()
         self.attempts.clear()
         self.done.clear()
         self.blobs.clear()
@@ -340,16 +337,18 @@ class Fleet(RuleBasedStateMachine):
     def is_holder(self, held: Held) -> bool:
         return self.holders.get(held.lease.key) == held.lease.fence
 
-    def begins(self, key: bytes) -> None:
+    def begins(self, lease: Lease) -> None:
         """Somebody runs: that is an attempt, once."""
-        self.attempts[key] += key not in self.running
-        self.running.add(key)
+        self.attempts[lease.key].add((lease.fence, lease.owner))
+
+    def ends_in_order(self, lease: Lease) -> None:
+        """Whether or not the lease was lost meanwhile: that was no failed attempt."""
+        self.attempts[lease.key].discard((lease.fence, lease.owner))
 
     def ends(self, key: bytes) -> None:
         """There is a result: what was attempted before it is forgotten."""
         del self.holders[key]
-        self.running.discard(key)
-        del self.attempts[key]
+        self.attempts.pop(key, None)
 
     def is_live(self, key: bytes) -> bool:
         return bool(self.live(key))

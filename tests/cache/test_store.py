@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import redis
@@ -182,6 +184,50 @@ async def test_no_lease_is_given_for_what_is_published(cache: KernelCache) -> No
 async def test_an_orderly_release_is_no_failed_attempt(cache: KernelCache) -> None:
     await cache.release(await leased(cache))
     assert (await leased(cache, "next")).attempts == 0
+
+
+async def test_an_orderly_end_is_no_failed_attempt_though_its_lease_was_evicted(
+    cache: KernelCache, server: EmbeddedServer
+) -> None:
+    with redis.Redis.from_url(server.url) as raw:
+        held = []
+        for number in range(3):
+            held.append(await leased(cache, f"holder {number}"))
+            assert held[-1].attempts == number  # those before it go on
+            raw.delete(lease_name(cache))
+    assert not await cache.release(held[0])
+    assert await cache.put_failure(KEY, FACTS, 10, held[1]) is Published.FENCED
+    assert (await leased(cache, "next")).attempts == 1, "that of the holder that vanished"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_full_server_takes_an_orderly_end(
+    cache: KernelCache, server: EmbeddedServer, fails: bool
+) -> None:
+    for number in range(2):
+        await leased(cache, f"dies {number}", ttl_s=0.05)
+        await cache.wait(KEY, PATIENCE_S)
+    last = await leased(cache, "last")
+    with redis.Redis.from_url(server.url) as raw, full(raw):
+        if fails:
+            facts = error_facts(UnavailableError("the cache is full"))
+            assert await cache.put_failure(KEY, facts, 10, last) is Published.OK
+        await cache.release(last)
+    assert (await leased(cache, "next")).attempts == 2
+
+
+@contextmanager
+def full(raw: redis.Redis) -> Iterator[None]:
+    """Lets a server refuse whatever takes memory."""
+    names = ("maxmemory", "maxmemory-policy")
+    before = {name: raw.config_get(name)[name] for name in names}
+    raw.config_set("maxmemory-policy", "noeviction")
+    raw.config_set("maxmemory", 1)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            raw.config_set(name, value)
 
 
 @pytest.mark.parametrize("is_queued", [False, True])

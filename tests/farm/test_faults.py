@@ -128,7 +128,7 @@ async def test_a_full_farm_says_when_to_come_back_and_that_costs_no_attempt(
             await build(stub, "plain_full")
         assert caught.value.retry_after_s == 1.0
     with redis.Redis.from_url(room.cache.url) as raw:
-        assert len(raw.keys("kf:{default}:a:k:*")) == 1  # the gated one's
+        assert len(raw.keys("kf:{default}:tries:k:*")) == 1  # the gated one's
         assert not raw.keys("kf:{default}:neg:*")
     room.open_gate("gated_full")
     await first
@@ -226,6 +226,6 @@ async def test_an_edge_without_its_broker_says_so_and_that_costs_no_attempt(
     with pytest.raises(UnavailableError, match="broker"):
         await build(stub, "plain_brokerless")
     with redis.Redis.from_url(room.cache.url) as raw:
-        assert not raw.keys("kf:{default}:a:*") and not raw.keys("kf:{default}:l:*")
+        assert not raw.keys("kf:{default}:tries:*") and not raw.keys("kf:{default}:l:*")
     await asyncio.to_thread(room.restart_broker)
     assert (await build(stub, "plain_brokerless")).artifacts

@@ -7,9 +7,9 @@
 local held = redis.call('HMGET', KEYS[1], 'owner', 'fence', 'inc', 'epoch')
 if held[1] == ARGV[1] then
   -- The reply to the same request was lost.
-  local earlier = tonumber(redis.call('GET', KEYS[3]) or '0')
-  if ARGV[3] == 'running' then earlier = earlier - 1 end
-  return {held[2], earlier, held[3], held[4]}
+  local own = attempt(held[2], ARGV[1])
+  return {held[2], redis.call('SCARD', KEYS[3]) - redis.call('SISMEMBER', KEYS[3], own),
+    held[3], held[4]}
 end
 if held[1] then return false end
 
@@ -25,7 +25,7 @@ if fields['stamp'] and fields['stamp'] ~= ARGV[8] then
   end
 end
 
-local attempts = tonumber(redis.call('GET', KEYS[3]) or '0')
+local attempts = redis.call('SCARD', KEYS[3])
 if attempts > 0 then redis.call('HINCRBY', KEYS[5], ARGV[5] .. 'takeovers', 1) end
 -- Fences only grow, also when the server lost its memory: they start at the clock.
 if redis.call('EXISTS', KEYS[4]) == 0 then redis.call('SET', KEYS[4], ARGV[4]) end
@@ -34,7 +34,7 @@ redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'fence', text, 'state', ARGV[3],
   'inc', inc, 'epoch', epoch)
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 if ARGV[3] == 'running' then
-  redis.call('INCR', KEYS[3])
+  redis.call('SADD', KEYS[3], attempt(text, ARGV[1]))
   redis.call('EXPIRE', KEYS[3], ARGV[6])
 end
 return {text, attempts, inc, tostring(epoch)}

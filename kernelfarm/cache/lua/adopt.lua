@@ -8,7 +8,7 @@ if held[1] ~= ARGV[1] or (held[3] == 'running' and held[2] ~= ARGV[2]) then
   return false
 end
 if held[3] == 'queued' then
-  redis.call('INCR', KEYS[2])
+  redis.call('SADD', KEYS[2], attempt(ARGV[1], ARGV[2]))
   redis.call('EXPIRE', KEYS[2], ARGV[4])
 end
 redis.call('HSET', KEYS[1], 'owner', ARGV[2], 'state', 'running')

@@ -1,9 +1,4 @@
--- Shared by the scripts below it: an orderly end is no failed attempt, but those before it were.
-local function uncount(attempts)
-  local failed = tonumber(redis.call('GET', attempts) or '0') - 1
-  if failed > 0 then
-    redis.call('SET', attempts, failed, 'KEEPTTL')
-  else
-    redis.call('DEL', attempts)
-  end
-end
+-- Shared by the scripts below it. An attempt that ends in order is taken out again, also if its lease
+-- is gone by then (a full server evicts leases): what stays are attempts whose holders vanished.
+-- Taking one out works on a full server, too.
+local function attempt(fence, owner) return fence .. ' ' .. owner end
