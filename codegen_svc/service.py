@@ -94,7 +94,7 @@ class CodegenService(CodegenServiceServicer):
 
 async def serve_codegen(settings: CodegenSettings) -> None:
     """Serves until SIGTERM; calls in flight get the drain's grace."""
-    trust = Trust(keyring=settings.keyring())
+    trust = Trust(keyring=settings.keyring(), verified_bytes=settings.verified_bytes)
     queue = JobQueue(settings)
     async with KernelCache(
         settings.cache_url, namespace=settings.namespace, space=Space.KERNELS, trust=trust

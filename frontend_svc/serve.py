@@ -59,6 +59,7 @@ async def serve_frontend(settings: FrontendSettings) -> None:
         signer=settings.signer(Space.PROGRAMS),
         keyring=settings.keyring(),
         validity_s=settings.offline_validity_s,
+        verified_bytes=settings.verified_bytes,
     )
     cache = KernelCache(
         settings.cache_url, namespace=settings.namespace, space=Space.PROGRAMS, trust=trust

@@ -30,7 +30,7 @@ def trace_trust(trust: Trust) -> Trust:
 
     A farm that signs nothing knows none.
     """
-    return Trust(keyring=trust.keyring or Keyring(()))
+    return Trust(keyring=trust.keyring or Keyring(()), verified_bytes=trust.verified_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from kernelfarm.cache.records import StoredVariant
 from kernelfarm.cache.statements import Trust
 from kernelfarm.signing import Place
 
-MOST_BYTES = 32 * 1024 * 1024
 _BYTES_OF_AN_ENTRY = 1024
 # What a manifest takes as bytes and, several times that, once it is read.
 _READ_MANIFEST = 4
@@ -28,9 +27,8 @@ class Belief:
     was read of an equal manifest is used again.
     """
 
-    def __init__(self, trust: Trust, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, trust: Trust) -> None:
         self._trust = trust
-        self._most_bytes = most_bytes
         self._bytes = 0
         self._checked: OrderedDict[tuple[Place, bytes], _Checked] = OrderedDict()
 
@@ -59,11 +57,11 @@ class Belief:
         self._forget(name)
         size_bytes = len(found.content) + _READ_MANIFEST * len(found.manifest_bytes)
         size_bytes += _BYTES_OF_AN_ENTRY
-        if size_bytes > self._most_bytes:
+        if size_bytes > self._trust.verified_bytes:
             return
         self._checked[name] = _Checked(found, self._trust.good_until_s(found.manifest), size_bytes)
         self._bytes += size_bytes
-        while self._bytes > self._most_bytes:
+        while self._bytes > self._trust.verified_bytes:
             self._forget(next(iter(self._checked)))
 
     def _forget(self, name: tuple[Place, bytes]) -> None:

@@ -46,13 +46,15 @@ _COUNTERS: dict[type[KernelfarmError], str] = {
 class Trust:
     """How a publisher signs and a reader believes; without keys, a farm that signs nothing.
 
-    `validity_s` is how long what is published may be used without asking the farm again.
+    `validity_s` is how long what is published may be used without asking the farm again;
+    `verified_bytes` is the memory, for each key space, for what was found to be signed well.
     """
 
     signer: Signer | None = None
     keyring: Keyring | None = None
     validity_s: float = 30 * DAY_S
     clock: Callable[[], float] = time.time
+    verified_bytes: int = 32 * 1024 * 1024
 
     def signed(self, place: Place, lease: Lease, variants: Sequence[Variant]) -> list[Signed]:
         """The variants as statements of ours about a place, most specific first.

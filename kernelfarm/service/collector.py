@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-
-CALLS_KEPT = 1_000
-"""Calls whose leavings may lie until they are collected."""
+import time
 
 YOUNG_OBJECTS = 100_000
 """Allocations between two collections; CPython's 700 suit a program that holds little."""
@@ -23,19 +21,33 @@ def collect_rarely() -> None:
     gc.freeze()
 
 
-class CallCollector:
-    """Collects what calls leave behind, some thousand calls at a time.
+class Collector:
+    """Collects what calls or jobs leave behind: mostly what was made since the last collection.
 
-    gRPC leaves a small cycle for each call, which names its headers, 16 KB at most. They are young:
-    only what was made since the last collection is looked at.
+    gRPC leaves a small cycle for each call, which names its headers, 16 KB at most, and a job
+    leaves some of its objects. What is in use while they are collected is looked at again only
+    with the next older generation: by far not as often, since whatever a service keeps is there.
+    CPython's own counts of collections decide nothing here: they would come too seldom.
     """
 
-    def __init__(self) -> None:
-        self._calls = 0
+    def __init__(self, kept: int = 1_000, kept_s: float = 2.0) -> None:
+        """So many may lie, and for so long, until the next one comes."""
+        self._kept = kept
+        self._kept_s = kept_s
+        self._seen = 0
+        self._rounds = 0
+        self._collected_s = time.monotonic()
 
     def count(self) -> None:
-        """A call has come."""
-        self._calls += 1
-        if self._calls >= CALLS_KEPT:
-            self._calls = 0
-            gc.collect(0)
+        """A call has come, or a job has ended."""
+        self._seen += 1
+        if self._seen >= self._kept or time.monotonic() - self._collected_s >= self._kept_s:
+            self._collect()
+
+    def _collect(self) -> None:
+        self._rounds += 1
+        if self._rounds % (MIDDLE_ROUNDS * OLD_ROUNDS) == 0:
+            gc.collect()
+        else:
+            gc.collect(0 if self._rounds % MIDDLE_ROUNDS else 1)
+        self._seen, self._collected_s = 0, time.monotonic()

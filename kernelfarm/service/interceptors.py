@@ -25,7 +25,7 @@ from kernelfarm.errors import (
 from kernelfarm.service.access import Access
 from kernelfarm.service.authentication import Metadata
 from kernelfarm.service.call_log import CallLog
-from kernelfarm.service.collector import CallCollector
+from kernelfarm.service.collector import Collector
 from kernelfarm.service.connections import Connections
 from kernelfarm.service.forget import forget_frames
 from kernelfarm.service.identity import Identity, bind_identity
@@ -73,7 +73,7 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
             Strangers(limits),
             connections or Connections(_CONNECTIONS),
         )
-        self._collector = CallCollector()
+        self._collector = Collector()
         self._wrapped: dict[str, Handler] = {}
 
     async def intercept_service(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from pydantic import Field
+
 from kernelfarm.errors import CallerError
 from kernelfarm.service.settings import ServiceSettings
 from kernelfarm.signing import Keyring, Signer, Space
@@ -22,6 +24,8 @@ class SigningSettings(ServiceSettings):
     """The workers' private key."""
     trusted_keys_file: Path | None = None
     """Public keys that are believed, those of rotated keys too."""
+    verified_bytes: int = Field(default=32 * 1024 * 1024, ge=0)
+    """Memory, for each key space, for manifests whose signatures were verified."""
 
     @property
     def is_signed(self) -> bool:

@@ -31,6 +31,7 @@ TOLD_EVERY = 100
 _LIMIT_S = 60.0
 _HITS = 4
 _NAME_BYTES = 128 * 1024
+_stdout = threading.Lock()
 _FIRST_NEW = 1_000_000
 _BAD_TOKEN = "kft_000000000000_" + "A" * 43
 
@@ -106,6 +107,12 @@ class Load:
         return "OK"
 
 
+def tell(line: str) -> None:
+    """Writes a line at once: those of several threads must not become one."""
+    with _stdout:
+        print(line, flush=True)
+
+
 def main() -> None:
     endpoint, requests = sys.argv[1], int(sys.argv[2])
     load = Load(endpoint, sys.stdin.readline().strip())
@@ -117,7 +124,7 @@ def main() -> None:
                 return
             load.send(number)
             if number % TOLD_EVERY == 0:
-                print(number, flush=True)
+                tell(str(number))
 
     def watch_all() -> None:
         while not is_over.is_set():
@@ -131,7 +138,7 @@ def main() -> None:
         thread.join()
     is_over.set()
     watcher.join()
-    print(json.dumps(load.statuses), flush=True)
+    tell(json.dumps(load.statuses))
 
 
 if __name__ == "__main__":

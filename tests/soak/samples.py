@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +35,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Growth:
-    """How one part grew over the second half of a run, by a straight line, for the whole run."""
+    """How one part grew over the second half of a run, by the median slope, for the whole run."""
 
     part: str
     first_pss_bytes: int
@@ -84,11 +86,12 @@ def growth_of(samples: Sequence[Sample]) -> Growth:
 
 
 def _slope(at: Sequence[float], values: Sequence[float]) -> float:
-    """Of the line with the least squares."""
-    middle_at, middle = sum(at) / len(at), sum(values) / len(values)
-    spread = sum((x - middle_at) ** 2 for x in at)
-    shared = sum((x - middle_at) * (y - middle) for x, y in zip(at, values, strict=True))
-    return shared / spread if spread else 0.0
+    """The median slope between any two points (Theil and Sen): what comes and goes, such as the
+    children of a pool, moves it less than the line with the least squares.
+    """
+    points = itertools.combinations(zip(at, values, strict=True), 2)
+    slopes = [(y - v) / (x - u) for (u, v), (x, y) in points if x != u]
+    return statistics.median(slopes) if slopes else 0.0
 
 
 def _tree(pid: int) -> list[int]:
