@@ -45,6 +45,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+# What kills, stops and times processes: one after the other, also where two workers of pytest-xdist
+# share the tests (`--dist loadgroup`). All others go by file.
+ONE_AFTER_THE_OTHER = ("farm", "service", "process_pool", "chaos", "soak", "fuzz")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Gives each test its group of pytest-xdist, and the longest group the first turn."""
+    if not hasattr(config, "workerinput"):  # no worker of pytest-xdist
+        return
+    for item in items:
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        is_timed = folder in ONE_AFTER_THE_OTHER
+        item.add_marker(pytest.mark.xdist_group("timed" if is_timed else str(item.path)))
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group").args[0] != "timed")
+
+
 def pytest_collection_finish() -> None:
     """Makes garbage collections rare: each looks through PyTorch and all tests, in vain.
 

@@ -41,7 +41,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def missing_tool(report: pytest.TestReport) -> str | None:
     """What a skipped check misses; None if it ran, or was skipped for another reason."""
-    if not report.skipped or not isinstance(report.longrepr, tuple):
+    if not report.skipped or not isinstance(report.longrepr, tuple | list):
         return None
     reason = report.longrepr[2].removeprefix("Skipped: ")
     return reason.removeprefix(PREFIX) if reason.startswith(PREFIX) else None

@@ -238,3 +238,17 @@ async def test_what_was_believed_once_is_not_believed_after_its_time_or_elsewher
     now_s[0] = 1_051  # the manifest is good until 1,100, its key is not
     with pytest.raises(UntrustedKeyError):
         belief.checked(place, variant)
+
+
+async def test_no_more_than_its_memory_is_remembered_of_what_was_verified() -> None:
+    trust = Trust(SIGNER, Keyring([SIGNER.trusted]), verified_bytes=20_000)
+    belief, lease = Belief(trust), Lease(KEY, "maker", 1, 30, 0, "ab" * 16, 0)
+    place = Place("default", Space.KERNELS, KEY)
+    found = []
+    for number in range(8):
+        (made,) = trust.signed(place, lease, [Variant(b"%d" % number * 5_000)])
+        found.append(StoredVariant(made.manifest, made.content))
+        assert belief.checked(place, found[-1]) is found[-1]
+    again = [StoredVariant(variant.manifest_bytes, variant.content) for variant in found]
+    known = [belief.checked(place, variant) is not variant for variant in reversed(again)]
+    assert known[0] and not any(known[3:])

@@ -1,0 +1,57 @@
+"""What is left behind is collected, whatever CPython's own counts say."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from kernelfarm.service.collector import MIDDLE_ROUNDS, OLD_ROUNDS, Collector
+
+
+class Leaving:
+    """Names itself: only the collector frees it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def own_counts_collect_nothing() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(0)
+    yield
+    gc.set_threshold(*before)
+
+
+def test_what_so_many_calls_leave_is_collected() -> None:
+    collector, left = Collector(kept=3, kept_s=1e9), weakref.ref(Leaving())
+    collector.count()
+    collector.count()
+    assert left() is not None
+    collector.count()
+    assert left() is None
+
+
+def test_what_lies_for_long_is_collected_with_the_next_call() -> None:
+    collector, left = Collector(kept=1_000, kept_s=0.0), weakref.ref(Leaving())
+    collector.count()
+    assert left() is None
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_what_was_in_use_when_it_was_looked_at_is_collected_later(generation: int) -> None:
+    kept = Leaving()
+    for older in range(generation):
+        gc.collect(older)
+    left = weakref.ref(kept)
+    del kept
+    rounds = MIDDLE_ROUNDS if generation == 1 else MIDDLE_ROUNDS * OLD_ROUNDS
+    collector = Collector(kept=1, kept_s=1e9)
+    for _ in range(rounds - 1):
+        collector.count()
+    assert left() is not None
+    collector.count()
+    assert left() is None
