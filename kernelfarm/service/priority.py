@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
+_LOWEST = 19
 _NICENESS = 10
 """Where a busy process is 10 steps nicer, Linux gives its processor at once to one that wakes up,
 as a service does for each call; below that the service may wait for some milliseconds."""
@@ -12,3 +14,17 @@ as a service does for each call; below that the service may wait for some millis
 def yield_to_services() -> None:
     """Lowers the priority of the calling process, for good, and that of processes it starts."""
     os.nice(_NICENESS)
+
+
+def yield_to_all(pid: int) -> None:
+    """Lets another process of ours run only where no other one would, for good.
+
+    A processor that runs nothing else counts as idle for whoever wakes up; one that runs a process
+    of the lowest `nice` does not, and a service that wakes up may wait behind another service
+    although such a processor could take it.
+    """
+    with contextlib.suppress(OSError):
+        if hasattr(os, "SCHED_IDLE"):
+            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+        else:
+            os.setpriority(os.PRIO_PROCESS, pid, _LOWEST)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import resource
 import sys
 import threading
@@ -19,6 +18,7 @@ from collections.abc import Callable
 
 import grpc
 
+from kernelfarm.service.priority import yield_to_all
 from tests.attack.attacks import Attack, attack_named
 from tests.attack.messages import numbered
 
@@ -88,7 +88,7 @@ def _status(
 
 
 def main() -> None:
-    os.nice(19)
+    yield_to_all(0)
     endpoint, name, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
     statuses = attack(endpoint, attack_named(name), sys.stdin.readline().strip(), seconds)
     used = resource.getrusage(resource.RUSAGE_SELF)

@@ -125,16 +125,20 @@ async def test_heavy_jobs_run_at_a_lower_priority_and_small_ones_never_do() -> N
         (heavy,) = await pool.run(work("spin", b"0.6"))
         (light,) = await pool.run(work("pid"))
         assert light != heavy
-        of_light, of_heavy = (psutil.Process(int(pid)).nice() for pid in (light, heavy))
         # Services answer first, light work comes next.
-        assert psutil.Process().nice() + 10 == of_light < of_heavy
+        assert psutil.Process(int(light)).nice() == psutil.Process().nice() + 10
+        assert [os.sched_getscheduler(int(pid)) for pid in (light, heavy)] == [
+            os.SCHED_OTHER,
+            os.SCHED_IDLE,
+        ]
 
 
 async def test_a_job_of_a_large_message_is_heavy_from_the_start() -> None:
     async with running(PoolLimits(processes=1, heavy_bytes=1000)) as pool:
         (heavy,) = await pool.run(work("pid", bytes(1000)))
         (light,) = await pool.run(work("pid", bytes(900)))
-        assert psutil.Process(int(heavy)).nice() > psutil.Process(int(light)).nice()
+        assert os.sched_getscheduler(int(heavy)) == os.SCHED_IDLE
+        assert os.sched_getscheduler(int(light)) == os.SCHED_OTHER
 
 
 async def test_more_heavy_jobs_than_slots_are_all_done() -> None:

@@ -19,6 +19,7 @@ from kernelfarm.errors import (
     error_from_facts,
 )
 from kernelfarm.service.logs import get_logger
+from kernelfarm.service.priority import yield_to_all
 from kernelfarm.service.process_pool.frames import (
     FACTS,
     FrameError,
@@ -34,7 +35,6 @@ from kernelfarm.service.settings import ENV_PREFIX
 _START_S = 120.0
 _HELLO_BYTES = 64
 _READ_AHEAD_BYTES = 1 << 20
-_HEAVY_NICENESS = 19
 _REMEMBERED = 4
 _ENDED = "the process that worked on this request ended; the farm goes on: send it again"
 
@@ -81,8 +81,7 @@ class WorkProcess:
         """Lets light work go first from now on; only privileged processes could take it back."""
         if not self.is_heavy:
             self.is_heavy = True
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, self.pid, _HEAVY_NICENESS)
+            yield_to_all(self.pid)
 
     def kill(self) -> None:
         """Ends it now, whatever it does; once is enough."""
