@@ -17,7 +17,7 @@ def yield_to_services() -> None:
 
 
 def yield_to_all(pid: int) -> None:
-    """Lets another process of ours run only where no other one would, for good.
+    """Lets another process of ours run only where no other one would.
 
     A processor that runs nothing else counts as idle for whoever wakes up; one that runs a process
     of the lowest `nice` does not, and a service that wakes up may wait behind another service
@@ -28,3 +28,12 @@ def yield_to_all(pid: int) -> None:
             os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
         else:
             os.setpriority(os.PRIO_PROCESS, pid, _LOWEST)
+
+
+def leave_a_processor(pid: int) -> None:
+    """Keeps another process of ours off one of the processors that this one may use."""
+    if hasattr(os, "sched_setaffinity"):
+        _, *others = sorted(os.sched_getaffinity(0))
+        if others:
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(pid, others)

@@ -19,7 +19,7 @@ from kernelfarm.errors import (
     error_from_facts,
 )
 from kernelfarm.service.logs import get_logger
-from kernelfarm.service.priority import yield_to_all
+from kernelfarm.service.priority import leave_a_processor, yield_to_all
 from kernelfarm.service.process_pool.frames import (
     FACTS,
     FrameError,
@@ -82,6 +82,7 @@ class WorkProcess:
         if not self.is_heavy:
             self.is_heavy = True
             yield_to_all(self.pid)
+            leave_a_processor(self.pid)
 
     def kill(self) -> None:
         """Ends it now, whatever it does; once is enough."""

@@ -7,9 +7,9 @@ heavy lane has room for it. So whoever sends small graphs waits for a fraction o
 others send.
 
 Within a lane free slots go to tenants in turn. A tenant that used much processor time lately leaves
-one light slot free while others call. A tenant without a heavy job gets a slot from one that has
-two: its youngest is ended, and begins again later. A tenant's last heavy job is never ended for
-others, so each makes progress.
+one light slot free while others call, and its light jobs have the heavy ones' priority. A tenant
+without a heavy job gets a slot from one that has two: its youngest is ended, and begins again
+later. A tenant's last heavy job is never ended for others, so each makes progress.
 """
 
 from __future__ import annotations
@@ -163,13 +163,17 @@ class Lanes:
         if self.heavy.is_wanted:
             self._share_heavy()
 
+    def must_stand_back(self, tenant: str) -> bool:
+        """True if a tenant used much processor time lately, and others call."""
+        now_s = _now_s()
+        is_busy = bool(self.heavy.running_of(tenant)) or self._usage.is_much(tenant, now_s)
+        return is_busy and self._callers.has_others(tenant, now_s)
+
     def _may_enter_light(self, tenant: str) -> bool:
         """False if this tenant has to leave the last light slot to others."""
         if len(self.light.running) + 1 < max(2, self.light.slots):
             return True
-        now_s = _now_s()
-        is_busy = bool(self.heavy.running_of(tenant)) or self._usage.is_much(tenant, now_s)
-        return not (is_busy and self._callers.has_others(tenant, now_s))
+        return not self.must_stand_back(tenant)
 
     def _clear_light(self) -> None:
         """Moves heavy jobs out of the light lane, where somebody waits."""

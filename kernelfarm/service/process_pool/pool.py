@@ -124,7 +124,8 @@ class ProcessPool:
                 self._lanes.leave(ticket)
 
     async def _attempt(self, work: Work, ticket: Ticket) -> list[bytes]:
-        child = await self._take(work, is_heavy=ticket.is_heavy)
+        is_heavy = ticket.is_heavy or self._lanes.must_stand_back(ticket.tenant)
+        child = await self._take(work, is_heavy=is_heavy)
         ask = child.ask(work.name, work.affinity, work.parts, self._limits.max_answer_bytes)
         asking = asyncio.create_task(ask)
         is_kept = False
