@@ -95,7 +95,7 @@ def test_a_100_mb_graph_is_too_large(farm: Farm) -> None:
     request.graph.locations.append("x" * (100 * 1024 * 1024))
     error = refusal_of(farm.endpoint, request)
     assert isinstance(error, MessageTooLargeError)
-    check(error, "RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE", str(32 * 1024 * 1024), "1048")
+    check(error, "RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE", str(16 * 1024 * 1024), "1048")
 
 
 def test_a_graph_of_too_many_nodes_is_refused_before_it_is_decoded(farm: Farm) -> None:
