@@ -39,6 +39,7 @@ from kernelfarm.errors import (
     error_facts,
 )
 from kernelfarm.service.logs import get_logger
+from kernelfarm.service.priority import yield_to_services
 from kernelfarm.service.settings import load_settings
 from kernelfarm.targets import target_facts
 from kernelfarm.wire.job import job_from_bytes
@@ -52,6 +53,7 @@ _PATIENCE = 3
 @signals.worker_process_init.connect  # type: ignore[untyped-decorator] # Celery has no types
 def start_process(**_: object) -> None:
     """Warms a fresh worker process up before it takes jobs, and reports it."""
+    yield_to_services()
     conf = current_app.conf
     heartbeat_file = Path(conf[HEARTBEAT_SETTING])
     WorkerProcess.start(load_settings(WorkerSettings), conf[QUEUE_SETTING], heartbeat_file)

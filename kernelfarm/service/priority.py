@@ -13,7 +13,8 @@ as a service does for each call; below that the service may wait for some millis
 
 def yield_to_services() -> None:
     """Lowers the priority of the calling process, for good, and that of processes it starts."""
-    os.nice(_NICENESS)
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, max(own, _NICENESS))
 
 
 def yield_to_all(pid: int) -> None:

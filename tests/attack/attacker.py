@@ -16,18 +16,10 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-import grpc
-
 from kernelfarm.service.priority import yield_to_all
 from tests.attack.attacks import Attack, attack_named
 from tests.attack.messages import numbered
-
-_OPTIONS = [
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_retries", 0),
-]
+from tests.attack.wire import WireCaller
 
 
 class _Pace:
@@ -51,13 +43,13 @@ def attack(endpoint: str, what: Attack, token: str, seconds: float) -> dict[str,
     ends_s = time.monotonic() + seconds
 
     def one_caller() -> None:
-        with grpc.insecure_channel(endpoint, options=_OPTIONS) as channel:
+        with WireCaller(endpoint, what.timeout_s) as caller:
             while time.monotonic() < ends_s:
                 pace.wait()
                 with lock:
                     message = data()
                 timeout_s = min(what.timeout_s, max(0.1, ends_s - time.monotonic()))
-                status = _status(channel, what, message, token, timeout_s)
+                status = caller.call(what.method, message, token, timeout_s)
                 with lock:
                     statuses[status] += 1
 
@@ -71,20 +63,6 @@ def _run_in_threads(work: Callable[[], None], number: int) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-
-
-def _status(
-    channel: grpc.Channel, what: Attack, message: bytes, token: str, timeout_s: float
-) -> str:
-    """How one call ended."""
-    call: grpc.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(what.method)
-    metadata = (("authorization", f"Bearer {token}"),) if token else ()
-    try:
-        for _ in call(message, timeout=timeout_s, metadata=metadata):
-            pass
-    except grpc.RpcError as error:
-        return str(error.code().name)
-    return "OK"
 
 
 def main() -> None:

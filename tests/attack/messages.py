@@ -10,6 +10,7 @@ import itertools
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.graph_ir import (
@@ -55,7 +56,11 @@ class Template:
     def copy(self, number: int) -> bytes:
         """The message with constant `number`; other numbers make other programs."""
         constant = struct.pack("<d", _FIRST_CONSTANT + number * _STEP)
-        return self.data.replace(_MARK_BYTES, constant, 1)
+        return self.data.replace(_MARK_BYTES, constant, 1) if self._is_marked else self.data
+
+    @cached_property
+    def _is_marked(self) -> bool:
+        return _MARK_BYTES in self.data
 
 
 def tensor(shape: Sequence[Expr | int], strides: Sequence[Expr | int] | None = None) -> TensorType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -162,3 +163,25 @@ def test_what_a_tenant_used_is_forgiven_in_time() -> None:
     usage.charge("a", 2.0, now_s=100.0)
     assert usage.is_much("a", 101.0) and not usage.is_much("b", 101.0)
     assert not usage.is_much("a", 108.0)
+
+
+async def test_a_tenant_of_heavy_jobs_begins_heavy_while_others_call() -> None:
+    lanes = Lanes(4, 100, heavy_after_s=0.25)
+    jobs = Jobs(lanes)
+    numbers = itertools.count()
+
+    async def run(used_s: float) -> bool:
+        name = f"a{next(numbers)}"
+        await jobs.add(name)
+        jobs.tickets[name].used_s = used_s
+        await jobs.end(name)
+        return jobs.tickets[name].is_heavy
+
+    for _ in range(10):
+        assert not await run(0.3)  # nobody else calls
+    await jobs.add("b1")
+    assert await run(0.3)
+    for _ in range(8):
+        await run(0.01)
+    assert not await run(0.01)  # its latest jobs were light
+    assert not jobs.tickets["b1"].is_heavy

@@ -6,6 +6,9 @@ the heavy lane, at a lower priority; if that is full too, it is ended and begins
 heavy lane has room for it. So whoever sends small graphs waits for a fraction of a second, whatever
 others send.
 
+While others call, jobs of a tenant whose latest ones were mostly heavy begin in the heavy lane: a
+job that is ended and begins again costs a process.
+
 Within a lane free slots go to tenants in turn. A tenant that used much processor time lately leaves
 one light slot free while others call, and its light jobs have the heavy ones' priority. A tenant
 without a heavy job gets a slot from one that has two: its youngest is ended, and begins again
@@ -19,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from kernelfarm.errors import FarmFullError
-from kernelfarm.service.process_pool.usage import Usage
+from kernelfarm.service.process_pool.usage import Habits, Usage
 from kernelfarm.service.recent_callers import RecentCallers
 
 _RETRY_AFTER_S = 1.0
@@ -109,11 +112,13 @@ class Lane:
 class Lanes:
     """Both lanes of a pool."""
 
-    def __init__(self, slots: int, max_waiting: int) -> None:
+    def __init__(self, slots: int, max_waiting: int, heavy_after_s: float = 0.25) -> None:
         self.light = Lane(slots, self._may_enter_light)
         self.heavy = Lane(slots)
         self._max_waiting = max_waiting
+        self._heavy_after_s = heavy_after_s
         self._usage = Usage()
+        self._habits = Habits()
         self._callers = RecentCallers()
 
     async def enter(self, ticket: Ticket) -> None:
@@ -122,6 +127,9 @@ class Lanes:
         Raises:
             FarmFullError: too many jobs of this tenant wait.
         """
+        self._callers.note(ticket.tenant, _now_s())
+        if self._habits.are_heavy(ticket.tenant) and self.must_stand_back(ticket.tenant):
+            ticket.is_heavy = True
         lane = self.heavy if ticket.is_heavy else self.light
         waiting = self.light.waiting_of(ticket.tenant) + self.heavy.waiting_of(ticket.tenant)
         if waiting >= self._max_waiting:
@@ -130,7 +138,6 @@ class Lanes:
             )
             error.retry_after_s = _RETRY_AFTER_S
             raise error
-        self._callers.note(ticket.tenant, _now_s())
         lane.add(ticket)
         self._settle()
         try:
@@ -145,6 +152,7 @@ class Lanes:
             ticket.lane.running.remove(ticket)
             ticket.lane = None
             self._usage.charge(ticket.tenant, ticket.used_s, _now_s())
+            self._habits.note(ticket.tenant, was_heavy=ticket.used_s >= self._heavy_after_s)
         else:
             self.light.drop(ticket)
             self.heavy.drop(ticket)

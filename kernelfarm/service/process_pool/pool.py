@@ -72,7 +72,7 @@ class ProcessPool:
     def __init__(self, jobs_module: str, limits: PoolLimits) -> None:
         self._limits = limits
         self._server = ForkServer(jobs_module, limits)
-        self._lanes = Lanes(limits.processes, limits.max_waiting)
+        self._lanes = Lanes(limits.processes, limits.max_waiting, limits.heavy_after_s)
         self._idle: list[WorkProcess] = []
         self._busy: set[WorkProcess] = set()
         self._refilling: asyncio.Task[None] | None = None

@@ -1,4 +1,4 @@
-"""Processor time that each tenant used lately."""
+"""Processor time that each tenant used lately, and whether its jobs mostly use much."""
 
 from __future__ import annotations
 
@@ -30,3 +30,29 @@ class Usage:
     def _left_s(self, tenant: str, now_s: float) -> float:
         used_s, when_s = self._used.get(tenant, (0.0, now_s))
         return max(0.0, used_s - (now_s - when_s) * _FORGIVEN_S)
+
+
+class Habits:
+    """How much of each tenant's latest jobs was heavy, the latest ones counting most."""
+
+    _WEIGHT = 0.125
+    """Of the latest job: some six of a kind change the answer."""
+
+    def __init__(self) -> None:
+        self._share: OrderedDict[str, float] = OrderedDict()
+
+    def note(self, tenant: str, *, was_heavy: bool) -> None:
+        """A job of a tenant ended, or was given up."""
+        share = self._share.get(tenant, 0.0)
+        share += self._WEIGHT * (was_heavy - share)
+        if share < self._WEIGHT / 2:
+            self._share.pop(tenant, None)
+            return
+        self._share[tenant] = share
+        self._share.move_to_end(tenant)
+        if len(self._share) > _MAX_TENANTS:
+            self._share.popitem(last=False)
+
+    def are_heavy(self, tenant: str) -> bool:
+        """True if most of its latest jobs were."""
+        return self._share.get(tenant, 0.0) > 0.5
