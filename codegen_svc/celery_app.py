@@ -27,6 +27,7 @@ BUILD_TASK = "codegen.build"
 REQUEST_ID_HEADER = "kernelfarm_request_id"
 # The message header that tells a kernel which is expected to compile long.
 SLOW_HEADER = "kernelfarm_slow"
+STANDS_BACK_HEADER = "kernelfarm_stands-back"
 
 # Where a worker's queue rides in the configuration, which the pool's processes inherit.
 QUEUE_SETTING = "kernelfarm_queue"
@@ -107,7 +108,7 @@ def make_app(settings: FarmSettings) -> Celery:
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """What a task's message carries: which key to build, and under which fence."""
+    """What a task's message carries: which key to build, under which fence, and how."""
 
     queue: str
     namespace: str
@@ -116,6 +117,7 @@ class QueuedJob:
     is_warm_up: bool = False
     request_id: str = ""
     is_slow: bool = False
+    stands_back: bool = False
 
 
 class JobQueue:
@@ -171,7 +173,11 @@ class JobQueue:
                 args=(job.namespace, job.key.hex(), job.fence),
                 queue=job.queue,
                 priority=WARM_UP if job.is_warm_up else INTERACTIVE,
-                headers={REQUEST_ID_HEADER: job.request_id, SLOW_HEADER: job.is_slow},
+                headers={
+                    REQUEST_ID_HEADER: job.request_id,
+                    SLOW_HEADER: job.is_slow,
+                    STANDS_BACK_HEADER: job.stands_back,
+                },
                 ignore_result=True,
                 retry=True,
                 retry_policy={"max_retries": 5, "interval_start": 0.05, "interval_step": 0.2},

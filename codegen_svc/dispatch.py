@@ -268,6 +268,7 @@ class Dispatcher:
             is_warm_up=job.is_warm_up,
             request_id=job.request_id,
             is_slow=claim.is_slow,
+            stands_back=self._turns_of(job.queue).must_stand_back(claim.tenant),
         )
         try:
             await self._queue.send(message)
@@ -280,6 +281,7 @@ class Dispatcher:
             fence=lease.fence,
             attempts=lease.attempts,
             is_slow=claim.is_slow,
+            stands_back=message.stands_back,
         )
 
     async def _attend(

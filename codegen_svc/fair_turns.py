@@ -10,8 +10,9 @@ wait here. Four bounds hold, where a queue's workers have `slots` processes:
 - kernels that take long: all slots but one, so that quick ones never wait for them alone;
 - warm-up: half of all jobs; it is served when nobody else waits.
 
-With one slot there is none to keep free. A tenant's use is the time that its jobs ran; half of it
-is forgotten in a minute.
+With one slot there is none to keep free. Whoever used much, and more than the others that are
+active, has its compilations run at a lower priority. A tenant's use is the time that its jobs ran;
+half of it is forgotten in a minute.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from dataclasses import dataclass
 _FORGETS_HALF_IN_S = 60.0
 _ACTIVE_S = 60.0
 _REMEMBERED_TENANTS = 1024
+_MUCH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,17 @@ class FairTurns:
         """The time that a tenant's jobs ran lately."""
         account = self._accounts.get(tenant)
         return 0.0 if account is None else account.at(self._clock())
+
+    def must_stand_back(self, tenant: str) -> bool:
+        """True if a tenant's jobs ran longer than a few small ones do, and not shorter than those
+        of the other active ones on average: its compilations yield to theirs.
+        """
+        used_s = self.used_s(tenant)
+        if used_s <= _MUCH_S or not self._is_another_active(tenant):
+            return False
+        since_s = self._clock() - _ACTIVE_S
+        active = [self.used_s(name) for name, a in self._accounts.items() if a.at_s >= since_s]
+        return used_s >= sum(active) / max(1, len(active))
 
     @asynccontextmanager
     async def turn(self, claim: Claim) -> AsyncIterator[Turn]:

@@ -58,7 +58,8 @@ class WorkerSettings(FarmSettings):
     """A kernel that was not expected to be slow and takes more processor time, or three times as
     long by the clock, is ended, and compiled again as a slow one; that counts as no attempt."""
     slow_niceness: int = Field(default=10, ge=0, le=19)
-    """How much lower the priority of slow kernels is than that of others, as `nice` counts."""
+    """How much lower the priority of slow kernels, and of those of tenants that use more than
+    others, is than that of the rest, as `nice` counts."""
     worker_lease_ttl_s: float = Field(default=5.0, gt=0)
     """A worker that dies loses its job to the next one after this time."""
     rejection_ttl_s: float = Field(default=600.0, gt=0)

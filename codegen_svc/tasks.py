@@ -21,6 +21,7 @@ from codegen_svc.celery_app import (
     QUEUE_SETTING,
     REQUEST_ID_HEADER,
     SLOW_HEADER,
+    STANDS_BACK_HEADER,
 )
 from codegen_svc.sandbox.connection import Allowance
 from codegen_svc.sandbox.end_errors import TimeLimitError
@@ -83,7 +84,9 @@ def build(task: Any, namespace: str, key_hex: str, fence: int) -> None:
             get_logger().warning("job_input_missing")
         else:
             get_logger().info("job_begun")
-            job = _Job(namespace, adopted.lease, adopted.job, bool(task.request.get(SLOW_HEADER)))
+            is_slow = bool(task.request.get(SLOW_HEADER))
+            stands_back = bool(task.request.get(STANDS_BACK_HEADER))
+            job = _Job(namespace, adopted.lease, adopted.job, is_slow, stands_back)
             with cache.kept(lease):
                 outcome = _run(worker, job)
             if outcome.startswith(Published.FENCED.value):
@@ -93,12 +96,15 @@ def build(task: Any, namespace: str, key_hex: str, fence: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """An adopted job; slow ones get all the time there is, and stand back."""
+    """An adopted job; slow ones get all the time there is, and stand back like those of tenants
+    that use much.
+    """
 
     namespace: str
     lease: Lease
     content: bytes
     is_slow: bool
+    stands_back: bool
 
 
 def _run(worker: WorkerProcess, job: _Job) -> str:
@@ -136,7 +142,7 @@ def _build_and_publish(worker: WorkerProcess, job: _Job) -> Published:
     backend = worker.backend()
     if target.vendor != backend.vendor:
         raise InternalError(f"a job for {target_name} is in the queue of {backend.vendor}")
-    given = _slow_allowance(worker.settings) if job.is_slow else _allowance(worker.settings)
+    given = _allowance(worker.settings, job)
     build = partial(backend.compile, given=given, namespace=job.namespace)
     with structlog.contextvars.bound_contextvars(kernel=kernel.name, target=target_name):
         started = time.monotonic()
@@ -149,15 +155,16 @@ def _build_and_publish(worker: WorkerProcess, job: _Job) -> Published:
     return _publish(worker, job, key, result)
 
 
-def _allowance(settings: WorkerSettings) -> Allowance:
-    """What a kernel gets that is expected to be quick: mostly processor time, as hosts are busy."""
+def _allowance(settings: WorkerSettings, job: _Job) -> Allowance:
+    """What a compilation gets: one that is expected to be quick mostly processor time, as hosts
+    are busy.
+    """
     quick_s, limit_s = settings.quick_time_limit_s, settings.job_time_limit_s
-    return Allowance(min(limit_s, _PATIENCE * quick_s), math.ceil(min(limit_s, quick_s)))
-
-
-def _slow_allowance(settings: WorkerSettings) -> Allowance:
-    limit_s = settings.job_time_limit_s
-    return Allowance(limit_s, math.ceil(limit_s), settings.slow_niceness)
+    niceness = settings.slow_niceness if job.is_slow or job.stands_back else 0
+    if job.is_slow:
+        return Allowance(limit_s, math.ceil(limit_s), niceness)
+    wall_s = min(limit_s, _PATIENCE * quick_s)
+    return Allowance(wall_s, math.ceil(min(limit_s, quick_s)), niceness)
 
 
 def _account(worker: WorkerProcess, job: _Job, spent_s: float) -> None:

@@ -4,6 +4,9 @@ gRPC copies each body within the event loop, some 50 ms for 30 MiB, and a refuse
 decode: a tenant that sends such calls without a pause would be all that others wait for. While
 nobody else calls, nothing is held back.
 
+A refusal is charged when the call ends. Calls in progress of a sender whose calls were refused
+lately are therefore counted ahead, else all that wait would be let in at the same moment.
+
 All others wait at once while one large body is copied, so a body of n times `large_bytes` counts as
 n times its bytes: many requests of one megabyte, as a job of many ranks sends them, hurt nobody.
 """
@@ -43,6 +46,8 @@ class Allowance:
         self._most_bytes = limits.burst_bytes + limits.most_s * limits.bytes_per_s
         self._sent: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._latest_cost: OrderedDict[str, float] = OrderedDict()
+        self._in_progress: dict[str, int] = {}
+        self._refused: set[str] = set()
         self._callers = RecentCallers(limits.shared_s)
 
     def note_call(self, sender: str, now_s: float) -> None:
@@ -64,8 +69,21 @@ class Allowance:
             self._latest_cost.pop(sender, None)
         self._charge(sender, cost_bytes, now_s)
 
+    def note_begin(self, sender: str) -> None:
+        """A call's body is there."""
+        self._in_progress[sender] = self._in_progress.get(sender, 0) + 1
+
+    def note_end(self, sender: str) -> None:
+        """A call of which `note_begin` was told has ended."""
+        left = self._in_progress[sender] - 1
+        if left:
+            self._in_progress[sender] = left
+        else:
+            del self._in_progress[sender]
+
     def charge_failure(self, sender: str, now_s: float) -> None:
         """Counts a call that was refused for what the sender sent."""
+        self._refused.add(sender)
         self._charge(sender, self._limits.failure_bytes, now_s)
 
     def is_spent(self, sender: str, now_s: float, arriving: int = 0) -> bool:
@@ -77,7 +95,9 @@ class Allowance:
             return False
         left_bytes = self._left_bytes(sender, now_s)
         if not left_bytes:
-            del self._sent[sender]
+            self._forget(sender)
+        elif sender in self._refused:
+            left_bytes += self._in_progress.get(sender, 0) * self._limits.failure_bytes
         if arriving:
             left_bytes += arriving * self._latest_cost.get(sender, 0.0)
         return left_bytes > self._limits.burst_bytes and self.is_shared(sender, now_s)
@@ -91,7 +111,11 @@ class Allowance:
         self._sent[sender] = (min(owed_bytes, self._most_bytes), now_s)
         self._sent.move_to_end(sender)
         if len(self._sent) > _MAX_SENDERS:
-            self._sent.popitem(last=False)
+            self._forget(next(iter(self._sent)))
+
+    def _forget(self, sender: str) -> None:
+        del self._sent[sender]
+        self._refused.discard(sender)
 
     def _left_bytes(self, sender: str, now_s: float) -> float:
         """What the sender sent and time has not made good yet."""

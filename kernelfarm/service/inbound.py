@@ -100,13 +100,19 @@ class Inbound:
             self._memory.soon()
             raise
         body.fill(data)
+        self._allowance.note_begin(sender)
         return body
 
     def charge_failure(self, sender: str) -> None:
         """Counts a call that was refused for what its sender sent."""
         self._allowance.charge_failure(sender, asyncio.get_running_loop().time())
 
-    def release(self, sender: str, size_bytes: int) -> None:
+    def end(self, sender: str, size_bytes: int) -> None:
+        """A call has ended whose body was taken."""
+        self._allowance.note_end(sender)
+        self._release(sender, size_bytes)
+
+    def _release(self, sender: str, size_bytes: int) -> None:
         """Counts bytes no more."""
         if size_bytes >= LARGE_BYTES:
             self._memory.soon()
@@ -166,7 +172,7 @@ class Inbound:
     def _arrived(self, body: Body) -> None:
         del self._arriving[body]
         if body.is_slow:
-            self.release(body.sender, self._limits.message_bytes)
+            self._release(body.sender, self._limits.message_bytes)
         else:
             self._turns.give_back(body.sender)
 
@@ -211,7 +217,7 @@ class Body:
 
     def release(self) -> None:
         """Counts it no more."""
-        self._inbound.release(self.sender, self._size_bytes)
+        self._inbound.end(self.sender, self._size_bytes)
 
     def cut(self, error: Exception) -> None:
         """Ends its arrival with an error."""

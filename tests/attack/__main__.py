@@ -123,7 +123,9 @@ def measure(attack: Attack, seconds: float, idle_seconds: float, folder: Path) -
     with attacked_farm(folder, vendors) as attacked:
         victim = Victim(attacked.farm.endpoint, attacked.victim)
         victim.prepare()
-        idle = victim.measure(idle_seconds)
+        # Watched as during the attack: what watches takes the victim's interpreter, too.
+        with _Memory(attacked).watched():
+            idle = victim.measure(idle_seconds)
         before = attacked.rss_bytes()
         load = os.getloadavg()[0]
         with _Memory(attacked).watched() as memory, _attacking(attacked, attack, seconds) as told:

@@ -162,7 +162,16 @@ def test_what_a_tenant_used_is_forgiven_in_time() -> None:
     usage = Usage()
     usage.charge("a", 2.0, now_s=100.0)
     assert usage.is_much("a", 101.0) and not usage.is_much("b", 101.0)
-    assert not usage.is_much("a", 108.0)
+    assert not usage.is_much("a", 118.0)
+
+
+def test_much_is_more_than_others_use_at_the_same_time() -> None:
+    usage = Usage()
+    for tenant, used_s in (("a", 5.0), ("b", 4.0), ("c", 0.4)):
+        usage.charge(tenant, used_s, now_s=100.0)
+    assert [usage.is_much(tenant, 100.0) for tenant in "abcd"] == [True, True, False, False]
+    usage.charge("c", 19.0, now_s=100.1)
+    assert [usage.is_much(tenant, 101.0) for tenant in "abcd"] == [False, False, True, False]
 
 
 async def test_a_tenant_of_heavy_jobs_begins_heavy_while_others_call() -> None:

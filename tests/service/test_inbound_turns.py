@@ -200,6 +200,22 @@ def test_refused_calls_count_as_bytes() -> None:
     assert allowance.is_spent("flood", 0)
 
 
+def test_calls_in_progress_count_ahead_for_who_was_refused() -> None:
+    allowance = Allowance(ALLOWANCE)
+    for sender in ("victim", "flood", "honest"):
+        allowance.note_call(sender, 0)
+    allowance.charge_body("honest", 80, 0)
+    for _ in range(2):
+        allowance.charge_failure("flood", 0)
+    for sender in ("flood", "honest"):
+        assert not allowance.is_spent(sender, 0)
+        allowance.note_begin(sender)
+    assert allowance.is_spent("flood", 0)
+    assert not allowance.is_spent("honest", 0)
+    allowance.note_end("flood")
+    assert not allowance.is_spent("flood", 0)
+
+
 def test_a_large_body_counts_more_than_many_small_ones_of_its_bytes() -> None:
     limits = AllowanceLimits(bytes_per_s=1, burst_bytes=1_000, large_bytes=100, small_bytes=0)
     for sizes, is_spent in ((10 * [60], False), ([600], True)):

@@ -169,3 +169,14 @@ async def test_a_failure_gives_the_turn_back() -> None:
         with pytest.raises(ValueError, match="broken"):
             async with turns.turn(Claim("a")):
                 raise ValueError("broken")
+
+
+async def test_who_used_more_than_others_stands_back_while_they_are_active() -> None:
+    queue = Queue(slots=2, places=4)
+    await queue.send("a0")
+    await queue.end("a0", after_s=10.0)
+    assert not queue.turns.must_stand_back("a")  # nobody else is there
+    await queue.send("b0")
+    assert queue.turns.must_stand_back("a") and not queue.turns.must_stand_back("b")
+    await queue.end("b0", after_s=30.0)
+    assert queue.turns.must_stand_back("b") and not queue.turns.must_stand_back("a")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-_FORGIVEN_S = 0.25
+_FORGIVEN_S = 0.1
 """Of processor time, in each second."""
-_MUCH_S = 0.5
+_MUCH_S = 0.3
 _MAX_TENANTS = 4096
+_MEAN_FOR_S = 0.25
+_CLEARLY_LESS = 0.8
 
 
 class Usage:
@@ -15,6 +17,7 @@ class Usage:
 
     def __init__(self) -> None:
         self._used: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._mean = (0.0, float("-inf"))
 
     def charge(self, tenant: str, processor_s: float, now_s: float) -> None:
         """Counts processor time that a job of a tenant used."""
@@ -24,8 +27,20 @@ class Usage:
             self._used.popitem(last=False)
 
     def is_much(self, tenant: str, now_s: float) -> bool:
-        """True if a tenant used more than one that now and then compiles a small program."""
-        return self._left_s(tenant, now_s) > _MUCH_S
+        """True if a tenant used more than now and then a small program takes, and not clearly less
+        than those who work at the same time do on average.
+        """
+        left_s = self._left_s(tenant, now_s)
+        return left_s > _MUCH_S and left_s > _CLEARLY_LESS * self._mean_s(now_s)
+
+    def _mean_s(self, now_s: float) -> float:
+        """Of all that used something lately, reckoned now and then."""
+        mean_s, when_s = self._mean
+        if now_s - when_s >= _MEAN_FOR_S:
+            left = [left_s for name in self._used if (left_s := self._left_s(name, now_s))]
+            mean_s = sum(left) / len(left) if left else 0.0
+            self._mean = (mean_s, now_s)
+        return mean_s
 
     def _left_s(self, tenant: str, now_s: float) -> float:
         used_s, when_s = self._used.get(tenant, (0.0, now_s))
