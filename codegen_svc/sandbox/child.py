@@ -35,7 +35,7 @@ from codegen_svc.sandbox.outcome import lost_outcome, outcome_of_error, outcome_
 from codegen_svc.sandbox.process_tree import TreeUsage, processor_s, shared_out_bytes, tree_usage
 from codegen_svc.sandbox.restrictions import Confinement, confine, limit_processor_time
 from codegen_svc.sandbox.system_calls import die_with_parent
-from kernelfarm.service.priority import yield_to_services
+from kernelfarm.service.priority import leave_a_processor, yield_to_all, yield_to_services
 from kernelfarm.targets import target_facts
 from kernelfarm.wire.job import job_from_bytes
 
@@ -134,7 +134,10 @@ def _take_job(stream: BinaryIO) -> tuple[bytes, bool] | None:
         return None  # the worker has no more
     length, processor_s, niceness, is_last = JOB_HEADER.unpack(header)
     limit_processor_time(processor_s, for_ever=is_last)
-    os.nice(niceness)
+    if niceness:
+        os.nice(niceness)
+        yield_to_all(0)
+        leave_a_processor(0)
     return stream.read(length), is_last
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from pathlib import Path
 
 _LOWEST = 19
 _NICENESS = 10
@@ -18,7 +19,7 @@ def yield_to_services() -> None:
 
 
 def yield_to_all(pid: int) -> None:
-    """Lets another process of ours run only where no other one would.
+    """Lets a process of ours (0: this one) run only where no other one would.
 
     A processor that runs nothing else counts as idle for whoever wakes up; one that runs a process
     of the lowest `nice` does not, and a service that wakes up may wait behind another service
@@ -32,9 +33,34 @@ def yield_to_all(pid: int) -> None:
 
 
 def leave_a_processor(pid: int) -> None:
-    """Keeps another process of ours off one of the processors that this one may use."""
+    """Keeps a process of ours (0: this one) off the first of the processors that it may use, unless
+    that is the only one.
+    """
     if hasattr(os, "sched_setaffinity"):
-        _, *others = sorted(os.sched_getaffinity(0))
-        if others:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            _, *others = sorted(os.sched_getaffinity(pid))
+            if others:
                 os.sched_setaffinity(pid, others)
+
+
+class LeftProcessor:
+    """The processor that heavy work leaves: the service stays on it while all others are taken.
+
+    Linux takes a processor that runs SCHED_IDLE work for an idle one and puts who wakes up there.
+    It goes on to give that work the processor now and then, until the next tick, 4 ms later.
+    """
+
+    def __init__(self) -> None:
+        self._all = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
+        self._is_confined = False
+
+    def adapt(self, heavy_jobs: int) -> None:
+        """Follows the number of heavy jobs that run."""
+        is_confined = 1 < len(self._all) <= heavy_jobs + 1
+        if is_confined == self._is_confined:
+            return
+        self._is_confined = is_confined
+        processors = {min(self._all)} if is_confined else self._all
+        for thread in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(OSError):  # it may have ended
+                os.sched_setaffinity(int(thread.name), processors)

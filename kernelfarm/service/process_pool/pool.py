@@ -18,6 +18,7 @@ from kernelfarm.errors import (
     WorkTimeError,
 )
 from kernelfarm.service.logs import get_logger
+from kernelfarm.service.priority import LeftProcessor
 from kernelfarm.service.process_pool.children import ForkServer, WorkProcess
 from kernelfarm.service.process_pool.frames import FrameError
 from kernelfarm.service.process_pool.lanes import Lanes, Ticket
@@ -75,6 +76,7 @@ class ProcessPool:
         self._lanes = Lanes(limits.processes, limits.max_waiting, limits.heavy_after_s)
         self._idle: list[WorkProcess] = []
         self._busy: set[WorkProcess] = set()
+        self._left_processor = LeftProcessor()
         self._refilling: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -143,6 +145,7 @@ class ProcessPool:
             raise
         finally:
             self._busy.discard(child)
+            self._note_heavy()
             if is_kept and self._may_go_on(child):
                 self._put_back(child)
             else:
@@ -172,6 +175,7 @@ class ProcessPool:
             _check(meter, self._limits)
             if meter.used_s >= self._limits.heavy_after_s and not ticket.is_heavy:
                 child.make_heavy()
+                self._note_heavy()
                 self._lanes.mark_heavy(ticket)
 
     def _until_look_s(self, meter: Meter) -> float:
@@ -194,7 +198,11 @@ class ProcessPool:
         if is_heavy:
             child.make_heavy()
         self._busy.add(child)
+        self._note_heavy()
         return child
+
+    def _note_heavy(self) -> None:
+        self._left_processor.adapt(sum(child.is_heavy for child in self._busy))
 
     async def _forked(self) -> WorkProcess:
         if self._is_closed:
