@@ -89,9 +89,9 @@ def _backend(arm: str) -> Callable[..., Any]:
         import_module("torch._inductor.codecache")
         return compile_fx
     torch_backend = import_module("kernelfarm.client.torch_backend")
-    tiers = import_module("kernelfarm.client.program_tiers")
-    store = import_module("kernelfarm.client.program_store")
-    traces = import_module("kernelfarm.client.trace_client").TraceClient
+    tiers = import_module("kernelfarm.client.programs.tiers")
+    store = import_module("kernelfarm.client.programs.store")
+    traces = import_module("kernelfarm.client.farm.trace_client").TraceClient
     store.find_program = timed("program", store.find_program)
     traces.look_up = timed("ask", traces.look_up)
     tiers.load_kernels = timed("load", tiers.load_kernels)

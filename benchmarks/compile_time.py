@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from frontend_svc.import_aten import import_aten
-from frontend_svc.pipeline import PASSES as FRONTEND_PASSES
-from kernelfarm.client.export_reader import export_model
+from frontend_svc.decompose.import_aten import import_aten
+from frontend_svc.decompose.pipeline import PASSES as FRONTEND_PASSES
+from kernelfarm.client.capture.exported import export_model
 from kernelfarm.digest import kernel_key, program_keys
 from kernelfarm.ir.check_graph import check_client_graph
 from kernelfarm.ir.graph_ir import Arg, Graph, Input, Node, Ref

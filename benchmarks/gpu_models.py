@@ -30,7 +30,7 @@ from examples.large_models import LARGE
 from examples.model_zoo import MODELS as ZOO
 from examples.model_zoo import model_of
 from examples.real_inputs import RealInput, reference_model
-from kernelfarm.client.captured import Captured
+from kernelfarm.client.capture.captured import Captured
 from kernelfarm.ir.graph_ir import Graph
 
 TARGET = "cuda:sm_90a"

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 
 from kernelfarm.cache import KernelCache, Space, Trust, Variant
 from kernelfarm.cache.embedded import Role, start_server
-from kernelfarm.cache.names import Names
+from kernelfarm.cache.redis_keys import Names
 from kernelfarm.signing import Keyring, new_signer
 
 TAG = "op:aten.gelu.default"

@@ -27,11 +27,11 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from benchmarks.farm import running_farm
 from examples.real_inputs import WHOLE_GRAPHS, RealInput
-from kernelfarm.client.capture import capture
+from kernelfarm.client.capture.graph import capture
+from kernelfarm.client.capture.tracing import backend_around
 from kernelfarm.client.compile_model import connect
-from kernelfarm.client.found_program import FoundProgram
+from kernelfarm.client.farm.compiled_program import FoundProgram
 from kernelfarm.client.loaders.host_target import host_cpu_target
-from kernelfarm.client.tracing import backend_around
 from kernelfarm.ir.program_ir import DrawSeeds, ExternCall, Launch
 
 MODEL_WITH_BAR = "llama"

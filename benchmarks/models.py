@@ -35,12 +35,12 @@ from benchmarks.launches import Launches, launches_of_plans
 from benchmarks.model_table import markdown_of
 from examples.model_zoo import MODELS, model_of
 from examples.real_inputs import RealInput
-from kernelfarm.client.capture import capture
+from kernelfarm.client.capture.graph import capture
+from kernelfarm.client.capture.tracing import backend_around
 from kernelfarm.client.compile_model import connect
-from kernelfarm.client.farm_client import FarmClient
-from kernelfarm.client.found_program import FoundProgram
+from kernelfarm.client.farm.client import FarmClient
+from kernelfarm.client.farm.compiled_program import FoundProgram
 from kernelfarm.client.loaders.host_target import host_cpu_target
-from kernelfarm.client.tracing import backend_around
 from kernelfarm.errors import KernelfarmError
 from kernelfarm.ir.graph_ir import Graph
 

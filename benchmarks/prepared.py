@@ -21,15 +21,15 @@ from torch import fx
 from torch._functorch.aot_autograd import make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from kernelfarm.client.caller_facts import facts_of
-from kernelfarm.client.capture import capture
-from kernelfarm.client.captured import Captured
-from kernelfarm.client.compile_options import CompileOptions
-from kernelfarm.client.farm_access import FarmAccess
+from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.capture.graph import capture
+from kernelfarm.client.capture.tracing import GraphCompiler, backend_around
+from kernelfarm.client.farm.access import FarmAccess
+from kernelfarm.client.farm.caller_facts import facts_of
+from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.loaders.contract import LoadedKernel
-from kernelfarm.client.program_tiers import Request, find_program
+from kernelfarm.client.programs.tiers import Request, find_program
 from kernelfarm.client.settings import client_settings
-from kernelfarm.client.tracing import GraphCompiler, backend_around
 from kernelfarm.digest import canonical_graph, program_key
 from kernelfarm.ir.artifact import LaunchFacts
 from kernelfarm.ir.graph_ir import Graph

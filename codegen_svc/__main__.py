@@ -2,7 +2,7 @@
 
 import sys
 
-from codegen_svc.service import serve_codegen
+from codegen_svc.edge.service import serve_codegen
 from codegen_svc.settings import CodegenSettings
 from kernelfarm.service.process import run_service
 

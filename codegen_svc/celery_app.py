@@ -62,7 +62,7 @@ _BROKER_ERRORS = (KombuError, OperationalError, OSError)
 
 def make_app(settings: FarmSettings) -> Celery:
     """The Celery application of an edge or a worker."""
-    app = Celery("codegen", include=["codegen_svc.tasks"], set_as_current=True)
+    app = Celery("codegen", include=["codegen_svc.worker.tasks"], set_as_current=True)
     hard_limit_s = settings.job_time_limit_s + _HARD_LIMIT_MARGIN_S
     app.conf.update(
         broker_url=_kombu_url(settings.broker_url),
@@ -93,7 +93,7 @@ def make_app(settings: FarmSettings) -> Celery:
         worker_prefetch_multiplier=1,
         # Takes a message when a process is free, and not by counts that belong to a connection.
         worker_disable_prefetch=True,
-        worker_consumer="codegen_svc.consumer:FarmConsumer",
+        worker_consumer="codegen_svc.worker.consumer:FarmConsumer",
         worker_pool_start_method="spawn",
         worker_proc_alive_timeout=60.0,
         worker_enable_remote_control=False,

@@ -23,7 +23,7 @@ import kernelfarm
 from benchmarks.farm import running_farm
 from examples.real_inputs import WHOLE_GRAPHS, RealInput, f, g
 from kernelfarm.client.compile_model import CompiledModel
-from kernelfarm.client.farm_client import StageProgress
+from kernelfarm.client.farm.client import StageProgress
 from kernelfarm.targets import all_targets
 
 ROUNDING = 8.0

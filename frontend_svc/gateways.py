@@ -13,12 +13,12 @@ import tempfile
 from pathlib import Path
 
 from frontend_svc.settings import FrontendSettings
-from kernelfarm.cache.end_task import end_task
-from kernelfarm.service.logs import get_logger
+from kernelfarm.end_task import end_task
+from kernelfarm.processes.child import Child, ChildSpec
+from kernelfarm.processes.hang_rules import DEFAULT_WATCH
+from kernelfarm.processes.ports import bound_address
+from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.service.probes import ServiceProbe
-from kernelfarm.supervisor.child import Child, ChildSpec
-from kernelfarm.supervisor.ports import bound_address
-from kernelfarm.supervisor.watch import DEFAULT_WATCH
 
 # Above the gateways' own grace, so that SIGKILL is for those that hang.
 _DRAIN_MARGIN_S = 10.0

@@ -1,8 +1,8 @@
 """What the frontend's child processes do: everything whose cost depends on a client's graph.
 
-Arguments and results are bytes (`cpu_work.py` gives and takes them); the second argument of each
-job is JSON that the frontend wrote. A child remembers the last graphs that it decoded by the
-request's digest, so a program that is compiled is decoded once.
+Arguments and results are bytes (`flow/graph_job_client.py` gives and takes them); the second
+argument of each job is JSON that the frontend wrote. A child remembers the last graphs that it
+decoded by the request's digest, so a program that is compiled is decoded once.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from frontend_svc.operators.ordering import is_sort
-from frontend_svc.pipeline import PASSES, lower_to_prims
+from frontend_svc.decompose.pipeline import PASSES, lower_to_prims
+from frontend_svc.operators.sorting.ordering import is_sort
 from kernelfarm.digest import kernel_key, program_key, program_keys, program_parts
 from kernelfarm.errors import InvalidGraphError, MalformedMessageError, MessageTooLargeError
 from kernelfarm.internal.v1 import optimizer_service_pb2

@@ -10,32 +10,32 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 
-from frontend_svc.admission import Gate
-from frontend_svc.cache_service import CACHE_SERVICE, CacheService, CacheWork
-from frontend_svc.compile_flow import CompileFlow, Rooms
-from frontend_svc.cpu_work import CpuWork
-from frontend_svc.downstream import CodegenRoom, KernelCheck, OptimizerRoom
-from frontend_svc.drain_clock import DrainClock
-from frontend_svc.envelopes import with_envelopes
-from frontend_svc.invalidation_feed import InvalidationFeed
-from frontend_svc.parts import Parts
-from frontend_svc.program_tags import frontend_toolchain
-from frontend_svc.program_tier import ProgramTier
-from frontend_svc.refusals import RefusalTeller
-from frontend_svc.service import SERVICE_NAME, CompileService
+from frontend_svc.api.cache_service import CACHE_SERVICE, CacheService, CacheWork
+from frontend_svc.api.compile_service import SERVICE_NAME, CompileService
+from frontend_svc.api.envelopes import with_envelopes
+from frontend_svc.api.trace_service import TRACE_SERVICE, TraceService
+from frontend_svc.cache.gateway_tier import ProgramTier
+from frontend_svc.cache.invalidation_feed import InvalidationFeed
+from frontend_svc.cache.refusal_reporter import RefusalTeller
+from frontend_svc.cache.sweeping import FarmSweeper
+from frontend_svc.cache.tenant_caches import Parts
+from frontend_svc.drain_deadline import DrainClock
+from frontend_svc.flow.admission import Gate
+from frontend_svc.flow.compile_flow import CompileFlow, Rooms
+from frontend_svc.flow.downstream import CodegenRoom, KernelCheck, OptimizerRoom
+from frontend_svc.flow.graph_job_client import CpuWork
+from frontend_svc.flow.program_tags import frontend_toolchain
 from frontend_svc.settings import FrontendSettings
-from frontend_svc.sweeping import FarmSweeper
-from frontend_svc.trace_service import TRACE_SERVICE, TraceService
 from kernelfarm.cache import KernelCache, Space, StoredVariant, Trust
 from kernelfarm.cache.connection import connect_async
-from kernelfarm.cache.end_task import end_task
+from kernelfarm.end_task import end_task
 from kernelfarm.errors import FarmFullError, UnavailableError
-from kernelfarm.service.access import Access
-from kernelfarm.service.authentication import Authenticator, TenantsFile
 from kernelfarm.service.channels import open_channel
-from kernelfarm.service.logs import get_logger
+from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.service.process_pool.pool import ProcessPool
 from kernelfarm.service.server import Door, Registration, serve
+from kernelfarm.service.tenants.access import Access
+from kernelfarm.service.tenants.authentication import Authenticator, TenantsFile
 from kernelfarm.signing import Place
 from kernelfarm.targets import all_targets
 from kernelfarm.v1.cache_service_pb2_grpc import add_CacheServiceServicer_to_server

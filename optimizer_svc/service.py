@@ -11,7 +11,7 @@ from kernelfarm.internal.v1.optimizer_service_pb2_grpc import (
     OptimizerServiceServicer,
     add_OptimizerServiceServicer_to_server,
 )
-from kernelfarm.service.logs import get_logger
+from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.service.process_pool.pool import ProcessPool, Work
 from kernelfarm.service.server import Door, Registration, serve
 from optimizer_svc.settings import OptimizerSettings

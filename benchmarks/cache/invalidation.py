@@ -16,7 +16,7 @@ from benchmarks.cache.gateways import (
     publish,
     running_gateways,
 )
-from kernelfarm.client.cache_admin import CacheAdmin
+from kernelfarm.client.farm.cache_client import CacheAdmin
 from kernelfarm.v1 import compile_service_pb2 as api
 
 _CONTENT_BYTES = 256

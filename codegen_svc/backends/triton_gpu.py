@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from codegen_svc.backends.triton_assumptions import Variant, plan_variants
 from codegen_svc.backends.triton_called_math import called_library, calls_math
-from codegen_svc.backends.triton_promises import Variant, plan_variants
 from codegen_svc.backends.triton_toolchain import Compiled, CompileTarget, compile_triton
-from codegen_svc.emitters.triton_index import numel
-from codegen_svc.emitters.triton_precision import hides_division_errors
-from codegen_svc.emitters.triton_scalar import ScalarRules
-from codegen_svc.emitters.triton_source import TritonSource, emit_triton
-from codegen_svc.emitters.triton_tiling import Tiling, gpu_tiling, sorts_rows
+from codegen_svc.emitters.triton.index import numel
+from codegen_svc.emitters.triton.precision import hides_division_errors
+from codegen_svc.emitters.triton.scalar import ScalarRules
+from codegen_svc.emitters.triton.source import TritonSource, emit_triton
+from codegen_svc.emitters.triton.tiling import Tiling, gpu_tiling, sorts_rows
 from kernelfarm.errors import KernelRejectedError
+from kernelfarm.ir.algebra.expr import ceil_div
 from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
 from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.ir.symbolic import ceil_div
 from kernelfarm.ir.text import print_kernel
 from kernelfarm.targets import TargetFacts
 

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import codegen_svc.cost_estimate
-import codegen_svc.emitters
+import codegen_svc.emitters.triton
 from codegen_svc.backends.contract import ToolStatus
 from codegen_svc.backends.wheel_digest import wheel_digest
-from codegen_svc.emitters.triton_source import TritonSource
+from codegen_svc.emitters.triton.source import TritonSource
 from kernelfarm.errors import KernelRejectedError, UnavailableError
 from kernelfarm.ir.artifact import StageText
 
@@ -180,9 +180,9 @@ def triton_version() -> str:
 @lru_cache(maxsize=1)
 def emitter_digest() -> str:
     """Hex digest of the code that every Triton backend shares."""
-    emitters = Path(codegen_svc.emitters.__file__ or "").parent
+    emitters = Path(codegen_svc.emitters.triton.__file__ or "").parent
     files = [
-        *sorted(emitters.glob("triton_*.py")),
+        *sorted(emitters.glob("*.py")),
         *sorted(Path(__file__).parent.glob("triton_*.py")),
         Path(codegen_svc.cost_estimate.__file__ or ""),  # by it functions are called or inlined
     ]

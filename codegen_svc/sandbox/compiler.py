@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from codegen_svc.backends.contract import ToolStatus
-from codegen_svc.sandbox.children import Children
 from codegen_svc.sandbox.connection import Allowance, Child, End
 from codegen_svc.sandbox.end_errors import TimeLimitError, error_of_end, processor_time_error
 from codegen_svc.sandbox.level import Level, check_level, parse_level
 from codegen_svc.sandbox.limits import Limits
 from codegen_svc.sandbox.outcome import LostCompilationError, variants_of_outcome
+from codegen_svc.sandbox.processes import Children
 from kernelfarm.errors import KernelfarmError, KernelRejectedError
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.service.logs import get_logger
+from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.targets import TargetFacts
 from kernelfarm.wire import kernel_to_proto
 from kernelfarm.wire.job import job_to_bytes

@@ -28,7 +28,7 @@ from codegen_svc.sandbox.namespaces import enter_shared_namespaces, mount_memory
 from codegen_svc.sandbox.restrictions import Confinement, reached_level
 from codegen_svc.sandbox.system_calls import die_with_parent
 from codegen_svc.sandbox.toolchain_files import readable_paths, writable_paths
-from codegen_svc.warm_up import warm_up
+from codegen_svc.sandbox.warm_up import warm_up
 from kernelfarm.errors import InternalError, KernelfarmError, error_facts
 
 

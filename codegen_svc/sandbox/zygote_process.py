@@ -12,7 +12,7 @@ from typing import Final
 from codegen_svc.sandbox.connection import Child
 from codegen_svc.sandbox.hello import Hello
 from codegen_svc.sandbox.limits import Limits
-from codegen_svc.sandbox.own_folder import OwnFolder
+from codegen_svc.sandbox.work_folder import OwnFolder
 from kernelfarm.errors import ErrorFacts, UnavailableError, error_from_facts
 
 # A toolchain's first import from a cold disk.

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from kernelfarm.cache.records import StoredVariant as StoredVariant
     from kernelfarm.cache.records import Variant as Variant
     from kernelfarm.cache.records import WorkerReport as WorkerReport
-    from kernelfarm.cache.statements import Trust as Trust
+    from kernelfarm.cache.signing_policy import Trust as Trust
     from kernelfarm.cache.worker_cache import WorkerCache as WorkerCache
 
 _HOMES = {
@@ -66,7 +66,7 @@ _HOMES = {
     "Epoch": "kernelfarm.cache.epoch_calls",
     "Found": "kernelfarm.cache.records",
     "StoredVariant": "kernelfarm.cache.records",
-    "Trust": "kernelfarm.cache.statements",
+    "Trust": "kernelfarm.cache.signing_policy",
     "Adopted": "kernelfarm.cache.records",
     "KernelCache": "kernelfarm.cache.kernel_cache",
     "Lease": "kernelfarm.cache.records",

@@ -14,7 +14,6 @@ from functools import cached_property, lru_cache
 from importlib import resources
 from typing import Any, Generic, TypeVar
 
-from kernelfarm.cache.names import Names
 from kernelfarm.cache.records import (
     Adopted,
     Found,
@@ -24,6 +23,7 @@ from kernelfarm.cache.records import (
     StoredVariant,
     facts_to_json,
 )
+from kernelfarm.cache.redis_keys import Names
 from kernelfarm.errors import ErrorFacts
 
 T = TypeVar("T")

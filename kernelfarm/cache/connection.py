@@ -19,7 +19,7 @@ from redis import asyncio as async_redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from kernelfarm.cache.patience import async_patience, patience
+from kernelfarm.cache.retry_policy import async_patience, patience
 from kernelfarm.errors import UnavailableError
 
 # How long connections that end as they begin are tried again, and how often.

@@ -8,7 +8,7 @@ from typing import Any
 
 from kernelfarm.cache.calls import Call, Value, fresh_incarnation, script_sha1, script_source
 from kernelfarm.cache.connection import Greeting
-from kernelfarm.cache.names import Names
+from kernelfarm.cache.redis_keys import Names
 
 # Announcements to keep, so that a watcher that was away may resume; each has about 100 bytes.
 ANNOUNCEMENTS_KEPT = 10_000

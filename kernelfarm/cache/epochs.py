@@ -11,7 +11,7 @@ from typing import Any
 from kernelfarm.cache import epoch_calls
 from kernelfarm.cache.connection import translated_errors
 from kernelfarm.cache.epoch_calls import Epoch
-from kernelfarm.cache.names import Names
+from kernelfarm.cache.redis_keys import Names
 from kernelfarm.cache.scripts import AsyncScripts
 from kernelfarm.signing import Manifest
 

@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import TypeVar
 
 from kernelfarm.cache import blobs, epoch_calls
-from kernelfarm.cache.belief import Belief
 from kernelfarm.cache.calls import (
     BLOB_TTL_S,
     JOB_TTL_S,
@@ -21,8 +20,8 @@ from kernelfarm.cache.calls import (
 )
 from kernelfarm.cache.connection import connect_async, translated_errors
 from kernelfarm.cache.epochs import EpochTable
+from kernelfarm.cache.key_notifications import Wakeups
 from kernelfarm.cache.lookups import Lookups
-from kernelfarm.cache.names import Names, check_namespace
 from kernelfarm.cache.records import (
     STALE_SERVES,
     Found,
@@ -34,9 +33,10 @@ from kernelfarm.cache.records import (
     WorkerReport,
     facts_from_json,
 )
+from kernelfarm.cache.redis_keys import Names, check_namespace
 from kernelfarm.cache.scripts import AsyncScripts
-from kernelfarm.cache.statements import Trust, counter_of
-from kernelfarm.cache.wakeups import Wakeups
+from kernelfarm.cache.signing_policy import Trust, counter_of
+from kernelfarm.cache.verified_manifests import Belief
 from kernelfarm.errors import ErrorFacts, IntegrityError, MalformedMessageError, PoisonedBlobError
 from kernelfarm.signing import Place
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from kernelfarm.cache.calls import MANIFEST_TTL_S
 from kernelfarm.cache.connection import translated_errors
-from kernelfarm.cache.names import Names
 from kernelfarm.cache.records import Space
+from kernelfarm.cache.redis_keys import Names
 
 # By these parts a near entry is looked for, and so much each counts; others are compared only.
 _INDEXED = {

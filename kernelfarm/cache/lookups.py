@@ -10,10 +10,10 @@ import hiredis
 from redis.exceptions import NoScriptError, RedisError
 
 from kernelfarm.cache.calls import Look, Value, script_sha1, script_source
-from kernelfarm.cache.end_task import end_task
-from kernelfarm.cache.line import Line
+from kernelfarm.cache.pipelined_connection import Line
 from kernelfarm.cache.records import Found
 from kernelfarm.cache.scripts import AsyncScripts
+from kernelfarm.end_task import end_task
 
 _SCRIPT = "lookup"
 _MULTI, _EXEC = (hiredis.pack_command((word,)) for word in ("MULTI", "EXEC"))

@@ -16,7 +16,7 @@ from typing import Any
 
 from kernelfarm.cache.calls import MAX_FAILURES, Call
 from kernelfarm.cache.connection import translated_errors
-from kernelfarm.cache.names import Names
+from kernelfarm.cache.redis_keys import Names
 from kernelfarm.cache.scripts import AsyncScripts
 from kernelfarm.signing import Space
 

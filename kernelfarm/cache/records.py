@@ -81,7 +81,7 @@ class Adopted:
 class Variant:
     """One variant to publish: opaque bytes, the blobs that they name, and when it may be used.
 
-    `tags` are what it depends on, see `kernelfarm.cache.tags`.
+    `tags` are what it depends on, see `kernelfarm.signing.tags`.
     """
 
     content: bytes

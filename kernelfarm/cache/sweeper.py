@@ -18,10 +18,10 @@ from typing import Any
 
 from kernelfarm.cache.calls import BLOB_TTL_S, TOOLCHAIN_WINDOW_S, Call
 from kernelfarm.cache.connection import translated_errors
-from kernelfarm.cache.end_task import end_task
-from kernelfarm.cache.names import Names
 from kernelfarm.cache.records import Space
+from kernelfarm.cache.redis_keys import Names
 from kernelfarm.cache.scripts import AsyncScripts
+from kernelfarm.end_task import end_task
 from kernelfarm.errors import FarmFullError, UnavailableError
 
 # Blobs stored within this time may belong to a publication that is under way.

@@ -11,7 +11,7 @@ import uuid
 from typing import Any
 
 from kernelfarm.cache.calls import MANIFEST_TTL_S, TOOLCHAIN_WINDOW_S, Call
-from kernelfarm.cache.names import Names
+from kernelfarm.cache.redis_keys import Names
 from kernelfarm.cache.scripts import AsyncScripts
 from kernelfarm.signing import Manifest, Space
 from kernelfarm.wire.manifest import manifest_to_bytes

@@ -13,7 +13,7 @@ from kernelfarm.cache.connection import connect, translated_errors
 from kernelfarm.cache.kernel_cache import UNSIGNED
 from kernelfarm.cache.records import Adopted, Lease, Published, Space, Variant, WorkerReport
 from kernelfarm.cache.scripts import Scripts
-from kernelfarm.cache.statements import Trust
+from kernelfarm.cache.signing_policy import Trust
 from kernelfarm.errors import ErrorFacts, UnavailableError
 from kernelfarm.signing import Place
 

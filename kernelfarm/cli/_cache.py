@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from kernelfarm.client.cache_admin import CacheAdmin
+    from kernelfarm.client.farm.cache_client import CacheAdmin
 
 Endpoint = Annotated[
     str | None, typer.Option(help="The farm's HOST:PORT. Default: KERNELFARM_ENDPOINT.")
@@ -23,7 +23,7 @@ Token = Annotated[
 
 def connected(endpoint: str | None, token: str = "") -> CacheAdmin:
     """The cache of the farm at an endpoint; None: the one of the environment."""
-    from kernelfarm.client.cache_admin import CacheAdmin  # noqa: PLC0415 (keeps --help quick)
+    from kernelfarm.client.farm.cache_client import CacheAdmin  # noqa: PLC0415 (keeps --help quick)
     from kernelfarm.client.settings import client_settings  # noqa: PLC0415 (keeps --help quick)
 
     given = {} if endpoint is None else {"endpoint": endpoint}

@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 
 def info() -> None:
     """Tells where they lie, and how much."""
-    from kernelfarm.client.disk_check import usage  # noqa: PLC0415 (keeps --help quick)
+    from kernelfarm.client.diagnostics.disk import usage  # noqa: PLC0415 (keeps --help quick)
 
     settings = _settings()
     told = usage(settings.disk_cache_dir.expanduser())
@@ -53,8 +53,8 @@ def info() -> None:
 
 def verify() -> None:
     """Reads all of it and removes what is spoilt; exit code 1 if anything was."""
-    from kernelfarm.client.disk_check import usage  # noqa: PLC0415 (keeps --help quick)
-    from kernelfarm.client.disk_check import verify as verified  # noqa: PLC0415
+    from kernelfarm.client.diagnostics.disk import usage  # noqa: PLC0415 (keeps --help quick)
+    from kernelfarm.client.diagnostics.disk import verify as verified  # noqa: PLC0415
     from kernelfarm.signing.key_files import read_keyring  # noqa: PLC0415
 
     settings = _settings()
@@ -70,7 +70,7 @@ def verify() -> None:
 
 def clear() -> None:
     """Removes all of it; running programs go on, and are fetched again by the next process."""
-    from kernelfarm.client.disk_check import clear as cleared  # noqa: PLC0415 (keeps --help quick)
+    from kernelfarm.client.diagnostics.disk import clear as cleared  # noqa: PLC0415 (keeps --help quick)
 
     folder = _settings().disk_cache_dir.expanduser()
     typer.echo(f"removed {_mib(cleared(folder))} from {folder}")

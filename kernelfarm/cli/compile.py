@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
     from rich.table import Table
 
-    from kernelfarm.client.farm_client import StageProgress
-    from kernelfarm.client.found_program import FoundArtifact, FoundProgram
+    from kernelfarm.client.farm.client import StageProgress
+    from kernelfarm.client.farm.compiled_program import FoundArtifact, FoundProgram
 
 _EPILOG = """
 [bold]Examples[/bold]
@@ -49,9 +49,9 @@ def compile_file(
     # Loading torch takes about a second: not before it is needed.
     from rich.console import Console  # noqa: PLC0415
 
+    from kernelfarm.client.capture.exported import read_pt2  # noqa: PLC0415
     from kernelfarm.client.compile_model import compile_exported, connect  # noqa: PLC0415
-    from kernelfarm.client.compile_options import CompileOptions  # noqa: PLC0415
-    from kernelfarm.client.export_reader import read_pt2  # noqa: PLC0415
+    from kernelfarm.client.farm.compile_options import CompileOptions  # noqa: PLC0415
 
     console = Console()
     exported = read_pt2(file)

@@ -115,10 +115,10 @@ def _package(area: str, name: str) -> Finding:
 
 def _tiers(endpoint: str | None) -> list[Finding]:
     """Where programs come from here, and whom they are believed to be from."""
-    from kernelfarm.client.disk_check import usage  # noqa: PLC0415 (loads grpc)
+    from kernelfarm.client.diagnostics.disk import usage  # noqa: PLC0415 (loads grpc)
+    from kernelfarm.client.disk.folder import checked_tier_folder  # noqa: PLC0415
+    from kernelfarm.client.farm.manifest_verifier import describe_traces, describe_trust  # noqa: PLC0415
     from kernelfarm.client.settings import client_settings  # noqa: PLC0415
-    from kernelfarm.client.tier_folder import checked_tier_folder  # noqa: PLC0415
-    from kernelfarm.client.trust import describe_traces, describe_trust  # noqa: PLC0415
 
     settings = client_settings(**({"endpoint": endpoint} if endpoint else {}))
     found = [Finding("client", "mode", True, True, settings.mode)]
@@ -143,7 +143,7 @@ def _tiers(endpoint: str | None) -> list[Finding]:
 
 
 def _farm(endpoint: str | None) -> Finding:
-    from kernelfarm.client.farm_client import FarmClient  # noqa: PLC0415 (loads grpc)
+    from kernelfarm.client.farm.client import FarmClient  # noqa: PLC0415 (loads grpc)
     from kernelfarm.client.settings import client_settings  # noqa: PLC0415
 
     stated = {"endpoint": endpoint} if endpoint else {}

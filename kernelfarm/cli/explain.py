@@ -11,7 +11,7 @@ import typer
 from kernelfarm.errors import CallerError
 
 if TYPE_CHECKING:
-    from kernelfarm.client.explained import ExplainedStage
+    from kernelfarm.client.diagnostics.stages import ExplainedStage
 
 _KEY_HEX_CHARS = 64
 _EPILOG = """
@@ -66,7 +66,7 @@ def explain(
 def _stages(
     source: str, targets: list[str] | None, endpoint: str | None
 ) -> Iterator[ExplainedStage]:
-    from kernelfarm.client import explained  # noqa: PLC0415 (loads torch)
+    from kernelfarm.client.diagnostics import stages as explained  # noqa: PLC0415 (loads torch)
 
     path = Path(source)
     if path.is_dir():

@@ -12,9 +12,9 @@ from kernelfarm.cli._cache import Endpoint, connected
 from kernelfarm.errors import CallerError
 
 if TYPE_CHECKING:
-    from kernelfarm.client.farm_client import FarmClient
+    from kernelfarm.client.diagnostics.local_traces import TraceHere
+    from kernelfarm.client.farm.client import FarmClient
     from kernelfarm.client.settings import ClientSettings
-    from kernelfarm.client.traces_here import TraceHere
     from kernelfarm.v1.cache_service_pb2 import ExplainMissResponse
 
 _KEY_HEX_CHARS = 64
@@ -62,17 +62,17 @@ def explain_miss(
         if is_key:
             told = farm.explain_key(bytes.fromhex(source))
         else:
-            from kernelfarm.client.export_reader import read_pt2  # noqa: PLC0415 (loads torch)
+            from kernelfarm.client.capture.exported import read_pt2  # noqa: PLC0415 (loads torch)
 
             told = farm.explain_graph(read_pt2(path).captured.graph, target, model=model)
     _print_explanation("program", told)
 
 
 def _explain_traces(digest: str, model: str, endpoint: str | None) -> None:
-    from kernelfarm.client.farm_client import FarmClient  # noqa: PLC0415 (keeps --help quick)
+    from kernelfarm.client.diagnostics.local_traces import TraceHere, traces_here  # noqa: PLC0415
+    from kernelfarm.client.farm.client import FarmClient  # noqa: PLC0415 (keeps --help quick)
+    from kernelfarm.client.farm.manifest_verifier import describe_traces  # noqa: PLC0415
     from kernelfarm.client.settings import client_settings  # noqa: PLC0415
-    from kernelfarm.client.traces_here import TraceHere, traces_here  # noqa: PLC0415
-    from kernelfarm.client.trust import describe_traces  # noqa: PLC0415
 
     stated = {"endpoint": endpoint, "model": model or None}
     settings = client_settings(**{name: value for name, value in stated.items() if value})
@@ -94,7 +94,7 @@ def _explain_traces(digest: str, model: str, endpoint: str | None) -> None:
 
 
 def _explain_trace(client: FarmClient, settings: ClientSettings, trace: TraceHere) -> None:
-    from kernelfarm.client.traces_here import explained, why_not_believed  # noqa: PLC0415
+    from kernelfarm.client.diagnostics.local_traces import explained, why_not_believed  # noqa: PLC0415
 
     told = explained(client, trace.digest, trace.parts)
     _print_explanation("trace", told.trace)

@@ -13,8 +13,8 @@ import typer
 from kernelfarm.errors import CallerError, NotFoundError
 
 if TYPE_CHECKING:
-    from kernelfarm.service.identity import Role
-    from kernelfarm.service.tenants import Tenant
+    from kernelfarm.service.tenants.directory import Tenant
+    from kernelfarm.service.tenants.identity import Role
 
 # What reads and writes the file is imported in each command: `kernelfarm --help` stays quick.
 
@@ -65,22 +65,22 @@ def add(
     """Adds a tenant with a fresh salt, without tokens; makes the file if it is not there."""
     import secrets  # noqa: PLC0415 -- here alone
 
-    from kernelfarm.service import tenants_file  # noqa: PLC0415 -- see above
-    from kernelfarm.service.identity import Quota  # noqa: PLC0415 -- see above
-    from kernelfarm.service.tenants import Directory, Tenant  # noqa: PLC0415 -- see above
+    from kernelfarm.service.tenants import toml_file  # noqa: PLC0415 -- see above
+    from kernelfarm.service.tenants.directory import Directory, Tenant  # noqa: PLC0415 -- see above
+    from kernelfarm.service.tenants.identity import Quota  # noqa: PLC0415 -- see above
 
-    known = tenants_file.read_tenants(path) if path.exists() else Directory([])
-    if tenants_file.check_name(tenant) in known.tenants:
+    known = toml_file.read_tenants(path) if path.exists() else Directory([])
+    if toml_file.check_name(tenant) in known.tenants:
         raise CallerError(f"{path} has a tenant {tenant!r} already")
-    salt = secrets.token_bytes(tenants_file.SALT_BYTES)
+    salt = secrets.token_bytes(toml_file.SALT_BYTES)
     made = Tenant(tenant, salt, Quota(max_bytes, max_entries, max_compiles))
-    tenants_file.write_tenants(path, Directory([*known.tenants.values(), made], known.shared.quota))
+    toml_file.write_tenants(path, Directory([*known.tenants.values(), made], known.shared.quota))
     typer.echo(f"{tenant} added; `kernelfarm tenants token {path} {tenant}` makes a token")
 
 
 def list_tenants(path: TenantsPath) -> None:
     """Lists tenants, their limits and credentials; secrets are not shown."""
-    from kernelfarm.service.tenants_file import read_tenants  # noqa: PLC0415 -- see above
+    from kernelfarm.service.tenants.toml_file import read_tenants  # noqa: PLC0415 -- see above
 
     for tenant in read_tenants(path).tenants.values():
         typer.echo(f"{tenant.name}: {_limits(tenant)}")
@@ -102,7 +102,7 @@ def token(
     note: Annotated[str, typer.Option(help="What it is for.")] = "",
 ) -> None:
     """Makes a token, prints it once and keeps its digest; older ones stay good until revoked."""
-    from kernelfarm.service.tokens import new_token  # noqa: PLC0415 -- see above
+    from kernelfarm.service.tenants.tokens import new_token  # noqa: PLC0415 -- see above
 
     end = None if days is None else datetime.now(UTC).replace(microsecond=0) + timedelta(days=days)
     made, stored = new_token(_roles(roles), end, note)
@@ -117,7 +117,7 @@ def certificate(
     roles: Roles = None,
 ) -> None:
     """Lets clients in that show a certificate with a name."""
-    from kernelfarm.service.tenants import StoredCertificate  # noqa: PLC0415 -- see above
+    from kernelfarm.service.tenants.directory import StoredCertificate  # noqa: PLC0415 -- see above
 
     stored = StoredCertificate(name, _roles(roles))
     _change(path, tenant, lambda old: replace(old, certificates=(*old.certificates, stored)))
@@ -144,20 +144,20 @@ def revoke(
 
 def _change(path: Path, name: str, change: Callable[[Tenant], Tenant]) -> None:
     """Replaces one tenant of a file, if the result can be used."""
-    from kernelfarm.service import tenants_file  # noqa: PLC0415 -- see above
-    from kernelfarm.service.tenants import Directory  # noqa: PLC0415 -- see above
+    from kernelfarm.service.tenants import toml_file  # noqa: PLC0415 -- see above
+    from kernelfarm.service.tenants.directory import Directory  # noqa: PLC0415 -- see above
 
-    known = tenants_file.read_tenants(path)
+    known = toml_file.read_tenants(path)
     if name not in known.tenants:
         raise NotFoundError(f"{path} has no tenant {name!r}; it has {', '.join(known.tenants)}")
     tenants = [change(t) if t.name == name else t for t in known.tenants.values()]
     changed = Directory(tenants, known.shared.quota)
-    tenants_file.check_tenants(changed)
-    tenants_file.write_tenants(path, changed)
+    toml_file.check_tenants(changed)
+    toml_file.write_tenants(path, changed)
 
 
 def _roles(names: list[str] | None) -> frozenset[Role]:
-    from kernelfarm.service.identity import Role  # noqa: PLC0415 -- see above
+    from kernelfarm.service.tenants.identity import Role  # noqa: PLC0415 -- see above
 
     try:
         return frozenset(Role(name) for name in names or [Role.MEMBER.value])

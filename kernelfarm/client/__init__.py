@@ -1,16 +1,17 @@
-"""What runs inside the inference server: capture, the way to the farm, and the running of plans.
+"""What runs inside the inference server. Imports torch and grpc, no compiler.
 
-Imports torch and grpc, no compiler. Each idea is one module:
+    torch_backend, compile_model   `torch.compile(backend="kernelfarm")`, `kernelfarm.compile(...)`
+    diagnostics/                   what the command line shows of programs, traces and the disk
+    traces/                        a trace by the digest of its Dynamo graph: disk, farm
+    programs/                      a program by its key: memory, disk, farm
+    runtime/                       a plan and its kernels -> a callable
+    farm/                          the farm's API: deadlines, retries, checked answers
+    capture/                       a traced module -> `kernelfarm.ir.graph_ir.Graph`
+    disk/                          what one process fetched, for the next one
+    loaders/                       binaries -> functions, one module for each kind of device
+    custom_operators/, pytorch/    operators of our own in torch; what is private in PyTorch
+    process/                       forks, and the end of the process
+    settings, counters             what users set, and what was counted
 
-    capture, capture_sizes, export_reader   a traced module -> `kernelfarm.ir.graph_ir.Graph`
-    program_store, program_tiers            a program by its key: memory, disk, farm
-    farm_client, checked_program, trust     the farm's API : deadlines, retries, checked answers
-    disk_tier, disk_files, disk_sweep       what one process fetched, for the next one
-    invalidation_watch, known_epochs        what became stale, heard of in the background
-    process_end                             threads and calls end before Python finalizes
-    live_program                            eager until a program is there, and once it is stale
-    plan_runtime, plan_layout, plan_steps   a plan and its kernels -> a callable
-    loaders/                                binaries -> functions, one module for each device kind
-    torch_backend                           `torch.compile(model, backend="kernelfarm")`
-    compile_model                           `kernelfarm.compile(model, args, targets=[...])`
+Each imports only what stands below it.
 """

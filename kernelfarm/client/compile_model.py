@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from kernelfarm.client.compile_options import CompileOptions
-from kernelfarm.client.compiled_files import save_programs
-from kernelfarm.client.export_reader import Exported, export_model
-from kernelfarm.client.farm_client import FarmClient, OnProgress
-from kernelfarm.client.found_program import Content, FoundProgram
-from kernelfarm.client.loaders.of_device import device_support
-from kernelfarm.client.plan_runtime import PlanRunner
-from kernelfarm.client.program_store import load_program
+from kernelfarm.client.capture.exported import Exported, export_model
+from kernelfarm.client.farm.client import FarmClient, OnProgress
+from kernelfarm.client.farm.compile_options import CompileOptions
+from kernelfarm.client.farm.compiled_program import Content, FoundProgram
+from kernelfarm.client.loaders.by_device import device_support
+from kernelfarm.client.programs.saved_files import save_programs
+from kernelfarm.client.programs.store import load_program
+from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.client.settings import client_settings
 from kernelfarm.errors import CallerError
 from kernelfarm.ir.graph_ir import Graph

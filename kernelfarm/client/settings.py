@@ -11,7 +11,7 @@ from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from kernelfarm.errors import CallerError
-from kernelfarm.service.identity import SHARED_TENANT
+from kernelfarm.service.tenants.identity import SHARED_TENANT
 from kernelfarm.service.tls import ChannelTls
 
 ENV_PREFIX = "KERNELFARM_"

@@ -19,22 +19,22 @@ from torch import fx
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from kernelfarm.client.capture import capture
-from kernelfarm.client.captured import Captured
-from kernelfarm.client.compile_options import CompileOptions
-from kernelfarm.client.eager import warn_eager
-from kernelfarm.client.farm_access import FarmAccess
-from kernelfarm.client.farm_time import FarmTime
-from kernelfarm.client.input_order import InputOrder
-from kernelfarm.client.live_program import BoxedFunction, LiveProgram, Runnable
-from kernelfarm.client.loaders.of_device import device_support
-from kernelfarm.client.plan_runtime import PlanRunner
-from kernelfarm.client.program_store import ProgramStore
-from kernelfarm.client.program_tiers import Prefetched
+from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.capture.graph import capture
+from kernelfarm.client.capture.input_order import InputOrder
+from kernelfarm.client.capture.preserve_attention import keep_attention_whole
+from kernelfarm.client.capture.tracing import traced
+from kernelfarm.client.farm.access import FarmAccess
+from kernelfarm.client.farm.compile_options import CompileOptions
+from kernelfarm.client.farm.wait_budget import FarmTime
+from kernelfarm.client.loaders.by_device import device_support
+from kernelfarm.client.programs.eager import warn_eager
+from kernelfarm.client.programs.graph_runner import BoxedFunction, LiveProgram, Runnable
+from kernelfarm.client.programs.store import ProgramStore
+from kernelfarm.client.programs.tiers import Prefetched
+from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.client.settings import ClientSettings, client_settings
-from kernelfarm.client.tracing import traced
-from kernelfarm.client.warm_start import WarmStart, autocast_is_on, without_autocast
-from kernelfarm.client.whole_attention import keep_attention_whole
+from kernelfarm.client.traces.cache import WarmStart, autocast_is_on, without_autocast
 from kernelfarm.digest import program_key
 from kernelfarm.errors import CallerError, KernelfarmError
 

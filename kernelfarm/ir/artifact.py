@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from kernelfarm.ir.symbolic import Expr
+from kernelfarm.ir.algebra.expr import Expr
 
 
 @dataclass(frozen=True, slots=True)

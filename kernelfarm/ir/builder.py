@@ -29,7 +29,7 @@ class GraphBuilder:
 
     Example:
         >>> from kernelfarm.dtypes import DType
-        >>> from kernelfarm.ir.symbolic import as_expr
+        >>> from kernelfarm.ir.algebra.expr import as_expr
         >>> builder = GraphBuilder()
         >>> x = builder.add_input(TensorType(DType.F32, (as_expr(4),)))
         >>> y = builder.add("exp", x)

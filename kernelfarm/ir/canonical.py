@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from kernelfarm.ir.atoms import lone_symbol
+from kernelfarm.ir.algebra.atoms import lone_symbol
+from kernelfarm.ir.algebra.expr import Expr, symbol
 from kernelfarm.ir.check_graph import PRIMS_DIALECT
 from kernelfarm.ir.graph_ir import (
     Arg,
@@ -35,7 +36,6 @@ from kernelfarm.ir.loop_ir import (
     Statement,
     Store,
 )
-from kernelfarm.ir.symbolic import Expr, symbol
 from kernelfarm.ir.work_budget import spend
 
 CANONICAL_KERNEL_NAME = "kernel"

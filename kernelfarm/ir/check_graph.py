@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 
 from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import (
     Arg,
     Constant,
@@ -23,7 +24,6 @@ from kernelfarm.ir.graph_ir import (
     tensor_type_of,
     uses_of,
 )
-from kernelfarm.ir.symbolic import Expr
 from kernelfarm.ir.work_budget import spend
 
 ATEN_DIALECT = "aten"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import Arg, Constant, Graph, Input, Node, Ref, SizeSymbol, TensorType
 from kernelfarm.ir.loop_ir import (
     Compute,
@@ -26,7 +27,6 @@ from kernelfarm.ir.loop_ir import (
     Store,
     StoreMode,
 )
-from kernelfarm.ir.symbolic import Expr
 from kernelfarm.ir.work_budget import counted
 
 GRAPH_ENCODING = "kernelfarm-graph-1"

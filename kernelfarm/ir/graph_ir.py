@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Union
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.symbolic import ONE, Expr
+from kernelfarm.ir.algebra.expr import ONE, Expr
 
 ABI_VERSION = 1
 

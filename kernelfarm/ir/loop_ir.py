@@ -40,8 +40,8 @@ from dataclasses import dataclass
 from typing import Union
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import SizeSymbol
-from kernelfarm.ir.symbolic import Expr
 
 
 class Access(enum.Enum):

@@ -11,9 +11,9 @@ from typing import cast
 
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import VerificationError
+from kernelfarm.ir.algebra.expr import Expr, as_expr
 from kernelfarm.ir.graph_ir import Arg, Node
 from kernelfarm.ir.scalar_types import INTEGER_RANGES
-from kernelfarm.ir.symbolic import Expr, as_expr
 
 _SIZE_WORDS = "shape length starts limits steps low high sizes strides dilations"
 _SIZE_ATTRS = frozenset(_SIZE_WORDS.split())

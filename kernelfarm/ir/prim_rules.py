@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import VerificationError
+from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr, ceil_div, product_of
 from kernelfarm.ir.graph_ir import Node, TensorType
 from kernelfarm.ir.prim_attrs import (
     check_fits,
@@ -32,7 +33,6 @@ from kernelfarm.ir.scalar_types import (
     reduce_result_dtype,
     scan_result_dtype,
 )
-from kernelfarm.ir.symbolic import ONE, Expr, as_expr, ceil_div, product_of
 
 Types = tuple[TensorType, ...]
 Shape = tuple[Expr, ...]

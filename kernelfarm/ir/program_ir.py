@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Union
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.ir.symbolic import Expr
 
 ARENA_ALIGNMENT_BYTES = 64
 """Alignment of the arena and of each temporary: a cache line, and the widest vector load."""

@@ -9,11 +9,11 @@ import grpc
 from grpc.aio import ServicerContext
 
 from kernelfarm.errors import KernelfarmError, NoMessageError, error_facts
-from kernelfarm.service.access import Access
-from kernelfarm.service.forget import forget_frames
+from kernelfarm.service.inbound.unauthenticated import Strangers
 from kernelfarm.service.malformed import parser_of
 from kernelfarm.service.refuse import end_with
-from kernelfarm.service.strangers import Strangers
+from kernelfarm.service.tenants.access import Access
+from kernelfarm.service.tracebacks import forget_frames
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Context: TypeAlias = "ServicerContext[Any, Any]"

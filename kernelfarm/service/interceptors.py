@@ -22,20 +22,20 @@ from kernelfarm.errors import (
     bounded,
     error_facts,
 )
-from kernelfarm.service.access import Access
-from kernelfarm.service.authentication import Metadata
-from kernelfarm.service.call_log import CallLog
 from kernelfarm.service.collector import Collector
-from kernelfarm.service.connections import Connections
-from kernelfarm.service.forget import forget_frames
-from kernelfarm.service.identity import Identity, bind_identity
-from kernelfarm.service.inbound import Body, Inbound, InboundLimits
+from kernelfarm.service.inbound.bodies import Body, Inbound, InboundLimits
+from kernelfarm.service.inbound.connections import Connections
+from kernelfarm.service.inbound.unauthenticated import Strangers
 from kernelfarm.service.infrastructure import wrap_infrastructure
-from kernelfarm.service.logs import get_logger
+from kernelfarm.service.logs.call_log import CallLog
+from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.service.malformed import Parse, parser_of
 from kernelfarm.service.refuse import REQUEST_ID_HEADER, end_with
 from kernelfarm.service.settings import DEFAULT_MAX_MESSAGE_BYTES
-from kernelfarm.service.strangers import Strangers
+from kernelfarm.service.tenants.access import Access
+from kernelfarm.service.tenants.authentication import Metadata
+from kernelfarm.service.tenants.identity import Identity, bind_identity
+from kernelfarm.service.tracebacks import forget_frames
 
 # Ids reach logs and trailers: anything else than a short plain word is replaced.
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")

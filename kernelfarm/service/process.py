@@ -8,7 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from kernelfarm.errors import CallerError, KernelfarmError
-from kernelfarm.service.logs import configure_logs, get_logger
+from kernelfarm.service.logs.logger import configure_logs, get_logger
 from kernelfarm.service.settings import SettingsT, load_settings
 
 _OPEN_FILES = 65_536

@@ -13,15 +13,15 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from kernelfarm.errors import UnavailableError
-from kernelfarm.service.access import Access
-from kernelfarm.service.call_log import CallLog
 from kernelfarm.service.collector import collect_rarely
-from kernelfarm.service.connections import Connections
+from kernelfarm.service.inbound.connections import Connections
+from kernelfarm.service.inbound.server_limits import inbound_limits, max_connections, server_options
 from kernelfarm.service.interceptors import EdgeInterceptor
-from kernelfarm.service.log_limits import limit
-from kernelfarm.service.logs import get_logger
-from kernelfarm.service.server_limits import inbound_limits, max_connections, server_options
+from kernelfarm.service.logs.call_log import CallLog
+from kernelfarm.service.logs.limits import limit
+from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.service.settings import ServiceSettings
+from kernelfarm.service.tenants.access import Access
 from kernelfarm.service.tls import ServerTls
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from kernelfarm.cache.embedded import Role, find_server, server_command
 from kernelfarm.private_files import make_private_folder
+from kernelfarm.processes.child import ChildSpec
+from kernelfarm.processes.hang_rules import DEFAULT_WATCH, WatchTimes
 from kernelfarm.service.liveness import last_beat
 from kernelfarm.service.probes import ServiceProbe
 from kernelfarm.signing.key_files import KERNEL_KEY, PROGRAM_KEY, PUBLIC_KEYS
-from kernelfarm.supervisor.child import ChildSpec
 from kernelfarm.supervisor.supervisor import FarmLayout
-from kernelfarm.supervisor.watch import DEFAULT_WATCH, WatchTimes
 
 _WORKER_DRAIN_S = 30.0
 _SERVICE_DRAIN_S = 30.0
@@ -170,7 +170,7 @@ def _workers(plan: FarmPlan, environment: tuple[tuple[str, str], ...]) -> Iterat
 async def _takes_jobs(heartbeat: Path) -> bool:
     """True if the worker has reported, and asks the broker for jobs or works on as many as it can.
 
-    It says so itself: see `codegen_svc/watchdog.py`.
+    It says so itself: see `codegen_svc/worker/watchdog.py`.
     """
     beat = last_beat(heartbeat)
     return beat is not None and beat.is_fresh and beat.state == "serving"

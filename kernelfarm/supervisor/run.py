@@ -13,12 +13,13 @@ from functools import partial
 from pathlib import Path
 
 from kernelfarm.errors import CallerError
+from kernelfarm.processes.hang_rules import WatchTimes
+from kernelfarm.processes.ports import bound_address
 from kernelfarm.service.probes import reported_vendors
-from kernelfarm.service.tenants_file import read_tenants
+from kernelfarm.service.tenants.toml_file import read_tenants
 from kernelfarm.signing.key_files import PUBLIC_KEYS, TRACE_KEY, make_keys
 from kernelfarm.supervisor.follow import follow_logs
 from kernelfarm.supervisor.layout import FarmPlan, farm_layout
-from kernelfarm.supervisor.ports import bound_address
 from kernelfarm.supervisor.settings import (
     ALL_VENDORS,
     SupervisorSettings,
@@ -26,7 +27,6 @@ from kernelfarm.supervisor.settings import (
     default_jobs_each,
 )
 from kernelfarm.supervisor.supervisor import Supervisor, sole_owner
-from kernelfarm.supervisor.watch import WatchTimes
 
 
 @dataclass(frozen=True, slots=True)

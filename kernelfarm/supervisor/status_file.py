@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from kernelfarm.supervisor.child import Child
+from kernelfarm.processes.child import Child
 
 STATUS_FILE = "farm.json"
 

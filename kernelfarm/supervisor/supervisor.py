@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kernelfarm.errors import UnavailableError
 from kernelfarm.private_files import keep_private, make_private_folder
-from kernelfarm.supervisor.child import Child, ChildSpec
+from kernelfarm.processes.child import Child, ChildSpec
 from kernelfarm.supervisor.rotate_logs import rotate_logs
 from kernelfarm.supervisor.status_file import STATUS_FILE, write_status
 

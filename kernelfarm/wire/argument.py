@@ -7,8 +7,8 @@ from typing import Any
 
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError, MalformedMessageError
+from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import Arg, Ref
-from kernelfarm.ir.symbolic import Expr
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.v1 import graph_pb2 as pb
 from kernelfarm.wire.dtype import dtype_from_proto, dtype_to_proto

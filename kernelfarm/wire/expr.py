@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache, reduce
 
 from kernelfarm.errors import InvalidGraphError, MalformedMessageError
-from kernelfarm.ir.atoms import Atom, Monomial
-from kernelfarm.ir.symbolic import (
+from kernelfarm.ir.algebra.atoms import Atom, Monomial
+from kernelfarm.ir.algebra.expr import (
     Expr,
     FloorDiv,
     Max,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernelfarm.errors import MalformedMessageError, UnsupportedVersionError
+from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import ABI_VERSION
 from kernelfarm.ir.program_ir import (
     ARENA_ALIGNMENT_BYTES,
@@ -17,7 +18,6 @@ from kernelfarm.ir.program_ir import (
     SymbolSource,
     TensorView,
 )
-from kernelfarm.ir.symbolic import Expr
 from kernelfarm.v1 import graph_pb2
 from kernelfarm.v1 import plan_pb2 as pb
 from kernelfarm.wire.dtype import dtype_from_proto, dtype_to_proto

@@ -10,9 +10,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from kernelfarm.ir.algebra.expr import Expr
+from kernelfarm.ir.algebra.simplify import Bounds
 from kernelfarm.ir.graph_ir import Node
-from kernelfarm.ir.simplify import Bounds
-from kernelfarm.ir.symbolic import Expr
 from optimizer_svc.analysis.graph_facts import GraphFacts, Piece
 
 MAX_PIECES_SELECTED = 8

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, product_of
 from kernelfarm.ir.graph_ir import SizeSymbol
-from kernelfarm.ir.symbolic import ONE, ZERO, Expr, product_of
 
 UNKNOWN_SIZE = 4096
 """Elements assumed for a size whose range allows it: large enough that traffic matters."""

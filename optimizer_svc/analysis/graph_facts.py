@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kernelfarm.errors import InternalError
+from kernelfarm.ir.algebra.expr import ZERO, Expr, as_expr, product_of
+from kernelfarm.ir.algebra.simplify import Bounds, Range
 from kernelfarm.ir.graph_ir import Arg, Constant, Graph, Node, Ref, TensorType, refs_in, uses_of
 from kernelfarm.ir.prims import CLIENT_OPS, PRIMS, PrimKind
-from kernelfarm.ir.simplify import Bounds, Range
-from kernelfarm.ir.symbolic import ZERO, Expr, as_expr, product_of
 from kernelfarm.ir.work_budget import spend
 
 VIEW_OPS = frozenset(name for name, prim in PRIMS.items() if prim.kind is PrimKind.VIEW)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernelfarm.errors import InternalError
+from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr
+from kernelfarm.ir.algebra.simplify import Bounds, simplify
 from kernelfarm.ir.graph_ir import Node, contiguous_strides
-from kernelfarm.ir.simplify import Bounds, simplify
-from kernelfarm.ir.symbolic import ONE, ZERO, Expr
 from optimizer_svc.analysis.graph_facts import exprs_attr, ints_attr
 
 Index = tuple[Expr, ...]

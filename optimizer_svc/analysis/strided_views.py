@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from kernelfarm.errors import InternalError
+from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr
 from kernelfarm.ir.graph_ir import Node, contiguous_strides
-from kernelfarm.ir.symbolic import ONE, ZERO, Expr
 from optimizer_svc.analysis.extents import is_empty
 from optimizer_svc.analysis.graph_facts import GraphFacts, exprs_attr, ints_attr, operands
 from optimizer_svc.analysis.index_maps import Index, reshape_groups

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kernelfarm.ir.atoms import Symbol
-from kernelfarm.ir.symbolic import ONE, ZERO, Expr, as_expr, product_of, symbol
+from kernelfarm.ir.algebra.atoms import Symbol
+from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr, product_of, symbol
 from optimizer_svc.analysis.verdicts import Refused
-from optimizer_svc.fusion.group import DomainAxis
+from optimizer_svc.ir.group import DomainAxis
 
 Axes = list[DomainAxis]
 """Axes from the innermost to the outermost."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from kernelfarm.ir.algebra.simplify import Bounds, simplify
 from kernelfarm.ir.loop_ir import StoreMode
 from kernelfarm.ir.program_ir import BufferKind
-from kernelfarm.ir.simplify import Bounds, simplify
 from optimizer_svc.analysis.index_maps import Index, ravel
 from optimizer_svc.analysis.storages import Place, Storage
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.fusion.alignment import chain_of
-from optimizer_svc.fusion.group import DomainAxis, Group, Member
+from optimizer_svc.ir.group import DomainAxis, Group, Member
 
 
 def overwritten(storages: Mapping[int, Storage], a: Group, b: Group) -> Refused | None:

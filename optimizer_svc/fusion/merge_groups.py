@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from kernelfarm.ir.simplify import Bounds, simplify
+from kernelfarm.ir.algebra.simplify import Bounds, simplify
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.extents import likely_elems
 from optimizer_svc.analysis.index_maps import Index, ravel
@@ -18,9 +18,9 @@ from optimizer_svc.fusion.alignment import (
     chain_of,
     matched_by_order,
 )
-from optimizer_svc.fusion.group import DomainAxis, Group, domain_bounds, joined, moved
 from optimizer_svc.fusion.in_place import in_update_order, overwritten, touches_scattered
 from optimizer_svc.fusion.scan_order import in_scan_order
+from optimizer_svc.ir.group import DomainAxis, Group, domain_bounds, joined, moved
 
 MAX_STATEMENTS = 400
 """Body length: LLVM's time grows faster than linearly, and registers run out earlier."""

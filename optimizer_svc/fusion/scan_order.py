@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelfarm.ir.simplify import Bounds, simplify
+from kernelfarm.ir.algebra.simplify import Bounds, simplify
 from optimizer_svc.analysis.index_maps import ravel
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.fusion.alignment import chain_of
-from optimizer_svc.fusion.group import DomainAxis, Member
+from optimizer_svc.ir.group import DomainAxis, Member
 
 
 def in_scan_order(

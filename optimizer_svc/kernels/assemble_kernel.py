@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InternalError
+from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, symbol
+from kernelfarm.ir.algebra.simplify import Bounds, Range
 from kernelfarm.ir.loop_ir import (
     Access,
     Axis,
@@ -21,13 +23,10 @@ from kernelfarm.ir.loop_ir import (
     StoreMode,
 )
 from kernelfarm.ir.program_ir import BufferKind
-from kernelfarm.ir.simplify import Bounds, Range
-from kernelfarm.ir.symbolic import ONE, ZERO, Expr, symbol
 from optimizer_svc.analysis.extents import is_empty
 from optimizer_svc.analysis.storages import Place, Storage
-from optimizer_svc.fusion.group import Group, Member, domain_bounds
-from optimizer_svc.lowering.nest_body import NestBody
-from optimizer_svc.nest import (
+from optimizer_svc.ir.group import Group, Member, domain_bounds
+from optimizer_svc.ir.nest import (
     NestStatement,
     Read,
     substituted,
@@ -35,6 +34,7 @@ from optimizer_svc.nest import (
     with_indices,
     with_operands,
 )
+from optimizer_svc.lowering.nest_body import NestBody
 
 
 @dataclass(frozen=True, slots=True)

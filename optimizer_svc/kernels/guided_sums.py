@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InternalError
+from kernelfarm.ir.algebra.expr import Expr, product_of
 from kernelfarm.ir.loop_ir import (
     Compute,
     IndexValue,
@@ -30,8 +31,7 @@ from kernelfarm.ir.loop_ir import (
     index_of,
     operands_of,
 )
-from kernelfarm.ir.symbolic import Expr, product_of
-from optimizer_svc.nest import Read, with_operands
+from optimizer_svc.ir.nest import Read, with_operands
 
 
 @dataclass(frozen=True, slots=True)

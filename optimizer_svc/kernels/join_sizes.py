@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from kernelfarm.ir.algebra.expr import Expr, Symbol, sum_of, symbol
 from kernelfarm.ir.graph_ir import SizeSymbol
 from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.ir.symbolic import Expr, Symbol, sum_of, symbol
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.kernels.rewrite_indices import all_exprs, rewrite_indices
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from kernelfarm.ir.algebra.expr import Expr, symbol
 from kernelfarm.ir.graph_ir import SizeSymbol
 from kernelfarm.ir.loop_ir import (
     Compute,
@@ -17,7 +18,6 @@ from kernelfarm.ir.loop_ir import (
     Store,
     scattering_stores,
 )
-from kernelfarm.ir.symbolic import Expr, symbol
 from optimizer_svc.kernels.join_sizes import with_joined_sizes
 from optimizer_svc.kernels.rewrite_indices import all_exprs, rewrite_indices
 

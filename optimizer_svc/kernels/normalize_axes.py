@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, symbol
+from kernelfarm.ir.algebra.simplify import Bounds, Range, simplify
 from kernelfarm.ir.loop_ir import (
     Axis,
     Kernel,
@@ -17,8 +19,6 @@ from kernelfarm.ir.loop_ir import (
     is_ordered_reduction,
     scattering_stores,
 )
-from kernelfarm.ir.simplify import Bounds, Range, simplify
-from kernelfarm.ir.symbolic import ONE, ZERO, Expr, symbol
 from optimizer_svc.kernels.rewrite_indices import accesses, body_indices, rewrite_indices
 
 _LIKELY_SIZE = 61

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.loop_ir import Axis, IndexValue, Indirect, Kernel, Load, Param, Statement, Store
-from kernelfarm.ir.symbolic import Expr
 
 
 def rewrite_indices(kernel: Kernel, change: Callable[[Expr], Expr]) -> Kernel:

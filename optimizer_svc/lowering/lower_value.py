@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InternalError
+from kernelfarm.ir.algebra.expr import ZERO, Expr, symbol
+from kernelfarm.ir.algebra.simplify import Bounds, Range, simplify
 from kernelfarm.ir.graph_ir import Node
 from kernelfarm.ir.loop_ir import Indirect
 from kernelfarm.ir.prims import SCALAR_OPS
-from kernelfarm.ir.simplify import Bounds, Range, simplify
-from kernelfarm.ir.symbolic import ZERO, Expr, symbol
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.cat_pieces import MAX_PIECES_SELECTED, pieces_within
 from optimizer_svc.analysis.extents import is_empty
@@ -28,9 +28,9 @@ from optimizer_svc.analysis.graph_facts import (
     operands,
 )
 from optimizer_svc.analysis.index_maps import Index, operand_index
+from optimizer_svc.ir.nest import Read
 from optimizer_svc.lowering.nest_body import NestBody
 from optimizer_svc.lowering.scope import Scope, narrowed
-from optimizer_svc.nest import Read
 
 _INTEGER_DIVISIONS = frozenset({"div", "floor_div", "trunc_div", "mod_floor", "fmod"})
 

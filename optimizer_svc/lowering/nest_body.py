@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import Expr, as_expr, maximum, minimum
 from kernelfarm.ir.loop_ir import Compute, IndexValue, Indirect, Literal
-from kernelfarm.ir.symbolic import Expr, as_expr, maximum, minimum
 from kernelfarm.ir.work_budget import spend
+from optimizer_svc.ir.nest import NestStatement
 from optimizer_svc.lowering.literals import converted
-from optimizer_svc.nest import NestStatement
 
 _INDEX_ARITHMETIC: dict[str, Callable[[Expr, Expr], Expr]] = {
     "add": lambda a, b: a + b,

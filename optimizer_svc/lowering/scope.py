@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernelfarm.ir.simplify import Bounds, Range
-from kernelfarm.ir.symbolic import Expr, as_expr, symbol
+from kernelfarm.ir.algebra.expr import Expr, as_expr, symbol
+from kernelfarm.ir.algebra.simplify import Bounds, Range
 
 
 @dataclass(frozen=True, slots=True)

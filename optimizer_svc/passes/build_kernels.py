@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import Node
 from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.ir.symbolic import Expr
 from kernelfarm.ir.work_budget import spend
-from optimizer_svc.fusion.group import Group
+from optimizer_svc.ir.group import Group
 from optimizer_svc.kernels.assemble_kernel import assemble_kernel
 from optimizer_svc.kernels.distinct_kernels import DistinctKernels
 from optimizer_svc.kernels.name_kernel import with_own_sizes

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from kernelfarm.errors import InternalError
+from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr, symbol
 from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType
 from kernelfarm.ir.prims import CLIENT_OPS
 from kernelfarm.ir.program_ir import BufferKind
-from kernelfarm.ir.symbolic import ONE, Expr, as_expr, symbol
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.cat_pieces import is_many_pieces
 from optimizer_svc.analysis.extents import is_single, likely_elems, likely_sizes
@@ -29,6 +29,7 @@ from optimizer_svc.analysis.graph_facts import (
     graph_facts,
     operands,
 )
+from optimizer_svc.analysis.index_complexity import TangledIndices
 from optimizer_svc.analysis.sole_readers import has_sole_reader
 from optimizer_svc.analysis.storages import (
     Storage,
@@ -37,7 +38,6 @@ from optimizer_svc.analysis.storages import (
     storage_of,
 )
 from optimizer_svc.analysis.strided_views import StridedView, view_between
-from optimizer_svc.analysis.tangled_indices import TangledIndices
 from optimizer_svc.analysis.updates import updated_inputs
 from optimizer_svc.analysis.verdicts import Refused
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from kernelfarm.ir.graph_ir import Arg, Graph, Node
 from optimizer_svc.analysis.graph_facts import operands
-from optimizer_svc.passes.renaming import renamed, with_values
+from optimizer_svc.ir.renaming import renamed, with_values
 
 
 def eliminate_common_subexpressions(graph: Graph) -> Graph:

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from kernelfarm.ir.algebra.expr import product_of
 from kernelfarm.ir.graph_ir import Node
-from kernelfarm.ir.symbolic import product_of
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.fusion.dependences import Dependences
-from optimizer_svc.fusion.group import Group
 from optimizer_svc.fusion.merge_groups import MergeContext, merge_groups
-from optimizer_svc.fusion.schedule import Schedule
-from optimizer_svc.nest import Nest
+from optimizer_svc.fusion.state import Schedule
+from optimizer_svc.ir.group import Group
+from optimizer_svc.ir.nest import Nest
 from optimizer_svc.passes.choose_materialized import Materialization
 
 MAX_PARAMS = 24

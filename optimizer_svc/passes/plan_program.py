@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelfarm.errors import InvalidGraphError
-from kernelfarm.ir.atoms import lone_symbol
+from kernelfarm.ir.algebra.atoms import lone_symbol
+from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import Constant, Graph, Node, TensorType, seed_index, seed_nodes
 from kernelfarm.ir.program_ir import (
     Buffer,
@@ -20,15 +21,14 @@ from kernelfarm.ir.program_ir import (
     SymbolSource,
     TensorView,
 )
-from kernelfarm.ir.symbolic import Expr
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import TargetFacts
+from optimizer_svc.analysis.arena import Lifetime, plan_arena
 from optimizer_svc.analysis.graph_facts import operands
 from optimizer_svc.analysis.strided_views import StridedView
 from optimizer_svc.kernels.assemble_kernel import span_elems
 from optimizer_svc.passes.build_kernels import BuiltSteps, KernelUse
 from optimizer_svc.passes.choose_materialized import Materialization
-from optimizer_svc.plan.arena import Lifetime, plan_arena
 
 _PLACED_BY_POSITION = (BufferKind.INPUT, BufferKind.OUTPUT, BufferKind.CONSTANT)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from kernelfarm.ir.algebra.expr import product_of
+from kernelfarm.ir.algebra.simplify import Bounds
 from kernelfarm.ir.loop_ir import GUIDES, Kernel, Load, varying_values
-from kernelfarm.ir.simplify import Bounds
-from kernelfarm.ir.symbolic import product_of
 from kernelfarm.targets import TargetFacts
 from optimizer_svc.kernels.distinct_kernels import DistinctKernels
 from optimizer_svc.kernels.guided_sums import GuidedSum, find_guided_sums, in_one_pass

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import ONE, Expr
 from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType
-from kernelfarm.ir.symbolic import ONE, Expr
 from optimizer_svc.analysis.graph_facts import (
     REDUCE_OPS,
     VIEW_OPS,
@@ -23,7 +23,7 @@ from optimizer_svc.analysis.graph_facts import (
     ints_attr,
     operands,
 )
-from optimizer_svc.passes.renaming import renamed, with_values
+from optimizer_svc.ir.renaming import renamed, with_values
 
 Rule = Callable[["_Rewriter", Node], int | None]
 

@@ -12,10 +12,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr
 from kernelfarm.ir.graph_ir import Constant, Node, TensorType
 from kernelfarm.ir.program_ir import BufferKind
-from kernelfarm.ir.symbolic import ONE, ZERO, Expr
-from optimizer_svc.analysis.cat_cuts import Cuts, cuts_for, evened, united
 from optimizer_svc.analysis.cat_pieces import MAX_PIECES_SELECTED, is_many_pieces
 from optimizer_svc.analysis.extents import is_empty
 from optimizer_svc.analysis.graph_facts import (
@@ -28,8 +27,9 @@ from optimizer_svc.analysis.graph_facts import (
     references,
 )
 from optimizer_svc.analysis.verdicts import Refused
+from optimizer_svc.lowering.cat_splits import Cuts, cuts_for, evened, united
+from optimizer_svc.lowering.lower_nest import Lowered, lowered
 from optimizer_svc.passes.choose_materialized import Materialization, Part, temporary_storage
-from optimizer_svc.passes.lower_nests import Lowered, lowered
 
 _UNCUT = REDUCE_OPS | SCAN_OPS | SORT_OPS | {"scatter"}
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from kernelfarm.client import arena, eager
+from kernelfarm.client.programs import eager
+from kernelfarm.client.runtime import arena
 from tests.acceptance.everything import Everything, compile_everything
 from tests.farm_process import Farm
 

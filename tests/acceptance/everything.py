@@ -15,7 +15,7 @@ import pytest
 import kernelfarm
 from examples.real_inputs import WHOLE_GRAPHS
 from kernelfarm.client.compile_model import connect
-from kernelfarm.client.found_program import Content, FoundArtifact, FoundProgram
+from kernelfarm.client.farm.compiled_program import Content, FoundArtifact, FoundProgram
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.text import parse_graph
 from kernelfarm.targets import all_targets

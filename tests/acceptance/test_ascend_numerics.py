@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from examples.real_inputs import WHOLE_GRAPHS
-from kernelfarm.client.export_reader import export_model
-from kernelfarm.client.plan_runtime import PlanRunner
-from kernelfarm.client.program import LoadedProgram
-from kernelfarm.client.variants import Variant
+from kernelfarm.client.capture.exported import export_model
+from kernelfarm.client.loaders.variants import Variant
+from kernelfarm.client.runtime.program import LoadedProgram
+from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.ir.program_ir import Launch
 from kernelfarm.ir.text import parse_kernel
 from tests.acceptance.everything import ACCELERATORS, Everything

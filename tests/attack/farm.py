@@ -10,10 +10,10 @@ from pathlib import Path
 
 import psutil
 
-from kernelfarm.service.identity import Quota, Role
-from kernelfarm.service.tenants import Directory, Tenant
-from kernelfarm.service.tenants_file import write_tenants
-from kernelfarm.service.tokens import StoredToken, new_token
+from kernelfarm.service.tenants.directory import Directory, Tenant
+from kernelfarm.service.tenants.identity import Quota, Role
+from kernelfarm.service.tenants.tokens import StoredToken, new_token
+from kernelfarm.service.tenants.toml_file import write_tenants
 from tests.attack.attacks import Credential
 from tests.farm_process import Farm, running_farm
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr, symbol
 from kernelfarm.ir.graph_ir import (
     Arg,
     Graph,
@@ -23,7 +24,6 @@ from kernelfarm.ir.graph_ir import (
     TensorType,
     contiguous_strides,
 )
-from kernelfarm.ir.symbolic import ONE, Expr, as_expr, symbol
 from kernelfarm.v1 import cache_service_pb2 as cache_api
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.v1 import graph_pb2 as pb

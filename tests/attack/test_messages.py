@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from frontend_svc.decompose.pipeline import lower_to_prims
 from frontend_svc.graph_jobs import import_graph
-from frontend_svc.pipeline import lower_to_prims
 from kernelfarm.digest import program_key
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.v1 import cache_service_pb2 as cache_api

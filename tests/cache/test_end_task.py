@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from kernelfarm.cache.end_task import end_task
+from kernelfarm.end_task import end_task
 
 
 async def test_a_task_that_loses_two_cancellations_ends() -> None:

@@ -9,14 +9,14 @@ import redis
 
 from kernelfarm.cache import KernelCache, Lease, Published, Space, Trust, Variant, WorkerCache
 from kernelfarm.cache.embedded import EmbeddedServer
-from kernelfarm.cache.names import Names
 from kernelfarm.cache.records import WorkerReport
+from kernelfarm.cache.redis_keys import Names
 from kernelfarm.cache.sweeper import Sweeper
-from kernelfarm.cache.tags import check_tag, model_tag
 from kernelfarm.errors import CallerError, FarmFullError, InternalError
 from kernelfarm.ir.artifact import GuardOp
 from kernelfarm.ir.guards import FactAtom, FactSubject, Guard
 from kernelfarm.signing.manifest import blob_ref
+from kernelfarm.signing.tags import check_tag, model_tag
 
 KEY = hashlib.sha256(b"some program").digest()
 GELU, MODEL = "op:aten.gelu.default", "model:llama@3"

@@ -12,8 +12,8 @@ import redis
 from kernelfarm.cache import KernelCache, Published, Space
 from kernelfarm.cache.calls import MAX_FAILURES
 from kernelfarm.cache.embedded import EmbeddedServer
-from kernelfarm.cache.names import tenant_namespace
 from kernelfarm.cache.quotas import FAILURE_BYTES, Held, Quotas, most_failures
+from kernelfarm.cache.redis_keys import tenant_namespace
 from kernelfarm.errors import MESSAGE_BYTES, ErrorFacts, InvalidGraphError, error_facts
 from tests.farm_process import PATIENCE_S
 

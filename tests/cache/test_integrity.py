@@ -12,9 +12,9 @@ import redis
 import zstandard
 
 from kernelfarm.cache import KernelCache, Lease, Published, Space, StoredVariant, Trust, Variant
-from kernelfarm.cache.belief import Belief
 from kernelfarm.cache.embedded import EmbeddedServer
-from kernelfarm.cache.names import Names
+from kernelfarm.cache.redis_keys import Names
+from kernelfarm.cache.verified_manifests import Belief
 from kernelfarm.errors import MisplacedManifestError, PoisonedBlobError, UntrustedKeyError
 from kernelfarm.signing import Keyring, Manifest, Place, Signer, new_signer
 from kernelfarm.signing import Space as SignedSpace

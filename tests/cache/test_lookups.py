@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from kernelfarm.cache import KernelCache, Variant, epoch_calls, line
+from kernelfarm.cache import KernelCache, Variant, epoch_calls, pipelined_connection
 from kernelfarm.cache.calls import Calls
 from kernelfarm.cache.connection import connect_async
 from kernelfarm.cache.embedded import EmbeddedServer, Role, ServerProgram, start_server
@@ -163,11 +163,11 @@ async def test_a_refused_look_up_is_an_error_of_its_own_caller_alone(
 async def test_a_line_on_which_nothing_is_answered_ends(
     program: ServerProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "_SILENCE_S", 0.05)
+    monkeypatch.setattr(pipelined_connection, "_SILENCE_S", 0.05)
     server = start_server(Role.CACHE, program=program, socket_path=tmp_path / "s")
     _, writer = await asyncio.open_unix_connection(tmp_path / "s")
     ended = asyncio.Event()
-    asked = line.Line(writer.transport, ended.set)
+    asked = pipelined_connection.Line(writer.transport, ended.set)
     assert await asked.ask(b"PING\r\n", 1) == [b"PONG"]
     server.process.send_signal(signal.SIGSTOP)
     try:

@@ -21,7 +21,7 @@ KEY = hashlib.sha256(b"some kernel").digest()
 @pytest.fixture
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernelfarm.cache.connection._GREETING_S", 0.1)
-    monkeypatch.setattr("kernelfarm.cache.patience._RETRIES", 1)
+    monkeypatch.setattr("kernelfarm.cache.retry_policy._RETRIES", 1)
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from redis.retry import Retry
 from kernelfarm.cache import KernelCache, Lease, Published, Space, Variant, WorkerCache
 from kernelfarm.cache.embedded import Role, ServerProgram, server_command
 from kernelfarm.cache.key_index import KeyIndex
-from kernelfarm.cache.names import Names
 from kernelfarm.cache.quotas import Quotas
 from kernelfarm.cache.records import WorkerReport
+from kernelfarm.cache.redis_keys import Names
 from kernelfarm.cache.sweeper import Sweeper
 from kernelfarm.errors import UnavailableError
 from kernelfarm.signing.manifest import blob_ref

@@ -41,7 +41,7 @@ from kernelfarm.cache import (
     epoch_calls,
 )
 from kernelfarm.cache.embedded import EmbeddedServer
-from kernelfarm.cache.names import Names
+from kernelfarm.cache.redis_keys import Names
 from kernelfarm.cache.scripts import AsyncScripts
 from kernelfarm.cache.sweeper import Sweeper
 from kernelfarm.errors import ErrorFacts

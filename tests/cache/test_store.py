@@ -22,7 +22,7 @@ from kernelfarm.cache import (
 )
 from kernelfarm.cache.blobs import CHUNK_BYTES
 from kernelfarm.cache.embedded import EmbeddedServer
-from kernelfarm.cache.names import Names
+from kernelfarm.cache.redis_keys import Names
 from kernelfarm.errors import (
     ErrorFacts,
     KernelfarmError,

@@ -16,7 +16,7 @@ from redis.retry import Retry
 
 from kernelfarm.cache import KernelCache, Published, Space, Variant, WorkerCache, epoch_calls
 from kernelfarm.cache.embedded import EmbeddedServer, Role, ServerProgram, server_command
-from kernelfarm.cache.names import Names
+from kernelfarm.cache.redis_keys import Names
 from kernelfarm.cache.scripts import AsyncScripts
 from kernelfarm.errors import UnavailableError
 from tests.farm_process import PATIENCE_S, wait_until
@@ -123,7 +123,7 @@ async def test_who_may_only_read_waits_until_a_new_life_began(
     program: ServerProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kernelfarm.cache.connection._GREETING_S", 0.1)
-    monkeypatch.setattr("kernelfarm.cache.patience._RETRIES", 1)
+    monkeypatch.setattr("kernelfarm.cache.retry_policy._RETRIES", 1)
     url = f"unix://{tmp_path}/s"
     with redis_process(program, tmp_path):
         async with KernelCache(url, space=Space.PROGRAMS, may_write=False) as reader:

@@ -14,9 +14,9 @@ from kernelfarm.cache import KernelCache, Lease, Published, Space, Variant, Work
 from kernelfarm.cache.blobs import CHUNK_BYTES
 from kernelfarm.cache.calls import BLOB_TTL_S
 from kernelfarm.cache.embedded import EmbeddedServer
-from kernelfarm.cache.names import Names, tenant_namespace
 from kernelfarm.cache.quotas import Held, Quotas
-from kernelfarm.cache.statements import Trust
+from kernelfarm.cache.redis_keys import Names, tenant_namespace
+from kernelfarm.cache.signing_policy import Trust
 from kernelfarm.cache.sweeper import Sweeper
 from kernelfarm.errors import CallerError
 from kernelfarm.signing import Keyring, new_signer

@@ -9,13 +9,16 @@ from typing import Any
 
 import torch
 
-from kernelfarm.client import counters, farm_access, invalidation_watch, loaded_kernels
-from kernelfarm.client.captured import Captured
-from kernelfarm.client.compile_options import CompileOptions
-from kernelfarm.client.farm_access import FarmAccess
-from kernelfarm.client.loaders.of_device import device_support
-from kernelfarm.client.plan_runtime import PlanRunner
-from kernelfarm.client.program_store import ProgramStore, SharedProgram
+from kernelfarm.client import counters
+from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.farm import access as farm_access
+from kernelfarm.client.farm import invalidation_watch
+from kernelfarm.client.farm.access import FarmAccess
+from kernelfarm.client.farm.compile_options import CompileOptions
+from kernelfarm.client.loaders.by_device import device_support
+from kernelfarm.client.programs import kernels
+from kernelfarm.client.programs.store import ProgramStore, SharedProgram
+from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.client.settings import client_settings
 from tests.farm_process import PATIENCE_S
 
@@ -45,7 +48,7 @@ def new_process(endpoint: str, folder: Path, **settings: object) -> NewProcess:
     for watch in invalidation_watch._watches.values():
         watch.close()
     invalidation_watch._watches.clear()
-    loaded_kernels._kernels.clear()
+    kernels._kernels.clear()
     farm_access._failures.clear()
     counters.reset()
     stated = {"endpoint": endpoint, "disk_cache_dir": folder, "timeout_s": PATIENCE_S, **settings}

@@ -7,7 +7,7 @@ import pytest
 from tests.farm_process import PATIENCE_S
 
 # Who waits for word of what was invalidated.
-_WAITERS = ("program_tiers", "shared_traces")
+_WAITERS = ("programs.tiers", "traces.shared")
 
 
 def be_patient(monkeypatch: pytest.MonkeyPatch, patience_s: float = PATIENCE_S) -> None:

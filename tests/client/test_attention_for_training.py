@@ -13,10 +13,10 @@ from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.prepared import recording
-from kernelfarm.client import attention_products
-from kernelfarm.client.attention_operators import ATTENTION_BACKWARD, ATTENTION_SAVING
-from kernelfarm.client.attention_products import Operands
-from kernelfarm.client.whole_attention import attention
+from kernelfarm.client.capture.preserve_attention import attention
+from kernelfarm.client.custom_operators import attention_products
+from kernelfarm.client.custom_operators.attention import ATTENTION_BACKWARD, ATTENTION_SAVING
+from kernelfarm.client.custom_operators.attention_products import Operands
 from kernelfarm.dtypes import DType
 from tests.sweep.judge import judge
 

@@ -12,8 +12,8 @@ from torch import nn
 
 from examples.real_inputs import ReferenceModel, g, h
 from kernelfarm.client import torch_backend
-from kernelfarm.client.eager import KernelfarmWarning
-from kernelfarm.client.farm_client import FarmClient
+from kernelfarm.client.farm.client import FarmClient
+from kernelfarm.client.programs.eager import KernelfarmWarning
 from kernelfarm.errors import CallerError, UnavailableError
 from tests.client.numerics import assert_as_good_as_eager
 

@@ -9,14 +9,14 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from examples.real_inputs import WHOLE_GRAPHS, f, g, h
-from kernelfarm.client.capture import capture
-from kernelfarm.client.captured import UnsupportedGraphError
-from kernelfarm.client.wire_names import wire_name
+from kernelfarm.client.capture.captured import UnsupportedGraphError
+from kernelfarm.client.capture.graph import capture
+from kernelfarm.client.capture.operator_names import wire_name
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.algebra.expr import symbol
 from kernelfarm.ir.check_graph import check_client_graph
 from kernelfarm.ir.graph_ir import Constant, Ref, TensorType, uses_of
-from kernelfarm.ir.symbolic import symbol
 from kernelfarm.wire import graph_from_proto, graph_to_proto
 from tests.client.tracing import traced, traced_one
 

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from examples.model_zoo import model_of
-from kernelfarm.client.capture import capture
+from kernelfarm.client.capture.graph import capture
 from kernelfarm.digest import program_key
 from tests.client.tracing import traced_one
 

@@ -13,8 +13,8 @@ import torch
 import kernelfarm
 from examples.real_inputs import ReferenceModel, h, llama
 from kernelfarm.cli import main
-from kernelfarm.client.captured import UnsupportedGraphError
-from kernelfarm.client.export_reader import export_model, read_pt2
+from kernelfarm.client.capture.captured import UnsupportedGraphError
+from kernelfarm.client.capture.exported import export_model, read_pt2
 from kernelfarm.client.loaders.cuda import best_target
 from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.errors import CallerError

@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from kernelfarm.cli import make_app
 from kernelfarm.client import counters
-from kernelfarm.client.disk_check import clear, usage, verify
-from kernelfarm.client.disk_files import write_whole
-from kernelfarm.client.disk_sweep import sweep, take_census
-from kernelfarm.client.disk_tier import DiskTier
-from kernelfarm.client.known_epochs import Vouched
+from kernelfarm.client.diagnostics.disk import clear, usage, verify
+from kernelfarm.client.disk.files import write_whole
+from kernelfarm.client.disk.sweep import sweep, take_census
+from kernelfarm.client.disk.tier import DiskTier
+from kernelfarm.client.farm.invalidation_state import Vouched
 from kernelfarm.signing import BlobRef, Keyring, Manifest, Signer, Space, variant_id
 from kernelfarm.signing.key_files import write_keyring
 from kernelfarm.signing.keys import new_signer
@@ -79,7 +79,7 @@ def is_whole(tier: DiskTier, number: int) -> bool:
 WRITE_FOR_EVER = """
 import sys
 from pathlib import Path
-from kernelfarm.client.disk_tier import DiskTier
+from kernelfarm.client.disk.tier import DiskTier
 from tests.client.test_disk_tier import put
 tier, number = DiskTier(Path(sys.argv[1]), int(sys.argv[2])), int(sys.argv[3])
 print("ready", flush=True)

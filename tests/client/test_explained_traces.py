@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from kernelfarm.cli import make_app
-from kernelfarm.client.cache_admin import CacheAdmin
-from kernelfarm.client.traces_here import traces_here
+from kernelfarm.client.diagnostics.local_traces import traces_here
+from kernelfarm.client.farm.cache_client import CacheAdmin
 from kernelfarm.digest import trace_digest
 from kernelfarm.signing import Space
 from kernelfarm.signing.key_files import PUBLIC_KEYS, read_keyring, write_keyring

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import kernelfarm
-from kernelfarm.client.captured import UnsupportedGraphError
-from kernelfarm.client.export_reader import export_model
+from kernelfarm.client.capture.captured import UnsupportedGraphError
+from kernelfarm.client.capture.exported import export_model
 from kernelfarm.ir.graph_ir import TensorType
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernelfarm.client.captured import UnsupportedGraphError
-from kernelfarm.client.extern_node import ExternNode
+from kernelfarm.client.capture.captured import UnsupportedGraphError
+from kernelfarm.client.runtime.extern_node import ExternNode
 from tests.sweep.in_process import compiled_here
 
 

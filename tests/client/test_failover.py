@@ -14,8 +14,8 @@ import torch
 
 from kernelfarm.cache.embedded import find_server
 from kernelfarm.client import counters
-from kernelfarm.client.cache_admin import CacheAdmin
-from kernelfarm.client.program_store import SharedProgram
+from kernelfarm.client.farm.cache_client import CacheAdmin
+from kernelfarm.client.programs.store import SharedProgram
 from kernelfarm.errors import UnavailableError
 from tests.cache.test_takeovers import redis_process, replicate
 from tests.client.new_process import NewProcess, new_process

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from examples.real_inputs import h
-from kernelfarm.client.farm_client import FarmClient
+from kernelfarm.client.farm.client import FarmClient
 from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.client.settings import client_settings
 from kernelfarm.errors import (

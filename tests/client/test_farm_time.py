@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from kernelfarm.client import torch_backend
-from kernelfarm.client.eager import KernelfarmWarning, forget_warnings
-from kernelfarm.client.farm_time import FarmTime, within_time
-from kernelfarm.client.program_store import ProgramStore
+from kernelfarm.client.farm.wait_budget import FarmTime, within_time
+from kernelfarm.client.programs.eager import KernelfarmWarning, forget_warnings
+from kernelfarm.client.programs.store import ProgramStore
 from kernelfarm.errors import DeadlineError, KernelfarmError
 from kernelfarm.signing import Space, new_signer
 from kernelfarm.signing.key_files import write_keyring

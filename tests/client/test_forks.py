@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelfarm.client import forks
+from kernelfarm.client.process import forks
 from kernelfarm.errors import KernelfarmError, UnavailableError
 from tests.client.new_process import new_process
 from tests.client.silent_peers import MuteFarm
@@ -15,7 +15,7 @@ from tests.client.test_process_end import ended
 from tests.farm_process import PATIENCE_S, Farm, wait_until
 
 FORKING = """
-from kernelfarm.client.farm_access import FarmAccess
+from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.settings import client_settings
 import os, time
 access = FarmAccess(client_settings())

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
-from kernelfarm.client.input_order import InputOrder
+from kernelfarm.client.capture.input_order import InputOrder
 from kernelfarm.digest import program_key
 from tests.client.tracing import traced_one
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from kernelfarm.client import counters
-from kernelfarm.client.cache_admin import CacheAdmin
-from kernelfarm.client.eager import KernelfarmWarning
+from kernelfarm.client.farm.cache_client import CacheAdmin
+from kernelfarm.client.programs.eager import KernelfarmWarning
 from kernelfarm.errors import DeadlineError, FarmFullError, InvalidGraphError
 from tests.client.meddling_farm import MeddlingFarm
 from tests.client.new_process import new_process

@@ -16,15 +16,15 @@ import pytest
 import torch
 from google.protobuf.message import Message
 
-from kernelfarm.client.captured import Captured
-from kernelfarm.client.checked_program import CheckManifest, Wanted, checked_content
-from kernelfarm.client.disk_tier import read_entry
-from kernelfarm.client.found_program import found_program
-from kernelfarm.client.known_epochs import KnownEpochs
-from kernelfarm.client.loaders.of_device import device_support
-from kernelfarm.client.plan_runtime import PlanRunner
-from kernelfarm.client.program import LoadedProgram
-from kernelfarm.client.variants import Variant
+from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.disk.tier import read_entry
+from kernelfarm.client.farm.checked_program import CheckManifest, Wanted, checked_content
+from kernelfarm.client.farm.compiled_program import found_program
+from kernelfarm.client.farm.invalidation_state import KnownEpochs
+from kernelfarm.client.loaders.by_device import device_support
+from kernelfarm.client.loaders.variants import Variant
+from kernelfarm.client.runtime.program import LoadedProgram
+from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.errors import KernelfarmError
 from kernelfarm.signing import Manifest
 from kernelfarm.signing.key_files import keyring_from_text

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kernelfarm.client.disk_tier import read_entry
+from kernelfarm.client.disk.tier import read_entry
 from tests.farm_process import PATIENCE_S, running_farm, wait_until
 
 RUN = """

@@ -11,14 +11,15 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from kernelfarm.client import arena, extern_node
-from kernelfarm.client.capture import capture
-from kernelfarm.client.captured import Captured, HandedOut
-from kernelfarm.client.plan_runtime import PlanRunner
-from kernelfarm.client.program import LoadedProgram
-from kernelfarm.client.variants import Variant
+from kernelfarm.client.capture.captured import Captured, HandedOut
+from kernelfarm.client.capture.graph import capture
+from kernelfarm.client.loaders.variants import Variant
+from kernelfarm.client.runtime import arena, extern_node
+from kernelfarm.client.runtime.program import LoadedProgram
+from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.algebra.expr import Expr, as_expr, symbol
 from kernelfarm.ir.artifact import GuardAtom, GuardOp, GuardSubject, LaunchFacts
 from kernelfarm.ir.graph_ir import SizeSymbol
 from kernelfarm.ir.loop_ir import Access, Axis, Compute, Kernel, Load, Param, Store
@@ -31,7 +32,6 @@ from kernelfarm.ir.program_ir import (
     SymbolSource,
     TensorView,
 )
-from kernelfarm.ir.symbolic import Expr, as_expr, symbol
 from tests.client.interpreted_loader import InterpretedLoader
 from tests.client.tracing import traced_one
 

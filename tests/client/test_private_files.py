@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from kernelfarm.client.disk_files import MAX_TRACE_BYTES, read_sealed, write_sealed, write_whole
-from kernelfarm.client.disk_tier import DiskTier
+from kernelfarm.client.disk.files import MAX_TRACE_BYTES, read_sealed, write_sealed, write_whole
+from kernelfarm.client.disk.folder import DiskTierWarning, tier_folder
+from kernelfarm.client.disk.tier import DiskTier
 from kernelfarm.client.settings import client_settings
-from kernelfarm.client.tier_folder import DiskTierWarning, tier_folder
 from kernelfarm.errors import CallerError
 from kernelfarm.private_files import keep_private, make_private_folder, read_private
 from kernelfarm.signing.key_files import PUBLIC_KEYS, TRACE_KEY, make_keys

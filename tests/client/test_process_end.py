@@ -30,8 +30,8 @@ atexit.register(left)
 """
 
 ASKING = """
-from kernelfarm.client.farm_access import FarmAccess
-from kernelfarm.client.process_end import run_in_background
+from kernelfarm.client.farm.access import FarmAccess
+from kernelfarm.client.process.exit import run_in_background
 from kernelfarm.client.settings import client_settings
 from kernelfarm.errors import KernelfarmError
 access = FarmAccess(client_settings())
@@ -96,9 +96,9 @@ def test_a_script_that_fails_says_so_and_nothing_else(tmp_path: Path) -> None:
 
 
 LATE = """
-import kernelfarm.client.process_end
+import kernelfarm.client.process.exit
 def late():
-    from kernelfarm.client.farm_access import FarmAccess
+    from kernelfarm.client.farm.access import FarmAccess
     from kernelfarm.client.settings import client_settings
     from kernelfarm.errors import UnavailableError
     try:
@@ -108,7 +108,7 @@ def late():
 atexit._clear()
 atexit.register(left)
 atexit.register(late)
-atexit.register(kernelfarm.client.process_end._end)
+atexit.register(kernelfarm.client.process.exit._end)
 """
 
 

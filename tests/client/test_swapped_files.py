@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from kernelfarm.client import counters, torch_backend
-from kernelfarm.client.program_store import ProgramStore
+from kernelfarm.client.programs.store import ProgramStore
 from kernelfarm.signing.key_files import TRACE_KEY
 from tests.client.new_process import new_process
 from tests.farm_process import Farm

@@ -15,12 +15,12 @@ import pytest
 import torch
 
 from kernelfarm.client import counters
-from kernelfarm.client.cache_admin import CacheAdmin
-from kernelfarm.client.captured import Captured
-from kernelfarm.client.disk_files import read_sealed, write_sealed
-from kernelfarm.client.disk_tier import DiskEntry, read_entry
+from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.disk.files import read_sealed, write_sealed
+from kernelfarm.client.disk.tier import DiskEntry, read_entry
+from kernelfarm.client.farm.cache_client import CacheAdmin
+from kernelfarm.client.farm.manifest_verifier import Trust, UnsignedFarmWarning, is_on_this_machine
 from kernelfarm.client.settings import client_settings
-from kernelfarm.client.trust import Trust, UnsignedFarmWarning, is_on_this_machine
 from kernelfarm.errors import (
     ExpiredManifestError,
     ForgedManifestError,

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 from kernelfarm.client import counters
-from kernelfarm.client.compile_options import CompileOptions
+from kernelfarm.client.farm.compile_options import CompileOptions
+from kernelfarm.client.loaders.by_device import DeviceSupport, device_support
 from kernelfarm.client.loaders.cpu import CpuLoader
-from kernelfarm.client.loaders.of_device import DeviceSupport, device_support
-from kernelfarm.client.plan_runtime import PlanRunner
+from kernelfarm.client.runtime.runner import PlanRunner
 from tests.client.new_process import new_process
 from tests.client.tracing import traced_one
 from tests.farm_process import Farm

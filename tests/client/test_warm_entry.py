@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernelfarm.client.disk_files import sealed, unsealed
-from kernelfarm.client.warm_entry import WarmEntry, from_bytes, to_bytes
+from kernelfarm.client.disk.files import sealed, unsealed
+from kernelfarm.client.traces.entry import WarmEntry, from_bytes, to_bytes
 from kernelfarm.errors import KernelfarmError
 from tests.farm_process import Farm
 from tests.semantics.like_eager import compiled, numbers

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 
-from kernelfarm.client.attention_operators import ATTENTION
+from kernelfarm.client.custom_operators.attention import ATTENTION
 from kernelfarm.dtypes import DType
 from tests.client.tracing import traced_one
 

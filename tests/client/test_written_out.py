@@ -13,10 +13,10 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 
 from benchmarks.prepared import recording
-from kernelfarm.client.capture import capture
-from kernelfarm.client.captured import Captured
-from kernelfarm.client.input_order import InputOrder
-from kernelfarm.client.written_out import write_out
+from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.capture.decompose_fused import write_out
+from kernelfarm.client.capture.graph import capture
+from kernelfarm.client.capture.input_order import InputOrder
 from kernelfarm.digest import program_key
 from kernelfarm.dtypes import DType
 from tests.client.tracing import traced

@@ -9,9 +9,9 @@ import torch
 from torch import fx
 from torch._functorch.aot_autograd import make_boxed_func
 
-from kernelfarm.client.capture import capture
-from kernelfarm.client.captured import Captured
-from kernelfarm.client.tracing import backend_around
+from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.capture.graph import capture
+from kernelfarm.client.capture.tracing import backend_around
 
 
 def traced(function: Callable[..., Any], *args: Any) -> list[Captured]:

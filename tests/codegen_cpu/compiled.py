@@ -14,6 +14,7 @@ from codegen_svc.backends.cpu.backend import BACKEND
 from kernelfarm.client.loaders.cpu import CpuKernel, CpuLoader
 from kernelfarm.client.loaders.host_target import host_cpu_target, this_processor
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import IntLike, as_expr, symbol
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.loop_ir import (
     Access,
@@ -25,7 +26,6 @@ from kernelfarm.ir.loop_ir import (
     Statement,
     Store,
 )
-from kernelfarm.ir.symbolic import IntLike, as_expr, symbol
 from kernelfarm.targets import target_facts
 from tests.not_run import PREFIX, PROCESSOR
 

@@ -1,4 +1,4 @@
-"""Makes `codegen_svc/emitters/llvm_math_coefficients.py`: polynomials fitted with 60 digits.
+"""Polynomials fitted with 60 digits: `codegen_svc/emitters/llvm/math_functions/coefficients.py`.
 
 Each polynomial interpolates its function at Chebyshev nodes, which is within a small factor of the
 best one. Run it as `python tests/codegen_cpu/fit_coefficients.py > .../llvm_math_coefficients.py`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import IntLike, as_expr, symbol
 from kernelfarm.ir.graph_ir import SizeSymbol
 from kernelfarm.ir.loop_ir import (
     Compute,
@@ -15,7 +16,6 @@ from kernelfarm.ir.loop_ir import (
     Statement,
     Store,
 )
-from kernelfarm.ir.symbolic import IntLike, as_expr, symbol
 from tests.codegen_cpu.compiled import kernel, param
 
 F = DType.F32

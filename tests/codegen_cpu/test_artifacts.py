@@ -19,8 +19,8 @@ from elftools.elf.elffile import ELFFile
 from codegen_svc.backends.cpu.backend import ABI, BACKEND
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
+from kernelfarm.ir.algebra.expr import symbol
 from kernelfarm.ir.loop_ir import Compute, Load, Store
-from kernelfarm.ir.symbolic import symbol
 from kernelfarm.ir.text import parse_kernel
 from kernelfarm.targets import target_facts
 from tests.codegen_cpu.compiled import (

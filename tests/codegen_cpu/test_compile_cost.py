@@ -6,8 +6,8 @@ import pytest
 
 from codegen_svc.backends.cpu.backend import BACKEND
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import as_expr, symbol
 from kernelfarm.ir.loop_ir import Access, Axis, Compute, Kernel, Load, Param, Reduce, Store
-from kernelfarm.ir.symbolic import as_expr, symbol
 from kernelfarm.targets import target_facts
 
 ROWS, COLUMNS = 12, 8

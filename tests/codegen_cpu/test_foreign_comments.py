@@ -11,10 +11,10 @@ from codegen_svc.backends.cpu import llvm_toolchain
 from codegen_svc.backends.cpu.backend import BACKEND
 from codegen_svc.backends.defined_symbols import check_defines
 from codegen_svc.backends.triton_gpu import scalar_rules
-from codegen_svc.build_kernel import build_kernel
-from codegen_svc.emitters.llvm_kernel import emit_llvm
-from codegen_svc.emitters.triton_source import emit_triton
-from codegen_svc.emitters.triton_tiling import gpu_tiling
+from codegen_svc.emitters.llvm.kernel import emit_llvm
+from codegen_svc.emitters.triton.source import emit_triton
+from codegen_svc.emitters.triton.tiling import gpu_tiling
+from codegen_svc.worker.build_kernel import build_kernel
 from kernelfarm.errors import InternalError, KernelRejectedError, VerificationError
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.verify import verify_kernel

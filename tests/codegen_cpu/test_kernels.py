@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import symbol
 from kernelfarm.ir.graph_ir import SizeSymbol
 from kernelfarm.ir.interpret import run_kernel
 from kernelfarm.ir.loop_ir import Compute, IndexValue, Kernel, Literal, Load, Reduce, Store
-from kernelfarm.ir.symbolic import symbol
 from tests.codegen_cpu.compiled import NUMPY, kernel, param, run
 from tests.codegen_cpu.sample_kernels import (
     D0,

@@ -8,8 +8,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from codegen_svc.emitters import llvm_math_coefficients as committed
-from codegen_svc.emitters.llvm_math_erf import MATH_FUNCTIONS
+from codegen_svc.emitters.llvm.math_functions import coefficients as committed
+from codegen_svc.emitters.llvm.math_functions.erf import MATH_FUNCTIONS
 from kernelfarm.dtypes import DType
 from tests.codegen_cpu import fit_coefficients
 from tests.codegen_cpu.compiled import NUMPY, pointwise, run

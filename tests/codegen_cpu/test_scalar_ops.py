@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from codegen_svc.emitters import llvm_integer_ops
+from codegen_svc.emitters.llvm import integer_ops
 from kernelfarm.dtypes import KERNEL_DTYPES, DType
+from kernelfarm.ir.algebra.expr import symbol
 from kernelfarm.ir.interpret import run_kernel
 from kernelfarm.ir.loop_ir import Compute, Kernel, Load, Statement, Store
 from kernelfarm.ir.prims import BOOL_RESULTS, PRIMS, SCALAR_OPS
-from kernelfarm.ir.symbolic import symbol
 from tests.codegen_cpu.compiled import NUMPY, kernel, param, run
 
 pytestmark = pytest.mark.usefixtures("each_cpu_target")
@@ -36,7 +36,7 @@ def _operations(dtype: DType) -> list[str]:
         return [op for op in plain if not op.startswith(("bit", "sh"))]
     general = {"eq", "ne", "lt", "le", "gt", "ge", "logical_not", "isnan", "isinf", "isfinite"}
     general |= {"logical_and", "logical_or", "logical_xor", "signbit"}
-    return [op for op in plain if op in general or llvm_integer_ops.find(op, dtype)]
+    return [op for op in plain if op in general or integer_ops.find(op, dtype)]
 
 
 def _values(dtype: DType) -> tuple[np.ndarray, np.ndarray]:

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from codegen_svc.backends.triton_gpu import scalar_rules
-from codegen_svc.emitters.triton_index import numel
-from codegen_svc.emitters.triton_source import emit_triton
-from codegen_svc.emitters.triton_tiling import Tiling, gpu_tiling, needs_64_bit_indices
+from codegen_svc.emitters.triton.index import numel
+from codegen_svc.emitters.triton.source import emit_triton
+from codegen_svc.emitters.triton.tiling import Tiling, gpu_tiling, needs_64_bit_indices
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import ceil_div
 from kernelfarm.ir.interpret import numpy_dtype, run_kernel
 from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.ir.symbolic import ceil_div
 from kernelfarm.targets import target_facts
 from tests.codegen_triton.interpreted import Case
 

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from codegen_svc.emitters.triton_source import TritonSource
+from codegen_svc.emitters.triton.source import TritonSource
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import Expr, IntLike, as_expr, symbol
 from kernelfarm.ir.graph_ir import SizeSymbol
 from kernelfarm.ir.loop_ir import (
     Access,
@@ -18,7 +19,6 @@ from kernelfarm.ir.loop_ir import (
     Statement,
     Store,
 )
-from kernelfarm.ir.symbolic import Expr, IntLike, as_expr, symbol
 
 F16, BF16, F32, F64 = DType.F16, DType.BF16, DType.F32, DType.F64
 I32, I64, BOOL = DType.I32, DType.I64, DType.BOOL

@@ -16,7 +16,7 @@ from codegen_svc.backends.ascend.adapter import find_adapter, lower_to_linalg
 from codegen_svc.backends.ascend.backend import BACKEND, BINARY_STAGE
 from codegen_svc.backends.ascend.bishengir import find_bishengir
 from codegen_svc.backends.ascend.elf_stub import write_elf
-from codegen_svc.emitters.triton_tiling import local_bytes, local_tiling
+from codegen_svc.emitters.triton.tiling import local_bytes, local_tiling
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.artifact import BuiltKernel

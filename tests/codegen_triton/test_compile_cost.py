@@ -12,8 +12,8 @@ from codegen_svc.backends.rocm.backend import BACKEND as ROCM
 from codegen_svc.backends.triton_called_math import calls_math
 from codegen_svc.cost_estimate import estimated_cost_s, inlined_math_s
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import as_expr, symbol
 from kernelfarm.ir.loop_ir import Access, Axis, Compute, Kernel, Literal, Load, Param, Store
-from kernelfarm.ir.symbolic import as_expr, symbol
 from kernelfarm.targets import target_facts
 
 BACKENDS = {"cuda:sm_90a": CUDA, "rocm:gfx942": ROCM}

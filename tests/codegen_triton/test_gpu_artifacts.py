@@ -18,7 +18,7 @@ from codegen_svc.backends.cuda.cubin_facts import read_cubin
 from codegen_svc.backends.rocm.backend import BACKEND as ROCM
 from codegen_svc.backends.rocm.hsaco_facts import read_hsaco
 from codegen_svc.backends.triton_toolchain import nvidia_tool
-from codegen_svc.emitters.triton_tiling import gpu_tiling
+from codegen_svc.emitters.triton.tiling import gpu_tiling
 from kernelfarm.errors import InternalError, KernelRejectedError
 from kernelfarm.ir.artifact import BuiltKernel, GuardOp, GuardSubject
 from kernelfarm.ir.text import parse_kernel

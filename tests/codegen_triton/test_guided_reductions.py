@@ -13,7 +13,7 @@ from codegen_svc.backends.ascend.backend import BACKEND as ASCEND
 from codegen_svc.backends.contract import Backend
 from codegen_svc.backends.cuda.backend import BACKEND as CUDA
 from codegen_svc.backends.rocm.backend import BACKEND as ROCM
-from codegen_svc.emitters.triton_tiling import Tiling
+from codegen_svc.emitters.triton.tiling import Tiling
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.interpret import numpy_dtype

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from codegen_svc.backends.ascend.backend import BACKEND as ASCEND
-from codegen_svc.emitters.triton_tiling import Tiling
+from codegen_svc.emitters.triton.tiling import Tiling
 from kernelfarm.ir.interpret.random_bits import philox
 from kernelfarm.targets import target_facts
 from tests.codegen_cpu.compiled import run as run_on_cpu

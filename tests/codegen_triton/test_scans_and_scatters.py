@@ -11,7 +11,7 @@ import pytest
 from codegen_svc.backends.ascend.backend import BACKEND as ASCEND
 from codegen_svc.backends.cuda.backend import BACKEND as CUDA
 from codegen_svc.backends.rocm.backend import BACKEND as ROCM
-from codegen_svc.emitters.triton_tiling import Tiling
+from codegen_svc.emitters.triton.tiling import Tiling
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.interpret import numpy_dtype

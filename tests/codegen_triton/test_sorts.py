@@ -12,9 +12,9 @@ import torch
 from codegen_svc.backends.ascend.backend import BACKEND as ASCEND
 from codegen_svc.backends.cuda.backend import BACKEND as CUDA
 from codegen_svc.backends.rocm.backend import BACKEND as ROCM
-from codegen_svc.emitters.triton_sort import MOST_SORTED
-from codegen_svc.emitters.triton_tiling import Tiling, local_bytes, local_tiling
-from frontend_svc.operators.ordering import MOST_SORTED as MOST_DECOMPOSED
+from codegen_svc.emitters.triton.sort import MOST_SORTED
+from codegen_svc.emitters.triton.tiling import Tiling, local_bytes, local_tiling
+from frontend_svc.operators.sorting.ordering import MOST_SORTED as MOST_DECOMPOSED
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.loop_ir import Kernel

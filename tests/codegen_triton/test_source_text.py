@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from codegen_svc.backends.triton_gpu import scalar_rules
-from codegen_svc.emitters.triton_source import emit_triton
-from codegen_svc.emitters.triton_tiling import gpu_tiling, needs_64_bit_indices
+from codegen_svc.emitters.triton.source import emit_triton
+from codegen_svc.emitters.triton.tiling import gpu_tiling, needs_64_bit_indices
 from kernelfarm.errors import KernelRejectedError
+from kernelfarm.ir.algebra.expr import as_expr, symbol
 from kernelfarm.ir.loop_ir import Axis, Kernel, Load, Param
-from kernelfarm.ir.symbolic import as_expr, symbol
 from kernelfarm.targets import target_facts
 from tests.codegen_triton import kernels
 from tests.farm_process import PATIENCE_S

@@ -10,7 +10,7 @@ import pytest
 from codegen_svc.backends.ascend.backend import BACKEND as ASCEND
 from codegen_svc.backends.cuda.backend import BACKEND as CUDA
 from codegen_svc.backends.rocm.backend import BACKEND as ROCM
-from codegen_svc.emitters.triton_tiling import Tiling
+from codegen_svc.emitters.triton.tiling import Tiling
 from kernelfarm.ir.loop_ir import Access
 from kernelfarm.targets import target_facts
 from tests.codegen_cpu.updating_kernels import updating_buffers, updating_kernels

@@ -17,9 +17,9 @@ import redis
 import yaml
 
 from kernelfarm.cache.embedded import Role, find_server, server_command
-from kernelfarm.service.identity import Role as CallerRole
-from kernelfarm.service.tenants import Shown
-from kernelfarm.service.tenants_file import read_tenants
+from kernelfarm.service.tenants.directory import Shown
+from kernelfarm.service.tenants.identity import Role as CallerRole
+from kernelfarm.service.tenants.toml_file import read_tenants
 from kernelfarm.service.tls import ChannelTls, ServerTls, tls_to_ourselves
 from kernelfarm.signing import Space
 from kernelfarm.signing.key_files import read_keyring, read_signer

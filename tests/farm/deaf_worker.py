@@ -10,7 +10,7 @@ import sys
 
 from kombu.transport.redis import Channel
 
-from codegen_svc.worker import main
+from codegen_svc.worker.__main__ import main
 
 
 def go_deaf(*_: object) -> None:

@@ -6,8 +6,8 @@ import itertools
 
 from kernelfarm.dtypes import DType
 from kernelfarm.internal.v1 import loops_pb2
+from kernelfarm.ir.algebra.expr import as_expr, symbol
 from kernelfarm.ir.loop_ir import Access, Axis, Compute, Kernel, Load, Param, Store
-from kernelfarm.ir.symbolic import as_expr, symbol
 from kernelfarm.wire import kernel_to_proto
 
 _extents = itertools.count(1000)

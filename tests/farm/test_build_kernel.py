@@ -10,8 +10,7 @@ import pytest
 
 from codegen_svc.backends.ascend.elf_stub import write_elf
 from codegen_svc.backends.contract import ToolStatus
-from codegen_svc.build_kernel import build_kernel, toolchain_of
-from kernelfarm.cache.tags import toolchain_tag
+from codegen_svc.worker.build_kernel import build_kernel, toolchain_of
 from kernelfarm.errors import InternalError, MalformedMessageError, VerificationError
 from kernelfarm.ir.artifact import (
     BuiltKernel,
@@ -22,6 +21,7 @@ from kernelfarm.ir.artifact import (
     StageText,
 )
 from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.signing.tags import toolchain_tag
 from kernelfarm.targets import TargetFacts, target_facts
 from kernelfarm.v1 import artifact_pb2
 from kernelfarm.wire import kernel_from_proto

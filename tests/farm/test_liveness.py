@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from codegen_svc.consumer import ConsumerNotes
-from codegen_svc.watchdog import WEDGED_EXIT_CODE, Judgement, WorkerState
+from codegen_svc.worker.consumer import ConsumerNotes
+from codegen_svc.worker.watchdog import WEDGED_EXIT_CODE, Judgement, WorkerState
 from kernelfarm.errors import UnavailableError
 from kernelfarm.internal.v1 import codegen_service_pb2 as pb
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub

@@ -21,8 +21,8 @@ import pytest
 import redis
 
 from codegen_svc.sandbox.level import Level, Mechanism, check_level, required_mechanisms
-from codegen_svc.sandbox.own_folder import OwnFolder
 from codegen_svc.sandbox.probe import probed_level
+from codegen_svc.sandbox.work_folder import OwnFolder
 from codegen_svc.sandbox.zygote_process import scrubbed_environment
 from kernelfarm.errors import InternalError, KernelRejectedError, UnavailableError
 from kernelfarm.internal.v1 import codegen_service_pb2 as pb
@@ -284,7 +284,7 @@ def test_a_killed_workers_folder_is_removed_by_the_next_one_and_no_others(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    code = "import os; from codegen_svc.sandbox.own_folder import OwnFolder as F; f = F()"
+    code = "import os; from codegen_svc.sandbox.work_folder import OwnFolder as F; f = F()"
     code += "; (f.path / 'left').touch(); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", code], check=False)
     (left,) = tmp_path.iterdir()
@@ -340,5 +340,5 @@ _BLOCKING = (
     "calls.deny_new_privileges();"
     "seccomp._DENIED.clear(); seccomp._DENIED['landlock'] = (444, 444);"
     "calls.install_filter(seccomp.filter_program(0, may_start_programs=True));"
-    "from codegen_svc.worker import main; sys.exit(main(['--queue', 'echo']))"
+    "from codegen_svc.worker.__main__ import main; sys.exit(main(['--queue', 'echo']))"
 )

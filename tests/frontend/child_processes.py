@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from frontend_svc.cpu_work import CpuWork
+from frontend_svc.flow.graph_job_client import CpuWork
 from frontend_svc.settings import FrontendSettings
 from kernelfarm.service.process_pool.pool import ProcessPool
 

@@ -1,7 +1,7 @@
 """Chebyshev series fitted with 50 digits, and the modules of coefficients made of them.
 
 Run it as `python -m tests.frontend.fit_series bessel` (or another name of `MODULES`): it writes
-`frontend_svc/operators/<name>_coefficients.py`.
+`frontend_svc/operators/coefficients/<name>.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MODULES = {
         fit_oscillating,
     ),
 }
-FOLDER = Path(__file__).parents[2] / "frontend_svc" / "operators"
+FOLDER = Path(__file__).parents[2] / "frontend_svc" / "operators" / "coefficients"
 
 
 def series(function: Callable[[Any], Any]) -> list[float]:
@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("names", nargs="+", choices=sorted(MODULES))
     for name in parser.parse_args().names:
         about, module = MODULES[name]
-        path = FOLDER / f"{name}_coefficients.py"
+        path = FOLDER / f"{name}.py"
         path.write_text(module_text(about, name, module.TABLES))
 
 

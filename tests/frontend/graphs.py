@@ -10,11 +10,12 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 from torch.fx.node import map_arg
 
-from frontend_svc.pipeline import Lowered, lower_to_prims
-from kernelfarm.client.capture import capture
-from kernelfarm.client.captured import Captured
-from kernelfarm.client.drawn_seeds import draw_seeds
+from frontend_svc.decompose.pipeline import Lowered, lower_to_prims
+from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.capture.graph import capture
+from kernelfarm.client.runtime.seeds import draw_seeds
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import Expr, as_expr
 from kernelfarm.ir.graph_ir import (
     Arg,
     Graph,
@@ -28,7 +29,6 @@ from kernelfarm.ir.graph_ir import (
     uses_of,
 )
 from kernelfarm.ir.interpret import ExternSite, run_graph
-from kernelfarm.ir.symbolic import Expr, as_expr
 from tests.frontend.single_op import to_numpy, to_torch
 
 F32 = DType.F32

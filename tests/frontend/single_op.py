@@ -20,8 +20,8 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.utils import _pytree as pytree
 
-from frontend_svc.pipeline import Lowered, lower_to_prims
-from kernelfarm.client.capture import capture
+from frontend_svc.decompose.pipeline import Lowered, lower_to_prims
+from kernelfarm.client.capture.graph import capture
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.interpret import run_graph
 from kernelfarm.ir.verify import verify_graph

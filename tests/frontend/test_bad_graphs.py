@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from frontend_svc.decompose.pipeline import lower_to_prims
 from frontend_svc.operators import DECOMPOSED
-from frontend_svc.pipeline import lower_to_prims
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.algebra.expr import symbol
 from kernelfarm.ir.graph_ir import Arg, Graph, Input, Node, Ref, SizeSymbol, TensorType
-from kernelfarm.ir.symbolic import symbol
 from tests.frontend.graphs import one_node_graph, tensor
 from tests.frontend.samples import calls
 from tests.frontend.single_op import captured_graph

@@ -8,10 +8,10 @@ from contextlib import aclosing
 
 import pytest
 
-from frontend_svc.blob_reader import MAX_CHUNK_BYTES, read_blobs
-from frontend_svc.byte_budget import ByteBudget
-from frontend_svc.program_tier import ProgramTier
-from frontend_svc.programs import Programs
+from frontend_svc.api.blob_reader import MAX_CHUNK_BYTES, read_blobs
+from frontend_svc.api.byte_budget import ByteBudget
+from frontend_svc.cache.gateway_tier import ProgramTier
+from frontend_svc.cache.tiered_programs import Programs
 from kernelfarm.cache import KernelCache, Space, Trust
 from kernelfarm.cache.embedded import Role, start_server
 from kernelfarm.errors import FarmFullError, NotFoundError

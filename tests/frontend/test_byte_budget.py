@@ -7,9 +7,9 @@ from contextvars import Context
 
 import pytest
 
-from frontend_svc.byte_budget import ByteBudget
+from frontend_svc.api.byte_budget import ByteBudget
 from kernelfarm.errors import FarmFullError
-from kernelfarm.service.identity import Identity, Partition, bind_identity
+from kernelfarm.service.tenants.identity import Identity, Partition, bind_identity
 
 
 def test_requests_beyond_the_budget_are_told_to_come_again() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from frontend_svc.pipeline import lower_to_prims
+from frontend_svc.decompose.pipeline import lower_to_prims
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType
 from kernelfarm.ir.graph_ir import Input as GraphInput

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from frontend_svc.drain_clock import DrainClock
+from frontend_svc.drain_deadline import DrainClock
 
 
 def test_what_calls_took_is_not_left_for_programs() -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from frontend_svc.pipeline import lower_to_prims
-from kernelfarm.client.capture import capture
+from frontend_svc.decompose.pipeline import lower_to_prims
+from kernelfarm.client.capture.graph import capture
 from tests.frontend.graphs import run_lowered
 from tests.frontend.sample_tensors import normal
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from google.protobuf.message import DecodeError, Message
 
-from frontend_svc.envelopes import EnvelopeParser, graph_of
+from frontend_svc.api.envelopes import EnvelopeParser, graph_of
 from kernelfarm.internal.v1.envelopes_pb2 import CompileEnvelope, ExplainMissEnvelope
 from kernelfarm.v1 import graph_pb2
 from kernelfarm.v1.cache_service_pb2 import ExplainMissRequest

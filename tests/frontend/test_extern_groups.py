@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from frontend_svc.decompose.pipeline import lower_to_prims
+from frontend_svc.decompose.report import Outcome
 from frontend_svc.operators import DECOMPOSED, EXTERN_CHECKS, EXTERN_GROUPS, extern_group_of
-from frontend_svc.pipeline import lower_to_prims
-from frontend_svc.report import Outcome
 from kernelfarm.ir.graph_ir import Ref
 from tests.frontend.graphs import one_node_graph, tensor
 from tests.frontend.public_operators import IN_PUBLIC_GRAPHS

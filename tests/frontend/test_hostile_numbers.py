@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
+from frontend_svc.decompose.pipeline import lower_to_prims
 from frontend_svc.operators import DECOMPOSED, Tensor
-from frontend_svc.operators.arguments import READERS
-from frontend_svc.operators.registry import Operator
-from frontend_svc.operators.values import Number, Operand
-from frontend_svc.pipeline import lower_to_prims
+from frontend_svc.operators.core.arguments import READERS
+from frontend_svc.operators.core.registry import Operator
+from frontend_svc.operators.core.values import Number, Operand
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import CallerError, InvalidGraphError
+from kernelfarm.ir.algebra.expr import Expr, as_expr, symbol
 from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, SizeSymbol, TensorType
-from kernelfarm.ir.symbolic import Expr, as_expr, symbol
 from kernelfarm.ir.work_budget import work_budget
 from tests.frontend.graphs import one_node_graph, tensor
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from frontend_svc.cpu_work import CpuWork
-from frontend_svc.events import CompileJob
-from frontend_svc.failure_times import FailureTimes
-from frontend_svc.imports import MISTAKE_S, Imports, request_digest
-from frontend_svc.parts import Part, Parts
-from frontend_svc.program_tier import ProgramTier
+from frontend_svc.cache.gateway_tier import ProgramTier
+from frontend_svc.cache.tenant_caches import Part, Parts
+from frontend_svc.flow.events import CompileJob
+from frontend_svc.flow.failure_ttls import FailureTimes
+from frontend_svc.flow.graph_job_client import CpuWork
+from frontend_svc.flow.import_cache import MISTAKE_S, Imports, request_digest
 from kernelfarm.cache import KernelCache, Space, Trust
 from kernelfarm.digest import program_keys
 from kernelfarm.errors import (
@@ -24,8 +24,8 @@ from kernelfarm.errors import (
     WorkBudgetError,
     WorkMemoryError,
 )
-from kernelfarm.service.identity import Partition
 from kernelfarm.service.process_pool.limits import MIB
+from kernelfarm.service.tenants.identity import Partition
 from kernelfarm.v1 import graph_pb2
 from kernelfarm.wire.embedded import embedded, field_number
 from tests.frontend.child_processes import cpu_work

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frontend_svc.pipeline import lower_to_prims
+from frontend_svc.decompose.pipeline import lower_to_prims
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr, symbol
 from kernelfarm.ir.graph_ir import (
     Graph,
     Input,
@@ -21,7 +22,6 @@ from kernelfarm.ir.graph_ir import (
     contiguous_strides,
 )
 from kernelfarm.ir.interpret import run_graph
-from kernelfarm.ir.symbolic import ONE, Expr, as_expr, symbol
 
 
 def tensor(shape: tuple[int, ...], strides: tuple[int, ...] | None = None) -> TensorType:

@@ -8,8 +8,8 @@ import torch
 
 from examples import real_inputs
 from examples.real_inputs import g, h
+from frontend_svc.decompose.report import Outcome
 from frontend_svc.operators import extern_group_of
-from frontend_svc.report import Outcome
 from kernelfarm.ir.verify import verify_graph
 from tests.frontend.graphs import Compiled, prim_names
 

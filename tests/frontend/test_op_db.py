@@ -18,9 +18,9 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils import _pytree as pytree
 
-from frontend_svc.pipeline import lower_to_prims
-from kernelfarm.client.capture import capture
-from kernelfarm.client.captured import Captured
+from frontend_svc.decompose.pipeline import lower_to_prims
+from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.capture.graph import capture
 from tests.frontend.graphs import run_lowered
 
 pytestmark = pytest.mark.slow

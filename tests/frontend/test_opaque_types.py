@@ -17,14 +17,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from frontend_svc.pipeline import lower_to_prims
-from frontend_svc.report import Outcome
+from frontend_svc.decompose.pipeline import lower_to_prims
+from frontend_svc.decompose.report import Outcome
 from kernelfarm.dtypes import KERNEL_DTYPES, DType
 from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.algebra.expr import Expr, as_expr, symbol
 from kernelfarm.ir.graph_ir import Arg, Graph, Input, Node, Ref, SizeSymbol, TensorType
 from kernelfarm.ir.interpret import ExternSite, run_graph, run_program
 from kernelfarm.ir.program_ir import ExternCall
-from kernelfarm.ir.symbolic import Expr, as_expr, symbol
 from kernelfarm.ir.verify import verify_graph, verify_program
 from kernelfarm.targets import target_facts
 from kernelfarm.wire import graph_from_proto, graph_to_proto, plan_from_proto, plan_to_proto

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from frontend_svc.cpu_work import LoweredGraph
-from frontend_svc.events import EventStream
-from frontend_svc.imports import Import
-from frontend_svc.lowering import Lowering
-from frontend_svc.operators.ordering import MOST_SORTED, is_sort
-from frontend_svc.pipeline import lower_to_prims
+from frontend_svc.decompose.pipeline import lower_to_prims
+from frontend_svc.flow.events import EventStream
+from frontend_svc.flow.graph_job_client import LoweredGraph
+from frontend_svc.flow.import_cache import Import
+from frontend_svc.flow.shared_decomposition import Lowering
+from frontend_svc.operators.sorting.ordering import MOST_SORTED, is_sort
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.check_graph import PRIMS_DIALECT
 from kernelfarm.ir.graph_ir import Graph

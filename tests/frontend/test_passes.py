@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from frontend_svc.passes.fold_constants import FOLD_CONSTANTS
-from frontend_svc.passes.remove_dead_code import REMOVE_DEAD_CODE
-from frontend_svc.passes.rewriting import Pass, Rewritten
-from frontend_svc.passes.simplify_prims import SIMPLIFY_PRIMS
-from frontend_svc.pipeline import lower_to_prims
-from frontend_svc.report import Outcome
+from frontend_svc.decompose.passes.fold_constants import FOLD_CONSTANTS
+from frontend_svc.decompose.passes.remove_dead_code import REMOVE_DEAD_CODE
+from frontend_svc.decompose.passes.simplify_prims import SIMPLIFY_PRIMS
+from frontend_svc.decompose.pipeline import lower_to_prims
+from frontend_svc.decompose.report import Outcome
+from frontend_svc.decompose.rewriting import Pass, Rewritten
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import as_expr
 from kernelfarm.ir.builder import GraphBuilder
 from kernelfarm.ir.graph_ir import Graph, Ref, TensorType
 from kernelfarm.ir.interpret import numpy_dtype, run_graph
-from kernelfarm.ir.symbolic import as_expr
 from tests.frontend.graphs import F32, one_node_graph, prim_names, tensor
 
 I64 = DType.I64

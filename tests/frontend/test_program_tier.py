@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from frontend_svc.admission import Rate
-from frontend_svc.program_tier import ProgramTier
+from frontend_svc.cache.gateway_tier import ProgramTier
+from frontend_svc.flow.admission import Rate
 from kernelfarm.cache import Announcement, Epoch, Lease, Space, StoredVariant, Trust, Variant
 from kernelfarm.errors import FarmFullError
 from kernelfarm.signing import Place

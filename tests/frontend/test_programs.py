@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from frontend_svc.invalidation_feed import FeedEvent, InvalidationFeed
-from frontend_svc.program_tier import ProgramTier
-from frontend_svc.programs import NOBODY, Caller, Programs, Tier
+from frontend_svc.cache.gateway_tier import ProgramTier
+from frontend_svc.cache.invalidation_feed import FeedEvent, InvalidationFeed
+from frontend_svc.cache.tiered_programs import NOBODY, Caller, Programs, Tier
 from kernelfarm.cache import KernelCache, Published, Space, Trust, Variant
 from kernelfarm.cache.embedded import EmbeddedServer, Role, start_server
-from kernelfarm.cache.end_task import end_task
+from kernelfarm.end_task import end_task
 from kernelfarm.errors import NotFoundError, UnavailableError
 from kernelfarm.ir.artifact import GuardOp
 from kernelfarm.ir.guards import CallerFacts, FactAtom, FactSubject, Guard

@@ -7,13 +7,13 @@ import itertools
 import pytest
 import torch
 
-from frontend_svc.operators.promotion import (
+from frontend_svc.operators.core.promotion import (
     Category,
     number_dtype,
     promote,
     result_dtype,
 )
-from kernelfarm.client.torch_dtypes import dtype_from_torch
+from kernelfarm.client.pytorch.dtypes import dtype_from_torch
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from frontend_svc.decompose.pipeline import lower_to_prims
 from frontend_svc.operators import DECOMPOSED
-from frontend_svc.pipeline import lower_to_prims
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import as_expr
 from kernelfarm.ir.graph_ir import Ref, TensorType, seed_nodes
 from kernelfarm.ir.interpret import run_graph
-from kernelfarm.ir.symbolic import as_expr
 from kernelfarm.ir.verify import verify_graph
 from tests.frontend.graphs import one_node_graph
 from tests.frontend.single_op import Call, captured_graph, to_numpy, to_torch

@@ -18,8 +18,8 @@ from torch._functorch.aot_autograd import make_boxed_func
 from codegen_svc.backends.cpu.backend import BACKEND
 from examples.model_zoo import MODELS
 from examples.real_inputs import function_h, reference_model
-from frontend_svc.pipeline import lower_to_prims
-from kernelfarm.client.capture import capture
+from frontend_svc.decompose.pipeline import lower_to_prims
+from kernelfarm.client.capture.graph import capture
 from kernelfarm.digest import kernel_key
 from kernelfarm.errors import KernelfarmError
 from kernelfarm.internal.v1 import loops_pb2

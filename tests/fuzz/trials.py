@@ -15,12 +15,11 @@ from google.protobuf.message import DecodeError, Message
 
 from codegen_svc.backends.cpu.llvm_toolchain import code_target
 from codegen_svc.backends.triton_gpu import scalar_rules
-from codegen_svc.emitters.llvm_kernel import emit_llvm
-from codegen_svc.emitters.triton_source import emit_triton
-from codegen_svc.emitters.triton_tiling import gpu_tiling, needs_64_bit_indices
-from frontend_svc.pipeline import lower_to_prims
-from frontend_svc.traces import trace_of
-from kernelfarm.cache.tags import check_tag
+from codegen_svc.emitters.llvm.kernel import emit_llvm
+from codegen_svc.emitters.triton.source import emit_triton
+from codegen_svc.emitters.triton.tiling import gpu_tiling, needs_64_bit_indices
+from frontend_svc.cache.traces import trace_of
+from frontend_svc.decompose.pipeline import lower_to_prims
 from kernelfarm.digest import kernel_key, program_key, program_parts, trace_digest
 from kernelfarm.errors import CallerError, InternalError, KernelfarmError, VerificationError
 from kernelfarm.ir.graph_ir import Graph
@@ -30,6 +29,7 @@ from kernelfarm.ir.text import parse_graph, parse_kernel, print_graph, print_ker
 from kernelfarm.ir.verify import verify_graph, verify_kernel, verify_program
 from kernelfarm.ir.work_budget import DEFAULT_WORK_STEPS, work_budget
 from kernelfarm.signing.encoding import canonical_bytes
+from kernelfarm.signing.tags import check_tag
 from kernelfarm.targets import target_facts
 from kernelfarm.v1 import trace_service_pb2
 from kernelfarm.wire import (

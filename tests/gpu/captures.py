@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from benchmarks.prepared import recording
-from kernelfarm.client.captured import Captured
+from kernelfarm.client.capture.captured import Captured
 from tests.gpu.case import Case, called, on
 
 

@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.prepared import canonical_text, recording
 from examples.model_zoo import MODELS, model_of
-from kernelfarm.client.captured import Captured
+from kernelfarm.client.capture.captured import Captured
 
 DTYPES = ("float32", "float16", "bfloat16")
 MOST_LINES_SHOWN = 14

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from frontend_svc.pipeline import lower_to_prims
-from kernelfarm.client.drawn_seeds import draw_seeds
+from frontend_svc.decompose.pipeline import lower_to_prims
+from kernelfarm.client.runtime.seeds import draw_seeds
 from kernelfarm.ir.graph_ir import seed_nodes
 from kernelfarm.ir.interpret import run_graph
 from tests.frontend.single_op import to_numpy, to_torch

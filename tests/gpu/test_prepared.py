@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.prepared import offline
 from kernelfarm.client import counters
-from kernelfarm.client.loaders.of_device import device_support
+from kernelfarm.client.loaders.by_device import device_support
 from tests.gpu.run_case import problem_of
 from tests.gpu.table import all_cases
 

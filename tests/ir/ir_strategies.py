@@ -5,8 +5,8 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import Expr, as_expr, maximum, minimum, symbol
 from kernelfarm.ir.graph_ir import Arg, Graph, Input, Node, Ref, SizeSymbol, TensorType
-from kernelfarm.ir.symbolic import Expr, as_expr, maximum, minimum, symbol
 
 GOLDEN = Path(__file__).parent / "golden"
 GRAPH_FILES = sorted(GOLDEN.glob("*.graph"))

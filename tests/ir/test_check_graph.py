@@ -6,8 +6,8 @@ import pytest
 
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.algebra.expr import as_expr, symbol
 from kernelfarm.ir.graph_ir import Constant, Graph, Input, Ref, TensorType
-from kernelfarm.ir.symbolic import as_expr, symbol
 from kernelfarm.ir.text import parse_graph
 from kernelfarm.ir.verify import check_client_graph
 from tests.ir.ir_strategies import GOLDEN

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from kernelfarm.digest import canonical_graph, canonical_kernel, kernel_key, program_key
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr, symbol
 from kernelfarm.ir.graph_ir import Arg, Graph, Input, Node, Ref, SizeSymbol, TensorType
-from kernelfarm.ir.symbolic import ONE, Expr, as_expr, symbol
 from kernelfarm.ir.text import parse_graph, parse_kernel, print_kernel
 from tests.ir.ir_strategies import GOLDEN, GRAPH_FILES, KERNEL_FILES, SYMBOLS, captured_graphs
 

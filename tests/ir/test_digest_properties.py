@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from kernelfarm.digest import kernel_key, program_key, program_keys, program_parts
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import as_expr
 from kernelfarm.ir.graph_ir import Graph, Ref, TensorType, tensor_type_of
 from kernelfarm.ir.loop_ir import Compute, Kernel
-from kernelfarm.ir.symbolic import as_expr
 from kernelfarm.ir.text import parse_kernel
 from tests.ir.ir_strategies import KERNEL_FILES, captured_graphs
 

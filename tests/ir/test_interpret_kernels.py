@@ -8,6 +8,7 @@ import pytest
 
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import VerificationError
+from kernelfarm.ir.algebra.expr import ONE, ZERO, as_expr, symbol
 from kernelfarm.ir.interpret import ExternSite, run_kernel, run_program
 from kernelfarm.ir.program_ir import (
     Buffer,
@@ -19,7 +20,6 @@ from kernelfarm.ir.program_ir import (
     SymbolSource,
     TensorView,
 )
-from kernelfarm.ir.symbolic import ONE, ZERO, as_expr, symbol
 from kernelfarm.ir.text import parse_kernel
 from kernelfarm.ir.verify import verify_kernel, verify_program
 from tests.ir.ir_strategies import GOLDEN

@@ -8,6 +8,7 @@ import torch
 
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import VerificationError
+from kernelfarm.ir.algebra.expr import as_expr, symbol
 from kernelfarm.ir.builder import GraphBuilder
 from kernelfarm.ir.graph_ir import (
     Arg,
@@ -18,7 +19,6 @@ from kernelfarm.ir.graph_ir import (
     contiguous_strides,
 )
 from kernelfarm.ir.interpret import ExternSite, run_graph
-from kernelfarm.ir.symbolic import as_expr, symbol
 from kernelfarm.ir.text import parse_graph
 from kernelfarm.ir.verify import verify_graph
 from tests.ir.ir_strategies import GOLDEN

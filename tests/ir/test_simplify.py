@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from kernelfarm.ir import simplify as simplify_module
-from kernelfarm.ir import symbolic
-from kernelfarm.ir.simplify import Bounds, simplify
-from kernelfarm.ir.symbolic import Expr, as_expr, ceil_div, maximum, minimum, symbol
+from kernelfarm.ir.algebra import expr as symbolic
+from kernelfarm.ir.algebra import simplify as simplify_module
+from kernelfarm.ir.algebra.expr import Expr, as_expr, ceil_div, maximum, minimum, symbol
+from kernelfarm.ir.algebra.simplify import Bounds, simplify
 
 ROW, COL, LANE, S0 = (symbol(name) for name in ("i", "j", "k", "s0"))
 SIZES = (1, 3, 6)

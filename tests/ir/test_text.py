@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import MalformedMessageError
+from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr, symbol
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.program_ir import (
     Buffer,
@@ -20,7 +21,6 @@ from kernelfarm.ir.program_ir import (
     SymbolSource,
     TensorView,
 )
-from kernelfarm.ir.symbolic import ONE, ZERO, Expr, as_expr, symbol
 from kernelfarm.ir.text import (
     parse_expr,
     parse_graph,

@@ -4,9 +4,9 @@ import pytest
 
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import VerificationError
+from kernelfarm.ir.algebra.expr import ONE, as_expr, symbol
 from kernelfarm.ir.builder import GraphBuilder
 from kernelfarm.ir.graph_ir import Node, Ref, SizeSymbol, TensorType
-from kernelfarm.ir.symbolic import ONE, as_expr, symbol
 from kernelfarm.ir.text import parse_graph
 from kernelfarm.ir.verify import verify_graph
 from tests.ir.ir_strategies import GRAPH_FILES

@@ -7,6 +7,7 @@ import pytest
 
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import VerificationError
+from kernelfarm.ir.algebra.expr import ONE, ZERO, as_expr, symbol
 from kernelfarm.ir.program_ir import (
     Buffer,
     BufferKind,
@@ -17,7 +18,6 @@ from kernelfarm.ir.program_ir import (
     SymbolSource,
     TensorView,
 )
-from kernelfarm.ir.symbolic import ONE, ZERO, as_expr, symbol
 from kernelfarm.ir.text import parse_kernel
 from kernelfarm.ir.verify import verify_program
 

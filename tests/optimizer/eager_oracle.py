@@ -11,10 +11,10 @@ import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 
-from frontend_svc.pipeline import lower_to_prims
-from kernelfarm.client.capture import capture
-from kernelfarm.client.captured import Captured
-from kernelfarm.client.extern_node import ExternNode
+from frontend_svc.decompose.pipeline import lower_to_prims
+from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.capture.graph import capture
+from kernelfarm.client.runtime.extern_node import ExternNode
 from kernelfarm.ir.interpret import ExternSite, run_program
 from kernelfarm.ir.program_ir import ExternCall, Launch
 from kernelfarm.ir.verify import verify_program

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import Expr, IntLike, as_expr
 from kernelfarm.ir.builder import GraphBuilder
 from kernelfarm.ir.graph_ir import Graph, Ref, TensorType, contiguous_strides
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.program_ir import ExternCall, Launch, Program
-from kernelfarm.ir.symbolic import Expr, IntLike, as_expr
 from kernelfarm.ir.verify import verify_program
 from kernelfarm.targets import target_facts
 from optimizer_svc.pipeline import optimize

@@ -6,6 +6,7 @@ import multiprocessing
 from collections.abc import Callable
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr, product_of, symbol
 from kernelfarm.ir.graph_ir import (
     Graph,
     Input,
@@ -15,7 +16,6 @@ from kernelfarm.ir.graph_ir import (
     TensorType,
     contiguous_strides,
 )
-from kernelfarm.ir.symbolic import ONE, ZERO, Expr, as_expr, product_of, symbol
 
 _PATIENCE_S = 300.0
 """Generous on a busy machine: what is tested takes below a second, and never ended before."""

@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr, product_of, symbol
 from kernelfarm.ir.builder import GraphBuilder
 from kernelfarm.ir.graph_ir import Graph, Ref, SizeSymbol, TensorType, contiguous_strides
 from kernelfarm.ir.interpret import numpy_dtype
-from kernelfarm.ir.symbolic import ONE, ZERO, Expr, as_expr, product_of, symbol
 from kernelfarm.ir.text import print_graph
 from tests.optimizer.random_loop_kinds import scan, scatter, sort
 

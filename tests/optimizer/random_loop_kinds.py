@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import Expr, product_of
 from kernelfarm.ir.prims import SCAN_OPS
-from kernelfarm.ir.symbolic import Expr, product_of
 
 Maker = Any
 """The graph in the making, of `random_graphs`."""

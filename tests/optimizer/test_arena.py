@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernelfarm.ir.algebra.expr import as_expr, symbol
 from kernelfarm.ir.program_ir import ARENA_ALIGNMENT_BYTES
-from kernelfarm.ir.symbolic import as_expr, symbol
-from optimizer_svc.plan.arena import Lifetime, plan_arena
+from optimizer_svc.analysis.arena import Lifetime, plan_arena
 
 SIZES = (as_expr(4), as_expr(64), as_expr(1000), symbol("s0") * 4, symbol("s0") * 8)
 

@@ -10,7 +10,7 @@ PROGRAM = """
 from tests.optimizer.graphs import TARGET, Maker, softmax, tensor
 from optimizer_svc.pipeline import optimize
 from kernelfarm.ir.graph_ir import SizeSymbol
-from kernelfarm.ir.symbolic import symbol
+from kernelfarm.ir.algebra.expr import symbol
 make = Maker([SizeSymbol("s0", 2, None), SizeSymbol("s1", 2, None)])
 rows, width = symbol("s0"), symbol("s1")
 inputs = [make.add_input(tensor(rows, width)) for _ in range(3)]

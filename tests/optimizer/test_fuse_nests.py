@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import as_expr, symbol
 from kernelfarm.ir.graph_ir import SizeSymbol
 from kernelfarm.ir.loop_ir import Load, Reduce, Store
-from kernelfarm.ir.symbolic import as_expr, symbol
 from kernelfarm.ir.text import print_kernel
 from tests.optimizer.graphs import (
     Maker,

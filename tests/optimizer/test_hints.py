@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from frontend_svc.decompose.pipeline import lower_to_prims
 from frontend_svc.graph_jobs import import_graph
-from frontend_svc.pipeline import lower_to_prims
 from kernelfarm.digest import program_key
+from kernelfarm.ir.algebra.expr import Expr, as_expr
 from kernelfarm.ir.graph_ir import Graph, Input, Node, Ref
-from kernelfarm.ir.symbolic import Expr, as_expr
 from kernelfarm.targets import target_facts
 from kernelfarm.wire import graph_to_proto
 from optimizer_svc.pipeline import optimize

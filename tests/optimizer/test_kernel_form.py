@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import as_expr, symbol
 from kernelfarm.ir.graph_ir import SizeSymbol, TensorType
 from kernelfarm.ir.loop_ir import Compute, Indirect, Load
-from kernelfarm.ir.symbolic import as_expr, symbol
 from kernelfarm.ir.text import print_kernel
 from kernelfarm.targets import target_facts
 from optimizer_svc.pipeline import optimize

@@ -9,10 +9,10 @@ import pytest
 
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.algebra.expr import symbol
 from kernelfarm.ir.graph_ir import Constant, Graph, Input, Ref, SizeSymbol, TensorType
 from kernelfarm.ir.interpret import run_program
 from kernelfarm.ir.program_ir import BufferKind, TensorView
-from kernelfarm.ir.symbolic import symbol
 from tests.optimizer.graphs import (
     Maker,
     extern_calls,

@@ -10,11 +10,11 @@ import pytest
 
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import VerificationError
+from kernelfarm.ir.algebra.expr import IntLike, as_expr, product_of, symbol
 from kernelfarm.ir.graph_ir import Graph, SizeSymbol
 from kernelfarm.ir.interpret import run_graph, run_program
 from kernelfarm.ir.interpret.random_bits import philox
 from kernelfarm.ir.program_ir import BufferKind, DrawSeeds, Launch, Program
-from kernelfarm.ir.symbolic import IntLike, as_expr, product_of, symbol
 from kernelfarm.ir.text.plan import print_plan
 from kernelfarm.ir.verify import verify_program
 from optimizer_svc.pipeline import optimize

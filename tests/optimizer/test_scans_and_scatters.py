@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import as_expr
 from kernelfarm.ir.builder import GraphBuilder
 from kernelfarm.ir.graph_ir import Graph, Ref, TensorType, contiguous_strides
 from kernelfarm.ir.interpret import run_graph, run_program
 from kernelfarm.ir.loop_ir import Access, Kernel, Scan, Store, StoreMode, scattering_stores
 from kernelfarm.ir.program_ir import BufferKind, Launch, Program
-from kernelfarm.ir.symbolic import as_expr
 from kernelfarm.ir.verify import verify_program
 from kernelfarm.targets import target_facts
 from optimizer_svc.pipeline import optimize

@@ -15,7 +15,7 @@ import grpc
 import psutil
 import pytest
 
-from frontend_svc.pipeline import lower_to_prims
+from frontend_svc.decompose.pipeline import lower_to_prims
 from kernelfarm.errors import MalformedMessageError, WorkBudgetError, WorkTimeError
 from kernelfarm.internal.v1 import optimizer_service_pb2 as api
 from kernelfarm.internal.v1.optimizer_service_pb2_grpc import OptimizerServiceStub

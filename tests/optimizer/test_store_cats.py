@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import Expr, sum_of, symbol
 from kernelfarm.ir.graph_ir import Graph, Ref, SizeSymbol, TensorType, Update
 from kernelfarm.ir.interpret import run_graph, run_program
 from kernelfarm.ir.loop_ir import Compute, Kernel, Store
 from kernelfarm.ir.program_ir import BufferKind, Program
-from kernelfarm.ir.symbolic import Expr, sum_of, symbol
 from tests.optimizer.graphs import (
     Maker,
     launches,

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import ZERO, as_expr
 from kernelfarm.ir.builder import GraphBuilder
 from kernelfarm.ir.graph_ir import Graph, Ref, TensorType, Update, contiguous_strides
 from kernelfarm.ir.interpret import run_graph, run_program
 from kernelfarm.ir.loop_ir import Access, scattering_stores
 from kernelfarm.ir.program_ir import BufferKind, Program
-from kernelfarm.ir.symbolic import ZERO, as_expr
 from kernelfarm.ir.text import parse_graph, print_graph
 from kernelfarm.ir.verify import verify_program
 from kernelfarm.wire.graph import graph_from_proto, graph_to_proto

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from frontend_svc.pipeline import lower_to_prims
+from frontend_svc.decompose.pipeline import lower_to_prims
 from kernelfarm.digest import program_key
 from kernelfarm.errors import CallerError, WorkBudgetError
 from kernelfarm.ir.graph_ir import Graph

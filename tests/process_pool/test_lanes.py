@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from kernelfarm.errors import FarmFullError
-from kernelfarm.service.process_pool.lanes import Lanes, Ticket
+from kernelfarm.service.process_pool.slot_scheduler import Lanes, Ticket
 from kernelfarm.service.process_pool.usage import Usage
 
 

@@ -12,14 +12,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from kernelfarm.client import (
-    arena,
-    counters,
-    eager,
-    loaded_kernels,
-    program_store,
-    torch_backend,
-)
+from kernelfarm.client import counters, torch_backend
+from kernelfarm.client.programs import eager, kernels, store
+from kernelfarm.client.runtime import arena
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.signing.key_files import TRACE_KEY
 from tests.client.patience import be_patient
@@ -44,8 +39,8 @@ def fresh_backend(
     which = getattr(request, "param", None)
     if which is not None:
         monkeypatch.setenv("KERNELFARM_DISK_CACHE_BYTES", "0")
-        monkeypatch.setattr(torch_backend, "_store", program_store.ProgramStore())
-        monkeypatch.setattr(loaded_kernels, "_kernels", {})
+        monkeypatch.setattr(torch_backend, "_store", store.ProgramStore())
+        monkeypatch.setattr(kernels, "_kernels", {})
     if which == "cold":
         monkeypatch.setenv("KERNELFARM_TRACE_KEY_FILE", str(farm.data_dir / "keys" / TRACE_KEY))
     be_patient(monkeypatch)
@@ -77,11 +72,11 @@ def pytest_terminal_summary(
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
     """The graphs whose programs this process asks for, beyond those in its memory."""
     graphs: list[Graph] = []
-    find = program_store.find_program
+    find = store.find_program
 
     def noted(access, request):
         graphs.append(request.graph)
         return find(access, request)
 
-    monkeypatch.setattr(program_store, "find_program", noted)
+    monkeypatch.setattr(store, "find_program", noted)
     return graphs

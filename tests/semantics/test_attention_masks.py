@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 
-from frontend_svc.pipeline import lower_to_prims
+from frontend_svc.decompose.pipeline import lower_to_prims
 from kernelfarm.dtypes import DType
 from tests.semantics.like_eager import assert_same, compiled, numbers
 

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 
 from examples.model_zoo import model_of
-from kernelfarm.client.farm_client import FarmClient
+from kernelfarm.client.farm.client import FarmClient
 from kernelfarm.ir.program_ir import ExternCall
 from tests.semantics.like_eager import assert_same, compiled, numbers
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from examples.real_inputs import llama
-from kernelfarm.client.explained import of_pt2
+from kernelfarm.client.diagnostics.stages import of_pt2
 from kernelfarm.ir.text import parse_graph
 
 _NODE = re.compile(r"^node (\d+) (\S+): (decomposed|folded|extern|removed) \((.+)\)$", re.M)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 
-from kernelfarm.client.eager import KernelfarmWarning
+from kernelfarm.client.programs.eager import KernelfarmWarning
 from tests.semantics.like_eager import assert_like_eager, assert_same, compiled
 
 

@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import nn
 
-from kernelfarm.client import arena
+from kernelfarm.client.runtime import arena
 from tests.semantics.like_eager import assert_like_eager, assert_same, compiled, numbers
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 from torch.utils.checkpoint import checkpoint
 
 from kernelfarm.client.compile_model import connect
-from kernelfarm.client.loaders.of_device import device_support
+from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.ir.program_ir import DrawSeeds, Launch
 from tests.semantics.like_eager import compiled, numbers
 from tests.semantics.test_training import STEPS, Transformer, sentences

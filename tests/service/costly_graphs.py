@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import Expr, as_expr, symbol
 from kernelfarm.ir.graph_ir import (
     Graph,
     Input,
@@ -12,7 +13,6 @@ from kernelfarm.ir.graph_ir import (
     TensorType,
     contiguous_strides,
 )
-from kernelfarm.ir.symbolic import Expr, as_expr, symbol
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.wire import graph_to_proto
 from tests.service.h_graph import CPU, tensor

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import as_expr
 from kernelfarm.ir.graph_ir import Graph, Input, Node, Ref, TensorType, contiguous_strides
-from kernelfarm.ir.symbolic import as_expr
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.wire import graph_to_proto
 

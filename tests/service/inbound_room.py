@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from kernelfarm.errors import InvalidGraphError
-from kernelfarm.service.access import Access
-from kernelfarm.service.authentication import Authenticator, TenantsFile
 from kernelfarm.service.collector import collect_rarely
-from kernelfarm.service.identity import Role
-from kernelfarm.service.logs import configure_logs
+from kernelfarm.service.logs.logger import configure_logs
 from kernelfarm.service.server import Registration, start_server
 from kernelfarm.service.settings import ServiceSettings, load_settings
-from kernelfarm.service.tenants import Directory, Tenant
-from kernelfarm.service.tenants_file import write_tenants
-from kernelfarm.service.tokens import new_token
+from kernelfarm.service.tenants.access import Access
+from kernelfarm.service.tenants.authentication import Authenticator, TenantsFile
+from kernelfarm.service.tenants.directory import Directory, Tenant
+from kernelfarm.service.tenants.identity import Role
+from kernelfarm.service.tenants.tokens import new_token
+from kernelfarm.service.tenants.toml_file import write_tenants
 from kernelfarm.v1 import compile_service_pb2 as pb
 from kernelfarm.v1 import compile_service_pb2_grpc as pb_grpc
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kernelfarm.cli import make_app
-from kernelfarm.client.cache_admin import CacheAdmin, Invalidation
+from kernelfarm.client.farm.cache_client import CacheAdmin, Invalidation
 from kernelfarm.errors import CallerError, NotFoundError
 from kernelfarm.service.channels import channel_options
 from kernelfarm.signing import Keyring, Place, Space, check_content, check_manifest

@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 from structlog.testing import capture_logs
 
-from kernelfarm.service.call_log import CallLog
+from kernelfarm.service.logs.call_log import CallLog
 
 LOOKUP, COMPILE = "/x/Lookup", "/x/Compile"
 

@@ -20,7 +20,7 @@ from benchmarks.cache.gateways import (
     running_store,
     serving_pids,
 )
-from kernelfarm.client.cache_admin import CacheAdmin
+from kernelfarm.client.farm.cache_client import CacheAdmin
 from kernelfarm.service.probes import is_serving
 from kernelfarm.v1 import compile_service_pb2 as api
 from tests.farm_process import PATIENCE_S, wait_until

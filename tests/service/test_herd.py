@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kernelfarm.client.cache_admin import CacheAdmin
+from kernelfarm.client.farm.cache_client import CacheAdmin
 from kernelfarm.v1.manifest_pb2 import CACHE_SPACE_PROGRAMS
 from tests.farm_process import PATIENCE_S, Farm, running_farm, wait_until
 

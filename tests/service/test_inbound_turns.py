@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from kernelfarm.errors import BodyTooSlowError, FarmFullError, NoMessageError
-from kernelfarm.service.allowance import Allowance, AllowanceLimits
-from kernelfarm.service.inbound import Inbound, InboundLimits
+from kernelfarm.service.inbound.bodies import Inbound, InboundLimits
+from kernelfarm.service.inbound.byte_rate import Allowance, AllowanceLimits
 
 LIMITS = InboundLimits(
     message_bytes=100,

@@ -9,8 +9,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from kernelfarm.service.log_limits import BURST, LibraryLimit, LogLimit, bound_fields
-from kernelfarm.service.logs import configure_logs, get_logger
+from kernelfarm.service.logs.limits import BURST, LibraryLimit, LogLimit, bound_fields
+from kernelfarm.service.logs.logger import configure_logs, get_logger
 from kernelfarm.service.rates import Rates
 from kernelfarm.service.settings import ServiceSettings
 

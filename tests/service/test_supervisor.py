@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from kernelfarm.errors import CallerError, UnavailableError
-from kernelfarm.supervisor.child import ChildFailedError, ChildSpec
+from kernelfarm.processes.child import ChildFailedError, ChildSpec
+from kernelfarm.processes.hang_rules import HangDetector, WatchTimes
+from kernelfarm.processes.ports import bound_address
 from kernelfarm.supervisor.layout import FarmPlan, farm_layout
-from kernelfarm.supervisor.ports import bound_address
 from kernelfarm.supervisor.run import FarmOptions, run_farm
 from kernelfarm.supervisor.supervisor import FarmLayout, Supervisor, sole_owner
-from kernelfarm.supervisor.watch import HangDetector, WatchTimes
 from tests.farm_process import PATIENCE_S, wait_until
 
 _ROOT = Path(__file__).parents[2]

@@ -11,15 +11,15 @@ from torch._functorch.aot_autograd import aot_function, make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from codegen_svc.backends.cpu.backend import BACKEND
-from frontend_svc.pipeline import lower_to_prims
-from kernelfarm.client.capture import capture
-from kernelfarm.client.captured import Captured
+from frontend_svc.decompose.pipeline import lower_to_prims
+from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.loaders.cpu import CpuKernel, CpuLoader
 from kernelfarm.client.loaders.host_target import host_cpu_target
-from kernelfarm.client.plan_results import hand_out
-from kernelfarm.client.plan_runtime import PlanRunner
-from kernelfarm.client.program import LoadedProgram
-from kernelfarm.client.variants import Variant
+from kernelfarm.client.loaders.variants import Variant
+from kernelfarm.client.runtime.program import LoadedProgram
+from kernelfarm.client.runtime.results import hand_out
+from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.digest import kernel_key
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.program_ir import DrawSeeds, ExternCall, Launch, Plan

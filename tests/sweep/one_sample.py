@@ -14,7 +14,7 @@ from torch._functorch.aot_autograd import aot_function, make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils import _pytree as pytree
 
-from kernelfarm.client.capture import capture
+from kernelfarm.client.capture.graph import capture
 from kernelfarm.errors import KernelfarmError
 from tests.sweep.exact_functions import exact_values
 from tests.sweep.in_process import Compile, Counts, interpret_here

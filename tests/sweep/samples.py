@@ -16,7 +16,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils import _pytree as pytree
 
-from kernelfarm.client.torch_dtypes import dtype_to_torch
+from kernelfarm.client.pytorch.dtypes import dtype_to_torch
 from kernelfarm.dtypes import DType
 
 LOOKED_AT = 64

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernelfarm.client.captured import Captured
+from kernelfarm.client.capture.captured import Captured
 from kernelfarm.errors import InvalidGraphError
 from tests.sweep.in_process import Counts, compile_here
 from tests.sweep.judge import judge

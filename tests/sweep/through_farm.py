@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kernelfarm.client.captured import Captured
-from kernelfarm.client.compile_options import CompileOptions
-from kernelfarm.client.farm_access import FarmAccess
-from kernelfarm.client.loaders.of_device import device_support
-from kernelfarm.client.plan_runtime import PlanRunner
-from kernelfarm.client.program_store import ProgramStore
+from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.farm.access import FarmAccess
+from kernelfarm.client.farm.compile_options import CompileOptions
+from kernelfarm.client.loaders.by_device import device_support
+from kernelfarm.client.programs.store import ProgramStore
+from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.client.settings import client_settings
 from tests.sweep.in_process import Compile, Counts
 

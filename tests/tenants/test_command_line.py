@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from kernelfarm.cli import make_app
 from kernelfarm.errors import CallerError, KernelfarmError, NotFoundError
-from kernelfarm.service.identity import Quota, Role
-from kernelfarm.service.tenants import Shown
-from kernelfarm.service.tenants_file import read_tenants
-from kernelfarm.service.tokens import token_id_of
+from kernelfarm.service.tenants.directory import Shown
+from kernelfarm.service.tenants.identity import Quota, Role
+from kernelfarm.service.tenants.tokens import token_id_of
+from kernelfarm.service.tenants.toml_file import read_tenants
 from tests.farm_process import PATIENCE_S
 
 NOW = datetime.now(UTC)

@@ -25,16 +25,16 @@ from kernelfarm.errors import (
     UnknownCertificateError,
     UnknownTokenError,
 )
-from kernelfarm.service.access import Access
-from kernelfarm.service.authentication import Authenticator, TenantsFile
 from kernelfarm.service.channels import open_blocking_channel, open_channel, translated_errors
-from kernelfarm.service.identity import Role, current_identity
 from kernelfarm.service.server import Door, Registration, RunningServer, start_server
 from kernelfarm.service.settings import ServiceSettings
-from kernelfarm.service.tenants import Directory, StoredCertificate, Tenant
-from kernelfarm.service.tenants_file import write_tenants
+from kernelfarm.service.tenants.access import Access
+from kernelfarm.service.tenants.authentication import Authenticator, TenantsFile
+from kernelfarm.service.tenants.directory import Directory, StoredCertificate, Tenant
+from kernelfarm.service.tenants.identity import Role, current_identity
+from kernelfarm.service.tenants.tokens import new_token
+from kernelfarm.service.tenants.toml_file import write_tenants
 from kernelfarm.service.tls import ChannelTls, ServerTls
-from kernelfarm.service.tokens import new_token
 from kernelfarm.v1 import compile_service_pb2 as pb
 from kernelfarm.v1 import compile_service_pb2_grpc as pb_grpc
 from tests.farm_process import PATIENCE_S

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from codegen_svc.fair_turns import Claim, FairTurns
+from codegen_svc.edge.fair_queue import Claim, FairTurns
 
 
 class Queue:

@@ -27,10 +27,10 @@ from kernelfarm.errors import (
     UnknownTokenError,
 )
 from kernelfarm.service.channels import open_blocking_channel
-from kernelfarm.service.identity import Quota, Role
-from kernelfarm.service.tenants import Directory, Tenant
-from kernelfarm.service.tenants_file import read_tenants, write_tenants
-from kernelfarm.service.tokens import new_token
+from kernelfarm.service.tenants.directory import Directory, Tenant
+from kernelfarm.service.tenants.identity import Quota, Role
+from kernelfarm.service.tenants.tokens import new_token
+from kernelfarm.service.tenants.toml_file import read_tenants, write_tenants
 from kernelfarm.signing import Place, Space, check_manifest
 from kernelfarm.signing.key_files import PUBLIC_KEYS, read_keyring
 from kernelfarm.v1 import cache_service_pb2 as cache_api

@@ -86,7 +86,7 @@ async def test_a_cache_whose_certificate_is_not_believed_is_not_used(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kernelfarm.cache.connection._GREETING_S", 0.1)
-    monkeypatch.setattr("kernelfarm.cache.patience._RETRIES", 1)
+    monkeypatch.setattr("kernelfarm.cache.retry_policy._RETRIES", 1)
     other = f"{url.partition('?')[0]}?ssl_ca_certs={Authority(tmp_path).ca_file}"
     async with KernelCache(other, space=Space.KERNELS) as cache:
         with pytest.raises(UnavailableError, match=r"(?i)certificate"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelfarm.client.farm_client import FarmClient
+from kernelfarm.client.farm.client import FarmClient
 from kernelfarm.client.settings import ClientSettings
 from kernelfarm.errors import (
     KernelfarmError,
@@ -18,13 +18,13 @@ from kernelfarm.errors import (
     UnknownTokenError,
 )
 from kernelfarm.service.channels import open_channel, translated_errors
-from kernelfarm.service.identity import Role
 from kernelfarm.service.probes import main as probe
 from kernelfarm.service.server import Door, start_server
 from kernelfarm.service.settings import ServiceSettings
-from kernelfarm.service.tenants import Directory, StoredCertificate, Tenant
-from kernelfarm.service.tenants_file import write_tenants
-from kernelfarm.service.tokens import new_token
+from kernelfarm.service.tenants.directory import Directory, StoredCertificate, Tenant
+from kernelfarm.service.tenants.identity import Role
+from kernelfarm.service.tenants.tokens import new_token
+from kernelfarm.service.tenants.toml_file import write_tenants
 from kernelfarm.signing.key_files import PUBLIC_KEYS
 from tests.farm_process import PATIENCE_S, Farm, running_farm
 from tests.service.h_graph import CPU, h_graph

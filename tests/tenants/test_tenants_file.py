@@ -20,11 +20,11 @@ from kernelfarm.errors import (
     UnknownCertificateError,
     UnknownTokenError,
 )
-from kernelfarm.service.authentication import Authenticator, TenantsFile
-from kernelfarm.service.identity import Quota, Role
-from kernelfarm.service.tenants import Directory, Shown, StoredCertificate, Tenant
-from kernelfarm.service.tenants_file import read_tenants, write_tenants
-from kernelfarm.service.tokens import StoredToken, new_token
+from kernelfarm.service.tenants.authentication import Authenticator, TenantsFile
+from kernelfarm.service.tenants.directory import Directory, Shown, StoredCertificate, Tenant
+from kernelfarm.service.tenants.identity import Quota, Role
+from kernelfarm.service.tenants.tokens import StoredToken, new_token
+from kernelfarm.service.tenants.toml_file import read_tenants, write_tenants
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
 MEMBER = frozenset({Role.MEMBER})

@@ -10,7 +10,6 @@ from typing import Any
 import grpc
 import pytest
 
-from kernelfarm.cache.tags import tenant_tag
 from kernelfarm.digest import trace_digest
 from kernelfarm.errors import (
     BytesQuotaError,
@@ -27,10 +26,11 @@ from kernelfarm.errors import (
     UntrustedKeyError,
 )
 from kernelfarm.service.channels import open_blocking_channel
-from kernelfarm.service.identity import Quota, Role
+from kernelfarm.service.tenants.identity import Quota, Role
 from kernelfarm.signing import Manifest, Signer, Space, new_signer, variant_id
 from kernelfarm.signing.key_files import TRACE_KEY, read_signer
 from kernelfarm.signing.manifest import blob_ref
+from kernelfarm.signing.tags import tenant_tag
 from kernelfarm.v1 import cache_service_pb2 as cache_api
 from kernelfarm.v1 import compile_service_pb2 as compile_api
 from kernelfarm.v1 import manifest_pb2

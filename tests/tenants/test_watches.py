@@ -8,18 +8,18 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from frontend_svc.invalidation_feed import FeedEvent
-from frontend_svc.parts import Parts
-from frontend_svc.program_tier import ProgramTier
-from frontend_svc.programs import Caller
-from frontend_svc.watches import Watches
+from frontend_svc.cache.gateway_tier import ProgramTier
+from frontend_svc.cache.invalidation_feed import FeedEvent
+from frontend_svc.cache.tenant_caches import Parts
+from frontend_svc.cache.tiered_programs import Caller
+from frontend_svc.cache.watch_streams import Watches
 from kernelfarm.cache import Epoch, KernelCache, Space, Trust
 from kernelfarm.cache.calls import BLOB_TTL_S
 from kernelfarm.cache.embedded import EmbeddedServer, start_server
 from kernelfarm.cache.embedded import Role as ServerRole
-from kernelfarm.cache.models import MAX_MODELS, Models
+from kernelfarm.cache.named_models import MAX_MODELS, Models
 from kernelfarm.errors import WatchesQuotaError
-from kernelfarm.service.identity import Identity, Partition, Role
+from kernelfarm.service.tenants.identity import Identity, Partition, Role
 
 KEY = hashlib.sha256(b"a program").digest()
 OURS, THEIRS = "model:ours@1", "model:theirs@1"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from kernelfarm.errors import MalformedMessageError
+from kernelfarm.ir.algebra.expr import ONE, ceil_div, symbol
 from kernelfarm.ir.artifact import (
     BuiltKernel,
     GuardAtom,
@@ -14,7 +15,6 @@ from kernelfarm.ir.artifact import (
     LaunchFacts,
     StageText,
 )
-from kernelfarm.ir.symbolic import ONE, ceil_div, symbol
 from kernelfarm.v1 import artifact_pb2 as pb
 from kernelfarm.wire import (
     artifact_to_proto,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from frontend_svc.compile_flow import MAX_TARGETS, check_targets
+from frontend_svc.flow.compile_flow import MAX_TARGETS, check_targets
 from kernelfarm.errors import (
     MESSAGE_BYTES,
     CallerError,
@@ -20,7 +20,7 @@ from kernelfarm.errors import (
     error_facts,
     quoted,
 )
-from kernelfarm.service.forget import forget_frames
+from kernelfarm.service.tracebacks import forget_frames
 from kernelfarm.v1 import graph_pb2 as pb
 from kernelfarm.v1 import manifest_pb2
 from kernelfarm.wire.graph import graph_from_proto

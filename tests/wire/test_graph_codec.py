@@ -16,8 +16,8 @@ from kernelfarm.errors import (
     UnsupportedDTypeError,
     UnsupportedVersionError,
 )
+from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import Graph
-from kernelfarm.ir.symbolic import Expr
 from kernelfarm.ir.text import parse_graph
 from kernelfarm.v1 import graph_pb2 as pb
 from kernelfarm.wire import expr_from_proto, expr_to_proto, graph_from_proto, graph_to_proto

@@ -16,21 +16,21 @@ from codegen_svc.backends.ascend.bishengir import REMEDY as BISHENGIR_REMEDY
 from codegen_svc.backends.ascend.bishengir import TOOL, compile_linalg, find_bishengir
 from codegen_svc.backends.ascend.elf_stub import write_elf
 from codegen_svc.backends.contract import Backend, ToolNeeds, ToolStatus
+from codegen_svc.backends.triton_assumptions import Variant, plan_index_variants
 from codegen_svc.backends.triton_gpu import scalar_rules
-from codegen_svc.backends.triton_promises import Variant, plan_index_variants
 from codegen_svc.backends.triton_toolchain import (
     CompileTarget,
     backend_fingerprint,
     compile_triton,
     triton_status,
 )
-from codegen_svc.emitters.triton_index import numel
-from codegen_svc.emitters.triton_source import TritonSource, emit_triton
-from codegen_svc.emitters.triton_tiling import Tiling, local_bytes, local_tiling
+from codegen_svc.emitters.triton.index import numel
+from codegen_svc.emitters.triton.source import TritonSource, emit_triton
+from codegen_svc.emitters.triton.tiling import Tiling, local_bytes, local_tiling
 from kernelfarm.errors import KernelRejectedError
+from kernelfarm.ir.algebra.expr import ceil_div
 from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
 from kernelfarm.ir.loop_ir import Kernel, Scan
-from kernelfarm.ir.symbolic import ceil_div
 from kernelfarm.ir.text import print_kernel
 from kernelfarm.targets import TargetFacts
 

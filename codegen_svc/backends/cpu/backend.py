@@ -10,7 +10,7 @@ from importlib import resources
 from codegen_svc.backends.contract import Backend, ToolNeeds, ToolStatus
 from codegen_svc.backends.cpu import link, llvm_toolchain
 from codegen_svc.backends.wheel_digest import wheel_digest
-from codegen_svc.emitters.llvm_kernel import emit_llvm
+from codegen_svc.emitters.llvm.kernel import emit_llvm
 from kernelfarm.errors import UnavailableError
 from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
 from kernelfarm.ir.loop_ir import Kernel
@@ -105,11 +105,14 @@ def _status(name: str, version: object, remedy: str) -> ToolStatus:
 def _sources_digest() -> str:
     """SHA-256 over every file that shapes this backend's output."""
     digest = hashlib.sha256()
-    for package in ("codegen_svc.emitters", "codegen_svc.backends.cpu"):
+    for package in (
+        "codegen_svc.emitters.llvm",
+        "codegen_svc.emitters.llvm.math_functions",
+        "codegen_svc.backends.cpu",
+    ):
         entries = sorted(resources.files(package).iterdir(), key=lambda entry: entry.name)
         for entry in entries:
-            is_ours = package.endswith("cpu") or entry.name.startswith("llvm_")
-            if is_ours and entry.name.endswith(".py"):
+            if entry.name.endswith(".py"):
                 digest.update(entry.name.encode() + b"\0" + entry.read_bytes())
     return digest.hexdigest()
 

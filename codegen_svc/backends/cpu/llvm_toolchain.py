@@ -8,7 +8,7 @@ from functools import lru_cache
 from importlib import metadata
 from typing import Any
 
-from codegen_svc.emitters.llvm_kernel import CodeTarget
+from codegen_svc.emitters.llvm.kernel import CodeTarget
 from kernelfarm.errors import InternalError, KernelRejectedError, UnavailableError
 from kernelfarm.targets import TargetFacts
 

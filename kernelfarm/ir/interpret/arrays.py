@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.atoms import Atom, FloorDiv, Max, Min, Mod, Symbol
-from kernelfarm.ir.symbolic import Expr
+from kernelfarm.ir.algebra.atoms import Atom, FloorDiv, Max, Min, Mod, Symbol
+from kernelfarm.ir.algebra.expr import Expr
 
 Array = npt.NDArray[Any]
 IntArray = Array | int

@@ -9,6 +9,7 @@ from typing import cast
 import numpy as np
 
 from kernelfarm.errors import VerificationError
+from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import (
     Arg,
     Constant,
@@ -25,7 +26,6 @@ from kernelfarm.ir.interpret.prim_meanings import MEANINGS
 from kernelfarm.ir.interpret.scalar_ops import compute
 from kernelfarm.ir.interpret.sizes import Value, sizes_of_inputs
 from kernelfarm.ir.prims import SCALAR_OPS
-from kernelfarm.ir.symbolic import Expr
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import cast
 import numpy as np
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import Node
 from kernelfarm.ir.interpret.arrays import Array, numpy_dtype
 from kernelfarm.ir.interpret.orders import sorted_positions
@@ -15,7 +16,6 @@ from kernelfarm.ir.interpret.reductions import reduce_axes, scan_axis
 from kernelfarm.ir.interpret.scatters import scatter_into
 from kernelfarm.ir.loop_ir import StoreMode
 from kernelfarm.ir.prims import PRIMS, SCAN_OPS, PrimKind
-from kernelfarm.ir.symbolic import Expr
 
 Sizes = Mapping[str, int]
 Meaning = Callable[[Node, list[Array], Sizes], Array]

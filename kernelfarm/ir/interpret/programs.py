@@ -8,6 +8,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from kernelfarm.errors import VerificationError
+from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.interpret.arrays import Array, numpy_dtype
 from kernelfarm.ir.interpret.graphs import ExternSite, RunExtern
 from kernelfarm.ir.interpret.kernels import run_kernel
@@ -24,7 +25,6 @@ from kernelfarm.ir.program_ir import (
     TensorView,
     updated_inputs,
 )
-from kernelfarm.ir.symbolic import Expr
 
 # What a buffer holds before anything is written: kernels that read it give visibly wrong numbers.
 _POISON_BYTE = 0xCB

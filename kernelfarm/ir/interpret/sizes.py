@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelfarm.errors import VerificationError
-from kernelfarm.ir.atoms import lone_symbol
+from kernelfarm.ir.algebra.atoms import lone_symbol
+from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import Constant, Graph, TensorType
 from kernelfarm.ir.interpret.arrays import Array
-from kernelfarm.ir.symbolic import Expr
 
 Value = Array | int
 

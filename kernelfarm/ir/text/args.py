@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import Arg, Ref, TensorType
-from kernelfarm.ir.symbolic import Expr
 from kernelfarm.ir.text.expr import read_expr
 from kernelfarm.ir.text.tokens import Cursor, quoted
 

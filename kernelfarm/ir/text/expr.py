@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelfarm.ir.symbolic import Expr, as_expr, maximum, minimum, symbol
+from kernelfarm.ir.algebra.expr import Expr, as_expr, maximum, minimum, symbol
 from kernelfarm.ir.text.tokens import Cursor
 
 

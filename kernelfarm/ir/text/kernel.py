@@ -25,6 +25,7 @@ from collections.abc import Callable
 
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import MalformedMessageError
+from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import SizeSymbol
 from kernelfarm.ir.loop_ir import (
     REDUCE_OPS,
@@ -44,7 +45,6 @@ from kernelfarm.ir.loop_ir import (
     Store,
     StoreMode,
 )
-from kernelfarm.ir.symbolic import Expr
 from kernelfarm.ir.text.args import read_dtype, read_number
 from kernelfarm.ir.text.expr import read_expr
 from kernelfarm.ir.text.graph import print_size, read_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.program_ir import (
     Buffer,
     BufferKind,
@@ -14,7 +15,6 @@ from kernelfarm.ir.program_ir import (
     SymbolSource,
     TensorView,
 )
-from kernelfarm.ir.symbolic import Expr
 
 _KINDS = {
     BufferKind.INPUT: "input",

@@ -8,6 +8,7 @@ from typing import Any
 
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import VerificationError
+from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.loop_ir import (
     REDUCE_OPS,
     Access,
@@ -38,7 +39,6 @@ from kernelfarm.ir.scalar_types import (
     reduce_result_dtype,
     scan_result_dtype,
 )
-from kernelfarm.ir.symbolic import Expr
 
 # Names become symbols in generated code, so nothing but short identifiers may pass.
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import VerificationError
+from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.loop_ir import Access, Kernel
 from kernelfarm.ir.program_ir import (
     Buffer,
@@ -18,7 +19,6 @@ from kernelfarm.ir.program_ir import (
     TensorView,
     updated_inputs,
 )
-from kernelfarm.ir.symbolic import Expr
 from kernelfarm.ir.verify.arena import check_arena
 from kernelfarm.ir.verify.kernel import verify_kernel
 from kernelfarm.ir.verify.stores import check_stores_are_apart

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from kernelfarm.errors import VerificationError
-from kernelfarm.ir.atoms import Symbol
+from kernelfarm.ir.algebra.atoms import Symbol
+from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.loop_ir import Access, Kernel, Store, scattering_stores
 from kernelfarm.ir.program_ir import Launch, Program
-from kernelfarm.ir.symbolic import Expr
 
 # Positions with size symbols are compared at these values of all of them: odd, small, large.
 _SAMPLE_SIZES = (1, 2, 7, 64)

@@ -18,7 +18,7 @@ from kernelfarm.errors import (
     WorkProcessError,
     error_from_facts,
 )
-from kernelfarm.service.logs import get_logger
+from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.service.priority import leave_a_processor, yield_to_all
 from kernelfarm.service.process_pool.frames import (
     FACTS,

@@ -17,12 +17,12 @@ from kernelfarm.errors import (
     WorkProcessError,
     WorkTimeError,
 )
-from kernelfarm.service.logs import get_logger
+from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.service.priority import LeftProcessor
 from kernelfarm.service.process_pool.children import ForkServer, WorkProcess
 from kernelfarm.service.process_pool.frames import FrameError
-from kernelfarm.service.process_pool.lanes import Lanes, Ticket
 from kernelfarm.service.process_pool.limits import PoolLimits
+from kernelfarm.service.process_pool.slot_scheduler import Lanes, Ticket
 
 _LOOK_EVERY_S = 0.25
 _LOOK_SOON_S = 0.02

@@ -1,0 +1,167 @@
+"""What a variant of a GPU kernel promises its toolchain, and the guards that keep the promises.
+
+Compiled ahead of time, Triton sees no arguments, so nothing is specialized by itself. A variant
+promises alignment (vector loads), 32-bit positions, sizes divisible by 16. Each promise that the
+kernel's own extents do not prove becomes a guard that the launcher checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from codegen_svc.emitters.triton.index import kernel_bounds, numel
+from codegen_svc.emitters.triton.tiling import INDEX_LIMIT, needs_64_bit_indices, reads_columns
+from kernelfarm.ir.algebra.expr import Expr
+from kernelfarm.ir.artifact import GuardAtom, GuardOp, GuardSubject
+from kernelfarm.ir.loop_ir import Kernel, index_of
+
+ALIGNMENT_BYTES = 16
+_DIVISIBLE = ("tt.divisibility", ALIGNMENT_BYTES)
+_SMALL_BUFFER = ("tt.pointer_range", 32)
+_BUFFER_LIMIT_BYTES = 1 << 31
+# Two classes cover the hidden sizes and attention rows of common models; wider rows are looped.
+_WIDTH_CLASSES = (1024, 4096)
+
+Promises = Mapping[str, tuple[tuple[str, int], ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One variant to compile: promises by argument, index width, and the guard they need.
+
+    `width_limit`: reductions of varying extent have at most so many points.
+    """
+
+    promises: Promises
+    index_bits: int
+    guard: tuple[GuardAtom, ...]
+    width_limit: int | None = None
+
+
+def plan_variants(kernel: Kernel, uses_pointer_range: bool) -> tuple[Variant, ...]:
+    """The variants of a kernel, most specific first; the last needs no guard."""
+    wide = needs_64_bit_indices(kernel)
+    general = Variant(_pointer_promises(kernel, False, uses_pointer_range), 64 if wide else 32, ())
+    can_narrow = wide and _can_be_narrow(kernel)
+    aligned = Variant(
+        _pointer_promises(kernel, True, uses_pointer_range, assumed_small=can_narrow),
+        32 if can_narrow or not wide else 64,
+        (
+            *_alignment_guard(kernel),
+            *(_narrow_guard(kernel, uses_pointer_range) if can_narrow else ()),
+        ),
+    )
+    strided = _stride_symbols(kernel)
+    if not strided:
+        return aligned, general
+    even = Variant(
+        {**aligned.promises, **{name: (_DIVISIBLE,) for name in strided}},
+        aligned.index_bits,
+        (
+            *aligned.guard,
+            *(GuardAtom(GuardSubject.SYMBOL, n, GuardOp.DIVISIBLE, 16) for n in strided),
+        ),
+    )
+    return *_width_classes(kernel, even), even, aligned, general
+
+
+def _width_classes(kernel: Kernel, base: Variant) -> list[Variant]:
+    """Variants that hold a whole row of a reduction whose extent varies up to a limit."""
+    width = numel(kernel.reduction)
+    if len(width.symbols) != 1 or width.constant or reads_columns(kernel):
+        return []
+    (name,) = width.symbols
+    factor = width.coefficient_of(name)
+    if factor is None or not factor.is_constant:
+        return []
+    found = []
+    for limit in _WIDTH_CLASSES:
+        largest = limit // factor.as_int()
+        if largest >= ALIGNMENT_BYTES:
+            atom = GuardAtom(GuardSubject.SYMBOL, name, GuardOp.LE, largest)
+            found.append(replace(base, guard=(*base.guard, atom), width_limit=limit))
+    return found
+
+
+def plan_index_variants(kernel: Kernel) -> tuple[Variant, ...]:
+    """Variants that differ in index width alone, for chips that take no other promises."""
+    if not needs_64_bit_indices(kernel):
+        return (Variant({}, 32, ()),)
+    general = Variant({}, 64, ())
+    if not _can_be_narrow(kernel):
+        return (general,)
+    return Variant({}, 32, _narrow_guard(kernel, uses_pointer_range=False)), general
+
+
+def _pointer_promises(
+    kernel: Kernel, is_aligned: bool, uses_pointer_range: bool, assumed_small: bool = False
+) -> Promises:
+    promises: dict[str, tuple[tuple[str, int], ...]] = {}
+    for position, param in enumerate(kernel.params):
+        facts = [_DIVISIBLE] if is_aligned else []
+        if uses_pointer_range and (assumed_small or _is_small(kernel, position)):
+            facts.append(_SMALL_BUFFER)
+        if facts:
+            promises[f"{param.name}_ptr"] = tuple(facts)
+    return promises
+
+
+def _alignment_guard(kernel: Kernel) -> tuple[GuardAtom, ...]:
+    return tuple(
+        GuardAtom(GuardSubject.PARAM_ADDRESS, position, GuardOp.DIVISIBLE, ALIGNMENT_BYTES)
+        for position in range(len(kernel.params))
+    )
+
+
+def _narrow_guard(kernel: Kernel, uses_pointer_range: bool) -> tuple[GuardAtom, ...]:
+    """Extents within 32-bit positions (and, for pointer ranges, below 2 GiB), reductions too.
+
+    The number of outer points needs no atom: every outer point stores to an element of its own,
+    so it is no larger than an extent that is guarded.
+    """
+    atoms = []
+    for position, param in enumerate(kernel.params):
+        limit = INDEX_LIMIT
+        if uses_pointer_range:
+            limit = min(limit, _BUFFER_LIMIT_BYTES // param.dtype.itemsize_bytes)
+        _, high = kernel_bounds(kernel).interval(param.size_elems)
+        if high is None or high >= limit:
+            atoms.append(GuardAtom(GuardSubject.PARAM_EXTENT, position, GuardOp.LT, limit))
+    width = numel(kernel.reduction)
+    for name in sorted(width.symbols):
+        factor = width.coefficient_of(name)
+        per_unit = factor.as_int() if factor is not None and factor.is_constant else 1
+        atoms.append(
+            GuardAtom(GuardSubject.SYMBOL, name, GuardOp.LT, INDEX_LIMIT // max(1, per_unit))
+        )
+    return tuple(atoms)
+
+
+def _can_be_narrow(kernel: Kernel) -> bool:
+    """True if a guard can bound every position: no static extent is too large, one size reduces."""
+    fixed: list[Expr] = [param.size_elems for param in kernel.params]
+    fixed += [numel(kernel.outer), numel(kernel.reduction)]
+    if any(size.is_constant and size.as_int() > INDEX_LIMIT for size in fixed):
+        return False
+    width = numel(kernel.reduction)
+    return len(width.symbols) <= 1 and all(
+        width.coefficient_of(n) is not None for n in width.symbols
+    )
+
+
+def _is_small(kernel: Kernel, position: int) -> bool:
+    param = kernel.params[position]
+    _, high = kernel_bounds(kernel).interval(param.size_elems)
+    return high is not None and high * param.dtype.itemsize_bytes < _BUFFER_LIMIT_BYTES
+
+
+def _stride_symbols(kernel: Kernel) -> tuple[str, ...]:
+    """Sizes that multiply or divide other indices: their divisibility decides vector width."""
+    sizes = {size.name for size in kernel.sizes}
+    found: set[str] = set()
+    for statement in kernel.body:
+        index = index_of(statement)
+        if index is not None:
+            found |= sizes & index.symbols
+    return tuple(sorted(found))

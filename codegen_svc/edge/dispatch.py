@@ -1,0 +1,324 @@
+"""One kernel's way from a request to its artifacts: cache, lease, queue, and what goes wrong.
+
+The lease in the cache is the truth about who builds a kernel. The edge takes it as *queued*, sends
+a message, and renews the lease until a worker adopts it; then the worker renews it. A worker that
+dies lets it lapse, and whichever edge waits takes the next one, with a higher fence. So equal
+kernels are built once across requests and edges, and no message needs to arrive reliably.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+
+from codegen_svc.celery_app import JobQueue, QueuedJob
+from codegen_svc.edge.fair_queue import Claim, FairTurns, Turn
+from codegen_svc.settings import CodegenSettings
+from kernelfarm.cache import KernelCache, Lease, StoredVariant
+from kernelfarm.cache.redis_keys import tenant_namespace, tenant_of
+from kernelfarm.end_task import end_task
+from kernelfarm.errors import (
+    CompilesQuotaError,
+    FarmFullError,
+    KernelRejectedError,
+    UnavailableError,
+    error_facts,
+    error_from_facts,
+)
+from kernelfarm.service.logs.logger import get_logger
+from kernelfarm.service.tenants.identity import SHARED_TENANT
+
+# A worker's death, two invalidations and a lost cache in one flight are rare enough together.
+_MAX_JOBS_OF_A_FLIGHT = 8
+_COUNT_WORKERS_S = 5.0
+# They only wait for a worker to report.
+_JOBS_WITHOUT_WORKERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class KernelJob:
+    """One kernel to find or build: `job` is what the worker will read.
+
+    It is looked for and published in `namespace` (empty: the edge's own), where `salt` leads to it.
+    `cost_s` is how long compiling it is expected to take.
+    """
+
+    key: bytes
+    name: str
+    target: str
+    queue: str
+    job: bytes
+    is_warm_up: bool = False
+    request_id: str = ""
+    namespace: str = ""
+    cost_s: float = 0.0
+    salt: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundKernel:
+    """A kernel's variants as published, and whether asking for it caused a job."""
+
+    variants: tuple[StoredVariant, ...]
+    caused_job: bool
+
+
+class Dispatcher:
+    """Finds or builds kernels; equal ones of one namespace in flight are one.
+
+    A flight belongs to nobody: a caller that goes away leaves it to finish for later callers.
+    """
+
+    def __init__(self, cache: KernelCache, queue: JobQueue, settings: CodegenSettings) -> None:
+        self._cache = cache
+        self._shared = cache.within(tenant_namespace(cache.namespace, SHARED_TENANT))
+        self._queue = queue
+        self._settings = settings
+        self._flights: dict[tuple[str, bytes], asyncio.Task[FoundKernel]] = {}
+        self._flights_of: Counter[str] = Counter()
+        self._parts: dict[tuple[str, bytes], KernelCache] = {}
+        self._turns: dict[str, FairTurns] = {}
+        self._workers: Counter[str] = Counter()
+        self._counted_s = float("-inf")
+
+    async def find_or_build(self, job: KernelJob) -> FoundKernel:
+        """The kernel's artifacts.
+
+        Raises:
+            CallerError: the job's namespace is not of this farm.
+            KernelRejectedError: the toolchain refuses the kernel, or it ended its workers.
+            UnavailableError: cache, broker or workers do not answer.
+            FarmFullError: too many kernels are in flight, of all or of this tenant.
+        """
+        cache = self._part(job)
+        name = (cache.namespace, cache.names.slot(job.key))
+        flight = self._flights.get(name)
+        if flight is not None:
+            await cache.count("merged")
+            found = await asyncio.shield(flight)
+            return FoundKernel(found.variants, caused_job=False)
+        self._check_room(cache.namespace)
+        flight = asyncio.create_task(self._fly(job, cache))
+        self._flights[name] = flight
+        self._flights_of[cache.namespace] += 1
+        flight.add_done_callback(lambda done: self._land(name, done))
+        return await asyncio.shield(flight)
+
+    async def abandon(self) -> None:
+        """Ends what is still in flight; leases lapse by themselves."""
+        await asyncio.gather(*map(end_task, list(self._flights.values())))
+
+    def _part(self, job: KernelJob) -> KernelCache:
+        """The cache of the job's namespace."""
+        name = (job.namespace, job.salt)
+        if name not in self._parts:
+            namespace = job.namespace or self._cache.namespace
+            self._parts[name] = self._cache.within(namespace, job.salt)
+        return self._parts[name]
+
+    def _check_room(self, namespace: str) -> None:
+        if len(self._flights) >= self._settings.max_jobs:
+            raise FarmFullError(f"{len(self._flights)} kernels are in flight; come back later")
+        most = self._settings.max_jobs_of_a_tenant
+        if tenant_of(namespace) and self._flights_of[namespace] >= most:
+            raise CompilesQuotaError(f"{most} kernels of this tenant are in flight, its share here")
+
+    def _land(self, name: tuple[str, bytes], flight: asyncio.Task[FoundKernel]) -> None:
+        del self._flights[name]
+        self._flights_of[name[0]] -= 1
+        if not flight.cancelled() and flight.exception() is not None:
+            get_logger().debug("flight_failed", key=name[1].hex(), message=str(flight.exception()))
+
+    async def _fly(self, job: KernelJob, cache: KernelCache) -> FoundKernel:
+        """Looks, also in the shared part; if nothing is there, builds, or waits for who does."""
+        jobs_sent = 0
+        is_first_look = True
+        while True:
+            found = await cache.lookup(job.key, is_counted=is_first_look)
+            if found.is_hit:
+                return FoundKernel(found.variants, caused_job=jobs_sent > 0)
+            if is_first_look and (shared := await self._taken_from_shared(job, cache)):
+                return FoundKernel(shared, caused_job=False)
+            await _raise_failure(cache, job.key)
+            if await self._build(job, cache, found.stamp, jobs_sent):
+                jobs_sent += 1
+                continue
+            if is_first_look and jobs_sent == 0:
+                await cache.count("merged")
+            is_first_look = False
+            await cache.wait(job.key, self._settings.queued_lease_ttl_s, seen=found.stamp)
+
+    async def _taken_from_shared(
+        self, job: KernelJob, cache: KernelCache
+    ) -> tuple[StoredVariant, ...]:
+        """What warmers published of a tenant's kernel; its blobs are then in the tenant's part.
+
+        Only warmers publish there, so a tenant learns nothing of another one.
+        """
+        if tenant_of(cache.namespace) in {"", SHARED_TENANT}:
+            return ()
+        theirs = await self._shared.lookup(job.key, is_counted=False)
+        digests = {blob.sha256 for found in theirs.variants for blob in found.manifest.blobs}
+        if not theirs.is_hit or not await cache.take_blobs(self._shared, digests):
+            return ()
+        await cache.count("shared_hits")
+        return theirs.variants
+
+    async def _build(self, job: KernelJob, cache: KernelCache, seen: str, jobs_sent: int) -> bool:
+        """Queues the job, in the tenant's turn, until it ends; False if somebody else does."""
+        await self._count_workers()
+        turns = self._turns_of(job.queue)
+        claim = await self._claim(job, cache)
+        if turns.must_wait(claim):
+            get_logger().info("turn_awaited", key=job.key.hex(), namespace=cache.namespace)
+        async with turns.turn(claim) as turn:
+            ttl_s = self._settings.queued_lease_ttl_s
+            lease = await cache.acquire(job.key, uuid.uuid4().hex, ttl_s, is_queued=True, seen=seen)
+            if lease is None:
+                return False
+            self._check_jobs(job, jobs_sent + 1)
+            await self._send(job, cache, lease, claim)
+            await self._attend(job, cache, lease, turn, seen)
+            await self._await_end(job, cache, seen)
+            return True
+
+    async def _claim(self, job: KernelJob, cache: KernelCache) -> Claim:
+        """Whose turn it is to be; a kernel is slow by its estimate, or as a worker found out."""
+        is_slow = job.cost_s > self._settings.slow_kernel_s or await cache.is_slow(job.key)
+        return Claim(cache.namespace, is_warm_up=job.is_warm_up, is_slow=is_slow)
+
+    async def _await_end(self, job: KernelJob, cache: KernelCache, seen: str) -> None:
+        """Returns when a worker ended the job, or is gone: its slot is then free."""
+        ttl_s = self._settings.queued_lease_ttl_s
+        while True:
+            await cache.wait(job.key, ttl_s, seen=seen)
+            if not await cache.is_being_made(job.key, seen=seen):
+                return
+
+    def _turns_of(self, queue: str) -> FairTurns:
+        if queue not in self._turns:
+            slots = partial(self._slots, queue)
+            self._turns[queue] = FairTurns(slots, partial(self._places, queue))
+        return self._turns[queue]
+
+    def _slots(self, queue: str) -> int:
+        return self._workers[queue]
+
+    def _places(self, queue: str) -> int:
+        if not self._workers[queue]:
+            return _JOBS_WITHOUT_WORKERS
+        return self._settings.queue_places + 2 * self._workers[queue]
+
+    async def _count_workers(self) -> None:
+        """Counts the workers of each queue now and then."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._counted_s > _COUNT_WORKERS_S:
+            self._counted_s = now_s
+            reports = await self._cache.worker_reports()
+            self._workers = Counter(report.queue for report in reports)
+
+    def _check_jobs(self, job: KernelJob, jobs_sent: int) -> None:
+        """Ends a flight whose results are refused again and again; its lease lapses by itself.
+
+        Raises:
+            UnavailableError: workers, epochs or keys change faster than the kernel is made.
+        """
+        if jobs_sent > _MAX_JOBS_OF_A_FLIGHT:
+            raise UnavailableError(
+                f"kernel {job.name} ({job.key.hex()[:16]}) was queued {jobs_sent - 1} times without"
+                " a result that could be kept: was something invalidated, or do workers sign with"
+                " a key that is not trusted? See the counters of `kernelfarm usage`"
+            )
+
+    async def _send(self, job: KernelJob, cache: KernelCache, lease: Lease, claim: Claim) -> None:
+        """Queues a job under a fresh lease.
+
+        Raises:
+            KernelRejectedError: earlier attempts ended their workers; this is told for a while.
+        """
+        if lease.attempts >= self._settings.max_attempts:
+            await self._quarantine(job, cache, lease)
+        await cache.put_job(job.key, job.job)
+        await cache.count("jobs")
+        await self._enqueue(job, cache, lease, claim)
+
+    async def _quarantine(self, job: KernelJob, cache: KernelCache, lease: Lease) -> None:
+        ttl_s = self._settings.quarantine_ttl_s
+        error = KernelRejectedError(
+            f"kernel {job.name} ({job.key.hex()[:16]}) ended its {job.queue} worker"
+            f" {lease.attempts} times while it was compiled for {job.target}; it is refused for"
+            f" {ttl_s:.0f} s. Report it with the kernel's text"
+        )
+        await cache.count("quarantined")
+        get_logger().error("kernel_quarantined", key=job.key.hex(), message=str(error))
+        await cache.put_failure(job.key, error_facts(error), ttl_s, lease)
+        raise error
+
+    async def _enqueue(
+        self, job: KernelJob, cache: KernelCache, lease: Lease, claim: Claim
+    ) -> None:
+        message = QueuedJob(
+            job.queue,
+            cache.namespace,
+            cache.names.slot(job.key),
+            lease.fence,
+            is_warm_up=job.is_warm_up,
+            request_id=job.request_id,
+            is_slow=claim.is_slow,
+            stands_back=self._turns_of(job.queue).must_stand_back(claim.tenant),
+        )
+        try:
+            await self._queue.send(message)
+        except UnavailableError:
+            await cache.release(lease)
+            raise
+        get_logger().info(
+            "job_queued",
+            key=job.key.hex(),
+            fence=lease.fence,
+            attempts=lease.attempts,
+            is_slow=claim.is_slow,
+            stands_back=message.stands_back,
+        )
+
+    async def _attend(
+        self, job: KernelJob, cache: KernelCache, lease: Lease, turn: Turn, seen: str
+    ) -> None:
+        """Returns when the job is no more waiting in its queue: adopted, ended, or lost.
+
+        A message that no worker took may have died with a worker or a broker, so it is sent again
+        with the same fence, at growing intervals; of two equal messages one is dropped.
+        """
+        clock = asyncio.get_running_loop().time
+        started_s = clock()
+        pause_s = self._settings.requeue_after_s
+        send_again_s = started_s + pause_s
+        while True:
+            await cache.wait(job.key, lease.ttl_s / 3, seen=seen)
+            if not await cache.renew(lease):
+                turn.begin()
+                return
+            if clock() - started_s > self._settings.no_worker_grace_s:
+                await self._check_workers(job, cache, lease)
+            if clock() >= send_again_s:
+                pause_s *= 2
+                send_again_s = clock() + pause_s
+                await self._enqueue(job, cache, lease, turn.claim)
+
+    async def _check_workers(self, job: KernelJob, cache: KernelCache, lease: Lease) -> None:
+        if any(report.queue == job.queue for report in await self._cache.worker_reports()):
+            return
+        await cache.release(lease)
+        raise UnavailableError(
+            f"no worker serves the queue {job.queue!r}: start one with"
+            f" `python -m codegen_svc.worker --queue {job.queue}`, or wait for it to report"
+        )
+
+
+async def _raise_failure(cache: KernelCache, key: bytes) -> None:
+    facts = await cache.get_failure(key)
+    if facts is not None:
+        raise error_from_facts(facts)

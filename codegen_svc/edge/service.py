@@ -1,0 +1,156 @@
+"""The gRPC edge of the code generators."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from functools import partial
+
+import grpc.aio
+
+from codegen_svc.celery_app import JobQueue
+from codegen_svc.cost_estimate import estimated_cost_s
+from codegen_svc.edge.dispatch import Dispatcher, KernelJob
+from codegen_svc.settings import CodegenSettings
+from kernelfarm.cache import KernelCache, Space, Trust
+from kernelfarm.digest import kernel_key
+from kernelfarm.end_task import end_task
+from kernelfarm.errors import (
+    InvalidGraphError,
+    MalformedMessageError,
+    UnavailableError,
+    VerificationError,
+)
+from kernelfarm.internal.v1 import codegen_service_pb2 as pb
+from kernelfarm.internal.v1 import loops_pb2
+from kernelfarm.internal.v1.codegen_service_pb2_grpc import (
+    CodegenServiceServicer,
+    add_CodegenServiceServicer_to_server,
+)
+from kernelfarm.ir.verify import verify_kernel
+from kernelfarm.service.interceptors import current_request_id
+from kernelfarm.service.logs.logger import get_logger
+from kernelfarm.service.server import Door, Registration, serve
+from kernelfarm.targets import TargetFacts, all_targets, target_facts
+from kernelfarm.v1 import artifact_pb2, compile_service_pb2, manifest_pb2
+from kernelfarm.wire import kernel_from_proto
+from kernelfarm.wire.job import job_to_bytes
+
+SERVICE_NAME = "kernelfarm.internal.v1.CodegenService"
+
+
+class CodegenService(CodegenServiceServicer):
+    """Answers for the code generators' room."""
+
+    def __init__(self, dispatcher: Dispatcher, cache: KernelCache) -> None:
+        self._dispatcher = dispatcher
+        self._cache = cache
+
+    async def BuildKernels(
+        self, request: pb.BuildKernelsRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> AsyncIterator[pb.BuildKernelsResponse]:
+        """Streams each kernel's artifacts as soon as they exist; the first failure ends it."""
+        jobs = await asyncio.to_thread(_jobs, request)
+        builds = [asyncio.create_task(self._build(i, job)) for i, job in enumerate(jobs)]
+        try:
+            for build in asyncio.as_completed(builds):
+                yield await build
+        finally:
+            await asyncio.gather(*map(end_task, builds))
+
+    async def GetToolchains(
+        self, request: pb.GetToolchainsRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> pb.GetToolchainsResponse:
+        """Tells the targets of every vendor of which a worker has reported."""
+        reports = {report.queue: report for report in await self._cache.worker_reports()}
+        return pb.GetToolchainsResponse(
+            targets=[
+                compile_service_pb2.TargetCapability(
+                    target=target.name,
+                    toolchain=reports[target.vendor].toolchain,
+                    makes_runnable_binaries=reports[target.vendor].makes_runnable_binaries,
+                )
+                for target in all_targets().values()
+                if target.vendor in reports
+            ]
+        )
+
+    async def _build(self, index: int, job: KernelJob) -> pb.BuildKernelsResponse:
+        found = await self._dispatcher.find_or_build(job)
+        return pb.BuildKernelsResponse(
+            index=index,
+            artifacts=[artifact_pb2.Artifact.FromString(v.content) for v in found.variants],
+            caused_job=found.caused_job,
+            signed=[
+                manifest_pb2.SignedVariant(
+                    manifest=manifest_pb2.Manifest.FromString(variant.manifest_bytes),
+                    content=variant.content,
+                )
+                for variant in found.variants
+            ],
+        )
+
+
+async def serve_codegen(settings: CodegenSettings) -> None:
+    """Serves until SIGTERM; calls in flight get the drain's grace."""
+    trust = Trust(keyring=settings.keyring(), verified_bytes=settings.verified_bytes)
+    queue = JobQueue(settings)
+    async with KernelCache(
+        settings.cache_url, namespace=settings.namespace, space=Space.KERNELS, trust=trust
+    ) as cache:
+        dispatcher = Dispatcher(cache, queue, settings)
+        service = CodegenService(dispatcher, cache)
+        add = partial(add_CodegenServiceServicer_to_server, service)
+        ahead = asyncio.create_task(_connect_ahead(queue, cache))
+        try:
+            door = Door(settings.codegen_listen, settings.room_server_tls())
+            await serve([door], [Registration(SERVICE_NAME, add)], settings)
+        finally:
+            await end_task(ahead)
+            await dispatcher.abandon()
+            queue.close()
+
+
+async def _connect_ahead(queue: JobQueue, cache: KernelCache) -> None:
+    """Takes the first uses of broker, cache and chip facts off the first request."""
+    all_targets()
+    try:
+        await queue.connect()
+        await cache.worker_reports()
+    except UnavailableError as error:
+        get_logger().warning("not_connected_yet", message=str(error))
+
+
+def _jobs(request: pb.BuildKernelsRequest) -> list[KernelJob]:
+    if not request.kernels:
+        raise MalformedMessageError("BuildKernelsRequest without kernels; expected at least one")
+    target = target_facts(request.target)
+    is_warm_up = request.priority == compile_service_pb2.PRIORITY_WARM_UP
+    return [
+        replace(
+            _job(kernel, target),
+            is_warm_up=is_warm_up,
+            request_id=current_request_id(),
+            namespace=request.namespace,
+            salt=request.salt,
+        )
+        for kernel in request.kernels
+    ]
+
+
+def _job(message: loops_pb2.Kernel, target: TargetFacts) -> KernelJob:
+    kernel = kernel_from_proto(message)
+    try:
+        verify_kernel(kernel)
+    except VerificationError as error:
+        # The sender's fault here; where a pass of our own made it, the sender's room is to blame.
+        raise InvalidGraphError(f"kernel {kernel.name}: {error}") from error
+    return KernelJob(
+        key=kernel_key(kernel, target.name),
+        name=kernel.name,
+        target=target.name,
+        queue=target.vendor,
+        job=job_to_bytes(message, target.name),
+        cost_s=estimated_cost_s(kernel, target.vendor),
+    )

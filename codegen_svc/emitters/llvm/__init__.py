@@ -1,0 +1,1 @@
+"""Loop kernels as LLVM IR, for CPUs."""

@@ -1,0 +1,164 @@
+"""Guided reductions: what a point adds, how sums over two parts are joined, the final value.
+
+A part is some points with their count, their guide (the maximum, or the mean) and their sum
+measured against it. Within a part the sum runs against an anchor near the guide; f64 holds what
+joins parts, so that a mean far larger than the spread costs no digits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from codegen_svc.emitters.llvm.element_types import convert, register_type
+from codegen_svc.emitters.llvm.math_functions.library import MathLibrary
+from codegen_svc.emitters.llvm.scalar_ops import Typed, emit_scalar
+from codegen_svc.emitters.llvm.text import DOUBLE, FunctionText, Value, floating
+from kernelfarm.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some points of a row: how many (f64), their guide, and their sum measured against it."""
+
+    count: Value
+    guide: Value
+    total: Value
+
+
+@dataclass(frozen=True, slots=True)
+class GuidedText:
+    """Writes one guided reduction of points of `dtype`; parts' sums of exponentials are
+    `total_dtype`.
+    """
+
+    fn: FunctionText
+    library: MathLibrary
+    op: str
+    dtype: DType
+    total_dtype: DType
+
+    @property
+    def kept(self) -> tuple[DType, DType]:
+        """Types of a part's guide and total."""
+        if self._is_softmax:
+            return self.dtype, self.total_dtype
+        return DType.F64, DType.F64
+
+    @property
+    def term_count(self) -> int:
+        """How many values each point adds: squares come with distances."""
+        return 1 if self._is_softmax else 2
+
+    def anchor(self, count: Value, guide: Value) -> Value:
+        """What a part's points are measured against, given their maximum or sum.
+
+        An infinite maximum is replaced by 0, from which every point has a distance.
+        """
+        if self._is_softmax:
+            zero = self._number(0.0, self.dtype)
+            return self.fn.select(self._is_infinite(guide), zero, guide)
+        mean = self.mean(count, convert(self.fn, guide, self.dtype, DType.F64))
+        return convert(self.fn, mean, DType.F64, self.dtype)
+
+    def mean(self, count: Value, total: Value) -> Value:
+        """The mean of a sum (f64); 0 over no points."""
+        # A product, so that lanes share one division.
+        one = floating(1.0, DOUBLE)
+        share = self.fn.op("fdiv", one, self.fn.intrinsic("maxnum", count, one))
+        return self.fn.op("fmul", total, share)
+
+    def terms(self, x: Value, anchor: Value) -> tuple[Value, ...]:
+        """What a point adds to a part's sums against this anchor."""
+        distance = self._scalar("sub", x, anchor)
+        if self._is_softmax:
+            return (self._scalar("exp", distance),)
+        return self._scalar("mul", distance, distance), distance
+
+    def part(self, count: Value, anchor: Value, guide: Value, sums: tuple[Value, ...]) -> Part:
+        """The part with these sums of terms."""
+        fn = self.fn
+        if self._is_softmax:
+            # Of points that are all -inf each is the maximum.
+            lowest = self._number(float("-inf"), self.dtype)
+            is_lowest = fn.compare("fcmp", "oeq", guide, lowest)
+            points = convert(fn, count, DType.F64, self.dtype)
+            total = fn.select(is_lowest, points, sums[0])
+            return Part(count, guide, convert(fn, total, self.dtype, self.total_dtype))
+        squares, distances = (convert(fn, s, self.dtype, DType.F64) for s in sums)
+        rest = self.mean(count, distances)
+        total = fn.op("fsub", squares, fn.op("fmul", distances, rest))
+        # Rounding may leave less than 0; squares beyond all numbers stay so.
+        zero = floating(0.0, DOUBLE)
+        total = fn.select(fn.compare("fcmp", "olt", total, zero), zero, total)
+        is_beyond = fn.compare("fcmp", "oeq", squares, floating(float("inf"), DOUBLE))
+        total = fn.select(is_beyond, squares, total)
+        mean = fn.op("fadd", convert(fn, anchor, self.dtype, DType.F64), rest)
+        return Part(count, mean, total)
+
+    def lone(self, x: Value) -> Part:
+        """The part that is one point."""
+        if self._is_softmax:
+            return Part(floating(1.0, DOUBLE), x, self._number(1.0, self.total_dtype))
+        mean = convert(self.fn, x, self.dtype, DType.F64)
+        # 0, but NaN of an infinity.
+        return Part(floating(1.0, DOUBLE), mean, self.fn.op("fsub", mean, mean))
+
+    def joined(self, first: Part, second: Part) -> Part:
+        """Both parts as one; a first one without points changes nothing."""
+        join = self._joined_exponents if self._is_softmax else self._joined_squares
+        return join(first, second)
+
+    def finished(self, part: Part) -> Value:
+        """The result, of the points' type.
+
+        NaN for a row whose maximum is infinite; over no points the sum stays 0.
+        """
+        fn, (_, dtype) = self.fn, self.kept
+        total = part.total
+        if self._is_softmax:
+            has_points = fn.compare("fcmp", "une", total, self._number(0.0, dtype))
+            is_odd = fn.op("and", self._is_infinite(part.guide), has_points)
+            total = fn.select(is_odd, self._number(float("nan"), dtype), total)
+        return convert(fn, total, dtype, self.dtype)
+
+    @property
+    def _is_softmax(self) -> bool:
+        return self.op == "softmax_sum"
+
+    def _joined_exponents(self, first: Part, second: Part) -> Part:
+        """One exponential: that of the smaller maximum against the larger."""
+        fn = self.fn
+        count = fn.op("fadd", first.count, second.count)
+        is_same = fn.compare("fcmp", "oeq", second.guide, first.guide)
+        zero = self._number(0.0, self.dtype)
+        # Equal infinities are no distance apart.
+        apart = fn.select(is_same, zero, self._scalar("sub", second.guide, first.guide))
+        scale = self._scalar("exp", self._scalar("neg", self._scalar("abs", apart)))
+        scale = convert(fn, scale, self.dtype, self.total_dtype)
+        is_higher = fn.compare("fcmp", "ogt", apart, zero)
+        larger = fn.select(is_higher, second.total, first.total)
+        smaller = fn.select(is_higher, first.total, second.total)
+        total = fn.op("fadd", larger, fn.op("fmul", smaller, scale))
+        return Part(count, self._scalar("maximum", first.guide, second.guide), total)
+
+    def _joined_squares(self, first: Part, second: Part) -> Part:
+        fn = self.fn
+        apart = fn.op("fsub", second.guide, first.guide)
+        count = fn.op("fadd", first.count, second.count)
+        share = fn.op("fdiv", second.count, count)
+        # In this order the weight 0 of a first part keeps the square of its mean from overflowing.
+        weighted = fn.op("fmul", apart, fn.op("fmul", first.count, share))
+        total = fn.op("fadd", first.total, second.total)
+        total = fn.op("fadd", total, fn.op("fmul", weighted, apart))
+        return Part(count, fn.op("fadd", first.guide, fn.op("fmul", apart, share)), total)
+
+    def _is_infinite(self, guide: Value) -> Value:
+        infinity = self._number(float("inf"), self.dtype)
+        return self.fn.compare("fcmp", "oeq", self._scalar("abs", guide), infinity)
+
+    def _scalar(self, op: str, *values: Value) -> Value:
+        typed = [Typed(value, self.dtype) for value in values]
+        return emit_scalar(self.fn, self.library, op, typed, self.dtype)
+
+    def _number(self, number: float, dtype: DType) -> Value:
+        return floating(number, register_type(dtype))

@@ -1,0 +1,312 @@
+"""A loop kernel as an LLVM module: entry, worker for each thread, and the range that does the work.
+
+    i32 @<name>(ptr buffers, ptr sizes, i32 threads)    reads the tables, shares out the units
+    void @<name>.worker(ptr task)                       one thread's part
+    i32 @<name>.range(buffers..., sizes..., first, last)  units first..last-1
+
+Both functions with a result give 0, 1 if an index was bad, or 2 if rows to sort got no memory.
+
+A kernel that scatters has no worker: its updates of one element keep their order on one thread.
+
+Symbols from outside: GOMP_parallel, omp_get_thread_num, omp_get_num_threads (weak: a process
+without an OpenMP runtime runs one thread), fmod and fmodf, malloc and free.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from codegen_svc.emitters.llvm.index import IndexWriter, bounds_of
+from codegen_svc.emitters.llvm.lanes import LaneWriter
+from codegen_svc.emitters.llvm.math_functions.erf import MATH_FUNCTIONS
+from codegen_svc.emitters.llvm.math_functions.library import MathLibrary
+from codegen_svc.emitters.llvm.rows import RowWriter
+from codegen_svc.emitters.llvm.schedule import Schedule, schedule
+from codegen_svc.emitters.llvm.text import I32, I64, PTR, FunctionText, ModuleText, Value, integer
+from codegen_svc.emitters.llvm.unit import UnitContext, write_loop
+from kernelfarm.errors import KernelRejectedError
+from kernelfarm.ir.algebra.expr import Expr, product_of
+from kernelfarm.ir.loop_ir import Access, Axis, Kernel, scattering_stores
+from kernelfarm.ir.printable import printable_line
+
+# Elements that must be visited before threads pay: PyTorch's grain size is half of it.
+PARALLEL_WORK_ELEMS: Final = 65536
+MAX_STATEMENTS: Final = 4000
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+# A kernel of such a name would call itself, or be called by others in its place.
+_OUTSIDE: Final = frozenset(
+    [
+        *("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "fmod", "fmodf"),
+        *("malloc", "free", "main", "memcpy", "memset", "memmove", "memcmp"),
+    ]
+)
+# Arguments of the functions that the emitter writes.
+_OWN: Final = frozenset({"first", "last", "entry"})
+
+
+@dataclass(frozen=True, slots=True)
+class CodeTarget:
+    """What LLVM is told of the processor."""
+
+    triple: str
+    data_layout: str
+    cpu: str
+    features: str
+    vector_bits: int
+
+
+def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
+    """The kernel as unoptimized LLVM assembly.
+
+    Raises:
+        KernelRejectedError: a name that is no identifier, an operation without CPU code, or a
+            kernel of more than 4,000 statements.
+    """
+    _check(kernel)
+    module = ModuleText(_header(kernel, target))
+    plan = schedule(kernel)
+    _write_range(module, kernel, plan)
+    if scattering_stores(kernel):
+        _write_serial_entry(module, kernel, plan)
+    else:
+        _write_worker(module, kernel)
+        _write_entry(module, kernel, plan)
+    module.functions = [_with_attributes(text) for text in module.functions]
+    features = f'"target-cpu"="{target.cpu}" "target-features"="{target.features}"'
+    bits = target.vector_bits
+    width = f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"'
+    attributes = f"attributes #0 = {{ nounwind {features} {width} }}"
+    return module.render() + f"\n{attributes}\n"
+
+
+def _with_attributes(text: str) -> str:
+    first, brace, rest = text.partition(" {\n")
+    return f"{first} #0{brace}{rest}"
+
+
+def _check(kernel: Kernel) -> None:
+    symbols = [a.name for a in (*kernel.outer, *kernel.reduction)] + [s.name for s in kernel.sizes]
+    if kernel.name in _OUTSIDE:
+        raise KernelRejectedError(f"{kernel.name!r} is a function of others; rename the kernel")
+    for name in (kernel.name, *(p.name for p in kernel.params), *symbols):
+        if not _NAME.match(name):
+            raise KernelRejectedError(f"name {name!r} is no identifier; rename it in the kernel")
+        if name in _OWN and name != kernel.name:
+            raise KernelRejectedError(f"name {name!r} is the emitter's own; rename it")
+    if len(kernel.body) > MAX_STATEMENTS:
+        raise KernelRejectedError(
+            f"{len(kernel.body)} statements; a CPU kernel may have {MAX_STATEMENTS}: split it"
+        )
+
+
+def _header(kernel: Kernel, target: CodeTarget) -> list[str]:
+    comments = [
+        f"; {printable_line(line)}" for text in kernel.comments for line in text.splitlines()
+    ]
+    return [
+        *comments,
+        f'source_filename = "{kernel.name}"',
+        f'target datalayout = "{target.data_layout}"',
+        f'target triple = "{target.triple}"',
+    ]
+
+
+def _range_arguments(kernel: Kernel) -> list[tuple[str, str]]:
+    """(text in a definition, value) of the range function's buffers and sizes."""
+    arguments = []
+    for param in kernel.params:
+        facts = "noalias nocapture" + (" readonly" if param.access is Access.READ else "")
+        arguments.append((f"ptr {facts} %{param.name}", f"%{param.name}"))
+    return arguments + [(f"i64 %{size.name}", f"%{size.name}") for size in kernel.sizes]
+
+
+def _write_range(module: ModuleText, kernel: Kernel, plan: Schedule) -> None:
+    arguments = ", ".join(text for text, _ in _range_arguments(kernel))
+    separator = ", " if arguments else ""
+    fn = FunctionText(
+        module,
+        f"define internal i32 @{kernel.name}.range({arguments}{separator}"
+        "i64 %first, i64 %last) noinline",
+    )
+    for name in (
+        "first",
+        "last",
+        *(p.name for p in kernel.params),
+        *(s.name for s in kernel.sizes),
+    ):
+        fn.name(name)
+    failed = fn.alloca("failed", I32)
+    fn.store(integer(0, I32), failed, 8)
+    index = IndexWriter(fn, bounds_of(kernel))
+    context = UnitContext(
+        kernel=kernel,
+        schedule=plan,
+        fn=fn,
+        library=MathLibrary(module, MATH_FUNCTIONS),
+        index=index,
+        buffers={p.name: Value(f"%{p.name}", PTR) for p in kernel.params},
+        failed=failed,
+    )
+    writer = RowWriter(context) if plan.lane is None else LaneWriter(context, plan.lane)
+    sizes = {size.name: Value(f"%{size.name}", I64) for size in kernel.sizes}
+    bounds = (Value("%first", I64), Value("%last", I64))
+    counters = _start_counters(fn, index, plan.units, sizes)
+
+    def unit(number: Value) -> None:
+        writer.write({**sizes, **_unit_axes(fn, plan.units, counters, number)})
+        _advance(fn, index, plan.units, counters, sizes)
+
+    write_loop(fn, "unit", bounds, unit, is_inner=False)
+    writer.close()
+    fn.emit(f"ret {fn.load(I32, failed, 8, wish='any_failed')}")
+    fn.finish()
+
+
+def _start_counters(
+    fn: FunctionText, index: IndexWriter, units: tuple[Axis, ...], sizes: dict[str, Value]
+) -> dict[str, Value]:
+    """Slots with the axes' values of the first unit; a single axis is the unit's number."""
+    if len(units) < 2:
+        return {}
+    slots = {axis.name: fn.alloca(f"{axis.name}.now", I64) for axis in units}
+    rest = Value("%first", I64)
+    one = integer(1, I64)
+    for axis in reversed(units[1:]):
+        extent = fn.intrinsic("smax", index.write(axis.extent, sizes), one, wish="extent")
+        fn.store(fn.op("urem", rest, extent, wish=f"{axis.name}.start"), slots[axis.name], 8)
+        rest = fn.op("udiv", rest, extent, wish="rest")
+    fn.store(rest, slots[units[0].name], 8)
+    return slots
+
+
+def _unit_axes(
+    fn: FunctionText, units: tuple[Axis, ...], counters: dict[str, Value], number: Value
+) -> dict[str, Value]:
+    if not counters:
+        return {axis.name: number for axis in units}
+    return {axis.name: fn.load(I64, counters[axis.name], 8, wish=axis.name) for axis in units}
+
+
+def _advance(
+    fn: FunctionText,
+    index: IndexWriter,
+    units: tuple[Axis, ...],
+    counters: dict[str, Value],
+    sizes: dict[str, Value],
+) -> None:
+    """Counts one unit further: the last axis first, carrying into the one before."""
+    if not counters:
+        return
+    carry = integer(1, I64)
+    for axis in reversed(units):
+        slot = counters[axis.name]
+        following = fn.op("add nsw", fn.load(I64, slot, 8, wish="now"), carry, wish="following")
+        if axis is units[0]:
+            fn.store(following, slot, 8)
+            return
+        wraps = fn.compare("icmp", "eq", following, index.write(axis.extent, sizes), wish="wraps")
+        fn.store(fn.select(wraps, integer(0, I64), following, wish="wrapped"), slot, 8)
+        carry = fn.cast("zext", wraps, I64, wish="carry")
+
+
+def _call_range(
+    fn: FunctionText, kernel: Kernel, tables: tuple[Value, Value], units: tuple[Value, Value]
+) -> Value:
+    """Loads the buffers and sizes from their tables and runs the units."""
+    buffers, sizes = tables
+    arguments = [
+        fn.load(PTR, fn.element(PTR, buffers, integer(k, I64), wish="slot"), 8, wish=param.name)
+        for k, param in enumerate(kernel.params)
+    ]
+    arguments += [_load_size(fn, sizes, k, size.name) for k, size in enumerate(kernel.sizes)]
+    return fn.call(f"{kernel.name}.range", I32, *arguments, *units, wish="failed")
+
+
+def _load_size(fn: FunctionText, sizes: Value, position: int, name: str) -> Value:
+    slot = fn.element(I64, sizes, integer(position, I64), wish="slot")
+    return fn.load(I64, slot, 8, wish=name)
+
+
+# Fields of the task that threads share: buffers, sizes, number of units, why a thread failed.
+_TASK: Final = "{ ptr, ptr, i64, i32 }"
+
+
+def _field(fn: FunctionText, task: Value, number: int) -> Value:
+    return fn.define("field", PTR, f"getelementptr inbounds {_TASK}, {task}, i32 0, i32 {number}")
+
+
+def _write_worker(module: ModuleText, kernel: Kernel) -> None:
+    fn = FunctionText(module, f"define internal void @{kernel.name}.worker(ptr %task)")
+    fn.name("task")
+    task = Value("%task", PTR)
+    buffers = fn.load(PTR, _field(fn, task, 0), 8, wish="buffers")
+    sizes = fn.load(PTR, _field(fn, task, 1), 8, wish="sizes")
+    units = fn.load(I64, _field(fn, task, 2), 8, wish="units")
+    thread = fn.cast("sext", fn.call("omp_get_thread_num", I32, wish="thread"), I64, wish="thread")
+    count = fn.cast("sext", fn.call("omp_get_num_threads", I32, wish="count"), I64, wish="count")
+    above = fn.op("sub", fn.op("add", units, count, wish="above"), integer(1, I64), wish="above")
+    share = fn.op("udiv", above, count, wish="share")
+    first = fn.intrinsic("smin", fn.op("mul", thread, share, wish="first"), units, wish="first")
+    last = fn.intrinsic("smin", fn.op("add", first, share, wish="last"), units, wish="last")
+    failed = _call_range(fn, kernel, (buffers, sizes), (first, last))
+    is_bad = fn.compare("icmp", "ne", failed, integer(0, I32), wish="is_bad")
+    fn.branch_if(is_bad, "report", "done")
+    fn.start_block("report")
+    fn.emit(f"store atomic {failed}, {_field(fn, task, 3)} monotonic, align 8")
+    fn.branch("done")
+    fn.start_block("done")
+    fn.emit("ret void")
+    fn.finish()
+
+
+def _write_serial_entry(module: ModuleText, kernel: Kernel, plan: Schedule) -> None:
+    fn = FunctionText(module, f"define i32 @{kernel.name}(ptr %buffers, ptr %sizes, i32 %threads)")
+    for name in ("buffers", "sizes", "threads"):
+        fn.name(name)
+    buffers, table = Value("%buffers", PTR), Value("%sizes", PTR)
+    sizes = {s.name: _load_size(fn, table, k, s.name) for k, s in enumerate(kernel.sizes)}
+    units = IndexWriter(fn, bounds_of(kernel)).write(plan.unit_count, sizes)
+    failed = _call_range(fn, kernel, (buffers, table), (integer(0, I64), units))
+    fn.emit(f"ret {failed}")
+    fn.finish()
+
+
+def _write_entry(module: ModuleText, kernel: Kernel, plan: Schedule) -> None:
+    fn = FunctionText(module, f"define i32 @{kernel.name}(ptr %buffers, ptr %sizes, i32 %threads)")
+    for name in ("buffers", "sizes", "threads"):
+        fn.name(name)
+    buffers, table = Value("%buffers", PTR), Value("%sizes", PTR)
+    sizes = {s.name: _load_size(fn, table, k, s.name) for k, s in enumerate(kernel.sizes)}
+    index = IndexWriter(fn, bounds_of(kernel))
+    units = index.write(plan.unit_count, sizes)
+    work = index.write(_work(kernel), sizes)
+    is_worth = fn.compare("icmp", "sge", work, integer(PARALLEL_WORK_ELEMS, I64), wish="is_worth")
+    threads = fn.cast("sext", Value("%threads", I32), I64, wish="threads")
+    team = fn.intrinsic("smin", threads, units, wish="team")
+    is_many = fn.compare("icmp", "sgt", team, integer(1, I64), wish="is_many")
+    runtime = Value("@GOMP_parallel", PTR)
+    can_fork = fn.compare("icmp", "ne", runtime, Value("null", PTR), wish="can_fork")
+    forks = fn.op("and", fn.op("and", is_worth, is_many, wish="wants"), can_fork, wish="forks")
+    task = fn.alloca("task", _TASK)
+    fn.branch_if(forks, "parallel", "serial")
+    fn.start_block("serial")
+    failed = _call_range(fn, kernel, (buffers, table), (integer(0, I64), units))
+    fn.emit(f"ret {failed}")
+    fn.start_block("parallel")
+    for number, value in enumerate((buffers, table, units, integer(0, I32))):
+        fn.store(value, _field(fn, task, number), 8)
+    team_size = fn.cast("trunc", team, I32, wish="team_size")
+    worker = f"ptr @{kernel.name}.worker"
+    fn.emit(f"call void @GOMP_parallel({worker}, {task}, {team_size}, i32 0)")
+    fn.emit(f"ret {fn.load(I32, _field(fn, task, 3), 8, wish='any_failed')}")
+    fn.finish()
+    weak = "declare extern_weak"
+    module.declarations["GOMP_parallel"] = f"{weak} void @GOMP_parallel(ptr, ptr, i32, i32)"
+    module.declarations["omp_get_thread_num"] = f"{weak} i32 @omp_get_thread_num()"
+    module.declarations["omp_get_num_threads"] = f"{weak} i32 @omp_get_num_threads()"
+
+
+def _work(kernel: Kernel) -> Expr:
+    return product_of([axis.extent for axis in (*kernel.outer, *kernel.reduction)])

@@ -1,0 +1,219 @@
+"""A unit that is a block of lanes: every phase's innermost loop runs over a stretch of an axis.
+
+Pointwise kernels have no phases, only a last loop that stores. With a reduction, each lane has its
+running value in a stack array; nothing is hoisted, since all else is cheap to compute again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from codegen_svc.emitters.llvm.accumulate import (
+    accumulator_dtype,
+    combine,
+    finished,
+    identity,
+    is_float_extremum,
+    start_value,
+)
+from codegen_svc.emitters.llvm.element_types import convert, memory_type
+from codegen_svc.emitters.llvm.guided import Part
+from codegen_svc.emitters.llvm.scan import ScanState, scan_step, scan_value
+from codegen_svc.emitters.llvm.schedule import WIDE_SUM_EXTENT, Accumulator, Phase
+from codegen_svc.emitters.llvm.text import DOUBLE, I64, Value, floating, integer
+from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, write_loop
+from codegen_svc.emitters.llvm.values import Scope, from_memory, to_memory
+from kernelfarm.dtypes import DType
+from kernelfarm.ir.loop_ir import Axis
+
+LANE = "lane"
+LaneBody = Callable[[Scope], None]
+
+
+class LaneWriter:
+    """Writes units that are blocks of lanes."""
+
+    def __init__(self, context: UnitContext, lane: Axis) -> None:
+        self._context = context
+        self._fn = context.fn
+        self._lane = lane
+        self._accumulators = context.accumulators()
+        self._by_key = {a.key: a for p in context.schedule.phases for a in p.accumulators}
+        self._guided = [a for a in self._by_key.values() if a.is_guided]
+        self._arrays: dict[str, Value] = {}
+        self._first = self._width = ZERO_I64
+        self._scans: dict[int, tuple[ScanState, tuple[Value, ...]]] = {}
+        self._writer = context.value_writer(
+            self._read_reduction, self._step_scan, lambda n, value, scope: None
+        )
+
+    def write(self, symbols: dict[str, Value]) -> None:
+        """One unit; `symbols` holds the other outer axes, the block's number and the sizes."""
+        scope = Scope(dict(symbols))
+        self._place_block(scope)
+        schedule = self._context.schedule
+        for phase in schedule.phases:
+            self._write_phase(phase, scope)
+        if schedule.final_stores:
+            self._over_lanes(
+                scope, lambda inner: self._writer.store_all(schedule.final_stores, inner)
+            )
+
+    def close(self) -> None:
+        """After the last unit: there is nothing to give back."""
+
+    def _place_block(self, scope: Scope) -> None:
+        """First lane and number of lanes of the block."""
+        fn, lane, size = self._fn, self._lane, self._context.schedule.lane_block
+        block = scope.symbols[f"{lane.name}_block"]
+        self._first = fn.op("mul nsw", block, integer(size, I64), wish=f"{lane.name}.first")
+        self._width = integer(size, I64)
+        if lane.extent.is_constant and lane.extent.constant % size == 0:
+            return
+        extent = self._context.index.write(lane.extent, scope.symbols)
+        left = fn.op("sub nsw", extent, self._first, wish=f"{lane.name}.left")
+        self._width = fn.intrinsic("smin", left, self._width, wish=f"{lane.name}.width")
+
+    def _over_lanes(self, scope: Scope, body: LaneBody) -> None:
+        fn, lane = self._fn, self._lane
+
+        def point(i: Value) -> None:
+            at = fn.op("add nsw", self._first, i, wish=f"{lane.name}.at")
+            body(scope.inner(**{lane.name: at, LANE: i}))
+
+        write_loop(fn, lane.name, (ZERO_I64, self._width), point, is_inner=True)
+
+    def _write_phase(self, phase: Phase, scope: Scope) -> None:
+        size = self._context.schedule.lane_block
+        for a in phase.accumulators:
+            kind = memory_type(self._running(a))
+            self._arrays[a.key] = self._fn.alloca(a.key, kind, max(size, 2))
+        scans = self._context.scans(phase, frozenset())
+        for state in scans:
+            wish = f"{state.scan.op}{state.number}.kept"
+            kept = (self._fn.alloca(wish, memory_type(k), max(size, 2)) for k in state.kept)
+            self._scans[state.number] = (state, tuple(kept))
+        if phase.accumulators or scans:
+            self._over_lanes(scope, lambda inner: self._start(phase, scans, inner))
+        self._nest(phase, 0, scope)
+
+    def _nest(self, phase: Phase, level: int, scope: Scope) -> None:
+        axes = self._context.schedule.reduction
+        if level == len(axes):
+            self._over_lanes(scope, lambda inner: self._step(phase, inner))
+            return
+        axis = axes[level]
+        extent = self._context.index.write(axis.extent, scope.symbols)
+
+        def turn(i: Value) -> None:
+            self._nest(phase, level + 1, scope.inner(**{axis.name: i}))
+
+        write_loop(self._fn, axis.name, (ZERO_I64, extent), turn, is_inner=False)
+
+    def _start(self, phase: Phase, scans: tuple[ScanState, ...], scope: Scope) -> None:
+        for state in scans:
+            self._keep_scan(state.number, state.starts(), scope)
+        for a in phase.accumulators:
+            start = start_value(a)
+            running = self._running(a)
+            if running is not accumulator_dtype(a):
+                start = identity(a.op, running)
+            self._write_lane(a, start, scope)
+
+    def _step(self, phase: Phase, scope: Scope) -> None:
+        for a in phase.guided:  # before their guides change
+            self._step_guided(a, scope)
+        for a in phase.plain:
+            value = self._context.contribution(
+                self._writer, a, scope, lambda key: self._finished(self._by_key[key], scope)
+            )
+            running = self._running(a)
+            value = convert(self._fn, value, accumulator_dtype(a), running)
+            known = self._read_lane(a, scope)
+            self._write_lane(a, combine(self._fn, a.op, running, known, value), scope)
+        self._writer.store_all(phase.stores, scope)
+
+    def _step_guided(self, a: Accumulator, scope: Scope) -> None:
+        context = self._context
+        text = context.guided_text(a, a.dtype, self._running(a))
+        value = context.contribution(
+            self._writer, a, scope, lambda key: self._finished(self._by_key[key], scope)
+        )
+        joined = text.joined(self._part(a, scope), text.lone(value))
+        self._write_lane(a, convert(self._fn, joined.total, text.kept[1], self._running(a)), scope)
+
+    def _part(self, a: Accumulator, scope: Scope) -> Part:
+        """The points of a lane so far."""
+        fn, context = self._fn, self._context
+        text = context.guided_text(a, a.dtype, self._running(a))
+        count = fn.cast("sitofp", context.index.write(context.points_before, scope.symbols), DOUBLE)
+        guide = self._by_key[a.guide]
+        value, running = self._read_lane(guide, scope), self._running(guide)
+        if is_float_extremum(guide):
+            value = finished(fn, value, guide, running)
+        else:
+            value = text.mean(count, convert(fn, value, running, DType.F64))
+        return Part(count, value, self._read_lane(a, scope))
+
+    def _step_scan(self, number: int, scope: Scope) -> Value:
+        fn = self._fn
+        state, _ = self._scans[number]
+        known = tuple(
+            fn.load(memory_type(dtype), place, dtype.itemsize_bytes)
+            for dtype, place in self._kept_at(number, scope)
+        )
+        flat = self._context.index.write(self._context.flat_index, scope.symbols)
+        point = (known, scope.values[state.scan.operand], flat)
+        after = scan_step(fn, self._context.library, state, point)
+        self._keep_scan(number, after, scope)
+        return scan_value(fn, state, after)
+
+    def _keep_scan(self, number: int, values: tuple[Value, ...], scope: Scope) -> None:
+        for (dtype, place), value in zip(self._kept_at(number, scope), values, strict=True):
+            self._fn.store(value, place, dtype.itemsize_bytes)
+
+    def _kept_at(self, number: int, scope: Scope) -> list[tuple[DType, Value]]:
+        """Type and address of what a scan keeps for one lane."""
+        state, arrays = self._scans[number]
+        lane = scope.symbols[LANE]
+        return [
+            (dtype, self._fn.element(memory_type(dtype), array, lane))
+            for dtype, array in zip(state.kept, arrays, strict=True)
+        ]
+
+    def _running(self, a: Accumulator) -> DType:
+        """Sums of lanes are sequential: long ones need more bits."""
+        running = accumulator_dtype(a)
+        extent = self._context.reduction_extent
+        is_long = not extent.is_constant or extent.constant > WIDE_SUM_EXTENT
+        is_rounded = a.op in ("sum", "prod") and running is DType.F32
+        is_guided = a.is_guided or any(b.guide == a.key and a.op == "sum" for b in self._guided)
+        return DType.F64 if is_guided or (is_rounded and is_long) else running
+
+    def _element(self, a: Accumulator, scope: Scope) -> Value:
+        self._fn.topic = f"{a.key}_at"
+        kind = memory_type(self._running(a))
+        return self._fn.element(kind, self._arrays[a.key], scope.symbols[LANE])
+
+    def _read_lane(self, a: Accumulator, scope: Scope) -> Value:
+        running = self._running(a)
+        element = self._element(a, scope)
+        raw = self._fn.load(memory_type(running), element, running.itemsize_bytes)
+        return from_memory(self._fn, raw, running)
+
+    def _write_lane(self, a: Accumulator, value: Value, scope: Scope) -> None:
+        running = self._running(a)
+        element = self._element(a, scope)
+        self._fn.store(to_memory(self._fn, value, running), element, running.itemsize_bytes)
+
+    def _read_reduction(self, number: int, scope: Scope) -> Value:
+        return self._finished(self._accumulators[number], scope)
+
+    def _finished(self, a: Accumulator, scope: Scope) -> Value:
+        running = self._running(a)
+        value = self._read_lane(a, scope)
+        if a.op == "softmax_sum":
+            top = self._finished(self._by_key[a.guide], scope)
+            part = Part(floating(0.0, DOUBLE), top, value)
+            return self._context.guided_text(a, a.dtype, running).finished(part)
+        return finished(self._fn, value, a, running)

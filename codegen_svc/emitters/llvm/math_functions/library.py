@@ -1,0 +1,225 @@
+"""Elementary functions as LLVM functions of our own: vectorizable, branch-free, no library calls.
+
+Each lies in the module as `kf.<op>.<f32|f64>`, internal and always inlined, so that the loop
+vectorizer sees plain arithmetic. `MathFunction` states each one's largest error; tests sweep it.
+Every CPU target has fused multiply-add; the reductions below rely on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from codegen_svc.emitters.llvm.text import (
+    DOUBLE,
+    FLOAT,
+    FunctionText,
+    ModuleText,
+    Value,
+    bits_type,
+    floating,
+    integer,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FloatFormat:
+    """A binary format: mantissa bits, exponent bias, the constant whose addition rounds."""
+
+    mantissa_bits: int
+    bias: int
+    round_shift: float
+    min_normal: float
+
+
+FORMATS: Final = {
+    FLOAT: FloatFormat(23, 127, 1.5 * 2.0**23, 2.0**-126),
+    DOUBLE: FloatFormat(52, 1023, 1.5 * 2.0**52, 2.0**-1022),
+}
+
+
+class Math:
+    """Arithmetic in one floating type, written into one function."""
+
+    def __init__(self, fn: FunctionText, llvm_type: str, library: MathLibrary) -> None:
+        self.fn = fn
+        self.type = llvm_type
+        self.bits = bits_type(llvm_type)
+        self.format = FORMATS[llvm_type]
+        self._library = library
+
+    @property
+    def is_f32(self) -> bool:
+        """True in single precision."""
+        return self.type == FLOAT
+
+    def wider(self) -> Math:
+        """The same function in double precision."""
+        return Math(self.fn, DOUBLE, self._library)
+
+    def const(self, value: float) -> Value:
+        """A constant of this type."""
+        return floating(value, self.type)
+
+    def int_const(self, value: int) -> Value:
+        """A constant of the integer type of this width."""
+        return integer(value, self.bits)
+
+    def add(self, a: Value, b: Value | float) -> Value:
+        """a + b"""
+        return self.fn.op("fadd", a, self._lift(b))
+
+    def sub(self, a: Value | float, b: Value | float) -> Value:
+        """a - b"""
+        return self.fn.op("fsub", self._lift(a), self._lift(b))
+
+    def mul(self, a: Value, b: Value | float) -> Value:
+        """a * b"""
+        return self.fn.op("fmul", a, self._lift(b))
+
+    def div(self, a: Value | float, b: Value) -> Value:
+        """a / b"""
+        return self.fn.op("fdiv", self._lift(a), b)
+
+    def fma(self, a: Value, b: Value | float, c: Value | float) -> Value:
+        """a * b + c, rounded once"""
+        return self.fn.intrinsic("fma", a, self._lift(b), self._lift(c))
+
+    def neg(self, a: Value) -> Value:
+        """-a"""
+        return self.fn.op("fneg", a)
+
+    def abs(self, a: Value) -> Value:
+        """Magnitude."""
+        return self.fn.intrinsic("fabs", a)
+
+    def sqrt(self, a: Value) -> Value:
+        """Square root, correctly rounded."""
+        return self.fn.intrinsic("sqrt", a)
+
+    def round_even(self, a: Value) -> Value:
+        """To the nearest integer, halves to even."""
+        return self.fn.intrinsic("rint", a)
+
+    def copysign(self, a: Value, sign: Value) -> Value:
+        """The magnitude of `a` with the sign of `sign`."""
+        if self.is_f32:
+            return self.fn.intrinsic("copysign", a, sign)
+        # LLVM 22 turns f64 -> f32 -> f16 into one rounding, which x86 has no instruction for, if
+        # it meets a copysign on the way.
+        is_negative = self.fn.compare("icmp", "slt", self.as_bits(sign), self.int_const(0))
+        magnitude = self.abs(a)
+        return self.select(is_negative, self.neg(magnitude), magnitude)
+
+    def test(self, predicate: str, a: Value, b: Value | float) -> Value:
+        """`fcmp`"""
+        return self.fn.compare("fcmp", predicate, a, self._lift(b))
+
+    def select(self, condition: Value, a: Value | float, b: Value | float) -> Value:
+        """`a` where the condition holds, else `b`."""
+        return self.fn.select(condition, self._lift(a), self._lift(b))
+
+    def at_most(self, a: Value, limit: float) -> Value:
+        """The smaller of two; NaN passes."""
+        return self.select(self.test("ogt", a, limit), limit, a)
+
+    def at_least(self, a: Value, limit: float) -> Value:
+        """The larger of two; NaN passes."""
+        return self.select(self.test("olt", a, limit), limit, a)
+
+    def as_bits(self, a: Value) -> Value:
+        """The bit pattern."""
+        return self.fn.cast("bitcast", a, self.bits)
+
+    def from_bits(self, a: Value) -> Value:
+        """The number of a bit pattern."""
+        return self.fn.cast("bitcast", a, self.type)
+
+    def int_op(self, name: str, a: Value, b: Value | int) -> Value:
+        """An integer instruction."""
+        return self.fn.op(name, a, b if isinstance(b, Value) else integer(b, a.type))
+
+    def int_to_float(self, a: Value) -> Value:
+        """A signed integer as a number."""
+        return self.fn.cast("sitofp", a, self.type)
+
+    def polynomial(self, coefficients: Sequence[float], x: Value) -> Value:
+        """Horner's rule; coefficients lowest power first."""
+        result = self.const(coefficients[-1])
+        for coefficient in reversed(coefficients[:-1]):
+            result = self.fma(result, x, coefficient)
+        return result
+
+    def call(self, op: str, *arguments: Value) -> Value:
+        """Another function of the library."""
+        return self._library.call(self.fn, op, *arguments)
+
+    def table_entry(self, name: str, element: str, rows: Sequence[float | int], at: Value) -> Value:
+        """Entry number `at` of a constant table."""
+        texts = [
+            (floating(row, element) if element == DOUBLE else integer(int(row), element)).text
+            for row in rows
+        ]
+        self.fn.module.table(name, element, texts)
+        pointer = self.fn.element(element, Value(f"@{name}", "ptr"), at)
+        return self.fn.load(element, pointer, 8)
+
+    def _lift(self, value: Value | float) -> Value:
+        return value if isinstance(value, Value) else self.const(value)
+
+
+Definition = Callable[..., Value]
+
+
+@dataclass(frozen=True, slots=True)
+class MathFunction:
+    """One function: how to write it in f64 and in f32; f32 None computes in f64 and rounds.
+
+    Units: `max_ulp_*` in units of the exact result's last place.
+    """
+
+    f64: Definition
+    f32: Definition | None
+    max_ulp_f32: float
+    max_ulp_f64: float
+
+
+class MathLibrary:
+    """The functions that one module uses, defined on first use."""
+
+    def __init__(self, module: ModuleText, functions: dict[str, MathFunction]) -> None:
+        self._module = module
+        self._functions = functions
+        self._defined: set[str] = set()
+
+    def has(self, op: str) -> bool:
+        """True if the operation is an elementary function."""
+        return op in self._functions
+
+    def call(self, fn: FunctionText, op: str, *arguments: Value) -> Value:
+        """Calls `op` on floats of one type."""
+        llvm_type = arguments[0].type
+        name = f"kf.{op}.{'f32' if llvm_type == FLOAT else 'f64'}"
+        if name not in self._defined:
+            self._defined.add(name)
+            self._define(name, op, llvm_type, len(arguments))
+        return fn.call(name, llvm_type, *arguments, wish=op)
+
+    def _define(self, name: str, op: str, llvm_type: str, arity: int) -> None:
+        function = self._functions[op]
+        arguments = [Value(f"%x{k}", llvm_type) for k in range(arity)]
+        listed = ", ".join(map(str, arguments))
+        fn = FunctionText(
+            self._module,
+            f"define internal {llvm_type} @{name}({listed}) alwaysinline nounwind",
+        )
+        if llvm_type == DOUBLE:
+            result = function.f64(Math(fn, DOUBLE, self), *arguments)
+        elif function.f32 is not None:
+            result = function.f32(Math(fn, FLOAT, self), *arguments)
+        else:
+            wide = [fn.cast("fpext", a, DOUBLE) for a in arguments]
+            result = fn.cast("fptrunc", self.call(fn, op, *wide), FLOAT)
+        fn.emit(f"ret {result}")
+        fn.finish()

@@ -1,0 +1,216 @@
+"""sin, cos, tan and the inverse functions.
+
+Arguments are reduced by multiplying with 2/pi modulo 4 (Payne and Hanek), so every finite argument
+is good. f32: in f64 with 2/pi in three pieces from a table over the argument's exponent, which
+vectorizes as gathers. f64: a 192-bit integer product, scalar code.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from codegen_svc.emitters.llvm.math_functions import coefficients as fitted
+from codegen_svc.emitters.llvm.math_functions.library import Math, MathFunction
+from codegen_svc.emitters.llvm.text import DOUBLE, FLOAT, I32, I64, Value, integer
+
+HALF_PI: Final = math.pi / 2
+# pi/2 - HALF_PI, of which a double knows nothing.
+HALF_PI_LOW: Final = 6.123233995736766e-17
+QUARTER_PI: Final = math.pi / 4
+QUARTER_PI_LOW: Final = 3.061616997868383e-17
+I128: Final = "i128"
+
+
+def _quadrant_value(m: Math, r: Value, quadrant: Value, *, is_short: bool) -> Value:
+    """sin(r + quadrant pi/2) for |r| <= pi/4."""
+    sin_tail, cos_tail = (
+        (fitted.SIN_F32, fitted.COS_F32) if is_short else (fitted.SIN_F64, fitted.COS_F64)
+    )
+    z = m.mul(r, r)
+    sine = m.fma(m.mul(r, z), m.polynomial(sin_tail, z), r)
+    half = m.mul(z, 0.5)
+    rounded = m.sub(1.0, half)
+    lost = m.sub(m.sub(1.0, rounded), half)
+    cosine = m.add(rounded, m.fma(m.mul(z, z), m.polynomial(cos_tail, z), lost))
+    is_odd = m.fn.compare("icmp", "ne", m.int_op("and", quadrant, 1), m.int_const(0))
+    value = m.select(is_odd, cosine, sine)
+    is_low = m.fn.compare("icmp", "ne", m.int_op("and", quadrant, 2), m.int_const(0))
+    return m.select(is_low, m.neg(value), value)
+
+
+def _reduce_f32(m: Math, x: Value) -> tuple[Value, Value]:
+    """(r, quadrant) of an f32 argument; `m` is double."""
+    fn = m.fn
+    pattern = fn.cast("bitcast", x, I32)
+    biased = fn.op("and", fn.op("lshr", pattern, integer(23, I32)), integer(255, I32))
+    exponent = fn.op("sub", biased, integer(127, I32))
+    exponent = fn.intrinsic("smax", exponent, integer(0, I32))
+    exponent = fn.intrinsic("smin", exponent, integer(127, I32))
+    at = fn.cast("zext", exponent, I64)
+    wide = fn.cast("fpext", x, DOUBLE)
+    products = [
+        m.mul(wide, m.table_entry(f"kf.two_over_pi.{k}", DOUBLE, column, at))
+        for k, column in enumerate(zip(*fitted.TWO_OVER_PI_PIECES, strict=True))
+    ]
+    turns = m.round_even(m.mul(products[0], 0.25))
+    first = m.fma(turns, -4.0, products[0])
+    n = m.round_even(m.add(first, products[1]))
+    fraction = m.add(m.add(m.sub(first, n), products[1]), products[2])
+    quadrant = m.as_bits(m.add(n, m.format.round_shift))
+    return m.mul(fraction, HALF_PI), quadrant
+
+
+def _reduce_f64(m: Math, x: Value) -> tuple[Value, Value]:
+    """(r, quadrant) of |x|: a product with 192 bits of 2/pi, from where bits matter mod 4 on."""
+    fn = m.fn
+    pattern = m.as_bits(m.abs(x))
+    mantissa = m.int_op("or", m.int_op("and", pattern, (1 << 52) - 1), 1 << 52)
+    exponent = m.int_op("sub", m.int_op("lshr", pattern, 52), 1023)
+    position = fn.intrinsic("smax", m.int_op("add", exponent, 10), m.int_const(0))
+    at = m.int_op("lshr", position, 6)
+    words = [
+        m.table_entry("kf.two_over_pi.words", I64, fitted.TWO_OVER_PI_WORDS, m.int_op("add", at, k))
+        for k in range(4)
+    ]
+    shift = m.int_op("and", position, 63)
+    window = [fn.intrinsic("fshl", words[k], words[k + 1], shift) for k in range(3)]
+    wide = fn.cast("zext", mantissa, I128)
+    low = fn.op("mul", wide, fn.cast("zext", window[2], I128))
+    middle = fn.op("mul", wide, fn.cast("zext", window[1], I128))
+    middle = fn.op("add", middle, fn.op("lshr", low, integer(64, I128)))
+    top = m.int_op("mul", mantissa, window[0])
+    carried = fn.cast("trunc", fn.op("lshr", middle, integer(64, I128)), I64)
+    top = m.int_op("add", top, carried)
+    next_word = fn.cast("trunc", middle, I64)
+    quadrant = m.int_op("lshr", m.int_op("add", top, 1 << 61), 62)
+    fraction_high = fn.intrinsic("fshl", top, next_word, m.int_const(2))
+    fraction_low = fn.intrinsic("fshl", next_word, fn.cast("trunc", low, I64), m.int_const(2))
+    high = m.mul(m.int_to_float(fraction_high), 2.0**-64)
+    fraction = m.fma(fn.cast("uitofp", fraction_low, DOUBLE), 2.0**-128, high)
+    r = m.mul(fraction, HALF_PI)
+    is_small = m.test("olt", m.abs(x), QUARTER_PI)
+    zero = m.int_const(0)
+    return m.select(is_small, m.abs(x), r), fn.select(is_small, zero, quadrant)
+
+
+def _nan_unless_finite(m: Math, x: Value, result: Value) -> Value:
+    return m.select(m.test("one", m.abs(x), math.inf), result, math.nan)
+
+
+def sin_f64(m: Math, x: Value) -> Value:
+    """Sine in f64."""
+    r, quadrant = _reduce_f64(m, x)
+    size = _quadrant_value(m, r, quadrant, is_short=False)
+    is_negative = m.fn.compare("icmp", "slt", m.as_bits(x), m.int_const(0))
+    return _nan_unless_finite(m, x, m.select(is_negative, m.neg(size), size))
+
+
+def cos_f64(m: Math, x: Value) -> Value:
+    """Cosine in f64."""
+    r, quadrant = _reduce_f64(m, x)
+    size = _quadrant_value(m, r, m.int_op("add", quadrant, 1), is_short=False)
+    return _nan_unless_finite(m, x, size)
+
+
+def _f32_in_f64(m: Math, x: Value, ahead: int) -> Value:
+    wide = m.wider()
+    r, quadrant = _reduce_f32(wide, x)
+    quadrant = wide.int_op("add", quadrant, ahead)
+    return _quadrant_value(wide, r, quadrant, is_short=True)
+
+
+def sin_f32(m: Math, x: Value) -> Value:
+    """Sine of an f32; tiny arguments, and with them minus zero, are their own sine."""
+    result = m.fn.cast("fptrunc", _f32_in_f64(m, x, 0), FLOAT)
+    return m.select(m.test("olt", m.abs(x), 2.0**-12), x, result)
+
+
+def cos_f32(m: Math, x: Value) -> Value:
+    """Cosine of an f32."""
+    return m.fn.cast("fptrunc", _f32_in_f64(m, x, 1), FLOAT)
+
+
+def tan_f64(m: Math, x: Value) -> Value:
+    """Tangent in f64."""
+    return m.div(m.call("sin", x), m.call("cos", x))
+
+
+def tan_f32(m: Math, x: Value) -> Value:
+    """Tangent of an f32, divided in f64."""
+    wide = m.wider()
+    r, quadrant = _reduce_f32(wide, x)
+    sine = _quadrant_value(wide, r, quadrant, is_short=True)
+    cosine = _quadrant_value(wide, r, wide.int_op("add", quadrant, 1), is_short=True)
+    result = m.fn.cast("fptrunc", wide.div(sine, cosine), FLOAT)
+    return m.select(m.test("olt", m.abs(x), 2.0**-12), x, result)
+
+
+def atan(m: Math, x: Value) -> Value:
+    """Arc tangent: reduced to |t| <= tan(pi/8)."""
+    a = m.abs(x)
+    is_far = m.test("ogt", a, 2.414213562373095)
+    is_middle = m.test("ogt", a, 0.41421356237309503)
+    top = m.select(is_far, -1.0, m.select(is_middle, m.sub(a, 1.0), a))
+    bottom = m.select(is_far, a, m.select(is_middle, m.add(a, 1.0), 1.0))
+    t = m.div(top, bottom)
+    z = m.mul(t, t)
+    base = m.select(is_far, HALF_PI, m.select(is_middle, QUARTER_PI, 0.0))
+    base_low = m.select(is_far, HALF_PI_LOW, m.select(is_middle, QUARTER_PI_LOW, 0.0))
+    small = m.fma(m.mul(t, z), m.polynomial(fitted.ATAN_F64, z), base_low)
+    return m.copysign(m.add(base, m.add(t, small)), x)
+
+
+def atan2(m: Math, y: Value, x: Value) -> Value:
+    """The angle of the point (x, y)."""
+    a, b = m.abs(x), m.abs(y)
+    is_steep = m.test("ogt", b, a)
+    small, large = m.select(is_steep, a, b), m.select(is_steep, b, a)
+    ratio = m.div(small, large)
+    ratio = m.select(m.test("oeq", small, large), 1.0, ratio)
+    ratio = m.select(m.test("oeq", small, 0.0), 0.0, ratio)
+    angle = m.call("atan", ratio)
+    angle = m.select(is_steep, m.add(m.sub(HALF_PI, angle), HALF_PI_LOW), angle)
+    is_left = m.fn.compare("icmp", "slt", m.as_bits(x), m.int_const(0))
+    angle = m.select(is_left, m.add(m.sub(math.pi, angle), 2 * HALF_PI_LOW), angle)
+    result = m.copysign(angle, y)
+    return m.select(m.test("uno", x, y), math.nan, result)
+
+
+def _asin_core(m: Math, x: Value) -> Value:
+    z = m.mul(x, x)
+    return m.fma(m.mul(x, z), m.polynomial(fitted.ASIN_F64, z), x)
+
+
+def asin(m: Math, x: Value) -> Value:
+    """Arc sine: above 1/2 by the half angle."""
+    a = m.abs(x)
+    is_far = m.test("ogt", a, 0.5)
+    root = m.sqrt(m.mul(m.sub(1.0, a), 0.5))
+    core = _asin_core(m, m.select(is_far, root, a))
+    far = m.sub(HALF_PI, m.sub(m.add(core, core), HALF_PI_LOW))
+    return m.copysign(m.select(is_far, far, core), x)
+
+
+def acos(m: Math, x: Value) -> Value:
+    """Arc cosine: outside -1/2..1/2 by the half angle."""
+    a = m.abs(x)
+    is_far = m.test("ogt", a, 0.5)
+    root = m.sqrt(m.mul(m.sub(1.0, a), 0.5))
+    core = _asin_core(m, m.select(is_far, root, x))
+    near = m.sub(HALF_PI, m.sub(core, HALF_PI_LOW))
+    twice = m.add(core, core)
+    left = m.sub(math.pi, m.sub(twice, 2 * HALF_PI_LOW))
+    far = m.select(m.test("olt", x, 0.0), left, twice)
+    return m.select(is_far, far, near)
+
+
+TRIG_FUNCTIONS: Final = {
+    "sin": MathFunction(sin_f64, sin_f32, 0.6, 2.5),
+    "cos": MathFunction(cos_f64, cos_f32, 0.6, 2.5),
+    "tan": MathFunction(tan_f64, tan_f32, 0.6, 4.0),
+    "asin": MathFunction(asin, None, 0.6, 2.5),
+    "acos": MathFunction(acos, None, 0.6, 2.0),
+    "atan": MathFunction(atan, None, 0.6, 2.0),
+    "atan2": MathFunction(atan2, None, 0.6, 2.5),
+}

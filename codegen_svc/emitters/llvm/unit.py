@@ -1,0 +1,170 @@
+"""What both forms of a unit share: counted loops, the surroundings of its code, arg-reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from codegen_svc.emitters.llvm.accumulate import (
+    accumulator_dtype,
+    index_of_hit,
+    is_float_extremum,
+    ordered_bits,
+)
+from codegen_svc.emitters.llvm.element_types import convert
+from codegen_svc.emitters.llvm.guided import GuidedText
+from codegen_svc.emitters.llvm.index import IndexWriter
+from codegen_svc.emitters.llvm.math_functions.library import MathLibrary
+from codegen_svc.emitters.llvm.scan import ScanState
+from codegen_svc.emitters.llvm.schedule import (
+    Accumulator,
+    Phase,
+    Schedule,
+    closure,
+    phase_roots,
+    value_dtype,
+)
+from codegen_svc.emitters.llvm.text import I64, FunctionText, Value, integer
+from codegen_svc.emitters.llvm.values import (
+    KeepRow,
+    ReadReduction,
+    Scope,
+    StepScan,
+    ValueWriter,
+)
+from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import ZERO, Expr, product_of, symbol
+from kernelfarm.ir.loop_ir import Axis, Kernel, Scan
+
+LoopBody = Callable[[Value], None]
+ZERO_I64 = integer(0, I64)
+# Loops of a constant number of turns up to this are written out: a short window, a small head axis.
+UNROLLED_TURNS = 8
+# Unless that makes more copies of functions: 240 took LLVM 7 s. Loops of models make up to 16.
+_UNROLLED_CALLS = 32
+
+
+@dataclass(frozen=True)
+class UnitContext:
+    """One kernel's range function and what its code may use."""
+
+    kernel: Kernel
+    schedule: Schedule
+    fn: FunctionText
+    library: MathLibrary
+    index: IndexWriter
+    buffers: dict[str, Value]
+    failed: Value
+
+    def value_writer(self, read: ReadReduction, scan: StepScan, keep: KeepRow) -> ValueWriter:
+        """A writer of values; finished reductions come from `read`, scans' values from `scan`."""
+        return ValueWriter(
+            self.kernel,
+            self.schedule,
+            self.fn,
+            self.library,
+            self.index,
+            self.buffers,
+            self.failed,
+            read,
+            scan,
+            keep,
+        )
+
+    def accumulators(self) -> dict[int, Accumulator]:
+        """The accumulator that holds each Reduce statement's value."""
+        phases = self.schedule.phases
+        return {a.statement: a for p in phases for a in p.accumulators if a.statement >= 0}
+
+    def scans(self, phase: Phase, kept: frozenset[int]) -> tuple[ScanState, ...]:
+        """The scans that run in a phase; values in `kept` are there already."""
+        roots = phase_roots(self.kernel, phase)
+        needed = closure(self.kernel, roots, self.schedule.indirect_of, kept)
+        found = [(n, s) for n in sorted(needed) if isinstance(s := self.kernel.body[n], Scan)]
+        return tuple(ScanState(n, s, value_dtype(self.kernel, s.operand)) for n, s in found)
+
+    def guided_text(self, a: Accumulator, dtype: DType, total_dtype: DType) -> GuidedText:
+        """A writer of a guided reduction."""
+        return GuidedText(self.fn, self.library, a.op, dtype, total_dtype)
+
+    @property
+    def reduction_extent(self) -> Expr:
+        """Number of points of the reduction axes."""
+        return product_of([axis.extent for axis in self.kernel.reduction])
+
+    @property
+    def points_before(self) -> Expr:
+        """The number of points that the phase's loops have been at before this one."""
+        return _row_major(self.schedule.reduction)
+
+    @property
+    def flat_index(self) -> Expr:
+        """The position within the reduction, row-major in the order of the kernel's axes."""
+        return _row_major(self.kernel.reduction)
+
+    def contribution(
+        self, writer: ValueWriter, a: Accumulator, scope: Scope, best: Callable[[str], Value]
+    ) -> Value:
+        """What one point adds to an accumulator; `best` reads the extremum that an index is for."""
+        value = writer.value(a.operand, scope)
+        dtype = value_dtype(self.kernel, a.operand)
+        self.fn.topic = a.key
+        if is_float_extremum(a):
+            wide = convert(self.fn, value, dtype, a.dtype.compute_dtype)
+            return ordered_bits(self.fn, wide, a.op)
+        if a.op != "first_index":
+            return convert(self.fn, value, dtype, accumulator_dtype(a))
+        compared: DType = dtype.compute_dtype
+        wide = convert(self.fn, value, dtype, compared)
+        flat = self.index.write(self.flat_index, scope.symbols)
+        return index_of_hit(self.fn, wide, best(a.guide), flat, compared)
+
+
+def _row_major(axes: tuple[Axis, ...]) -> Expr:
+    flat = ZERO
+    for axis in axes:
+        flat = flat * axis.extent + symbol(axis.name)
+    return flat
+
+
+def write_loop(
+    fn: FunctionText, wish: str, bounds: tuple[Value, Value], body: LoopBody, *, is_inner: bool
+) -> None:
+    """`for i in lower..upper`, tested before the first turn.
+
+    Very short loops are unrolled whole, unless they call many functions, which are inlined; other
+    outer loops never are: that copies their insides.
+    """
+    lower, upper = bounds
+    head, latch, end = (fn.name(f"{wish}.{part}") for part in ("loop", "next", "end"))
+    counter, following = fn.name(wish), fn.name(f"{wish}.inc")
+    before = fn.block
+    fn.branch_if(fn.compare("icmp", "slt", lower, upper, wish=f"{wish}.any"), head, end)
+    fn.start_block(head)
+    fn.emit(f"%{counter} = phi i64 [ {lower.text}, %{before} ], [ %{following}, %{latch} ]")
+    calls_before = fn.own_calls
+    body(Value(f"%{counter}", I64))
+    calls = fn.own_calls - calls_before
+    fn.branch(latch)
+    fn.start_block(latch)
+    fn.emit(f"%{following} = add nuw nsw i64 %{counter}, 1")
+    again = fn.compare("icmp", "slt", Value(f"%{following}", I64), upper, wish=f"{wish}.more")
+    hint = ""
+    if _is_very_short(upper, calls):
+        hint = _loop_hint(fn, "llvm.loop.unroll.full")
+    elif not is_inner:
+        hint = _loop_hint(fn, "llvm.loop.unroll.disable")
+    fn.emit(f"br {again}, label %{head}, label %{end}{hint}")
+    fn.start_block(end)
+
+
+def _is_very_short(upper: Value, calls: int) -> bool:
+    if upper.text.startswith("%"):
+        return False
+    turns = int(upper.text)
+    return turns <= UNROLLED_TURNS and turns * calls <= _UNROLLED_CALLS
+
+
+def _loop_hint(fn: FunctionText, wish: str) -> str:
+    option = fn.module.shared_node(f'!{{!"{wish}"}}')
+    return f", !llvm.loop {fn.module.distinct_node(f'distinct !{{!self, {option}}}')}"

@@ -1,0 +1,1 @@
+"""Loop kernels as Triton source, for accelerators."""

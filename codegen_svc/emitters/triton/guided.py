@@ -1,0 +1,93 @@
+"""Guided reductions as Triton text: each lane keeps a guide and a sum against it.
+
+Lanes are joined at the end by plain reductions, which every vendor's toolchain lowers: against the
+row's maximum, or about the row's mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from codegen_svc.emitters.triton.reduce import (
+    Reduction,
+    ReductionText,
+    block_value,
+    plain_text,
+    whole,
+    work_type,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GuidedReduction:
+    """One guided reduction in the text.
+
+    `guide` is the name of the statement that is its guide, empty if there is none; `points` the
+    text of the number of reduction points, 1 at least.
+    """
+
+    like: Reduction
+    guide: str
+    points: str
+
+
+def guided_text(g: GuidedReduction) -> ReductionText:
+    """The lines of a guided reduction in all forms of a kernel."""
+    return _softmax_sum(g) if g.like.op == "softmax_sum" else _welford_m2(g)
+
+
+def _softmax_sum(g: GuidedReduction) -> ReductionText:
+    r = g.like
+    name, top = r.name, g.guide or f"{r.name}_top"
+    guide = replace(r, op="amax", name=top)
+    own = ReductionText() if g.guide else plain_text(guide)
+    acc = f"{name}_acc"
+    return ReductionText(
+        persistent=(*own.persistent, f"{name} = {_masked_sum(r, f'tl.exp({r.operand} - {top})')}"),
+        initial=(*own.initial, f"{acc} = tl.full({r.shape}, 0.0, {work_type(r)})"),
+        step=(f"{acc} = kf_add_exp({top}_acc, {acc}, {block_value(guide)})", *own.step),
+        final=(*own.final, f"{name} = kf_softmax_total({top}_acc, {acc}, {top})"),
+    )
+
+
+def _welford_m2(g: GuidedReduction) -> ReductionText:
+    r = g.like
+    name, kind = r.name, work_type(r)
+    first, mean, acc = f"{name}_first", f"{name}_mean", f"{name}_acc"
+    apart = f"{name}_apart"
+    total = replace(r, op="sum", name=f"{name}_sum")
+    own = () if g.guide else plain_text(total).persistent
+    value = whole(r, f"{r.operand} - {first}")
+    starts = "rindex < RBLOCK"
+    if r.mask:
+        value, starts = (
+            f"tl.where({r.mask}, {r.operand} - {first}, {mean})",
+            f"({starts}) & {r.mask}",
+        )
+    share = f"tl.full([1, 1], 1.0, {kind}) / (roffset // RBLOCK + 1)"
+    lane = "tl.arange(0, RBLOCK)[None, :] < rnumel % RBLOCK"
+    return ReductionText(
+        persistent=(
+            *own,
+            f"{apart} = {r.operand} - {g.guide or total.name} / {g.points}",
+            f"{name} = {_masked_sum(r, f'{apart} * {apart}')}",
+        ),
+        initial=tuple(f"{word} = tl.full({r.shape}, 0.0, {kind})" for word in (first, mean, acc)),
+        step=(
+            # Means relative to a lane's first point: a large mean costs no digits.
+            f"{first} = tl.where({starts}, {r.operand}, {first})",
+            f"{mean}, {acc} = kf_welford({mean}, {acc}, {value}, {share})",
+        ),
+        final=(
+            # A lane past the end of a short row has no point.
+            f"{name}_count = (rnumel // RBLOCK + tl.where({lane}, 1, 0)).to({kind})",
+            f"{name}_total = tl.sum({name}_count * ({first} + {mean}), 1, keep_dims=True)",
+            f"{apart} = ({first} - {name}_total / {g.points}) + {mean}",
+            f"{name} = tl.sum({acc} + {name}_count * {apart} * {apart}, 1, keep_dims=True)",
+        ),
+    )
+
+
+def _masked_sum(r: Reduction, value: str) -> str:
+    masked = f"tl.where({r.mask}, {value}, 0.0)" if r.mask else value
+    return f"tl.sum({whole(r, masked)}, 1, keep_dims=True)"

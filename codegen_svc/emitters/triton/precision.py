@@ -1,0 +1,72 @@
+"""Whether a kernel's results can tell Triton's plain division from the exact one.
+
+The plain one errs by 2 units in the last place of f32, far below the rounding of f16 and bf16
+results, and exact division costs a softmax on an H200 5 to 20% of its speed.
+"""
+
+from __future__ import annotations
+
+from codegen_svc.emitters.triton.names import value_dtype
+from kernelfarm.dtypes import DType
+from kernelfarm.ir.loop_ir import GUIDES, Compute, Kernel, Reduce, Scan, Sort, Store
+
+# Through these a small relative error stays about as small; a floor or a comparison may amplify it.
+_SMOOTH = frozenset(
+    [
+        "neg",
+        "abs",
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "reciprocal",
+        "sqrt",
+        "rsqrt",
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log1p",
+        "sigmoid",
+        "tanh",
+        "erf",
+        "sin",
+        "cos",
+        "maximum",
+        "minimum",
+        "where",
+        "convert",
+        "isnan",
+        "pow",
+    ]
+)
+_SMOOTH_REDUCTIONS = frozenset(
+    (
+        *("sum", "prod", "amax", "amin", *GUIDES),
+        *("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"),
+    )
+)
+_NARROW = frozenset((DType.F16, DType.BF16))
+
+
+def hides_division_errors(kernel: Kernel) -> bool:
+    """True if only f16 and bf16 leave the kernel, and floats meet only smooth operations."""
+    dtypes = {param.name: param.dtype for param in kernel.params}
+    for statement in kernel.body:
+        if isinstance(statement, Store) and dtypes.get(statement.param) not in _NARROW:
+            return False
+        if isinstance(statement, Reduce | Scan) and statement.op not in _SMOOTH_REDUCTIONS:
+            return False
+        if isinstance(statement, Sort):
+            return False
+        if isinstance(statement, Compute) and not _is_smooth(kernel, statement):
+            return False
+    return True
+
+
+def _is_smooth(kernel: Kernel, compute: Compute) -> bool:
+    """Operations on integers and bools alone are none of a division's business."""
+    operands = [value_dtype(kernel, kernel.body[number]) for number in compute.operands]
+    if not any(dtype is not None and dtype.is_float for dtype in operands):
+        return True
+    return compute.op in _SMOOTH and (compute.dtype.is_float or compute.op == "isnan")

@@ -1,0 +1,279 @@
+"""A loop kernel as readable Triton source: a pure function of the kernel and its tiling.
+
+Persistent form: a block [XBLOCK, RBLOCK] holds whole rows and the body is straight-line.
+Looped form: one loop over the reduction points for each level of reductions; a loop recomputes the
+varying values that it needs, accumulates its level's reductions and makes the stores that wait for
+no later one. Kernels without reduction axes are straight-line over [XBLOCK].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from codegen_svc.emitters.triton.block import (
+    Block,
+    make_block,
+    reduction_text,
+    scan_of,
+    statement_lines,
+)
+from codegen_svc.emitters.triton.float8 import check_float8_is_storage
+from codegen_svc.emitters.triton.index import R_FLAT, X_FLAT, numel
+from codegen_svc.emitters.triton.math_functions import HELPERS, used_helpers
+from codegen_svc.emitters.triton.names import checked_identifier, comment_text, pointer_type
+from codegen_svc.emitters.triton.phases import Phase, plan_phases
+from codegen_svc.emitters.triton.scalar import ScalarRules
+from codegen_svc.emitters.triton.scan import carry_lines
+from codegen_svc.emitters.triton.tiling import Tiling
+from kernelfarm.errors import KernelRejectedError
+from kernelfarm.ir.loop_ir import (
+    GUIDES,
+    Access,
+    Indirect,
+    Kernel,
+    Literal,
+    Load,
+    Reduce,
+    Scan,
+    Store,
+    StoreMode,
+    scattering_stores,
+)
+
+_STEP = "    "
+
+
+@dataclass(frozen=True, slots=True)
+class TritonSource:
+    """A module's text with what compiling it needs: function name, argument types, block sizes."""
+
+    name: str
+    text: str
+    signature: tuple[tuple[str, str], ...]
+    constexprs: tuple[tuple[str, int], ...]
+    notes: tuple[str, ...]
+
+    @property
+    def pointer_count(self) -> int:
+        """Number of leading pointer arguments."""
+        return sum(1 for _, kind in self.signature if kind.startswith("*"))
+
+
+def emit_triton(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> TritonSource:
+    """The kernel's Triton module for a tiling.
+
+    Raises:
+        KernelRejectedError: an operation, type or name has no form on the target.
+    """
+    _check_names(kernel)
+    block = make_block(kernel, tiling, rules)
+    check_float8_is_storage(kernel, block.dtypes, rules.target)
+    points = _point_lines(block)
+    looped = bool(kernel.reduction) and not tiling.is_persistent
+    body = _looped_body(block) if looped else _straight_body(block)
+    inner = _drop_unused_axes([*points, *body])
+    lines = [*_size_lines(block), *_sub_blocked(block, inner)]
+    signature, constexprs = _signature(kernel, block)
+    function = _function_lines(kernel, signature, lines)
+    text = "\n".join(
+        [*_header_lines(kernel, tiling, rules.target), *_helper_lines(function), *function]
+    )
+    return TritonSource(kernel.name, text + "\n", signature, constexprs, _notes(kernel))
+
+
+def _check_names(kernel: Kernel) -> None:
+    checked_identifier(kernel.name, "the kernel")
+    for param in kernel.params:
+        checked_identifier(param.name, "a parameter")
+    known = {param.name for param in kernel.params}
+    for statement in kernel.body:
+        if isinstance(statement, Load | Store) and statement.param not in known:
+            raise KernelRejectedError(f"{kernel.name} accesses {statement.param!r}, no parameter")
+    for axis in (*kernel.outer, *kernel.reduction):
+        checked_identifier(axis.name, "an axis")
+    for size in kernel.sizes:
+        checked_identifier(size.name, "a size")
+
+
+def _signature(
+    kernel: Kernel, block: Block
+) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, int], ...]]:
+    tiling = block.tiling
+    constexprs = [("XBLOCK", tiling.xblock)]
+    if block.x_size == "XBLOCK_SUB":
+        constexprs.append(("XBLOCK_SUB", tiling.xsub))
+    if kernel.reduction:
+        constexprs.append(("RBLOCK", tiling.rblock))
+    signature = [
+        (f"{p.name}_ptr", pointer_type(p.dtype, block.rules.target)) for p in kernel.params
+    ]
+    signature += [(size.name, "i64") for size in kernel.sizes]
+    signature += [(name, "constexpr") for name, _ in constexprs]
+    return tuple(signature), tuple(constexprs)
+
+
+def _header_lines(kernel: Kernel, tiling: Tiling, target: str) -> list[str]:
+    form = "pointwise"
+    if kernel.reduction:
+        form = "persistent reduction" if tiling.is_persistent else "looped reduction"
+    axes = ", ".join(f"{a.name} < {a.extent}" for a in kernel.outer) or "one point"
+    lines = [f"# {kernel.name} for {target}: {form}", f"# over {axes}"]
+    if kernel.reduction:
+        lines.append("# reducing " + ", ".join(f"{a.name} < {a.extent}" for a in kernel.reduction))
+    words = {Access.READ: "read", Access.WRITE: "written", Access.READ_WRITE: "read and written"}
+    lines += [
+        f"# {p.name}: {p.dtype.value}, {p.size_elems} elements, {words[p.access]}"
+        for p in kernel.params
+    ]
+    return [*lines, "import triton", "import triton.language as tl", ""]
+
+
+def _helper_lines(function: list[str]) -> list[str]:
+    lines: list[str] = []
+    for name in used_helpers("\n".join(function)):
+        lines += ["", "@triton.jit", *HELPERS[name].strip().splitlines(), ""]
+    return lines
+
+
+def _function_lines(
+    kernel: Kernel, signature: tuple[tuple[str, str], ...], body: list[str]
+) -> list[str]:
+    arguments = [
+        f"{name}: tl.constexpr" if kind == "constexpr" else name for name, kind in signature
+    ]
+    comments = [f"# {comment_text(comment)}" for comment in kernel.comments]
+    head = ["", "@triton.jit", f"def {kernel.name}(", *[f"{_STEP}{a}," for a in arguments], "):"]
+    return head + [_STEP + line for line in (*comments, *body)]
+
+
+def _size_lines(block: Block) -> list[str]:
+    """Sizes in the index type, the number of points, this program's first point."""
+    kernel, is_wide = block.kernel, block.tiling.index_bits == 64
+    lines = [] if is_wide else [f"{s.name} = {s.name}.to(tl.int32)" for s in kernel.sizes]
+    if block.x_mask:
+        lines.append(f"xnumel = {block.writer.raw_text(numel(kernel.outer))}")
+    if kernel.reduction and (block.r_mask or not block.tiling.is_persistent):
+        lines.append(f"rnumel = {block.writer.raw_text(numel(kernel.reduction))}")
+    program = "tl.program_id(0).to(tl.int64)" if is_wide else "tl.program_id(0)"
+    return [*lines, f"xoffset = {program} * XBLOCK"]
+
+
+def _sub_blocked(block: Block, lines: list[str]) -> list[str]:
+    if block.x_size == "XBLOCK":
+        return lines
+    return ["for xsub in range(0, XBLOCK, XBLOCK_SUB):", *[_STEP + line for line in lines]]
+
+
+def _point_lines(block: Block) -> list[str]:
+    """`xindex` with its mask and axes; `rindex` too where a block holds whole rows."""
+    column = "[:, None]" if block.rank == 2 else ""
+    offset = "xoffset + xsub" if block.x_size == "XBLOCK_SUB" else "xoffset"
+    lines = [f"xindex = {offset} + tl.arange(0, {block.x_size}){column}"]
+    if block.x_mask:
+        lines.append("xmask = xindex < xnumel")
+    lines += _axis_lines(block, X_FLAT)
+    if block.kernel.reduction and block.tiling.is_persistent:
+        lines.append("rindex = tl.arange(0, RBLOCK)[None, :]")
+        lines += _reduction_point_lines(block)
+    return lines
+
+
+def _reduction_point_lines(block: Block) -> list[str]:
+    mask = ["rmask = rindex < rnumel"] if block.r_mask else []
+    return [*mask, *_axis_lines(block, R_FLAT)]
+
+
+def _axis_lines(block: Block, flat: str) -> list[str]:
+    recoveries = [r for r in block.writer.recoveries if r.flat == flat]
+    return [f"{r.name} = {block.writer.raw_text(r.expr)}" for r in recoveries]
+
+
+def _straight_body(block: Block) -> list[str]:
+    lines: list[str] = []
+    for number, statement in enumerate(block.kernel.body):
+        if isinstance(statement, Reduce):
+            lines += reduction_text(block, number).persistent
+        else:
+            lines += statement_lines(block, number)
+    return _drop_unused_literals(block, lines)
+
+
+def _looped_body(block: Block) -> list[str]:
+    lines: list[str] = []
+    for phase in plan_phases(block.kernel):
+        for number in phase.before:
+            lines += statement_lines(block, number)
+        if phase.within or phase.reduces:
+            lines += _loop_lines(block, phase)
+    return _drop_unused_literals(block, lines)
+
+
+def _loop_lines(block: Block, phase: Phase) -> list[str]:
+    texts = [reduction_text(block, number) for number in _guided_first(block, phase.reduces)]
+    lines = [line for text in texts for line in text.initial]
+    for number in phase.within:
+        if isinstance(block.kernel.body[number], Scan):
+            lines += carry_lines(scan_of(block, number))
+    lines.append("for roffset in range(0, rnumel, RBLOCK):")
+    inner = ["rindex = roffset + tl.arange(0, RBLOCK)[None, :]", *_reduction_point_lines(block)]
+    for number in phase.within:
+        inner += statement_lines(block, number)
+    for text in texts:
+        inner += text.step
+    lines += [_STEP + line for line in _drop_unused_axes(inner)]
+    return lines + [line for text in reversed(texts) for line in text.final]
+
+
+def _guided_first(block: Block, reduces: tuple[int, ...]) -> list[int]:
+    """Guided reductions before their guides: a step needs what the guide was before."""
+    ops = {n: s.op for n in reduces if isinstance(s := block.kernel.body[n], Reduce)}
+    return sorted(reduces, key=lambda n: ops[n] not in GUIDES)
+
+
+def _drop_unused_literals(block: Block, lines: list[str]) -> list[str]:
+    names = {block.names[n] for n, s in enumerate(block.kernel.body) if isinstance(s, Literal)}
+    return _drop_unused(lines, names)
+
+
+def _drop_unused_axes(lines: list[str]) -> list[str]:
+    """Without axes that no index needs after flattening; a loop drops its own."""
+    candidates = {line.split(" = ")[0] for line in lines if _is_axis_line(line)}
+    return _drop_unused(lines, candidates)
+
+
+def _is_axis_line(line: str) -> bool:
+    name, _, value = line.partition(" = ")
+    return (
+        name.isidentifier()
+        and ("xindex" in value or "rindex" in value)
+        and "tl." not in value
+        and "<" not in value
+    )
+
+
+def _drop_unused(lines: list[str], names: set[str]) -> list[str]:
+    kept: list[str] = []
+    used: set[str] = set()
+    for line in reversed(lines):
+        target, _, value = line.strip().partition(" = ")
+        if target in names and target not in used:
+            continue
+        used |= _words(value if target.isidentifier() else line)
+        kept.append(line)
+    return list(reversed(kept))
+
+
+def _words(text: str) -> set[str]:
+    return set("".join(c if c.isalnum() or c == "_" else " " for c in text).split())
+
+
+def _notes(kernel: Kernel) -> tuple[str, ...]:
+    notes = []
+    stores = [s for n in scattering_stores(kernel) if isinstance(s := kernel.body[n], Store)]
+    if any(s.mode is StoreMode.SET for s in stores):
+        notes.append("of several updates of one element any may be the last")
+    if any(s.mode is StoreMode.ADD and kernel.param(s.param).dtype.is_float for s in stores):
+        notes.append("sums of updates differ in their last bits from run to run")
+    if any(isinstance(s, Indirect) for s in kernel.body):
+        notes.append("out-of-range indices are clamped: accelerators do not report them")
+    return tuple(notes)

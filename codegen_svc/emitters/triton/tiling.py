@@ -1,0 +1,358 @@
+"""How a kernel's points are divided among programs: block sizes from hardware facts.
+
+Pure functions of a kernel and a chip's facts. A tiling is a guess for GPUs (the toolchain reports
+registers and spills, and the backend asks for the next smaller one) and a computation for chips
+with a local buffer (every live block must fit).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from codegen_svc.emitters.triton.index import kernel_bounds, numel
+from codegen_svc.emitters.triton.sort import MOST_SORTED
+from kernelfarm.errors import KernelRejectedError
+from kernelfarm.ir.algebra.expr import Expr
+from kernelfarm.ir.loop_ir import (
+    GUIDES,
+    Axis,
+    Kernel,
+    Load,
+    Reduce,
+    Scan,
+    Sort,
+    Statement,
+    Store,
+    operands_of,
+    varying_values,
+)
+from kernelfarm.targets import TargetFacts
+
+POINTWISE_ELEMS_PER_THREAD = 8
+"""One 16-byte access of f16 or two of f32: more brought nothing on an H200."""
+
+_POINTWISE_BLOCK = 1024
+_TILE = 2048
+# On an H200 blocks of 4096 with 16 elements per thread beat 2048, 8192 and other warp counts.
+_LOOPED_RBLOCK = 4096
+_LOOPED_ELEMS_PER_THREAD = 16
+# A block's scan is unrolled: with 4096 a kernel of five scans took ptxas 26 s.
+_SCAN_RBLOCK = 1024
+# On an H200 rows of 5000 and 8192 take 0.46 to 0.91 times as long in pieces as held; rows of 3000
+# 1.01 to 1.05 times.
+_MAX_HELD_SCAN = 4096
+# Wider rows held whole leave room for one program per multiprocessor at most.
+_EASY_PERSISTENT_ELEMS = 8192
+_COLUMN_XBLOCK = 64
+# 32 bytes of f16, one sector of memory.
+_MIN_COLUMN_XBLOCK = 16
+_MAX_WARPS = 16
+# About the number of multiprocessors of a large chip: fewer programs leave some of them idle.
+_FILL_PROGRAMS = 128
+_INDEX_MARGIN = 1 << 20
+INDEX_LIMIT = (1 << 31) - _INDEX_MARGIN
+"""Largest position that 32-bit indices may reach; the margin is for lanes past the last point."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """Block sizes of one kernel.
+
+    `xblock` outer points per program, taken `xsub` at a time; `rblock` reduction points at a time,
+    0 without reduction axes. Persistent: all reduction points of a row are held at once.
+    """
+
+    xblock: int
+    xsub: int
+    rblock: int
+    is_persistent: bool
+    index_bits: int
+    num_warps: int = 1
+    num_stages: int = 1
+
+
+def is_reduction(kernel: Kernel) -> bool:
+    """True if the kernel's blocks need a second axis."""
+    return bool(kernel.reduction)
+
+
+def static_numel(axes: tuple[Axis, ...]) -> int | None:
+    """Number of points of a nest if it is known, else None."""
+    points = numel(axes)
+    return points.as_int() if points.is_constant else None
+
+
+def next_power_of_2(value: int) -> int:
+    """The smallest power of two that is at least `value` and 1."""
+    return 1 << max(0, value - 1).bit_length()
+
+
+def gpu_tiling(
+    kernel: Kernel,
+    target: TargetFacts,
+    index_bits: int,
+    level: int = 0,
+    width_limit: int | None = None,
+) -> Tiling | None:
+    """The tiling for a chip with warps, shrunk `level` times; None if there is no smaller one.
+
+    `width_limit`: a promise that a reduction of varying extent has at most so many points.
+    """
+    if not is_reduction(kernel):
+        tiling = _pointwise(kernel, target, index_bits)
+    else:
+        tiling = _reduction(kernel, target, index_bits, width_limit)
+    for _ in range(level):
+        smaller = _shrunk(tiling, target)
+        if scans_rows(kernel) and tiling.is_persistent and tiling.rblock > _SCAN_RBLOCK:
+            smaller = _scanning_tiling(target, index_bits)
+        if smaller is None or (sorts_rows(kernel) and not smaller.is_persistent):
+            return None
+        tiling = smaller
+    return tiling
+
+
+def needs_64_bit_indices(kernel: Kernel) -> bool:
+    """True unless every position is proven to stay below `INDEX_LIMIT`."""
+    bounds = kernel_bounds(kernel)
+    exprs: list[Expr] = [numel(kernel.outer), numel(kernel.reduction)]
+    exprs += [param.size_elems for param in kernel.params]
+    exprs += [s.index for s in kernel.body if isinstance(s, Load | Store) and s.index.is_constant]
+    return any(high is None or high > INDEX_LIMIT for _, high in map(bounds.interval, exprs))
+
+
+def _pointwise(kernel: Kernel, target: TargetFacts, index_bits: int) -> Tiling:
+    points = static_numel(kernel.outer)
+    xblock = _POINTWISE_BLOCK
+    if points is not None:
+        xblock = max(target.warp_size, min(xblock, next_power_of_2(points)))
+    warps = _warps(xblock, POINTWISE_ELEMS_PER_THREAD, target)
+    return Tiling(xblock, xblock, 0, False, index_bits, warps, 1)
+
+
+def _reduction(
+    kernel: Kernel, target: TargetFacts, index_bits: int, width_limit: int | None
+) -> Tiling:
+    rows, width = static_numel(kernel.outer), static_numel(kernel.reduction)
+    if sorts_rows(kernel):
+        return _sorting_tiling(kernel, rows, target, index_bits)
+    if reads_columns(kernel):
+        return _column_tiling(rows, width, target, index_bits)
+    per_thread = int(target.extra("reduction_elems_per_thread"))
+    widest = width if width is not None else width_limit
+    most = int(target.extra("max_persistent_elems"))
+    most = min(most, _MAX_HELD_SCAN) if scans_rows(kernel) else most
+    if widest is None or next_power_of_2(widest) > most:
+        looped = _scanning_tiling if scans_rows(kernel) else _looped_tiling
+        return looped(target, index_bits)
+    rblock = next_power_of_2(widest)
+    xblock = _filling_rows(max(1, _TILE // 2 // rblock), rows)
+    warps = _warps(xblock * rblock, per_thread, target)
+    return Tiling(xblock, xblock, rblock, widest > 0, index_bits, warps, 1)
+
+
+def sorts_rows(kernel: Kernel) -> bool:
+    """True if a block must hold whole rows."""
+    return any(isinstance(s, Sort) for s in kernel.body)
+
+
+def scans_rows(kernel: Kernel) -> bool:
+    """True if a value of a row is made of those before it."""
+    return any(isinstance(s, Scan) for s in kernel.body)
+
+
+def _longest_sorted(kernel: Kernel) -> int:
+    """The most elements that a row can have.
+
+    Raises:
+        KernelRejectedError: no block can hold them.
+    """
+    _, longest = kernel_bounds(kernel).interval(numel(kernel.reduction))
+    if longest is None or longest > MOST_SORTED:
+        length = "any number of" if longest is None else str(longest)
+        raise KernelRejectedError(
+            f"kernel {kernel.name} sorts rows of {length} elements; one block sorts {MOST_SORTED}"
+        )
+    return longest
+
+
+def _sorting_tiling(
+    kernel: Kernel, rows: int | None, target: TargetFacts, index_bits: int
+) -> Tiling:
+    rblock = next_power_of_2(_longest_sorted(kernel))
+    xblock = _filling_rows(max(1, _TILE // 2 // rblock), rows)
+    warps = _warps(xblock * rblock, POINTWISE_ELEMS_PER_THREAD, target)
+    return Tiling(xblock, xblock, rblock, True, index_bits, warps, 1)
+
+
+def _filling_rows(xblock: int, rows: int | None) -> int:
+    """Rows of one program: fewer if a large chip would have too few programs."""
+    while rows is not None and xblock > 1 and rows // xblock < _FILL_PROGRAMS:
+        xblock //= 2
+    return xblock
+
+
+def _looped_tiling(target: TargetFacts, index_bits: int) -> Tiling:
+    warps = _warps(_LOOPED_RBLOCK, _LOOPED_ELEMS_PER_THREAD, target)
+    return Tiling(1, 1, _LOOPED_RBLOCK, False, index_bits, warps, 2)
+
+
+def _scanning_tiling(target: TargetFacts, index_bits: int) -> Tiling:
+    """Rows of a scan in pieces: a piece waits for the one before it, so few threads share one."""
+    return replace(_looped_tiling(target, index_bits), rblock=_SCAN_RBLOCK, num_warps=4)
+
+
+def _column_tiling(
+    rows: int | None, width: int | None, target: TargetFacts, index_bits: int
+) -> Tiling:
+    """Neighbouring outer points lie side by side in memory, so a block spans many of them."""
+    xblock = _COLUMN_XBLOCK if rows is None else min(_COLUMN_XBLOCK, next_power_of_2(rows))
+    while rows is not None and xblock > _MIN_COLUMN_XBLOCK and rows // xblock < _FILL_PROGRAMS:
+        xblock //= 2
+    rblock = max(1, _TILE // xblock)
+    if width is not None:
+        rblock = min(rblock, next_power_of_2(width))
+    is_persistent = width is not None and 0 < width <= rblock
+    warps = _warps(xblock * rblock, POINTWISE_ELEMS_PER_THREAD, target)
+    return Tiling(
+        xblock, xblock, rblock, is_persistent, index_bits, warps, 1 if is_persistent else 2
+    )
+
+
+def reads_columns(kernel: Kernel) -> bool:
+    """True if most varying accesses step by one along the outer axis, not the reduction axis."""
+    if not kernel.outer or not kernel.reduction:
+        return False
+    outer, inner = kernel.outer[-1].name, kernel.reduction[-1].name
+    votes = 0
+    for number in varying_values(kernel):
+        statement = kernel.body[number]
+        if isinstance(statement, Load | Store):
+            along_outer = statement.index.coefficient_of(outer)
+            along_inner = statement.index.coefficient_of(inner)
+            votes += int(along_outer == 1 and along_inner != 1) - int(along_inner == 1)
+    return votes > 0
+
+
+def _warps(tile_elems: int, per_thread: int, target: TargetFacts) -> int:
+    limit = min(_MAX_WARPS, target.max_threads_per_block // target.warp_size)
+    return max(1, min(limit, next_power_of_2(tile_elems // (target.warp_size * per_thread))))
+
+
+def _shrunk(tiling: Tiling, target: TargetFacts) -> Tiling | None:
+    """The next smaller tiling: wide rows looped, more warps, fewer rows, smaller blocks."""
+    if tiling.is_persistent and tiling.rblock > _EASY_PERSISTENT_ELEMS:
+        return _looped_tiling(target, tiling.index_bits)
+    limit = target.max_threads_per_block // target.warp_size
+    elems_per_thread = (
+        tiling.xblock * max(1, tiling.rblock) // (tiling.num_warps * target.warp_size)
+    )
+    if tiling.num_warps < limit and elems_per_thread >= 2 * POINTWISE_ELEMS_PER_THREAD:
+        return replace(tiling, num_warps=tiling.num_warps * 2)
+    if tiling.xblock > 1:
+        half = tiling.xblock // 2
+        return replace(tiling, xblock=half, xsub=half)
+    if tiling.rblock > 256:
+        return replace(tiling, rblock=tiling.rblock // 2, is_persistent=False, num_stages=1)
+    return None
+
+
+# Chips with a local buffer -------------------------------------------------------------------
+
+_MAX_STATIC_PROGRAM_ROWS = 1 << 16
+_DYNAMIC_SUBBLOCKS = 8
+_MAX_LOCAL_TILE = 1 << 15
+
+
+def local_tiling(kernel: Kernel, target: TargetFacts, index_bits: int) -> Tiling | None:
+    """The largest tiling whose live blocks fit the local buffer; None if none does."""
+    width = static_numel(kernel.reduction) if is_reduction(kernel) else 1
+    if sorts_rows(kernel):
+        return _largest_rows(
+            kernel, target, index_bits, next_power_of_2(_longest_sorted(kernel)), True
+        )
+    persistent = [next_power_of_2(width)] if width else []
+    looped = [1 << bits for bits in range(12, 3, -1)] if is_reduction(kernel) else []
+    for rblock, is_persistent in [(r, True) for r in persistent] + [(r, False) for r in looped]:
+        tiling = _largest_rows(kernel, target, index_bits, rblock, is_persistent)
+        if tiling is not None:
+            return tiling
+    return None
+
+
+def _largest_rows(
+    kernel: Kernel, target: TargetFacts, index_bits: int, rblock: int, is_persistent: bool
+) -> Tiling | None:
+    rows = static_numel(kernel.outer)
+    cores = max(1, target.vector_cores)
+    share = _MAX_LOCAL_TILE if rows is None else max(1, -(-rows // cores))
+    xsub = min(next_power_of_2(share), max(1, _MAX_LOCAL_TILE // rblock))
+    while xsub >= 1:
+        blocks = _DYNAMIC_SUBBLOCKS if rows is None else -(-share // xsub)
+        stored = rblock if is_reduction(kernel) else 0
+        tiling = Tiling(blocks * xsub, xsub, stored, is_persistent and bool(stored), index_bits)
+        if local_bytes(kernel, tiling) <= target.local_buffer_bytes:
+            return tiling
+        xsub //= 2
+    return None
+
+
+def local_bytes(kernel: Kernel, tiling: Tiling) -> int:
+    """Bytes of the local buffer that the live blocks of one sub-block need at their peak.
+
+    Every loaded block counts twice: the compiler's double buffering fetches the next one while the
+    current is used. Rows are counted for values that do not vary; a reduction needs more blocks
+    while it takes a step.
+    """
+    last_use = _last_uses(kernel)
+    varying = varying_values(kernel)
+    points = tiling.xsub * max(1, tiling.rblock)
+    live: dict[int, int] = {}
+    peak = 0
+    for number, statement in enumerate(kernel.body):
+        elems = points if number in varying or not is_reduction(kernel) else tiling.xsub
+        size = elems * _value_bytes(kernel, number)
+        live[number] = size * 2 if isinstance(statement, Load) else size
+        extra = points * _work_bytes(kernel, number)
+        peak = max(peak, sum(live.values()) + extra)
+        for dead in [v for v in live if last_use.get(v, v) <= number]:
+            del live[dead]
+    accumulators = 0 if tiling.is_persistent else sum(map(_accumulators, kernel.body))
+    return peak + accumulators * points * 4
+
+
+def _work_bytes(kernel: Kernel, number: int) -> int:
+    """Bytes for each point while a statement is computed, its operands and result apart."""
+    statement = kernel.body[number]
+    if isinstance(statement, Sort):
+        # The keys, where one of them stands alone, positions, ranks, and two masks as words.
+        return 2 * _value_bytes(kernel, statement.operand) + 4 * 4
+    if not isinstance(statement, Reduce):
+        return 0
+    # Halves; a guided one has a distance, its scale and what is added.
+    return _value_bytes(kernel, number) * (3 if statement.op in GUIDES else 1)
+
+
+def _accumulators(statement: Statement) -> int:
+    """Blocks that a loop carries: a guided reduction has some for its guide, too."""
+    if not isinstance(statement, Reduce):
+        return 0
+    return {"softmax_sum": 2, "welford_m2": 3}.get(statement.op, 1)
+
+
+def _last_uses(kernel: Kernel) -> dict[int, int]:
+    last: dict[int, int] = {}
+    for number, statement in enumerate(kernel.body):
+        for operand in operands_of(statement):
+            last[operand] = number
+    return last
+
+
+def _value_bytes(kernel: Kernel, number: int) -> int:
+    statement = kernel.body[number]
+    if isinstance(statement, Load):
+        return kernel.param(statement.param).dtype.itemsize_bytes
+    if isinstance(statement, Store):
+        return 0
+    dtype = getattr(statement, "dtype", None)
+    return dtype.itemsize_bytes if dtype is not None else 8

@@ -1,0 +1,1 @@
+"""A worker of one vendor's queue: takes jobs, compiles, publishes."""

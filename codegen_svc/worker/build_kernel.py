@@ -1,0 +1,134 @@
+"""One kernel for one target: through its backend to publishable variants and their blobs."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from codegen_svc.backends.contract import Backend
+from codegen_svc.backends.defined_symbols import ELF_MAGIC, check_defines
+from codegen_svc.backends.registry import is_in_tree
+from kernelfarm.cache import Variant
+from kernelfarm.errors import InternalError
+from kernelfarm.ir.artifact import BuiltKernel
+from kernelfarm.ir.guards import FactAtom, FactSubject
+from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.verify import verify_kernel
+from kernelfarm.service.fingerprint import fingerprint_of_room
+from kernelfarm.signing import BlobRef
+from kernelfarm.signing.tags import artifact_tag, driver_tag, toolchain_tag
+from kernelfarm.targets import TargetFacts
+from kernelfarm.wire import artifact_to_proto, binary_digest
+
+if TYPE_CHECKING:  # generated code stays behind its fence: here it is only a type
+    from kernelfarm.v1.artifact_pb2 import Artifact as ArtifactMessage
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """What is published: serialized artifacts in order, and the contents that they name."""
+
+    variants: tuple[Variant, ...]
+    blobs: dict[bytes, bytes]
+
+
+_toolchains: WeakKeyDictionary[Backend, str] = WeakKeyDictionary()
+
+
+def toolchain_of(backend: Backend) -> str:
+    """How artifacts name what made them: `backend@fingerprint`, read once in a process.
+
+    It covers what the backend names, and what backends share with other rooms.
+
+    Raises:
+        UnavailableError: a required tool is missing.
+    """
+    known = _toolchains.get(backend)
+    if known is None:
+        parts = (backend.fingerprint(), fingerprint_of_room(sys.modules[__name__]))
+        fingerprint = hashlib.sha256("; ".join(parts).encode()).hexdigest()
+        known = _toolchains[backend] = f"{backend.vendor}@{fingerprint}"
+    return known
+
+
+Build = Callable[[Kernel, TargetFacts], tuple[BuiltKernel, ...]]
+"""How a backend's variants are made."""
+
+
+def build_kernel(
+    backend: Backend,
+    kernel: Kernel,
+    target: TargetFacts,
+    key: bytes,
+    clock: Callable[[], float],
+    build: Build | None = None,
+) -> BuildResult:
+    """The kernel's variants for a target, the general one last; `clock` gives seconds.
+
+    `build` is how, if not as the backend does it by itself.
+
+    Raises:
+        VerificationError: the kernel breaks a rule of its grammar.
+        KernelRejectedError: the toolchain refuses the kernel, deterministically.
+        UnavailableError: a required tool is missing.
+        InternalError: the backend broke its contract.
+    """
+    verify_kernel(kernel)  # the edge did, but what lies in the cache since then others can write
+    started_s = clock()
+    built = (build or backend.build)(kernel, target)
+    cost_ms = (clock() - started_s) * 1e3
+    _check(built, kernel, target)
+    toolchain = toolchain_of(backend)
+    confinement = str(getattr(backend, "level", ""))
+    variants = []
+    blobs: dict[bytes, bytes] = {}
+    for variant in built:
+        message, contents = artifact_to_proto(variant, key, target.name, toolchain, cost_ms)
+        message.sandbox = confinement
+        blobs.update(contents)
+        variants.append(_variant(message, variant, toolchain, target))
+    return BuildResult(tuple(variants), blobs)
+
+
+def _variant(
+    message: ArtifactMessage, built: BuiltKernel, toolchain: str, target: TargetFacts
+) -> Variant:
+    """What is published: a variant's guard on its launch is a guard of the entry too."""
+    named = {stage.blob.sha256: stage.blob.size_bytes for stage in message.stages}
+    return Variant(
+        content=message.SerializeToString(deterministic=True),
+        blobs=tuple(BlobRef(sha256, size_bytes) for sha256, size_bytes in named.items()),
+        guard=tuple(
+            FactAtom(FactSubject(atom.subject.value), atom.name, atom.op, atom.operand)
+            for atom in built.guard
+        ),
+        tags=(
+            toolchain_tag(toolchain),
+            driver_tag(target.vendor),
+            artifact_tag(binary_digest(message)),
+        ),
+        cost_ms=message.cost_ms,
+    )
+
+
+def _check(built: tuple[BuiltKernel, ...], kernel: Kernel, target: TargetFacts) -> None:
+    where = f"kernel {kernel.name} for {target.name}"
+    if not built:
+        raise InternalError(
+            f"{where}: the backend gave no variant; expected at least the general one"
+        )
+    if built[-1].guard:
+        raise InternalError(f"{where}: the last variant has a guard; expected the general one")
+    for variant in built:
+        binaries = [s.content for s in variant.stages if s.name == variant.binary_stage]
+        if len(binaries) != 1:
+            raise InternalError(
+                f"{where}: no stage is named {variant.binary_stage!r}, or several are"
+            )
+        # A plug-in's binary may be of another form, which is its own business.
+        if is_in_tree(target.vendor) or binaries[0].startswith(ELF_MAGIC):
+            check_defines(binaries[0], kernel.name)

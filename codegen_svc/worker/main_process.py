@@ -1,0 +1,74 @@
+"""A worker's main process: Celery's worker with a consumer that is watched."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from celery import signals
+from celery.platforms import SecurityWarning
+
+from codegen_svc.celery_app import BROKER_TIMEOUT_S, HEARTBEAT_SETTING, QUEUE_SETTING, make_app
+from codegen_svc.settings import WorkerSettings
+from codegen_svc.worker.consumer import ConsumerNotes, noting_step
+from codegen_svc.worker.watchdog import start_watchdog
+from kernelfarm.cache.connection import server_answers
+
+
+def run_worker(settings: WorkerSettings, queue: str, concurrency: int) -> int:
+    """Serves one queue until SIGTERM, which lets running jobs end first; the exit status.
+
+    Jobs run in spawned processes: forking after LLVM or gRPC was imported is unsafe. A worker that
+    takes no jobs although the broker answers ends itself, with `WEDGED_EXIT_CODE`.
+    """
+    # Celery warns root because of pickle; these messages are JSON, and containers have own users.
+    warnings.simplefilter("ignore", SecurityWarning)
+    app = make_app(settings)
+    app.conf[QUEUE_SETTING] = queue
+    with _heartbeat_file(settings) as heartbeat_file:
+        app.conf[HEARTBEAT_SETTING] = str(heartbeat_file)
+        notes = ConsumerNotes(heartbeat_file)
+        app.steps["consumer"].add(noting_step(notes))
+
+        def drain(**_: object) -> None:
+            notes.is_draining = True
+
+        signals.worker_shutting_down.connect(drain, weak=False)
+        broker_answers = partial(server_answers, settings.broker_url, BROKER_TIMEOUT_S)
+        start_watchdog(notes, broker_answers, settings.worker_wedged_after_s)
+        worker = app.Worker(
+            hostname=f"{queue}@{socket.gethostname()}:{os.getpid()}",
+            queues=[queue],
+            pool="prefork",
+            concurrency=concurrency,
+            loglevel="WARNING",
+            without_mingle=True,
+            without_gossip=True,
+            without_heartbeat=True,
+            quiet=True,
+        )
+        worker.start()
+        return int(worker.exitcode or 0)
+
+
+@contextmanager
+def _heartbeat_file(settings: WorkerSettings) -> Iterator[Path]:
+    """The file of the settings, or a private one; those of pool processes lie beside it."""
+    if settings.worker_heartbeat_file is not None:
+        path = settings.worker_heartbeat_file
+        for old in path.parent.glob(f"{path.name}.*"):
+            old.unlink(missing_ok=True)
+        yield path
+        return
+    folder = Path(tempfile.mkdtemp(prefix="kernelfarm-worker-"))
+    try:
+        yield folder / "heartbeat"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

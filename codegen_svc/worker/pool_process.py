@@ -1,0 +1,219 @@
+"""The state of one worker process: its settings, its stores, its heartbeat, its report."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import ClassVar
+
+from celery import signals
+
+from codegen_svc.sandbox import SandboxedBackend
+from codegen_svc.settings import WorkerSettings
+from codegen_svc.worker.build_kernel import toolchain_of
+from codegen_svc.worker.consumer import BUSY, IDLE, WARM, process_file
+from codegen_svc.worker.watchdog import WorkerState
+from kernelfarm.cache import Space, Trust, WorkerCache, WorkerReport
+from kernelfarm.errors import InternalError, KernelfarmError, UnavailableError
+from kernelfarm.service.liveness import Heartbeat, last_beat
+from kernelfarm.service.logs.logger import configure_logs, get_logger
+
+_BEAT_EVERY_S = 1.0
+_LOOK_EVERY_S = 0.5
+_TAKES_JOBS = {WorkerState.POLLING.value, WorkerState.SERVING.value}
+
+# A toolchain that could not be started is not tried again for each job.
+_TRY_AGAIN_S = 10.0
+
+# A report under way ends before its connection does; without a server, not for ever.
+_REPORT_ENDS_S = 2.0
+
+
+class WorkerProcess:
+    """What the tasks of one process share; a pool's processes are spawned, so each has its own."""
+
+    _current: ClassVar[WorkerProcess | None] = None
+
+    def __init__(self, settings: WorkerSettings, queue: str, heartbeat_file: Path) -> None:
+        self.settings = settings
+        self._worker_file = heartbeat_file
+        self._heartbeat = Heartbeat(process_file(heartbeat_file, os.getpid()))
+        self._has_reported = False
+        self._has_job = False
+        self._queue = queue
+        self._name = f"{queue}@{socket.gethostname()}:{os.getpid()}"
+        self._cache: WorkerCache | None = None
+        self._is_stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._backend: SandboxedBackend | KernelfarmError | None = None
+        self._prepared_s = float("-inf")
+        self._told: WorkerReport | None = None
+        self._trust = Trust(signer=settings.signer(Space.KERNELS))
+
+    @classmethod
+    def start(cls, settings: WorkerSettings, queue: str, heartbeat_file: Path) -> None:
+        """Makes this process's state: imports the toolchain, then tells from threads that it lives.
+
+        `heartbeat_file` is that of its worker.
+        """
+        configure_logs(settings, f"worker-{queue}")
+        cls._current = process = cls(settings, queue, heartbeat_file)
+        process._begin()
+
+    @classmethod
+    def current(cls) -> WorkerProcess:
+        """This process's state.
+
+        Raises:
+            InternalError: the process was never started as a worker.
+        """
+        if cls._current is None:
+            raise InternalError("a task runs in a process that was not started as a worker")
+        return cls._current
+
+    @classmethod
+    def stop(cls) -> None:
+        """Withdraws the report and closes the connections; safe to call twice."""
+        process, cls._current = cls._current, None
+        if process is not None:
+            process._end()
+
+    def cache(self, namespace: str) -> WorkerCache:
+        """The store of a namespace; all share connections."""
+        if self._cache is None:
+            self._cache = WorkerCache(
+                self.settings.cache_url, namespace=self.settings.namespace, trust=self._trust
+            )
+        return self._cache.within(namespace)
+
+    def backend(self) -> SandboxedBackend:
+        """The queue's toolchain, whose compilations run in processes of their own.
+
+        One that could not be started is tried again now and then.
+
+        Raises:
+            KernelfarmError: it is missing or does not work; the message says what to do.
+        """
+        if self._backend is None:
+            raise InternalError("a task runs before its process is prepared")
+        is_due = time.monotonic() - self._prepared_s > _TRY_AGAIN_S
+        if isinstance(self._backend, UnavailableError) and is_due:
+            self._told = self._prepared()
+        if isinstance(self._backend, KernelfarmError):
+            raise self._backend
+        return self._backend
+
+    def _begin(self) -> None:
+        self._told = self._prepared()
+        gc.freeze()  # what was imported stays: no full collection in the middle of a job
+        for work in (self._beat, self._report):
+            thread = threading.Thread(target=work, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    @classmethod
+    def tell_job(cls, *, has_job: bool) -> None:
+        """Notes whether this process has a job."""
+        if cls._current is not None:
+            cls._current._has_job = has_job
+            cls._current._tell()
+
+    def _prepared(self) -> WorkerReport:
+        """Warms the toolchain up; a worker without it reports too, with an empty toolchain."""
+        self._prepared_s = time.monotonic()
+        try:
+            backend = SandboxedBackend(
+                self._queue,
+                self.settings.sandbox_limits(),
+                demanded=self.settings.sandbox,
+                wall_s=self.settings.job_time_limit_s,
+            )
+            toolchain, is_runnable = toolchain_of(backend), backend.makes_runnable_binaries()
+        except KernelfarmError as error:
+            # Jobs of this queue will be answered with this error, which says what to install.
+            self._backend = error
+            get_logger().error("toolchain_missing", message=str(error))
+            return WorkerReport(self._name, self._queue, "", makes_runnable_binaries=False)
+        self._backend = backend
+        get_logger().info(
+            "worker_ready",
+            toolchain=toolchain,
+            warm_up_ms=round(backend.warm_up_ms, 3),
+            sandbox=str(backend.level),
+        )
+        return WorkerReport(self._name, self._queue, toolchain, is_runnable)
+
+    def _tell(self) -> None:
+        # The job comes first: its worker asks for no other one, and must not count as stuck.
+        ready = IDLE if self._has_reported and self._is_able() else WARM
+        self._heartbeat.beat(BUSY if self._has_job else ready)
+
+    def _beat(self) -> None:
+        while True:
+            self._tell()
+            if self._is_stopping.wait(_BEAT_EVERY_S):
+                return
+
+    def _report(self) -> None:
+        """Reports while the worker takes jobs, and takes the report back when it does not."""
+        told_s = float("-inf")
+        while True:
+            due = time.monotonic() - told_s > self.settings.report_every_s
+            takes_jobs = self._takes_jobs()
+            if takes_jobs and due:
+                told_s = time.monotonic() if self._reported() else told_s
+            elif not takes_jobs and told_s > 0:
+                get_logger().warning("report_withdrawn", message="the worker takes no jobs now")
+                self._withdraw()
+                told_s = float("-inf")
+            if self._is_stopping.wait(_LOOK_EVERY_S):
+                return
+
+    def _takes_jobs(self) -> bool:
+        beat = last_beat(self._worker_file)
+        return beat is not None and beat.is_fresh and beat.state in _TAKES_JOBS and self._is_able()
+
+    def _is_able(self) -> bool:
+        """False while what compiles cannot be started again; each job tries to."""
+        return not isinstance(self._backend, SandboxedBackend) or self._backend.is_able
+
+    def _reported(self) -> bool:
+        if self._told is None:
+            return False
+        try:
+            self.cache(self.settings.namespace).report(self._told)
+        except UnavailableError as error:
+            get_logger().warning("report_failed", message=str(error))
+            return False
+        self._has_reported = True
+        return True
+
+    def _withdraw(self) -> None:
+        try:
+            self.cache(self.settings.namespace).withdraw(self._name)
+        except UnavailableError as error:
+            get_logger().warning("withdrawal_failed", message=str(error))
+
+    def _end(self) -> None:
+        self._is_stopping.set()
+        for thread in self._threads:
+            thread.join(_REPORT_ENDS_S)
+        self._withdraw()
+        if self._cache is not None:
+            self._cache.close()
+        if isinstance(self._backend, SandboxedBackend):
+            self._backend.close()
+
+
+@signals.task_prerun.connect  # type: ignore[untyped-decorator] # Celery has no types
+def _job_begins(**_: object) -> None:
+    WorkerProcess.tell_job(has_job=True)
+
+
+@signals.task_postrun.connect  # type: ignore[untyped-decorator] # nor here
+def _job_ends(**_: object) -> None:
+    WorkerProcess.tell_job(has_job=False)

@@ -1,0 +1,214 @@
+"""What a worker does with one message: adopt the lease, compile, publish."""
+
+from __future__ import annotations
+
+import math
+import time
+import uuid
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+from celery import current_app, shared_task, signals
+from celery.exceptions import SoftTimeLimitExceeded
+
+from codegen_svc.celery_app import (
+    BUILD_TASK,
+    HEARTBEAT_SETTING,
+    QUEUE_SETTING,
+    REQUEST_ID_HEADER,
+    SLOW_HEADER,
+    STANDS_BACK_HEADER,
+)
+from codegen_svc.sandbox.connection import Allowance
+from codegen_svc.sandbox.end_errors import TimeLimitError
+from codegen_svc.settings import WorkerSettings
+from codegen_svc.worker.build_kernel import BuildResult, build_kernel
+from codegen_svc.worker.pool_process import WorkerProcess
+from kernelfarm.cache import Lease, Published, Variant
+from kernelfarm.cache.redis_keys import tenant_of
+from kernelfarm.digest import kernel_key
+from kernelfarm.errors import (
+    CallerError,
+    ErrorFacts,
+    InternalError,
+    KernelRejectedError,
+    UnavailableError,
+    error_facts,
+)
+from kernelfarm.service.logs.logger import get_logger
+from kernelfarm.service.priority import yield_to_services
+from kernelfarm.service.settings import load_settings
+from kernelfarm.signing.tags import tenant_tag
+from kernelfarm.targets import target_facts
+from kernelfarm.wire.job import job_from_bytes
+
+# Blobs vanish between storing and publishing only if the cache is full: try again, then give up.
+_PUBLISH_ATTEMPTS = 2
+# How many times its processor time a quick kernel may take by the clock.
+_PATIENCE = 3
+
+
+@signals.worker_process_init.connect  # type: ignore[untyped-decorator] # Celery has no types
+def start_process(**_: object) -> None:
+    """Warms a fresh worker process up before it takes jobs, and reports it."""
+    yield_to_services()
+    conf = current_app.conf
+    heartbeat_file = Path(conf[HEARTBEAT_SETTING])
+    WorkerProcess.start(load_settings(WorkerSettings), conf[QUEUE_SETTING], heartbeat_file)
+
+
+@signals.worker_process_shutdown.connect  # type: ignore[untyped-decorator] # nor here
+def stop_process(**_: object) -> None:
+    """Withdraws the report of a process that ends in order."""
+    WorkerProcess.stop()
+
+
+@shared_task(name=BUILD_TASK, bind=True, ignore_result=True)  # type: ignore[untyped-decorator] # nor here
+def build(task: Any, namespace: str, key_hex: str, fence: int) -> None:
+    """Builds the kernel of a key, unless its fence is old; every end is told through the cache."""
+    worker = WorkerProcess.current()
+    ttl_s = worker.settings.worker_lease_ttl_s
+    lease = Lease(bytes.fromhex(key_hex), uuid.uuid4().hex, fence, ttl_s, attempts=0)
+    cache = worker.cache(namespace)
+    request_id = task.request.get(REQUEST_ID_HEADER, "")
+    with structlog.contextvars.bound_contextvars(request_id=request_id, key=key_hex, fence=fence):
+        adopted = cache.adopt(lease)
+        if adopted is None:
+            get_logger().info("job_dropped", why="its fence is old, or it is being built")
+        elif not adopted.job:
+            # The edge sees the lease go, and queues the kernel again with its input.
+            cache.release(lease)
+            get_logger().warning("job_input_missing")
+        else:
+            get_logger().info("job_begun")
+            is_slow = bool(task.request.get(SLOW_HEADER))
+            stands_back = bool(task.request.get(STANDS_BACK_HEADER))
+            job = _Job(namespace, adopted.lease, adopted.job, is_slow, stands_back)
+            with cache.kept(lease):
+                outcome = _run(worker, job)
+            if outcome.startswith(Published.FENCED.value):
+                cache.release(lease)  # it lost its lease, but ended in order: no failed attempt
+            get_logger().info("job_done", outcome=outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """An adopted job; slow ones get all the time there is, and stand back like those of tenants
+    that use much.
+    """
+
+    namespace: str
+    lease: Lease
+    content: bytes
+    is_slow: bool
+    stands_back: bool
+
+
+def _run(worker: WorkerProcess, job: _Job) -> str:
+    """Publishes the result or the failure of a job that was adopted; the outcome as a word."""
+    limit_s = worker.settings.job_time_limit_s
+    try:
+        return _build_and_publish(worker, job).value
+    except TimeLimitError as caught:
+        if not job.is_slow and worker.settings.quick_time_limit_s < limit_s:
+            return _leave_to_slow_ones(worker, job)
+        error: Exception = caught
+    except SoftTimeLimitExceeded:
+        error = KernelRejectedError(f"the compilation took longer than {limit_s:g} s")
+    except Exception as caught:  # the edge of the process: every failure is told to the waiters
+        error = caught
+    facts, ttl_s = _failure(worker, error)
+    told = worker.cache(job.namespace).put_failure(job.lease, facts, ttl_s)
+    return f"{told.value} {facts.reason}"
+
+
+def _leave_to_slow_ones(worker: WorkerProcess, job: _Job) -> str:
+    """Gives the job back: whoever waits for it sends it again, as a slow one."""
+    cache = worker.cache(job.namespace)
+    cache.mark_slow(job.lease.key)
+    cache.release(job.lease)
+    cache.count("slow_found", 1)
+    return "found to be slow"
+
+
+def _build_and_publish(worker: WorkerProcess, job: _Job) -> Published:
+    kernel, target_name = job_from_bytes(job.content)
+    target = target_facts(target_name)
+    # Our own reckoning: what is signed is the key of what was compiled, wherever it lies.
+    key = kernel_key(kernel, target_name)
+    backend = worker.backend()
+    if target.vendor != backend.vendor:
+        raise InternalError(f"a job for {target_name} is in the queue of {backend.vendor}")
+    given = _allowance(worker.settings, job)
+    build = partial(backend.compile, given=given, namespace=job.namespace)
+    with structlog.contextvars.bound_contextvars(kernel=kernel.name, target=target_name):
+        started = time.monotonic()
+        try:
+            result = build_kernel(backend, kernel, target, key, time.monotonic, build)
+        finally:
+            _account(worker, job, backend.spent_s)
+        elapsed_ms = round((time.monotonic() - started) * 1e3, 3)
+        get_logger().info("kernel_built", variants=len(result.variants), elapsed_ms=elapsed_ms)
+    return _publish(worker, job, key, result)
+
+
+def _allowance(settings: WorkerSettings, job: _Job) -> Allowance:
+    """What a compilation gets: one that is expected to be quick mostly processor time, as hosts
+    are busy.
+    """
+    quick_s, limit_s = settings.quick_time_limit_s, settings.job_time_limit_s
+    niceness = settings.slow_niceness if job.is_slow or job.stands_back else 0
+    if job.is_slow:
+        return Allowance(limit_s, math.ceil(limit_s), niceness)
+    wall_s = min(limit_s, _PATIENCE * quick_s)
+    return Allowance(wall_s, math.ceil(min(limit_s, quick_s)), niceness)
+
+
+def _account(worker: WorkerProcess, job: _Job, spent_s: float) -> None:
+    """Adds a compilation's processor time to its tenant's counter, and tells the log."""
+    spent_ms = round(spent_s * 1e3)
+    get_logger().info("processor_time", spent_ms=spent_ms, is_slow=job.is_slow)
+    try:
+        worker.cache(job.namespace).count("processor_ms", spent_ms)
+    except UnavailableError as error:  # the result matters more than its price
+        get_logger().warning("processor_time_lost", message=str(error))
+
+
+def _publish(worker: WorkerProcess, job: _Job, key: bytes, result: BuildResult) -> Published:
+    namespace, lease = job.namespace, job.lease
+    cache = worker.cache(namespace)
+    variants = _of_tenant(result.variants, tenant_of(namespace))
+    for _ in range(_PUBLISH_ATTEMPTS):
+        cache.put_blobs(result.blobs)
+        published = cache.publish(lease, variants, key=key)
+        if published is not Published.MISSING_BLOB:
+            return published
+    raise UnavailableError("the cache drops blobs as soon as they are stored: give it more memory")
+
+
+def _of_tenant(variants: tuple[Variant, ...], tenant: str) -> tuple[Variant, ...]:
+    """Variants that an invalidation of the tenant's hits."""
+    if not tenant:
+        return variants
+    return tuple(replace(v, tags=(*v.tags, tenant_tag(tenant))) for v in variants)
+
+
+def _failure(worker: WorkerProcess, error: Exception) -> tuple[ErrorFacts, float]:
+    """What waiters are told of a failure, and for how long later callers are told the same."""
+    settings = worker.settings
+    if isinstance(error, CallerError):
+        get_logger().info("kernel_rejected", message=str(error))
+        return error_facts(error), settings.rejection_ttl_s
+    if isinstance(error, (MemoryError, OSError)):
+        get_logger().warning("job_short_of_resources", exc_info=error)
+        error = UnavailableError(f"the worker is short of resources: {error}")
+    if isinstance(error, UnavailableError):
+        get_logger().warning("job_unserved", message=str(error))
+        return error_facts(error), settings.shortage_ttl_s
+    get_logger().error("job_failed", exc_info=error)
+    if not isinstance(error, InternalError):
+        error = InternalError(f"the backend failed with {type(error).__name__}: {error}")
+    return error_facts(error), settings.bug_ttl_s

@@ -1,0 +1,121 @@
+"""Ends a worker that takes no jobs although it could, and tells all others that it lives.
+
+The worker's supervisor starts it again. While the broker does not answer nobody can take jobs: the
+worker waits for it, and is not ended.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from codegen_svc.worker.consumer import ConsumerNotes
+from kernelfarm.service.liveness import Heartbeat
+from kernelfarm.service.logs.logger import get_logger
+
+WEDGED_EXIT_CODE = 75
+
+_EVERY_S = 1.0
+_RECENT_S = 5.0
+"""An idle consumer asks the broker each second."""
+_START_S = 90.0
+"""Above the minute that Celery gives the processes of a pool to start."""
+
+
+class WorkerState(enum.Enum):
+    """What a worker's heartbeat file tells of it."""
+
+    STARTING = "starting"
+    POLLING = "polling"
+    """Its consumer works, and no process of its pool is ready, or has reported."""
+    SERVING = "serving"
+    WAITING = "waiting"
+    """The broker does not answer."""
+    DRAINING = "draining"
+    """It was told to end, and ends its jobs first; who told it limits that."""
+    STUCK = "stuck"
+    """It takes no jobs, and nobody knows why: it ends itself soon."""
+
+
+@dataclass(slots=True)
+class Judgement:
+    """Tells a worker's state from its consumer's notes; `is_wedged` once it is hopeless."""
+
+    began_s: float
+    wedged_after_s: float
+    stuck_since_s: float | None = None
+    has_run: bool = False
+
+    def state(
+        self, notes: ConsumerNotes, now_s: float, broker_answers: Callable[[], bool]
+    ) -> WorkerState:
+        """The state now; the broker is asked only if the consumer does not work."""
+        if notes.is_draining:
+            self.stuck_since_s = None
+            return WorkerState.DRAINING
+        if _takes_jobs(notes, now_s):
+            self.stuck_since_s, self.has_run = None, True
+            return WorkerState.SERVING if notes.has_reported else WorkerState.POLLING
+        if not broker_answers():
+            self.stuck_since_s = None
+            return WorkerState.WAITING
+        if self.stuck_since_s is None:
+            self.stuck_since_s = now_s
+        return WorkerState.STUCK if self.has_run else WorkerState.STARTING
+
+    def is_wedged(self, now_s: float) -> bool:
+        """True if the worker has not worked for so long that it should end."""
+        limit_s = self.wedged_after_s if self.has_run else _START_S
+        return self.stuck_since_s is not None and now_s - self.stuck_since_s > limit_s
+
+
+def _takes_jobs(notes: ConsumerNotes, now_s: float) -> bool:
+    """True if the event loop runs, and asks the broker unless no process is free.
+
+    How long a process may start or have one job Celery limits.
+    """
+    if now_s - notes.ran_s > _RECENT_S:
+        return False
+    has_free = notes.up > notes.busy or not notes.pool
+    return now_s - notes.polled_s <= _RECENT_S or not has_free
+
+
+def start_watchdog(
+    notes: ConsumerNotes, broker_answers: Callable[[], bool], wedged_after_s: float
+) -> None:
+    """Watches from a thread until the process ends; which is soon after it took no jobs so long."""
+    heartbeat = Heartbeat(notes.heartbeat_file)
+    heartbeat.beat(WorkerState.STARTING.value)
+    judgement = Judgement(time.monotonic(), wedged_after_s)
+    arguments = (notes, heartbeat, broker_answers, judgement)
+    threading.Thread(target=_watch, args=arguments, name="watchdog", daemon=True).start()
+
+
+def _watch(
+    notes: ConsumerNotes,
+    heartbeat: Heartbeat,
+    broker_answers: Callable[[], bool],
+    judgement: Judgement,
+) -> None:
+    last_s = judgement.began_s
+    while True:
+        now_s = time.monotonic()
+        if now_s - last_s > _RECENT_S:  # this machine or process stood still: judge it anew
+            judgement.stuck_since_s = None
+        last_s = now_s
+        heartbeat.beat(judgement.state(notes, now_s, broker_answers).value)
+        if judgement.is_wedged(now_s):
+            get_logger().critical(
+                "worker_wedged",
+                message="takes no jobs although the broker answers; ended, to be started again",
+                polled_ago_s=round(now_s - notes.polled_s, 1),
+                ran_ago_s=round(now_s - notes.ran_s, 1),
+                busy=notes.busy,
+                up=notes.up,
+            )
+            os._exit(WEDGED_EXIT_CODE)  # its event loop cannot be trusted to end it
+        time.sleep(_EVERY_S)

@@ -1,0 +1,1 @@
+"""The public services: messages in, messages out."""

@@ -1,0 +1,42 @@
+"""Reads blobs from the cache in chunks that gRPC carries well."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from frontend_svc.api.byte_budget import ByteBudget
+from frontend_svc.cache.tiered_programs import Programs
+
+MAX_CHUNK_BYTES = 512 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Bytes of blob number `index`, from `offset_bytes`."""
+
+    index: int
+    offset_bytes: int
+    data: bytes
+    is_last: bool
+
+
+async def read_blobs(
+    programs: Programs, digests: tuple[bytes, ...], budget: ByteBudget
+) -> AsyncGenerator[Chunk]:
+    """The blobs in the order asked for; an empty blob is one empty chunk.
+
+    Close it when done: a blob that a client takes slowly is held, and counted, until then.
+
+    Raises:
+        NotFoundError: a blob is not stored.
+        PoisonedBlobError: something else was stored in its place.
+        FarmFullError: too much is being sent to others; the error tells when to come again.
+    """
+    for index, digest in enumerate(digests):
+        content = await programs.blob(digest)
+        with budget.held(len(content)):
+            for offset_bytes in range(0, max(len(content), 1), MAX_CHUNK_BYTES):
+                end_bytes = offset_bytes + MAX_CHUNK_BYTES
+                data = content[offset_bytes:end_bytes]
+                yield Chunk(index, offset_bytes, data, is_last=end_bytes >= len(content))

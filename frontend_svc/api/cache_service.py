@@ -1,0 +1,238 @@
+"""The cache's public API: messages in, messages out."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import grpc.aio
+
+from frontend_svc.api.compile_service import DIGEST_BYTES, caller_of, options_of
+from frontend_svc.api.envelopes import Enveloped, Graph
+from frontend_svc.cache.explain_miss import explain_miss
+from frontend_svc.cache.invalidation_feed import FeedEvent, InvalidationFeed
+from frontend_svc.cache.refusal_reporter import RefusalTeller
+from frontend_svc.cache.sweeping import FarmSweeper
+from frontend_svc.cache.tenant_caches import Part
+from frontend_svc.cache.tiered_programs import Caller
+from frontend_svc.cache.watch_streams import Watches
+from frontend_svc.flow.admission import Rate
+from frontend_svc.flow.compile_flow import Rooms, check_targets
+from frontend_svc.flow.graph_job_client import CpuWork, GraphSource
+from frontend_svc.flow.import_cache import BYTES_AT_ONCE
+from frontend_svc.settings import FrontendSettings
+from kernelfarm.cache import Epoch, Space
+from kernelfarm.cache.sweeper import SpaceUsage
+from kernelfarm.errors import CallerError, NotFoundError
+from kernelfarm.internal.v1.envelopes_pb2 import ExplainMissEnvelope
+from kernelfarm.service.logs.logger import get_logger
+from kernelfarm.service.tenants.authentication import TenantsFile
+from kernelfarm.service.tenants.identity import (
+    CACHE_USERS,
+    Partition,
+    Role,
+    current_identity,
+)
+from kernelfarm.signing.tags import check_tag
+from kernelfarm.v1 import cache_service_pb2 as api
+from kernelfarm.v1 import manifest_pb2
+from kernelfarm.v1.cache_service_pb2_grpc import CacheServiceServicer
+
+CACHE_SERVICE = "kernelfarm.v1.CacheService"
+MAX_TAGS = 64
+
+_TOKEN = re.compile(r"([0-9a-f]{32}):(\d{1,15})")
+
+Context = grpc.aio.ServicerContext[object, object]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheWork:
+    """Whom the service asks."""
+
+    rooms: Rooms
+    cpu: CpuWork
+    feed: InvalidationFeed
+    sweeper: FarmSweeper
+    refusals: RefusalTeller
+    tenants: TenantsFile | None
+
+
+class CacheService(CacheServiceServicer):
+    """Answers the RPCs about the cache."""
+
+    def __init__(self, work: CacheWork, settings: FrontendSettings) -> None:
+        self._work = work
+        self._settings = settings
+        self._watches = Watches(
+            work.rooms.parts, settings.max_watches, settings.max_watches_of_a_tenant
+        )
+        self._dry_runs = Rate(settings.dry_runs_per_minute)
+
+    async def Invalidate(
+        self, request: api.InvalidateRequest, context: Context
+    ) -> api.InvalidateResponse:
+        """Makes stale what depends on tags, or counts it."""
+        current_identity().require(Role.ADMINISTRATOR)
+        if not 1 <= len(request.tags) <= MAX_TAGS:
+            raise CallerError(f"{len(request.tags)} tags; expected 1 to {MAX_TAGS}")
+        for tag in request.tags:
+            check_tag(tag)
+        if request.dry_run:
+            return await self._dry_run(frozenset(request.tags))
+        epochs = self._work.rooms.cache.epochs
+        epoch = await epochs.bump(request.tags)
+        gateways = await epochs.wait_for_gateways(epoch)
+        get_logger().warning(
+            "invalidated", tags=list(request.tags), epoch=epoch.number, why=request.reason
+        )
+        return api.InvalidateResponse(
+            epoch=epoch.number, programs=-1, kernels=-1, traces=-1, gateways=gateways
+        )
+
+    async def WatchInvalidations(
+        self, request: api.WatchInvalidationsRequest, context: Context
+    ) -> AsyncIterator[api.WatchInvalidationsResponse]:
+        """Streams invalidations, the missed ones first."""
+        resumed = _epoch_of(request.resume_token) if request.resume_token else None
+        identity = current_identity()
+        with self._watches.watching(identity.tenant):
+            async with aclosing(self._work.feed.watch(resumed)) as events:
+                async for event in events:
+                    yield _event(await self._watches.shown(identity, event))
+
+    async def ExplainMiss(  # type: ignore[override] # `with_envelopes` registers it
+        self, request: Enveloped[ExplainMissEnvelope], context: Context
+    ) -> api.ExplainMissResponse:
+        """Tells why a program is not found."""
+        identity = current_identity()
+        identity.require(*CACHE_USERS)
+        part = self._work.rooms.parts.of(identity.partition)
+        caller = _caller(request.fields)
+        key, parts = await self._key_and_parts(request.fields, request.graph, identity.tenant)
+        del request  # it is not needed while the cache is asked
+        explained = await explain_miss(part.cache, part.index, key, parts, caller)
+        return explained.to_proto()
+
+    async def GetUsage(
+        self, request: api.GetUsageRequest, context: Context
+    ) -> api.GetUsageResponse:
+        """Tells what a tenant holds, and the counters."""
+        part = self._work.rooms.parts.of(self._asked_for(request.tenant))
+        await self._work.refusals.tell()
+        usage = await self._work.sweeper.usage(part.namespace)
+        counters = await part.cache.counters()
+        spaces = usage.spaces if usage else dict.fromkeys(Space, SpaceUsage())
+        response = api.GetUsageResponse(
+            spaces=[_space(space, told, counters[space]) for space, told in spaces.items()]
+        )
+        if usage is not None:
+            response.counted_time.FromNanoseconds(round(usage.counted_s * 1e9))
+            response.blobs, response.blob_bytes = usage.blobs, usage.blob_bytes
+        await _tell_quota(part, response)
+        return response
+
+    async def Sweep(self, request: api.SweepRequest, context: Context) -> api.SweepResponse:
+        """Frees what nobody will find any more."""
+        current_identity().require(Role.ADMINISTRATOR)
+        swept = await self._work.sweeper.sweep()
+        return api.SweepResponse(
+            entries=swept.entries,
+            dead_variants=swept.dead_variants,
+            holes=swept.holes,
+            orphan_blobs=swept.orphan_blobs,
+        )
+
+    async def _dry_run(self, tags: frozenset[str]) -> api.InvalidateResponse:
+        self._dry_runs.take("dry runs")
+        epoch = await self._work.rooms.cache.epochs.current()
+        return api.InvalidateResponse(
+            epoch=epoch.number,
+            programs=await self._work.sweeper.count_hit(Space.PROGRAMS, tags),
+            kernels=await self._work.sweeper.count_hit(Space.KERNELS, tags),
+            traces=await self._work.sweeper.count_hit(Space.TRACES, tags),
+        )
+
+    def _asked_for(self, tenant: str) -> Partition:
+        """Whose usage is asked for.
+
+        Raises:
+            OtherTenantError: another tenant's, by no administrator.
+            NotFoundError: the farm has no such tenant.
+        """
+        identity, tenants = current_identity(), self._work.tenants
+        identity.require(*Role)
+        if not tenant and (tenants is None or Role.ADMINISTRATOR in identity.roles):
+            return Partition()
+        wanted = tenant or identity.tenant
+        identity.require_tenant(wanted)
+        known = tenants.current().partition_of(wanted) if tenants else None
+        if known is None:
+            raise NotFoundError(f"this farm has no tenant {wanted[:80]!r}")
+        return known
+
+    async def _key_and_parts(
+        self, request: ExplainMissEnvelope, graph: Graph | None, tenant: str
+    ) -> tuple[bytes, dict[str, str] | None]:
+        if request.key:
+            if len(request.key) != DIGEST_BYTES:
+                raise CallerError(f"key has {len(request.key)} bytes; expected {DIGEST_BYTES}")
+            return request.key, None
+        if graph is None:
+            raise CallerError("neither a graph nor a key; expected one of them")
+        check_targets((request.target,))
+        source = GraphSource(graph, await _digest(graph), tenant)
+        options = options_of(request.options)
+        return await self._work.cpu.explain(source, request.target, options)
+
+
+async def _digest(graph: Graph) -> bytes:
+    """SHA-256, of much in a thread."""
+    if len(graph) <= BYTES_AT_ONCE:
+        return hashlib.sha256(graph).digest()
+    return (await asyncio.to_thread(hashlib.sha256, graph)).digest()
+
+
+async def _tell_quota(part: Part, response: api.GetUsageResponse) -> None:
+    held, quota = await part.quotas.held(), part.partition.quota
+    response.tenant = part.partition.tenant
+    response.held_bytes, response.held_entries = held.size_bytes, held.entries
+    response.compiles_in_flight = await part.quotas.in_flight()
+    response.max_bytes = quota.max_bytes or 0
+    response.max_entries = quota.max_entries or 0
+    response.max_compiles = quota.max_compiles or 0
+
+
+def _caller(request: ExplainMissEnvelope) -> Caller:
+    return caller_of(request.model, request.facts)
+
+
+def _epoch_of(token: str) -> Epoch:
+    found = _TOKEN.fullmatch(token)
+    if found is None:
+        raise CallerError(f"resume token {token[:60]!r} was not made by this service")
+    return Epoch(found.group(1), int(found.group(2)))
+
+
+def _event(event: FeedEvent) -> api.WatchInvalidationsResponse:
+    return api.WatchInvalidationsResponse(
+        resume_token=f"{event.epoch.incarnation}:{event.epoch.number}",
+        tags=event.tags,
+        epoch=event.epoch.number,
+        incarnation=event.epoch.incarnation,
+        is_flush=event.is_flush,
+    )
+
+
+def _space(space: Space, usage: SpaceUsage, counters: dict[str, int]) -> api.SpaceUsage:
+    return api.SpaceUsage(
+        space=manifest_pb2.CacheSpace.Value(f"CACHE_SPACE_{space.name}"),
+        entries=usage.entries,
+        variants=usage.variants,
+        bytes=usage.size_bytes,
+        counters={name: max(0, count) for name, count in counters.items()},
+    )

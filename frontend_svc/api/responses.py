@@ -1,0 +1,37 @@
+"""Found programs as answers: what is stored is passed on as it is, beside what is told of it."""
+
+from __future__ import annotations
+
+from frontend_svc.cache.tiered_programs import FoundProgram, Tier
+from kernelfarm.v1 import compile_service_pb2 as api
+from kernelfarm.v1 import manifest_pb2
+from kernelfarm.wire.embedded import embedded, field_number
+
+_SIGNED = field_number(api.ProgramResult, "signed")
+_MANIFEST = field_number(manifest_pb2.SignedVariant, "manifest")
+_CONTENT = field_number(manifest_pb2.SignedVariant, "content")
+
+_TIERS = {Tier.GATEWAY: api.CACHE_TIER_GATEWAY, Tier.STORE: api.CACHE_TIER_STORE}
+
+
+def hit_within(field: int, found: FoundProgram, *, wants_signed: bool) -> bytes:
+    """A serialized message whose field of this number is a hit."""
+    told = api.ProgramResult(outcome=api.CACHE_OUTCOME_HIT, tier=_TIERS[found.tier])
+    return program_within(field, found, told, wants_signed=wants_signed)
+
+
+def program_within(
+    field: int, found: FoundProgram, told: api.ProgramResult, *, wants_signed: bool
+) -> bytes:
+    """A serialized message whose field of this number is a program.
+
+    It has what is told and what is stored: with what was signed alone, or the program's fields.
+    """
+    variant = found.variant
+    if not wants_signed:
+        return b"".join(embedded(field, variant.content, told.SerializeToString()))
+    told.key = variant.manifest.key
+    manifest = embedded(_MANIFEST, variant.manifest_bytes)
+    content = embedded(_CONTENT, variant.content)
+    signed = embedded(_SIGNED, *manifest, *content)
+    return b"".join(embedded(field, told.SerializeToString(), *signed))

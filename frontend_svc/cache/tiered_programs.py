@@ -1,0 +1,185 @@
+"""Finds programs: in this gateway's memory, else in the store; the variant that fits the caller."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from frontend_svc.cache.gateway_tier import ProgramTier
+from kernelfarm.cache import Epoch, KernelCache, StoredVariant, Trust
+from kernelfarm.cache.named_models import Models
+from kernelfarm.cache.records import FORGOTTEN, STALE_SERVES
+from kernelfarm.errors import NotFoundError, PoisonedBlobError, UnavailableError
+from kernelfarm.ir.guards import NO_FACTS, CallerFacts, first_failing
+from kernelfarm.service.logs.logger import get_logger
+
+
+class Tier(enum.Enum):
+    """Where a program was found."""
+
+    GATEWAY = "gateway"
+    STORE = "store"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: tags of its own (its model), and what it knows."""
+
+    tags: tuple[str, ...] = ()
+    facts: CallerFacts = NO_FACTS
+
+
+NOBODY = Caller()
+"""Who names no model and tells no facts."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundProgram:
+    """The variant that fits."""
+
+    variant: StoredVariant
+    tier: Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What a look-up gave, and the stamp of the entry that it saw."""
+
+    program: FoundProgram | None
+    stamp: str
+
+
+class Programs:
+    """Both tiers of one part of the cache as one; `trust` is this frontend's.
+
+    Programs of `shared`, a part that others fill, are found too.
+    """
+
+    def __init__(
+        self,
+        cache: KernelCache,
+        tier: ProgramTier,
+        trust: Trust,
+        shared: Programs | None = None,
+    ) -> None:
+        self._cache = cache
+        self._tier = tier
+        self._trust = trust
+        self._shared = shared
+        # Parts share the memory: equal keys of two tenants are two programs there.
+        self._prefix = cache.namespace.encode() + b"\0"
+        self.models = Models(cache.client, cache.names)
+
+    async def find(self, key: bytes, caller: Caller, *, is_counted: bool = True) -> Looked:
+        """The program of a key for a caller; the stamp is that of this part's own entry.
+
+        Raises:
+            UnavailableError: it is not in memory, and the store does not answer.
+        """
+        # Before it is given away: whoever has it must hear when its model is invalidated.
+        await self.models.note(caller.tags)
+        if self._shared is not None:
+            await self._shared.models.note(())
+        near = self._in_memory(key, caller) or (
+            self._shared._in_memory(key, caller) if self._shared else None
+        )
+        if near is not None:
+            self._tier.hits += is_counted
+            return Looked(near, "")
+        own = await self._in_store(key, caller, is_counted=is_counted)
+        if own.program is not None or self._shared is None:
+            return own
+        theirs = await self._shared._in_store(key, caller, is_counted=is_counted)
+        if theirs.program is not None and is_counted:
+            await self._cache.count("shared_hits")
+        return Looked(theirs.program, own.stamp)
+
+    def _in_memory(self, key: bytes, caller: Caller) -> FoundProgram | None:
+        kept = self._tier.get(self._prefix + key, caller.tags)
+        fitting = fitting_variant(kept.variants, caller.facts) if kept else None
+        if kept is None or fitting is None:
+            return None
+        self._tier.last_served = (self, key, caller.tags)
+        return FoundProgram(fitting, Tier.GATEWAY)
+
+    async def _in_store(self, key: bytes, caller: Caller, *, is_counted: bool) -> Looked:
+        changes = self._tier.changes()
+        found = await self._cache.lookup(key, tags=caller.tags, is_counted=is_counted)
+        fitting = fitting_variant(found.variants, caller.facts)
+        if fitting is None:
+            if found.is_hit and is_counted:
+                await self._count_guard_miss()
+            return Looked(None, found.stamp)
+        variants = found.variants
+        if self._trust.is_short_lived(fitting.manifest):
+            renewed = await self._renewed(key, fitting)
+            variants = tuple(renewed if v is fitting else v for v in variants)
+            fitting = renewed
+        self._tier.keep(self._prefix + key, variants, caller.tags, changes)
+        return Looked(FoundProgram(fitting, Tier.STORE), found.stamp)
+
+    async def blob(self, sha256: bytes) -> bytes:
+        """A blob's content, of this part or the shared one.
+
+        Raises:
+            NotFoundError: it is not stored; programs in memory that name it are forgotten.
+            PoisonedBlobError: something else was stored there, which is deleted.
+        """
+        content = await self._own_blob(sha256)
+        if content is None and self._shared is not None:
+            content = await self._shared._own_blob(sha256)
+        if content is None:
+            await self._lose(sha256)
+            if self._shared is not None:
+                await self._shared._lose(sha256)
+            raise NotFoundError(f"no blob with SHA-256 {sha256.hex()}; compile the program again")
+        return content
+
+    async def _own_blob(self, sha256: bytes) -> bytes | None:
+        try:
+            return await self._cache.get_blob(sha256)
+        except PoisonedBlobError:
+            self._tier.drop_naming(sha256, self._prefix)
+            raise
+
+    async def _lose(self, sha256: bytes) -> None:
+        """Forgets the programs here that name a blob which is not stored; other gateways too."""
+        self._tier.drop_naming(sha256, self._prefix)
+        await self._cache.tell_lost(sha256)
+
+    async def check_again(self, key: bytes, tags: tuple[str, ...], seen: Epoch) -> None:
+        """Looks whether the store, too, would serve a program that is in memory.
+
+        What is not in the store any more is forgotten. What it calls stale as of the epoch up to
+        which this gateway obeyed was served against the rules: that is counted.
+        """
+        found = await self._cache.lookup(key, tags=tags, is_counted=False)
+        name = self._prefix + key
+        if found.is_hit or self._tier.get(name, tags) is None:
+            return
+        self._tier.forget(name)
+        is_stale = found.reason in {"epoch", "incarnation"} and found.detail != FORGOTTEN
+        if is_stale and Epoch(found.incarnation, found.epoch) == seen:
+            await self._cache.count(STALE_SERVES)
+            get_logger().error("stale_serve", key=key.hex(), reason=found.detail)
+
+    async def _renewed(self, key: bytes, variant: StoredVariant) -> StoredVariant:
+        """The variant, good for its full time again; as it is if that cannot be stored."""
+        try:
+            return await self._cache.refresh(key, variant)
+        except UnavailableError as error:
+            get_logger().warning("not_refreshed", key=key.hex(), message=str(error))
+            return variant
+
+    async def _count_guard_miss(self) -> None:
+        """The store counted a hit, which the guards made a miss."""
+        await self._cache.count("hits", -1)
+        await self._cache.count("misses")
+        await self._cache.count("guard_misses")
+
+
+def fitting_variant(
+    variants: tuple[StoredVariant, ...], facts: CallerFacts
+) -> StoredVariant | None:
+    """The first variant whose guard holds."""
+    return next((v for v in variants if first_failing(v.manifest.guard, facts) is None), None)

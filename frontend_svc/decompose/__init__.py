@@ -1,0 +1,1 @@
+"""From a captured ATen graph to Prims."""

@@ -1,0 +1,250 @@
+"""Imports a captured ATen graph: each node becomes Prims by its operator's rule.
+
+Every inferred result type is compared with what the wire states, so that a graph whose shapes or
+element types contradict its operators is refused here, by node. Nothing a client sends is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from frontend_svc.decompose.opaque_types import opaque_reason
+from frontend_svc.operators import (
+    DECOMPOSED,
+    EXTERN_CHECKS,
+    EXTERN_OPERANDS,
+    Extents,
+    ExternGroup,
+    Lowering,
+    NotDecomposedError,
+    Operator,
+    Tensor,
+    extern_group_of,
+    text_of,
+)
+from frontend_svc.operators.core.memory import is_relative, read_memory
+from kernelfarm.errors import InvalidGraphError, VerificationError
+from kernelfarm.ir.builder import GraphBuilder
+from kernelfarm.ir.graph_ir import (
+    Arg,
+    Graph,
+    Node,
+    Ref,
+    TensorType,
+    contiguous_strides,
+    tensor_type_of,
+    uses_of,
+)
+from kernelfarm.ir.work_budget import spend
+
+_UNKNOWN = "not in the table: a custom operator"
+_EFFECT = "effect: it gives no tensor, and the framework runs it in its place"
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """The Prims graph as decomposed; `externs` says why captured nodes went to the framework."""
+
+    graph: Graph
+    externs: dict[int, str]
+
+
+def import_aten(
+    graph: Graph, *, fallback_random: bool = False, sorts_any_row: bool = False
+) -> Imported:
+    """Decomposes every node of a captured graph.
+
+    With `fallback_random`, whatever draws random numbers is left to the framework; unless
+    `sorts_any_row`, so are sorts of rows that are long or of any length.
+
+    Raises:
+        InvalidGraphError: an argument is malformed, or a stated type contradicts its operator;
+            names the node by index and operator, what was seen and what was expected.
+    """
+    lowering = partial(Lowering, is_random_native=not fallback_random, sorts_any_row=sorts_any_row)
+    importer = _Importer(graph, lowering)
+    for index, node in enumerate(graph.nodes):
+        try:
+            importer.add(index, node)
+        except InvalidGraphError as error:
+            raise InvalidGraphError(f"node {index} ({node.op}): {error}") from None
+        except VerificationError as error:
+            # A prim refuses the types that the client stated (say, an activation of integers).
+            raise InvalidGraphError(f"node {index} ({node.op}): its operands: {error}") from error
+        except (ArithmeticError, IndexError) as error:
+            # Decompositions compute with what the client sent: 1e308 squared, the second axis of a
+            # vector. Those that check their arguments first say it more clearly.
+            raise InvalidGraphError(
+                f"node {index} ({node.op}): its numbers or ranks do not fit the operator: {error}"
+            ) from error
+    return importer.finish()
+
+
+class _Importer:
+    def __init__(
+        self, graph: Graph, lowering_of: Callable[[GraphBuilder, Extents], Lowering]
+    ) -> None:
+        self._graph = graph
+        self._builder = GraphBuilder(graph.symbols, graph.locations)
+        self._extents = Extents(graph.symbols)
+        self._lowering = lowering_of(self._builder, self._extents)
+        self._values: dict[int, Tensor] = {}
+        self._used = _used_values(graph)
+        self._externs: dict[int, str] = {}
+        self._inputs = frozenset(source.value for source in graph.inputs)
+        self._layouts = {
+            value: tensor
+            for node in graph.nodes
+            for value, tensor in zip(node.results, node.types, strict=True)
+        }
+        for source in graph.inputs:
+            value = self._builder.add_input(source.kind, source.name)
+            tensor = tensor_type_of(source)
+            if tensor is not None:
+                self._values[source.value] = Tensor(value, tensor)
+                self._layouts[source.value] = tensor
+
+    def add(self, index: int, node: Node) -> None:
+        """Adds the prims of one captured node."""
+        spend(12 + len(node.args) + len(node.attrs) + len(node.results))
+        _refuse_mutation(node)
+        with self._builder.origin(index, location=node.location):
+            operator = DECOMPOSED.get(node.op)
+            opaque = opaque_reason(node, [self._operand(v).type for v in uses_of(node)])
+            if opaque is not None:
+                self._send_whole(index, node, extern_group_of(node.op), opaque)
+                return
+            if operator is None:
+                group = extern_group_of(node.op)
+                self._send(index, node, group, _reason_of(node, group))
+                return
+            try:
+                self._decompose(node, operator)
+            except NotDecomposedError as reason:
+                self._send(index, node, None, str(reason))
+
+    def finish(self) -> Imported:
+        """The graph with its outputs."""
+        outputs = [self._output(output) for output in self._graph.outputs]
+        graph = self._builder.build(outputs, self._graph.output_types)
+        return Imported(graph, self._externs)
+
+    def _decompose(self, node: Node, operator: Operator) -> None:
+        lowering = self._lowering
+        lowering.stated = node.types
+        arguments, keywords = operator.signature.bind(node, self._values)
+        made = operator.decompose(lowering, *arguments, **keywords)
+        results = made if isinstance(made, tuple) else (made,)
+        if len(results) != len(node.results):
+            raise InvalidGraphError(f"{len(node.results)} results; expected {len(results)}")
+        for position, result in enumerate(results):
+            self._define(node, position, result)
+
+    def _define(self, node: Node, position: int, result: Tensor | None) -> None:
+        value, stated = node.results[position], node.types[position]
+        if result is None:
+            return
+        if value not in self._used and len(node.results) > 1:
+            # An optional output that the framework left out has no type of its own.
+            return
+        self._values[value] = self._as_stated(result, stated, position)
+
+    def _as_stated(self, result: Tensor, stated: TensorType, position: int) -> Tensor:
+        if result.dtype is stated.dtype and result.shape == stated.shape:
+            return result
+        is_same = result.dtype is stated.dtype and self._extents.is_same_shape(
+            result.shape, stated.shape
+        )
+        if not is_same:
+            raise _contradiction(position, stated, result.type)
+        # The framework knows the extents as equal: from here on they bear its names.
+        return self._lowering.reshape(result, stated.shape)
+
+    def _send(self, index: int, node: Node, group: ExternGroup | None, reason: str) -> None:
+        if group is not None and group.reads_memory and self._is_view(node):
+            return
+        self._send_whole(index, node, group, reason)
+
+    def _send_whole(self, index: int, node: Node, group: ExternGroup | None, reason: str) -> None:
+        """Leaves a node to the framework as it is."""
+        operands = [self._operand(value) for value in uses_of(node)]
+        if node.op in EXTERN_CHECKS:
+            self._check_extern(node, [operand.type for operand in operands])
+        if node.op in EXTERN_OPERANDS:
+            operands = list(EXTERN_OPERANDS[node.op](self._lowering, operands))
+        values = self._builder.add_extern(
+            node.op,
+            index,
+            [operand.id for operand in operands],
+            [_with_strides(tensor) for tensor in node.types],
+            is_contraction=group is not None and group.is_contraction,
+        )
+        self._externs[index] = reason
+        for value, made in zip(node.results, values, strict=True):
+            self._values[value] = Tensor(made, self._builder.type_of(made))
+
+    def _check_extern(self, node: Node, types: Sequence[TensorType]) -> None:
+        expected = EXTERN_CHECKS[node.op](self._extents, types)
+        stated = node.types[0]
+        is_same = stated.dtype is expected.dtype and self._extents.is_same_shape(
+            stated.shape, expected.shape
+        )
+        if not is_same or len(node.types) != 1:
+            raise _contradiction(0, stated, expected)
+
+    def _is_view(self, node: Node) -> bool:
+        """Lowers what addresses memory to views if the operand's layout allows it.
+
+        Of inputs it is not known where they begin in memory: the framework counts from there.
+        """
+        source = next(uses_of(node), None)
+        if source is None or (source in self._inputs and not is_relative(node)):
+            return False
+        self._lowering.stated = node.types
+        found = read_memory(self._lowering, node, self._operand(source), self._layouts[source])
+        if found is not None:
+            self._define(node, 0, found)
+        return found is not None
+
+    def _operand(self, value: int) -> Tensor:
+        found = self._values.get(value)
+        if found is None:
+            raise InvalidGraphError(f"value {value} is not a tensor defined before its use")
+        return found
+
+    def _output(self, output: Arg) -> Arg:
+        if isinstance(output, Ref):
+            return Ref(self._operand(output.value).id)
+        return output
+
+
+def _used_values(graph: Graph) -> frozenset[int]:
+    used = {value for node in graph.nodes for value in uses_of(node)}
+    used.update(output.value for output in graph.outputs if isinstance(output, Ref))
+    return frozenset(used)
+
+
+def _with_strides(tensor: TensorType) -> TensorType:
+    if tensor.strides is not None:
+        return tensor
+    return TensorType(tensor.dtype, tensor.shape, contiguous_strides(tensor.shape))
+
+
+def _reason_of(node: Node, group: ExternGroup | None) -> str:
+    if group is not None:
+        return group.explanation
+    return _UNKNOWN if node.results else _EFFECT
+
+
+def _refuse_mutation(node: Node) -> None:
+    name = node.op.split(".")[1] if node.op.count(".") else node.op
+    if name.endswith("_") and not name.endswith("__"):
+        raise InvalidGraphError("changes its operand in place; expected a functionalized graph")
+
+
+def _contradiction(position: int, stated: TensorType, inferred: TensorType) -> InvalidGraphError:
+    seen = f"{stated.dtype!r}{text_of(stated.shape)}"
+    expected = f"{inferred.dtype!r}{text_of(inferred.shape)}"
+    return InvalidGraphError(f"result {position} is stated as {seen}; expected {expected}")

@@ -1,0 +1,51 @@
+"""Removes nodes whose results nothing uses.
+
+Framework calls go too, unless they may have effects: random operators move the generator's state,
+what gives no result is there for nothing else, and what the table does not know could do anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from frontend_svc.decompose.report import Note, Outcome
+from frontend_svc.decompose.rewriting import Pass, Rewritten
+from frontend_svc.operators import extern_group_of
+from kernelfarm.ir.graph_ir import Graph, Node, Ref, uses_of
+from kernelfarm.ir.prims import PRIMS, PrimKind
+
+_UNUSED = "nothing uses it"
+_MERGED = "a later view contains it, or nothing uses it"
+
+
+def remove_dead_code(graph: Graph, captured: Graph) -> Rewritten:
+    """The graph without unused nodes."""
+    live = {output.value for output in graph.outputs if isinstance(output, Ref)}
+    kept: list[Node] = []
+    dropped: dict[int, str] = {}
+    for node in reversed(graph.nodes):
+        if live.isdisjoint(node.results) and not _may_have_effects(node):
+            is_view = PRIMS[node.op].kind is PrimKind.VIEW
+            dropped.update(dict.fromkeys(node.origins, _MERGED if is_view else _UNUSED))
+            continue
+        kept.append(node)
+        live.update(uses_of(node))
+    if len(kept) == len(graph.nodes):
+        return Rewritten(graph)
+    kept.reverse()
+    alive = {origin for node in kept for origin in node.origins}
+    notes = tuple(
+        Note((origin,), Outcome.REMOVED, dropped[origin])
+        for origin in sorted(dropped.keys() - alive)
+    )
+    return Rewritten(dataclasses.replace(graph, nodes=tuple(kept)), notes)
+
+
+def _may_have_effects(node: Node) -> bool:
+    if node.op != "extern":
+        return False
+    group = extern_group_of(str(node.attr("op")))
+    return not node.results or group is None or group.has_effects
+
+
+REMOVE_DEAD_CODE = Pass("remove_dead_code", remove_dead_code)

@@ -1,0 +1,1 @@
+"""What becomes of one request: admission, lease, calls of the other services, publication."""

@@ -1,0 +1,1 @@
+"""Fitted coefficients of series, made by the tests' `fit_series.py`."""

@@ -1,0 +1,207 @@
+"""Emits Prims for one captured operator: broadcasting, conversion and typed numbers.
+
+Prims have neither broadcasting nor promotion nor implicit numbers. This class has them, so that a
+decomposition reads like the formula that it stands for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+from frontend_svc.operators.core.extents import Extents, Shape, text_of
+from frontend_svc.operators.core.promotion import Category, number_dtype, result_dtype
+from frontend_svc.operators.core.registry import NotDecomposedError
+from frontend_svc.operators.core.values import Number, Operand, Tensor
+from kernelfarm.dtypes import DType
+from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr
+from kernelfarm.ir.graph_ir import Arg, TensorType
+
+_POSITIONS = frozenset({"argmax", "argmin"})
+
+
+class Builder(Protocol):
+    """Appends prims to a graph; `kernelfarm.ir.builder.GraphBuilder` is one."""
+
+    def add(self, op: str, *operands: int, **attrs: Arg) -> int:
+        """Appends a prim with one result; returns the result's id."""
+
+    def type_of(self, value: int) -> TensorType:
+        """A value's type."""
+
+
+class Lowering:
+    """The Prims graph under construction, as a decomposition sees it.
+
+    `stated` are the result types on the wire: for operators whose results depend on more than
+    their operands' types.
+    """
+
+    __slots__ = ("_builder", "_is_random_native", "_seeds", "extents", "sorts_any_row", "stated")
+
+    def __init__(
+        self,
+        builder: Builder,
+        extents: Extents,
+        *,
+        is_random_native: bool = True,
+        sorts_any_row: bool = False,
+    ) -> None:
+        self._builder = builder
+        self._is_random_native = is_random_native
+        self._seeds = 0
+        self.extents = extents
+        self.sorts_any_row = sorts_any_row
+        self.stated: tuple[TensorType, ...] = ()
+
+    def prim(self, op: str, *operands: Tensor, **attrs: Arg) -> Tensor:
+        """A prim exactly as given."""
+        value = self._builder.add(op, *(operand.id for operand in operands), **attrs)
+        return Tensor(value, self._builder.type_of(value))
+
+    def apply(self, op: str, *operands: Operand) -> Tensor:
+        """An elementwise prim on broadcast operands; numbers take the first tensor's type."""
+        tensors = [operand for operand in operands if isinstance(operand, Tensor)]
+        shape = self.extents.broadcast([tensor.shape for tensor in tensors])
+        dtype = tensors[0].dtype
+        return self.prim(op, *(self._placed(operand, dtype, shape) for operand in operands))
+
+    def where(self, condition: Tensor, if_true: Operand, if_false: Operand) -> Tensor:
+        """A selection by a bool condition; at least one branch is a tensor, which types numbers."""
+        branches = [branch for branch in (if_true, if_false) if isinstance(branch, Tensor)]
+        shape = self.extents.broadcast([condition.shape, *(branch.shape for branch in branches)])
+        dtype = branches[0].dtype
+        return self.prim(
+            "where",
+            self.expand(condition, shape),
+            self._placed(if_true, dtype, shape),
+            self._placed(if_false, dtype, shape),
+        )
+
+    def full(self, value: Number, dtype: DType, shape: Shape = ()) -> Tensor:
+        """A tensor of one number, converted to the type as PyTorch converts it."""
+        if isinstance(value, Expr) and not dtype.is_integer:
+            return self.convert(self.full(value, DType.I64, shape), dtype)
+        return self.prim("full", dtype=dtype, shape=shape, value=as_typed(value, dtype))
+
+    def convert(self, x: Tensor, dtype: DType) -> Tensor:
+        """The same elements in another type."""
+        return x if x.dtype is dtype else self.prim("convert", x, dtype=dtype)
+
+    def widened(self, x: Tensor) -> Tensor:
+        """The elements in the type that arithmetic uses: f32 for narrower floats."""
+        return self.convert(x, x.dtype.compute_dtype)
+
+    def expand(self, x: Tensor, shape: Shape) -> Tensor:
+        """The tensor broadcast to a shape, aligned at the last axis."""
+        if x.shape == shape:
+            return x
+        if len(x.shape) == len(shape) and all(
+            old is new or (old is not ONE and new is not ONE)
+            for old, new in zip(x.shape, shape, strict=True)
+        ):
+            # Equal by a guard of the framework only: one name for one size from here on.
+            return self.prim("reshape", x, shape=shape)
+        offset = len(shape) - x.rank
+        if offset < 0:
+            raise InvalidGraphError(f"shape {text_of(x.shape)} does not expand to {text_of(shape)}")
+        aligned = self._aligned(x, shape[offset:])
+        dims = tuple(range(offset, len(shape)))
+        return self.prim("broadcast_in_dim", aligned, dims=dims, shape=shape)
+
+    def reshape(self, x: Tensor, shape: Shape) -> Tensor:
+        """The elements in row-major order under another shape of as many elements."""
+        return x if x.shape == shape else self.prim("reshape", x, shape=shape)
+
+    def permute(self, x: Tensor, dims: Sequence[int]) -> Tensor:
+        """The axes in another order."""
+        if list(dims) == list(range(x.rank)):
+            return x
+        return self.prim("permute", x, dims=tuple(dims))
+
+    def slice_axis(
+        self, x: Tensor, axis: int, start: Expr, limit: Expr, step: Expr = ONE
+    ) -> Tensor:
+        """Elements start, start+step, ... below limit of one axis."""
+        starts = [ZERO] * x.rank
+        limits, steps = list(x.shape), [ONE] * x.rank
+        starts[axis], limits[axis], steps[axis] = start, limit, step
+        return self.prim("slice", x, limits=tuple(limits), starts=tuple(starts), steps=tuple(steps))
+
+    def reduce(self, op: str, x: Tensor, axes: Sequence[int], *, keepdim: bool = False) -> Tensor:
+        """A reduction over axes (all different); no axes reduce nothing."""
+        dims = tuple(sorted(axes))
+        if not dims:
+            # Of one element each, an extremum's position is 0 and the rest is the element.
+            return self.full(0, DType.I64, x.shape) if op in _POSITIONS else x
+        result = self.prim(op, x, dims=dims)
+        if not keepdim:
+            return result
+        kept = tuple(ONE if axis in dims else extent for axis, extent in enumerate(x.shape))
+        return self.reshape(result, kept)
+
+    def iota(self, length: Expr, dtype: DType = DType.I64) -> Tensor:
+        """0, 1, ..., length-1."""
+        return self.prim("iota", dtype=dtype, length=length)
+
+    def seed(self) -> Tensor:
+        """64 random bits (i64, no axes) that each run draws anew, and nobody else has.
+
+        Raises:
+            NotDecomposedError: the request wants the framework's random numbers.
+        """
+        if not self._is_random_native:
+            raise NotDecomposedError("random: the option fallback_random is on")
+        self._seeds += 1
+        return self.prim("seed", index=self._seeds - 1)
+
+    def promoted(self, *operands: Operand) -> DType:
+        """The type that the operands compute in, by PyTorch's promotion."""
+        return result_dtype(map(_category, operands))
+
+    def cast(self, operand: Operand, dtype: DType) -> Tensor:
+        """An operand as a tensor of the type."""
+        if isinstance(operand, Tensor):
+            return self.convert(operand, dtype)
+        return self.full(operand, dtype)
+
+    def _placed(self, operand: Operand, dtype: DType, shape: Shape) -> Tensor:
+        if isinstance(operand, Tensor):
+            return self.expand(operand, shape)
+        return self.full(operand, dtype, shape)
+
+    def _aligned(self, x: Tensor, shape: Shape) -> Tensor:
+        """The tensor with extents named as in `shape` wherever they are not 1."""
+        named = tuple(old if old is ONE else new for old, new in zip(x.shape, shape, strict=True))
+        if not self.extents.is_same_shape(x.shape, named):
+            raise InvalidGraphError(f"shape {text_of(x.shape)} does not expand to {text_of(shape)}")
+        return self.reshape(x, named)
+
+
+def as_typed(value: Number, dtype: DType) -> Number:
+    """A number as a `full` of the type holds it."""
+    if isinstance(value, Expr):
+        return value
+    if dtype.is_float:
+        return float(value)
+    if dtype is DType.BOOL:
+        return bool(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidGraphError(f"{value} has no value in {dtype!r}")
+    return _wrapped(int(value), dtype)
+
+
+def _wrapped(value: int, dtype: DType) -> int:
+    """The integer as two's complement of the type's width holds it."""
+    span = 1 << (8 * dtype.itemsize_bytes)
+    wrapped = value % span
+    is_signed = dtype is not DType.U8
+    return wrapped - span if is_signed and wrapped >= span // 2 else wrapped
+
+
+def _category(operand: Operand) -> tuple[Category, DType]:
+    if not isinstance(operand, Tensor):
+        return Category.NUMBER, number_dtype(operand)
+    return (Category.AXES if operand.rank else Category.NO_AXES), operand.dtype

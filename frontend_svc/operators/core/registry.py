@@ -1,0 +1,208 @@
+"""The closed operator table: what the farm knows of each captured operator.
+
+An operator is either decomposed by a function of this package, or sent to the framework (`extern`)
+knowingly, with the reason of its group. What is in neither table is an operator of the user's own:
+extern too.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from frontend_svc.operators.core.arguments import READERS, Reader, Values
+from frontend_svc.operators.core.extents import Extents
+from frontend_svc.operators.core.values import Tensor
+from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.graph_ir import Arg, Node, TensorType
+
+
+class NotDecomposedError(Exception):
+    """A form of an operator that its decomposition does not cover: the framework runs it.
+
+    The message is the reason that `kernelfarm explain` shows.
+    """
+
+
+Decomposition = Callable[..., Tensor | tuple[Tensor | None, ...]]
+"""(lowering, arguments...) -> one value per result; None where a result cannot be used."""
+
+ExternCheck = Callable[[Extents, Sequence[TensorType]], TensorType]
+"""(extents, operand types) -> the type that the operator's result must have."""
+
+ExternOperands = Callable[..., Sequence[Tensor]]
+"""(lowering, operands) -> what the framework is given in their place."""
+
+_Function = TypeVar("_Function", bound=Decomposition)
+
+# Placement of memory: it says nothing about values.
+_PLACEMENT = frozenset({"device", "layout", "memory_format", "non_blocking", "pin_memory"})
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of an operator; `default` is `inspect.Parameter.empty` if it is required."""
+
+    name: str
+    reader: Reader
+    default: Any
+    is_positional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """An operator's parameters, in order."""
+
+    parameters: tuple[Parameter, ...]
+    by_name: Mapping[str, int]
+    positional: int
+
+    def bind(self, node: Node, values: Values) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and keyword arguments for the decomposition, read from a captured node.
+
+        Raises:
+            InvalidGraphError: an argument is missing, unknown, given twice or of the wrong kind.
+        """
+        if len(node.args) > self.positional:
+            raise InvalidGraphError(
+                f"{len(node.args)} positional arguments; expected at most {self.positional}"
+            )
+        given: dict[int, Arg] = dict(enumerate(node.args))
+        for name, arg in node.attrs:
+            index = self.by_name.get(name)
+            if index is None:
+                if name in _PLACEMENT:
+                    continue
+                raise InvalidGraphError(f"unknown argument '{name}'; expected {self._names()}")
+            if index in given:
+                raise InvalidGraphError(f"argument '{name}' is given twice")
+            given[index] = arg
+        read = [self._read(index, given, values) for index in range(len(self.parameters))]
+        names = self.parameters[self.positional :]
+        keywords = {p.name: value for p, value in zip(names, read[self.positional :], strict=True)}
+        return read[: self.positional], keywords
+
+    def _read(self, index: int, given: dict[int, Arg], values: Values) -> Any:
+        parameter = self.parameters[index]
+        if index not in given:
+            if parameter.default is inspect.Parameter.empty:
+                raise InvalidGraphError(f"argument '{parameter.name}' is missing")
+            return parameter.default
+        try:
+            return parameter.reader(given[index], values)
+        except InvalidGraphError as error:
+            raise InvalidGraphError(f"argument '{parameter.name}': {error}") from None
+
+    def _names(self) -> str:
+        return ", ".join(self.by_name) or "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator that decomposes to Prims; `family` is the file that holds its meaning.
+
+    `note` tells people what the decomposition does not cover.
+    """
+
+    name: str
+    family: str
+    decompose: Decomposition
+    signature: Signature
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExternGroup:
+    """Operators that the client's framework runs, for one reason.
+
+    `patterns` are full names with `*` for any text. `reads_memory` marks results that depend on how
+    the first operand lies in memory, not only on its elements: views of computed values are found
+    where the stated layout allows it. `has_effects` keeps steps whose results nobody uses.
+    """
+
+    name: str
+    reason: str
+    patterns: tuple[str, ...]
+    is_contraction: bool = False
+    reads_memory: bool = False
+    has_effects: bool = False
+
+    @property
+    def explanation(self) -> str:
+        """What `kernelfarm explain` says of the group's operators."""
+        return f"{self.name}: {self.reason}"
+
+    def covers(self, operator: str) -> bool:
+        """Whether the operator of this name is in the group."""
+        return any(fnmatchcase(operator, pattern) for pattern in self.patterns)
+
+
+DECOMPOSED: dict[str, Operator] = {}
+"""Operators with a decomposition, by the name on the wire."""
+
+EXTERN_GROUPS: list[ExternGroup] = []
+"""Groups of operators that are knowingly sent to the framework."""
+
+EXTERN_CHECKS: dict[str, ExternCheck] = {}
+"""Rules of result types, for operators that the framework runs, by the name on the wire."""
+
+EXTERN_OPERANDS: dict[str, ExternOperands] = {}
+"""What is made of the operands of operators that the framework runs, by the name on the wire."""
+
+
+def decomposes(*names: str, note: str = "") -> Callable[[_Function], _Function]:
+    """Registers a decomposition for the operators of these names (`aten.add.Tensor`).
+
+    The function's annotations say what each argument must be, see `arguments.READERS`.
+    """
+
+    def register(function: _Function) -> _Function:
+        signature = signature_of(function)
+        family = function.__module__.rpartition(".")[2]
+        for name in names:
+            if name in DECOMPOSED:
+                raise ValueError(f"operator {name} is registered twice")
+            DECOMPOSED[name] = Operator(name, family, function, signature, note)
+        return function
+
+    return register
+
+
+def send_to_framework(*groups: ExternGroup) -> None:
+    """Registers groups of operators that the client's framework runs."""
+    EXTERN_GROUPS.extend(groups)
+
+
+@lru_cache(maxsize=4096)
+def extern_group_of(operator: str) -> ExternGroup | None:
+    """The group of an operator that does not decompose; None if the table does not know it."""
+    return next((group for group in EXTERN_GROUPS if group.covers(operator)), None)
+
+
+def signature_of(function: Callable[..., Any]) -> Signature:
+    """The parameters of a decomposition after its first, which is the lowering."""
+    hints = typing.get_type_hints(function, localns=_late_names())
+    kinds = list(inspect.signature(function).parameters.values())[1:]
+    parameters = tuple(
+        # A trailing underscore keeps Python's own words apart (`from_`).
+        Parameter(
+            p.name.removesuffix("_"),
+            READERS[hints[p.name]],
+            p.default,
+            p.kind is not p.KEYWORD_ONLY,
+        )
+        for p in kinds
+    )
+    positional = sum(parameter.is_positional for parameter in parameters)
+    by_name = {parameter.name: index for index, parameter in enumerate(parameters)}
+    return Signature(parameters, by_name, positional)
+
+
+def _late_names() -> dict[str, Any]:
+    # `Lowering` is imported for types only: importing it here would be a cycle.
+    return {"Lowering": object}

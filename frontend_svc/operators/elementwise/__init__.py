@@ -1,0 +1,1 @@
+"""Operators that compute each element from the operands' elements at the same index."""

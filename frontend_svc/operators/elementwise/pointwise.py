@@ -1,0 +1,184 @@
+"""Functions of one operand, element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.promotion import float_dtype
+from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
+from frontend_svc.operators.core.values import Tensor
+from kernelfarm.dtypes import DType
+
+_FLOAT_FUNCTION_NAMES = (
+    "acos acosh asin asinh atan atanh cos cosh erf erfc exp exp2 expm1 log log10 log1p log2"
+    " reciprocal rsqrt sigmoid sin sinh sqrt tan tanh"
+)
+"""Prims of the operator's own name; integers become floats first."""
+
+_ROUNDINGS = {
+    "floor": "floor",
+    "ceil": "ceil",
+    "trunc": "trunc",
+    "fix": "trunc",
+    "round": "round_even",
+}
+"""Operator -> prim; integers are left as they are."""
+
+_MOST_DECIMALS = 30
+"""Powers of ten beyond that are no finite f32 any more."""
+
+_SIGNS = {"neg": "neg", "_neg_view": "neg", "abs": "abs", "sign": "sign", "sgn": "sign"}
+"""Operator -> prim; the type is kept."""
+
+
+def float_function(op: Lowering, prim: str, x: Tensor) -> Tensor:
+    """A prim on floats: integers become f32, narrow floats are computed in f32."""
+    dtype = float_dtype(x.dtype)
+    return op.convert(op.prim(prim, op.convert(x, dtype.compute_dtype)), dtype)
+
+
+def kept_function(op: Lowering, prim: str, x: Tensor) -> Tensor:
+    """A prim that keeps the type; narrow floats are computed in f32."""
+    return op.convert(op.prim(prim, op.widened(x)), x.dtype)
+
+
+def _register_float(name: str) -> None:
+    def function(op: Lowering, self: Tensor) -> Tensor:
+        return float_function(op, name, self)
+
+    _register(f"aten.{name}.default", function)
+
+
+def _register_rounding(name: str, prim: str) -> None:
+    def function(op: Lowering, self: Tensor) -> Tensor:
+        return kept_function(op, prim, self) if self.dtype.is_float else self
+
+    _register(f"aten.{name}.default", function)
+
+
+def _register_sign(name: str, prim: str) -> None:
+    def function(op: Lowering, self: Tensor) -> Tensor:
+        return self if self.dtype is DType.BOOL else kept_function(op, prim, self)
+
+    _register(f"aten.{name}.default", function)
+
+
+def _register(name: str, function: Callable[[Lowering, Tensor], Tensor]) -> None:
+    decomposes(name)(function)
+
+
+for _name in _FLOAT_FUNCTION_NAMES.split():
+    _register_float(_name)
+for _name, _prim in _ROUNDINGS.items():
+    _register_rounding(_name, _prim)
+for _name, _prim in _SIGNS.items():
+    _register_sign(_name, _prim)
+
+
+@decomposes("aten.round.decimals")
+def round_decimals(op: Lowering, self: Tensor, *, decimals: int) -> Tensor:
+    """Half to even, after scaling by a power of ten as PyTorch does."""
+    if not self.dtype.is_float:
+        return self
+    if abs(decimals) > _MOST_DECIMALS:
+        raise NotDecomposedError(f"rounding to {decimals} decimals")
+    scale = 10.0 ** abs(decimals)
+    before, after = ("mul", "div") if decimals >= 0 else ("div", "mul")
+    rounded = op.prim("round_even", op.apply(before, op.widened(self), scale))
+    return op.convert(op.apply(after, rounded, scale), self.dtype)
+
+
+@decomposes("aten.frac.default")
+def frac(op: Lowering, self: Tensor) -> Tensor:
+    """The part after the point, with the operand's sign."""
+    x = op.widened(self)
+    return op.convert(op.prim("sub", x, op.prim("trunc", x)), self.dtype)
+
+
+@decomposes("aten.square.default")
+def square(op: Lowering, self: Tensor) -> Tensor:
+    """x * x."""
+    x = op.widened(self)
+    return op.convert(op.prim("mul", x, x), self.dtype)
+
+
+@decomposes("aten.isnan.default")
+def isnan(op: Lowering, self: Tensor) -> Tensor:
+    """True where not a number; integers never are."""
+    return _float_predicate(op, "isnan", self, of_integers=False)
+
+
+@decomposes("aten.isinf.default")
+def isinf(op: Lowering, self: Tensor) -> Tensor:
+    """True where infinite; integers never are."""
+    return _float_predicate(op, "isinf", self, of_integers=False)
+
+
+@decomposes("aten.isfinite.default")
+def isfinite(op: Lowering, self: Tensor) -> Tensor:
+    """True where neither infinite nor NaN; integers always are."""
+    return _float_predicate(op, "isfinite", self, of_integers=True)
+
+
+@decomposes("aten.isposinf.default")
+def isposinf(op: Lowering, self: Tensor) -> Tensor:
+    """True at +infinity."""
+    if not self.dtype.is_float:
+        return op.full(False, DType.BOOL, self.shape)
+    return op.apply("eq", op.widened(self), float("inf"))
+
+
+@decomposes("aten.isneginf.default")
+def isneginf(op: Lowering, self: Tensor) -> Tensor:
+    """True at -infinity."""
+    if not self.dtype.is_float:
+        return op.full(False, DType.BOOL, self.shape)
+    return op.apply("eq", op.widened(self), float("-inf"))
+
+
+@decomposes("aten.signbit.default")
+def signbit(op: Lowering, self: Tensor) -> Tensor:
+    """True for negative numbers and for -0.0."""
+    if self.dtype.is_float:
+        return op.prim("signbit", op.widened(self))
+    return op.apply("lt", op.convert(self, DType.I64), 0)
+
+
+@decomposes("aten.nan_to_num.default")
+def nan_to_num(
+    op: Lowering,
+    self: Tensor,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
+) -> Tensor:
+    """NaN and infinities replaced; by the type's largest numbers if nothing is given."""
+    if not self.dtype.is_float:
+        return self
+    largest = LARGEST[self.dtype]
+    x = op.widened(self)
+    top = op.cast(largest if posinf is None else posinf, self.dtype)
+    bottom = op.cast(-largest if neginf is None else neginf, self.dtype)
+    middle = op.cast(0.0 if nan is None else nan, self.dtype)
+    x = op.where(op.prim("isnan", x), op.widened(middle), x)
+    x = op.where(op.apply("eq", x, float("inf")), op.widened(top), x)
+    x = op.where(op.apply("eq", x, float("-inf")), op.widened(bottom), x)
+    return op.convert(x, self.dtype)
+
+
+LARGEST = {
+    DType.F64: 1.7976931348623157e308,
+    DType.F32: 3.4028234663852886e38,
+    DType.F16: 65504.0,
+    DType.BF16: 3.3895313892515355e38,
+    DType.F8E4M3FN: 448.0,
+    DType.F8E5M2: 57344.0,
+}
+"""The largest finite number of each floating type."""
+
+
+def _float_predicate(op: Lowering, prim: str, x: Tensor, *, of_integers: bool) -> Tensor:
+    if not x.dtype.is_float:
+        return op.full(of_integers, DType.BOOL, x.shape)
+    return op.prim(prim, op.widened(x))

@@ -1,0 +1,1 @@
+"""Operators that the client's framework runs, with the reasons."""

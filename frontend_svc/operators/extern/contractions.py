@@ -1,0 +1,104 @@
+"""Contractions: the framework's libraries run them; the shapes of plain ones are checked here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from frontend_svc.operators.core.extents import Extents, text_of
+from frontend_svc.operators.core.registry import EXTERN_CHECKS
+from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.graph_ir import TensorType
+
+Types = Sequence[TensorType]
+Check = Callable[[Extents, Types], TensorType]
+
+
+def check_matrices(extents: Extents, types: Types) -> TensorType:
+    """(m, k) by (k, n)."""
+    left, right = _operands(types, 2)
+    _expect_ranks((left, right), (2, 2))
+    _expect_inner(extents, left, right)
+    return TensorType(left.dtype, (left.shape[0], right.shape[1]))
+
+
+def check_batches(extents: Extents, types: Types) -> TensorType:
+    """(b, m, k) by (b, k, n)."""
+    left, right = _operands(types, 2)
+    _expect_ranks((left, right), (3, 3))
+    _expect_inner(extents, left, right)
+    if not extents.is_same(left.shape[0], right.shape[0]):
+        raise InvalidGraphError(f"batches of {left.shape[0]} and {right.shape[0]}; expected one")
+    return TensorType(left.dtype, (*left.shape[:2], right.shape[2]))
+
+
+def check_vector(extents: Extents, types: Types) -> TensorType:
+    """(m, k) by (k)."""
+    left, right = _operands(types, 2)
+    _expect_ranks((left, right), (2, 1))
+    _expect_inner(extents, left, right)
+    return TensorType(left.dtype, (left.shape[0],))
+
+
+def check_linear(extents: Extents, types: Types) -> TensorType:
+    """(..., k) by (n, k), plus (n)."""
+    if len(types) not in (2, 3):
+        raise InvalidGraphError(f"{len(types)} tensors; expected 2 or 3")
+    x, weight = types[0], types[1]
+    if weight.rank not in (1, 2) or not x.rank:
+        raise InvalidGraphError(f"a weight of shape {text_of(weight.shape)}; expected two axes")
+    if not extents.is_same(x.shape[-1], weight.shape[-1]):
+        raise InvalidGraphError(f"{x.shape[-1]} features; expected {weight.shape[-1]}")
+    return TensorType(x.dtype, (*x.shape[:-1], *weight.shape[:-1]))
+
+
+def _added(check: Check) -> Check:
+    """The product plus a first operand that broadcasts to it."""
+
+    def check_sum(extents: Extents, types: Types) -> TensorType:
+        if len(types) != 3:
+            raise InvalidGraphError(f"{len(types)} tensors; expected 3")
+        result = check(extents, types[1:])
+        if not extents.is_same_shape(
+            extents.broadcast([types[0].shape, result.shape]), result.shape
+        ):
+            raise InvalidGraphError(
+                f"a summand of shape {text_of(types[0].shape)}; expected {text_of(result.shape)}"
+            )
+        return result
+
+    return check_sum
+
+
+def _operands(types: Types, count: int) -> tuple[TensorType, TensorType]:
+    if len(types) != count:
+        raise InvalidGraphError(f"{len(types)} tensors; expected {count}")
+    left, right = types
+    if left.dtype is not right.dtype:
+        raise InvalidGraphError(f"types {left.dtype!r} and {right.dtype!r}; expected one type")
+    return left, right
+
+
+def _expect_ranks(types: Types, ranks: Sequence[int]) -> None:
+    for tensor, rank in zip(types, ranks, strict=True):
+        if tensor.rank != rank:
+            raise InvalidGraphError(f"shape {text_of(tensor.shape)}; expected {rank} axes")
+
+
+def _expect_inner(extents: Extents, left: TensorType, right: TensorType) -> None:
+    inner = right.shape[-2] if right.rank > 1 else right.shape[0]
+    if not extents.is_same(left.shape[-1], inner):
+        seen = f"{text_of(left.shape)} by {text_of(right.shape)}"
+        raise InvalidGraphError(f"{seen}: inner extents {left.shape[-1]} and {inner} differ")
+
+
+EXTERN_CHECKS.update(
+    {
+        "aten.mm.default": check_matrices,
+        "aten.bmm.default": check_batches,
+        "aten.mv.default": check_vector,
+        "aten.linear.default": check_linear,
+        "aten.addmm.default": _added(check_matrices),
+        "aten.baddbmm.default": _added(check_batches),
+        "aten.addmv.default": _added(check_vector),
+    }
+)

@@ -1,0 +1,1 @@
+"""Elements read and written at indices that are data."""

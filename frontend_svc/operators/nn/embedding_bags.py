@@ -1,0 +1,91 @@
+"""Rows of tables brought to a norm in place, and the rows of bags combined."""
+
+from __future__ import annotations
+
+from frontend_svc.operators.core.extents import numel_of, text_of
+from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
+from frontend_svc.operators.core.values import Tensor
+from frontend_svc.operators.reductions.over_axes import vector_norm
+from frontend_svc.operators.reductions.segments import segment_numbers
+from kernelfarm.dtypes import DType
+from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.algebra.expr import ONE, ZERO
+
+_SUM, _MEAN, _MAX = 0, 1, 2
+
+
+@decomposes("aten.embedding_renorm.default")
+def embedding_renorm(
+    op: Lowering, self: Tensor, indices: Tensor, max_norm: float, norm_type: float
+) -> Tensor:
+    """The table with the rows that are used scaled down to a norm, where theirs is larger."""
+    if self.rank != 2 or not self.dtype.is_float:
+        raise InvalidGraphError(f"a table {self.dtype!r} {text_of(self.shape)}; expected floats")
+    places = _places(op, indices)
+    rows = op.widened(op.prim("take", self, places, dim=0))
+    norms = vector_norm(op, rows, norm_type, (1,), True)
+    # PyTorch's own constant, which keeps the quotient finite.
+    scale = op.apply("div", max_norm, op.apply("add", norms, 1e-7))
+    is_large = op.apply("gt", norms, max_norm)
+    scaled = op.where(is_large, op.apply("mul", rows, scale), rows)
+    # A row that is used twice is written twice with the same elements.
+    updates = op.convert(scaled, self.dtype)
+    return op.prim("scatter", self, places, updates, dims=(0,), mode="set")
+
+
+@decomposes("aten._embedding_bag_forward_only.default")
+def embedding_bag(  # noqa: PLR0913, PLR0917  # the operator's own parameters
+    op: Lowering,
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = _SUM,
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Tensor | None, ...]:
+    """The sum, the mean or the largest elements of each bag's rows.
+
+    What only gradients read (the bags of elements, their sizes, where extrema lie) is not made.
+    """
+    if weight.rank != 2 or indices.rank != 1 or offsets.rank != 1 or mode not in (0, 1, 2):
+        raise InvalidGraphError(
+            f"bags {text_of(offsets.shape)} of {text_of(indices.shape)}, mode {mode};"
+            " expected vectors and a mode from 0 to 2"
+        )
+    count = offsets.shape[0] - int(include_last_offset)
+    if indices.shape[0] is ZERO or op.extents.is_negative(count - 1):
+        raise NotDecomposedError("no elements or no bags")
+    places = _places(op, indices)
+    begins = op.slice_axis(op.convert(offsets, DType.I64), 0, ZERO, count)
+    # Bag k begins where k + 1 marks lie up to an element.
+    bags = op.apply("sub", segment_numbers(op, begins, places.shape[0]), 1)
+    is_used = op.apply("ne", places, padding_idx)
+    rows = op.widened(op.prim("take", weight, places, dim=0))
+    if per_sample_weights is not None:
+        factors = op.convert(per_sample_weights, rows.dtype)
+        rows = op.apply("mul", rows, op.reshape(factors, (*factors.shape, ONE)))
+    columns = op.reshape(is_used, (*is_used.shape, ONE))
+    ones = op.convert(is_used, rows.dtype)
+    zeros = op.full(0.0, rows.dtype, (count,))
+    used = op.prim("scatter", zeros, bags, ones, dims=(0,), mode="add")
+    used = op.reshape(used, (count, ONE))
+    shape = (count, weight.shape[1])
+    neutral, combine = (float("-inf"), "max") if mode == _MAX else (0.0, "add")
+    base = op.full(neutral, rows.dtype, shape)
+    updates = op.where(columns, rows, neutral)
+    found = op.prim("scatter", base, bags, updates, dims=(0,), mode=combine)
+    if mode == _MEAN:
+        found = op.apply("div", found, op.apply("maximum", used, 1.0))
+    elif mode == _MAX:
+        found = op.where(op.apply("gt", used, 0.0), found, 0.0)
+    return op.convert(found, weight.dtype), None, None, None
+
+
+def _places(op: Lowering, indices: Tensor) -> Tensor:
+    if indices.dtype not in (DType.I32, DType.I64):
+        raise InvalidGraphError(f"indices of type {indices.dtype!r}; expected integers")
+    return op.reshape(indices, (numel_of(indices.shape),))

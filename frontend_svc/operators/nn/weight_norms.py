@@ -1,0 +1,43 @@
+"""Weights as a direction and a length, with their gradients."""
+
+from __future__ import annotations
+
+from frontend_svc.operators.core.extents import axis_of, text_of
+from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.registry import decomposes
+from frontend_svc.operators.core.values import Tensor
+from kernelfarm.errors import InvalidGraphError
+
+
+@decomposes("aten._weight_norm_interface.default")
+def weight_norm(op: Lowering, v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
+    """v * g / |v|, and the norms |v| of the parts along an axis."""
+    axes = _others(v, dim)
+    wide = op.widened(v)
+    norms = op.prim("sqrt", op.reduce("sum", op.prim("mul", wide, wide), axes, keepdim=True))
+    factor = op.apply("div", op.widened(g), norms)
+    kept = op.stated[1].dtype if len(op.stated) > 1 else v.dtype
+    kept = kept if kept is v.dtype.compute_dtype else v.dtype
+    return op.convert(op.apply("mul", wide, factor), v.dtype), op.convert(norms, kept)
+
+
+@decomposes("aten._weight_norm_interface_backward.default")
+def weight_norm_backward(  # the operator's own parameters
+    op: Lowering, grad_w: Tensor, saved_v: Tensor, saved_g: Tensor, saved_norms: Tensor, dim: int
+) -> tuple[Tensor, Tensor]:
+    """The gradients of the direction and of the length."""
+    axes = _others(saved_v, dim)
+    grad, v, g, norms = (op.widened(x) for x in (grad_w, saved_v, saved_g, saved_norms))
+    dot = op.reduce("sum", op.apply("mul", grad, v), axes, keepdim=True)
+    of_length = op.apply("div", dot, norms)
+    share = op.apply("div", of_length, norms)
+    turned = op.apply("sub", grad, op.apply("mul", v, share))
+    of_direction = op.apply("mul", op.apply("div", g, norms), turned)
+    return op.convert(of_direction, saved_v.dtype), op.convert(of_length, saved_g.dtype)
+
+
+def _others(v: Tensor, dim: int) -> tuple[int, ...]:
+    if not v.rank or not v.dtype.is_float:
+        raise InvalidGraphError(f"a weight {v.dtype!r} {text_of(v.shape)}; expected float axes")
+    kept = axis_of(dim, v.rank)
+    return tuple(axis for axis in range(v.rank) if axis != kept)

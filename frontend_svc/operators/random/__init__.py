@@ -1,0 +1,1 @@
+"""Random numbers, from the bits of one draw."""

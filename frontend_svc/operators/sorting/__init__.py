@@ -1,0 +1,1 @@
+"""Sorted rows, and what searches or counts in order."""

@@ -1,0 +1,1 @@
+"""Special functions of mathematics, as formulas and series."""

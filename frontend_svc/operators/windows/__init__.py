@@ -1,0 +1,1 @@
+"""Windows slid over axes: pooling, padding, unfolding, and their gradients."""

@@ -1,0 +1,309 @@
+"""Pooling: each element of a window is one shifted view, so that a window is pointwise work.
+
+A window's elements are unrolled; windows larger than `MOST_TAPS` are reductions over slid views.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from frontend_svc.operators.core.extents import Shape, text_of
+from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
+from frontend_svc.operators.core.values import Tensor
+from kernelfarm.dtypes import DType
+from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr, ceil_div
+
+MOST_TAPS = 64
+"""Elements of a window that are unrolled; 8 x 8."""
+
+SMALLEST: dict[DType, int | float] = {
+    DType.I8: -(2**7),
+    DType.I16: -(2**15),
+    DType.I32: -(2**31),
+    DType.I64: -(2**63),
+    DType.U8: 0,
+}
+"""What no integer is below; floats have minus infinity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Windows along one axis: `count` of them, each of `taps` elements.
+
+    Window k begins at element k * stride - padding; its elements are `dilation` apart.
+    """
+
+    extent: Expr
+    count: Expr
+    taps: int
+    stride: int
+    padding: int
+    dilation: int
+
+    @property
+    def reach(self) -> Expr:
+        """Elements of the padded axis that are looked at."""
+        return (self.count - 1) * self.stride + (self.taps - 1) * self.dilation + 1
+
+
+def windows_of(  # noqa: PLR0913, PLR0917  # what pooling operators say of their windows
+    op: Lowering,
+    shape: Shape,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool = False,
+) -> tuple[Window, ...]:
+    """One window for each of the last axes.
+
+    Raises:
+        InvalidGraphError: sizes that no pooling has.
+        NotDecomposedError: the number of windows is rounded up on a symbolic axis.
+    """
+    axes = len(kernel)
+    if len(shape) not in (axes + 1, axes + 2):
+        raise InvalidGraphError(f"a tensor of shape {text_of(shape)}; expected {axes + 1} axes")
+    each = zip(shape[-axes:], kernel, stride or kernel, padding, dilation, strict=True)
+    return tuple(_window(op, *sizes, ceil_mode=ceil_mode) for sizes in each)
+
+
+def _window(  # noqa: PLR0913  # as above
+    op: Lowering,
+    extent: Expr,
+    taps: int,
+    stride: int,
+    padding: int,
+    dilation: int,
+    *,
+    ceil_mode: bool,
+) -> Window:
+    if min(taps, stride, dilation) < 1 or padding < 0:
+        raise InvalidGraphError(
+            f"windows of {taps}, {stride} and {dilation} apart, {padding} outside;"
+            " expected 1, 1, 1 and 0 or more"
+        )
+    room = extent + (2 * padding - dilation * (taps - 1) - 1)
+    if not ceil_mode:
+        count = op.extents.simplified(room // stride + 1)
+    elif not room.is_constant:
+        raise NotDecomposedError("windows rounded up on an axis of symbolic extent")
+    else:
+        count = ceil_div(room, stride) + 1
+        # The last window must begin inside the axis or its lower padding.
+        if ((count - 1) * stride - padding - extent).constant >= 0:
+            count = count - 1
+    if op.extents.is_negative(count - 1):
+        raise InvalidGraphError(f"no window of {taps} fits into {extent} and {padding} around it")
+    return Window(extent, count, taps, stride, padding, dilation)
+
+
+def padded(op: Lowering, x: Tensor, windows: Sequence[Window], value: int | float) -> Tensor:
+    """The tensor with as much around its last axes as the windows look at."""
+    lead = x.rank - len(windows)
+    low = [as_expr(w.padding) for w in windows]
+    high = []
+    for window in windows:
+        missing = window.reach - window.padding - window.extent
+        amount = as_expr(window.padding)
+        if missing.is_constant:
+            amount = missing if missing.constant > 0 else ZERO
+        high.append(amount)
+    if all(amount is ZERO for amount in (*low, *high)):
+        return x
+    zeros = (ZERO,) * lead
+    return op.prim("pad", x, high=(*zeros, *high), low=(*zeros, *low), value=value)
+
+
+def slid(op: Lowering, around: Tensor, windows: Sequence[Window]) -> Tensor:
+    """Every window of a padded tensor: the places of windows, then the windows' own axes."""
+    lead = around.rank - len(windows)
+    # A window that is left out begins where the padding does not reach.
+    sizes, limits = (ONE,) * around.rank, list(around.shape)
+    for axis, window in enumerate(windows):
+        limits[lead + axis] = window.reach
+    if tuple(limits) != around.shape:
+        starts = (ZERO,) * around.rank
+        around = op.prim("slice", around, limits=tuple(limits), starts=starts, steps=sizes)
+    return op.prim(
+        "window",
+        around,
+        dims=tuple(range(lead, around.rank)),
+        sizes=tuple(as_expr(w.taps) for w in windows),
+        strides=tuple(as_expr(w.stride) for w in windows),
+        dilations=tuple(as_expr(w.dilation) for w in windows),
+    )
+
+
+def window_axes(around: Tensor, windows: Sequence[Window]) -> tuple[int, ...]:
+    """The windows' own axes in `slid`."""
+    return tuple(range(around.rank, around.rank + len(windows)))
+
+
+def taps_of(
+    op: Lowering, around: Tensor, windows: Sequence[Window]
+) -> Iterator[tuple[tuple[int, ...], Tensor]]:
+    """(place in the window, that element of every window), row by row."""
+    lead = around.rank - len(windows)
+    for places in itertools.product(*(range(w.taps) for w in windows)):
+        starts, limits, steps = [ZERO] * lead, list(around.shape[:lead]), [ONE] * lead
+        for window, place in zip(windows, places, strict=True):
+            start = as_expr(place * window.dilation)
+            starts.append(start)
+            limits.append(start + (window.count - 1) * window.stride + 1)
+            steps.append(as_expr(window.stride))
+        yield (
+            places,
+            op.prim(
+                "slice", around, limits=tuple(limits), starts=tuple(starts), steps=tuple(steps)
+            ),
+        )
+
+
+def along(op: Lowering, vector: Tensor, axis: int, axes: int) -> Tensor:
+    """A vector placed on one of the last axes, to broadcast over the others."""
+    return op.reshape(vector, (*vector.shape, *([ONE] * (axes - 1 - axis))))
+
+
+def per_axis(sizes: tuple[int, ...], axes: int, name: str) -> tuple[int, ...]:
+    """One size for each axis; one stands for all.
+
+    Raises:
+        InvalidGraphError: as many sizes as neither.
+    """
+    if len(sizes) not in (1, axes):
+        raise InvalidGraphError(f"{len(sizes)} sizes as {name}; expected 1 or {axes}")
+    return sizes * axes if len(sizes) == 1 else sizes
+
+
+def _average(  # noqa: PLR0913, PLR0917  # the operators' own parameters
+    op: Lowering,
+    x: Tensor,
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor: int | None,
+    axes: int,
+) -> Tensor:
+    kernel = per_axis(kernel, axes, "kernel")
+    stride = per_axis(stride, axes, "stride") if stride else kernel
+    padding = per_axis(padding, axes, "padding")
+    windows = windows_of(op, x.shape, kernel, stride, padding, (1,) * axes, ceil_mode)
+    divide = "div" if x.dtype.is_float else "trunc_div"
+    summed = [_shortened(window) for window in windows]
+    around = padded(op, op.widened(x), summed, 0.0 if x.dtype.is_float else 0)
+    total = _total(op, around, summed)
+    for number in average_divisors(op, windows, ceil_mode, count_include_pad, divisor):
+        placed = number if isinstance(number, int) else op.convert(number, total.dtype)
+        total = op.apply(divide, total, placed)
+    return op.convert(total, x.dtype)
+
+
+def _shortened(window: Window) -> Window:
+    """The window without the elements that lie behind the axis even in the first window.
+
+    Models that pool whatever is there ask for windows of hundreds on axes of two.
+    """
+    if not window.extent.is_constant:
+        return window
+    last = max(window.extent.constant + window.padding - 1, 0)
+    return replace(window, taps=min(window.taps, last // window.dilation + 1))
+
+
+def _total(op: Lowering, around: Tensor, windows: Sequence[Window]) -> Tensor:
+    if math.prod(window.taps for window in windows) > MOST_TAPS:
+        return op.reduce("sum", slid(op, around, windows), window_axes(around, windows))
+    total: Tensor | None = None
+    for _, tap in taps_of(op, around, windows):
+        total = tap if total is None else op.prim("add", total, tap)
+    if total is None:
+        raise InvalidGraphError("a window of no elements; expected one or more")
+    return total
+
+
+def average_divisors(
+    op: Lowering,
+    windows: Sequence[Window],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor: int | None,
+) -> list[Tensor | int]:
+    """What the sums of windows are divided by: a number, or the counts along each axis.
+
+    Raises:
+        InvalidGraphError: a divisor of 0.
+    """
+    if divisor is not None:
+        if divisor == 0:
+            raise InvalidGraphError("a divisor of 0; expected another")
+        return [divisor]
+    if not ceil_mode and (count_include_pad or not any(w.padding for w in windows)):
+        return [math.prod(window.taps for window in windows)]
+    return [
+        along(op, _counts(op, window, count_include_pad), axis, len(windows))
+        for axis, window in enumerate(windows)
+    ]
+
+
+def _counts(op: Lowering, window: Window, count_include_pad: bool) -> Tensor:
+    """How many elements each window of an axis has, i64; padding is counted if wanted."""
+    begin = op.apply("sub", op.apply("mul", op.iota(window.count), window.stride), window.padding)
+    end = op.apply("add", begin, window.taps)
+    if count_include_pad:
+        top = op.apply("minimum", end, window.extent + window.padding)
+        return op.prim("sub", top, begin)
+    top = op.apply("minimum", end, window.extent)
+    return op.prim("sub", top, op.apply("maximum", begin, 0))
+
+
+@decomposes("aten.avg_pool1d.default", note="extern to round up symbolic sizes")
+def avg_pool1d(  # noqa: PLR0913, PLR0917  # the operator's own parameters
+    op: Lowering,
+    self: Tensor,
+    kernel_size: tuple[int, ...],
+    stride: tuple[int, ...] = (),
+    padding: tuple[int, ...] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Tensor:
+    """The means of windows of the last axis."""
+    return _average(op, self, kernel_size, stride, padding, ceil_mode, count_include_pad, None, 1)
+
+
+@decomposes("aten.avg_pool2d.default", note="extern to round up symbolic sizes")
+def avg_pool2d(  # noqa: PLR0913, PLR0917  # the operator's own parameters
+    op: Lowering,
+    self: Tensor,
+    kernel_size: tuple[int, ...],
+    stride: tuple[int, ...] = (),
+    padding: tuple[int, ...] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """The means of windows of the last two axes."""
+    sizes = kernel_size, stride, padding
+    return _average(op, self, *sizes, ceil_mode, count_include_pad, divisor_override, 2)
+
+
+@decomposes("aten.avg_pool3d.default", note="extern to round up symbolic sizes")
+def avg_pool3d(  # noqa: PLR0913, PLR0917  # the operator's own parameters
+    op: Lowering,
+    self: Tensor,
+    kernel_size: tuple[int, ...],
+    stride: tuple[int, ...] = (),
+    padding: tuple[int, ...] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """The means of windows of the last three axes."""
+    sizes = kernel_size, stride, padding
+    return _average(op, self, *sizes, ceil_mode, count_include_pad, divisor_override, 3)

@@ -1,0 +1,61 @@
+"""Padding by what the tensor holds: mirrored at its ends, or its ends repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from frontend_svc.operators.core.extents import text_of
+from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.registry import decomposes
+from frontend_svc.operators.core.values import Tensor
+from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.algebra.expr import Expr
+
+_Fold = Callable[[Lowering, Tensor, Expr], Tensor]
+"""(lowering, positions from below 0 to above the extent, extent) -> positions inside."""
+
+
+def _mirrored(op: Lowering, position: Tensor, extent: Expr) -> Tensor:
+    from_front = op.prim("abs", position)
+    last = extent - 1
+    distance = op.prim("abs", op.apply("sub", from_front, last))
+    return op.apply("sub", last, distance)
+
+
+def _clamped(op: Lowering, position: Tensor, extent: Expr) -> Tensor:
+    return op.apply("minimum", op.apply("maximum", position, 0), extent - 1)
+
+
+def _register(name: str, fold: _Fold, axes: int) -> None:
+    def pad(op: Lowering, self: Tensor, padding: tuple[Expr, ...]) -> Tensor:
+        if len(padding) != 2 * axes or self.rank not in (axes + 1, axes + 2):
+            raise InvalidGraphError(
+                f"{len(padding)} paddings of shape {text_of(self.shape)};"
+                f" expected {2 * axes} for {axes + 1} or {axes + 2} axes"
+            )
+        result = self
+        for pair in range(axes):
+            axis = self.rank - 1 - pair
+            result = _padded_axis(op, result, axis, padding[2 * pair : 2 * pair + 2], fold)
+        return result
+
+    decomposes(f"aten.{name}{axes}d.default")(pad)
+
+
+def _padded_axis(
+    op: Lowering, x: Tensor, axis: int, amounts: tuple[Expr, ...], fold: _Fold
+) -> Tensor:
+    low, high = amounts
+    if low == 0 and high == 0:
+        return x
+    extent = x.shape[axis]
+    length = extent + low + high
+    if op.extents.is_negative(length) or not op.extents.is_at_most(1, extent):
+        raise InvalidGraphError(f"padding {low} and {high} of an axis of {extent} elements")
+    positions = op.apply("sub", op.iota(length), low.constant if low.is_constant else low)
+    return op.prim("take", x, fold(op, positions, extent), dim=axis)
+
+
+for _axes in (1, 2, 3):
+    _register("reflection_pad", _mirrored, _axes)
+    _register("replication_pad", _clamped, _axes)

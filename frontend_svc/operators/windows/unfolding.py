@@ -1,0 +1,139 @@
+"""Windows laid out as axes or columns, and what they were cut from put together again."""
+
+from __future__ import annotations
+
+from frontend_svc.operators.core.extents import Shape, axis_of, text_of
+from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
+from frontend_svc.operators.core.values import Tensor
+from frontend_svc.operators.windows.average_pooling import (
+    Window,
+    padded,
+    per_axis,
+    slid,
+    windows_of,
+)
+from frontend_svc.operators.windows.inverse_maps import Cover, gathered, placed, window_cover
+from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.algebra.expr import ONE, Expr
+
+
+@decomposes("aten.unfold.default", "aten.unfold_copy.default")
+def unfold(op: Lowering, self: Tensor, dimension: int, size: Expr, step: Expr) -> Tensor:
+    """Windows of an axis, their elements on a new last axis."""
+    x = self if self.rank else op.reshape(self, (ONE,))
+    axis = axis_of(dimension, x.rank)
+    if op.extents.is_negative(step - 1) or op.extents.is_negative(x.shape[axis] - size):
+        raise InvalidGraphError(
+            f"windows of {size} every {step} in {x.shape[axis]} elements; expected them to fit"
+        )
+    if op.extents.is_negative(size - 1):
+        raise NotDecomposedError(f"windows of {size} elements")
+    result = op.prim("window", x, dims=(axis,), sizes=(size,), strides=(step,), dilations=(ONE,))
+    return result if self.rank else op.reshape(result, (size,))
+
+
+@decomposes("aten.unfold_backward.default")
+def unfold_backward(
+    op: Lowering, grad_in: Tensor, input_sizes: tuple[Expr, ...], dim: int, size: int, step: int
+) -> Tensor:
+    """Each element's gradients in all windows that hold it, added up."""
+    axis = axis_of(dim, len(input_sizes))
+    if not input_sizes or size < 1 or step < 1:
+        raise NotDecomposedError("windows of a tensor without axes, or of no elements")
+    extent = input_sizes[axis]
+    count = op.extents.simplified((extent - size) // step + 1)
+    wanted = (*input_sizes[:axis], count, *input_sizes[axis + 1 :], ONE * size)
+    if grad_in.rank == len(wanted) and ONE in grad_in.shape:
+        # One gradient may serve a whole batch, as the window of an inverse transform does.
+        shared = [
+            new if old is ONE and place not in (axis, len(input_sizes)) else old
+            for place, (old, new) in enumerate(zip(grad_in.shape, wanted, strict=True))
+        ]
+        grad_in = op.expand(grad_in, tuple(shared))
+    if not op.extents.is_same_shape(grad_in.shape, wanted) or not grad_in.dtype.is_float:
+        raise InvalidGraphError(f"a gradient {text_of(grad_in.shape)}; expected {text_of(wanted)}")
+    cover = window_cover(op, Window(extent, count, size, step, 0, 1))
+    # The element's axis and the axis of windows come first.
+    found = _picked(op, op.widened(grad_in), [cover], (axis,), (grad_in.rank - 1,))
+    rest = range(2, found.rank)
+    total = gathered(op, op.permute(found, [*rest, 0, 1]), None, [cover])
+    order = [*range(axis), total.rank - 1, *range(axis, total.rank - 1)]
+    return op.convert(op.permute(total, order), grad_in.dtype)
+
+
+@decomposes("aten.im2col.default")
+def im2col(
+    op: Lowering,
+    self: Tensor,
+    kernel_size: tuple[int, ...],
+    dilation: tuple[int, ...],
+    padding: tuple[int, ...],
+    stride: tuple[int, ...],
+) -> Tensor:
+    """Each window of the last two axes as a column."""
+    windows = _windows(op, self.shape, (kernel_size, dilation, padding, stride))
+    zero = 0.0 if self.dtype.is_float else 0
+    elements = slid(op, padded(op, self, windows, zero), windows)
+    lead = self.rank - 3
+    order = (*range(lead + 1), lead + 3, lead + 4, lead + 1, lead + 2)
+    columns = self.shape[-3] * (windows[0].taps * windows[1].taps)
+    area = windows[0].count * windows[1].count
+    return op.reshape(op.permute(elements, order), (*self.shape[:-3], columns, area))
+
+
+@decomposes("aten.col2im.default")
+def col2im(  # noqa: PLR0913, PLR0917  # the operator's own parameters
+    op: Lowering,
+    self: Tensor,
+    output_size: tuple[Expr, ...],
+    kernel_size: tuple[int, ...],
+    dilation: tuple[int, ...],
+    padding: tuple[int, ...],
+    stride: tuple[int, ...],
+) -> Tensor:
+    """Columns put back where windows of an image would be, added up where they overlap."""
+    if self.rank not in (2, 3) or len(output_size) != 2 or not self.dtype.is_float:
+        raise InvalidGraphError(
+            f"{self.dtype!r} columns {text_of(self.shape)}; expected floats with 2 or 3 axes"
+        )
+    kernel = per_axis(kernel_size, 2, "kernel")
+    lead, channels = self.shape[:-2], self.shape[-2] // (kernel[0] * kernel[1])
+    image = (*lead, channels, *output_size)
+    windows = _windows(op, image, (kernel, dilation, padding, stride))
+    inner = tuple(ONE * taps for taps in kernel)
+    split = (*lead, channels, *inner, *(window.count for window in windows))
+    flat = (*lead, channels * (kernel[0] * kernel[1]), windows[0].count * windows[1].count)
+    if not op.extents.is_same_shape(self.shape, flat):
+        raise InvalidGraphError(f"columns {text_of(self.shape)}; expected {text_of(flat)}")
+    elements = op.reshape(op.widened(self), split)
+    covers = [window_cover(op, window) for window in windows]
+    first = len(lead) + 1
+    found = _picked(op, elements, covers, (first + 2, first + 3), (first, first + 1))
+    total = gathered(op, op.permute(found, [*range(4, found.rank), 0, 1, 2, 3]), None, covers)
+    return op.convert(total, self.dtype)
+
+
+def _picked(
+    op: Lowering,
+    x: Tensor,
+    covers: list[Cover],
+    result_axes: tuple[int, ...],
+    place_axes: tuple[int, ...],
+) -> Tensor:
+    """x at each element's results and places: two axes for each cover, then the others of x."""
+    tables = [placed(op, cover.results, k, covers) for k, cover in enumerate(covers)]
+    for number, cover in enumerate(covers):
+        if cover.places is not None:
+            tables.append(placed(op, cover.places, number, covers))
+    shape = op.extents.broadcast([table.shape for table in tables])
+    indices = [op.expand(table, shape) for table in tables]
+    return op.prim("gather_nd", x, *indices, dims=(*result_axes, *place_axes))
+
+
+def _windows(op: Lowering, image: Shape, sizes: tuple[tuple[int, ...], ...]) -> tuple[Window, ...]:
+    names = ("kernel", "dilation", "padding", "stride")
+    kernel, spread, around, step = (
+        per_axis(size, 2, name) for size, name in zip(sizes, names, strict=True)
+    )
+    return windows_of(op, image, kernel, step, around, spread)

@@ -1,0 +1,99 @@
+"""One subscription for all waiters of a process: they are woken when their key is finished."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from kernelfarm.end_task import end_task
+
+_RECONNECT_S = 0.2
+
+
+class Wakeups:
+    """Events for keys, set by the messages of one channel.
+
+    Messages are lost while the connection is down; after a reconnection everybody is woken, to look
+    for themselves. Waiters must look again anyway: a wake-up is a hint, never a fact.
+    """
+
+    def __init__(self, client: Any, channel: str) -> None:
+        self._client = client
+        self._channel = channel
+        self._waiters: dict[str, set[asyncio.Event]] = {}
+        self._followers: dict[str, Callable[[str], object]] = {}
+        self._listener: asyncio.Task[None] | None = None
+        self._is_listening = asyncio.Event()
+
+    @contextmanager
+    def waiting(self, message: str) -> Iterator[asyncio.Event]:
+        """An event that is set when the channel says `message`."""
+        event = asyncio.Event()
+        waiters = self._waiters.setdefault(message, set())
+        waiters.add(event)
+        try:
+            yield event
+        finally:
+            waiters.discard(event)
+            if not waiters:
+                self._waiters.pop(message, None)
+
+    def follow(self, prefix: str, obey: Callable[[str], object]) -> None:
+        """Starts to listen, and calls `obey` with each message that begins so."""
+        self._followers[prefix] = obey
+        self._start()
+
+    def _start(self) -> None:
+        if self._listener is None or self._listener.done():
+            self._listener = asyncio.create_task(self._listen())
+
+    async def listening(self, timeout_s: float) -> bool:
+        """Starts to listen if need be; True once messages arrive, False after the timeout."""
+        self._start()
+        try:
+            await asyncio.wait_for(self._is_listening.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Stops listening."""
+        if self._listener is not None:
+            await end_task(self._listener)
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                await self._listen_once()
+            except (RedisError, OSError):
+                await asyncio.sleep(_RECONNECT_S)
+            finally:
+                self._is_listening.clear()
+
+    async def _listen_once(self) -> None:
+        async with self._client.pubsub() as subscription:
+            await subscription.subscribe(self._channel)
+            async for message in subscription.listen():
+                if message["type"] == "subscribe":
+                    self._is_listening.set()
+                    self._wake_all()
+                elif message["type"] == "message":
+                    self._hear(message["data"].decode())
+
+    def _hear(self, message: str) -> None:
+        self._wake(message)
+        for prefix, obey in self._followers.items():
+            if message.startswith(prefix):
+                obey(message)
+
+    def _wake(self, message: str) -> None:
+        for event in self._waiters.get(message, ()):
+            event.set()
+
+    def _wake_all(self) -> None:
+        for message in list(self._waiters):
+            self._wake(message)

@@ -1,0 +1,141 @@
+"""From results to signed statements, and back to results that are believed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from kernelfarm.cache.calls import DAY_S, Signed
+from kernelfarm.cache.records import Lease, StoredVariant, Variant
+from kernelfarm.errors import (
+    ExpiredManifestError,
+    ForgedManifestError,
+    InternalError,
+    KernelfarmError,
+    MalformedMessageError,
+    MisplacedManifestError,
+    PoisonedBlobError,
+    UntrustedKeyError,
+)
+from kernelfarm.ir.guards import by_specificity
+from kernelfarm.signing import (
+    Keyring,
+    Manifest,
+    Place,
+    Signer,
+    check_content,
+    check_manifest,
+    variant_id,
+)
+from kernelfarm.signing.manifest import blob_ref
+from kernelfarm.signing.tags import check_tag
+from kernelfarm.wire.manifest import manifest_to_bytes
+
+_COUNTERS: dict[type[KernelfarmError], str] = {
+    ForgedManifestError: "forged",
+    UntrustedKeyError: "untrusted",
+    MisplacedManifestError: "misplaced",
+    ExpiredManifestError: "expired_manifests",
+    PoisonedBlobError: "poisoned",
+    MalformedMessageError: "malformed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """How a publisher signs and a reader believes; without keys, a farm that signs nothing.
+
+    `validity_s` is how long what is published may be used without asking the farm again;
+    `verified_bytes` is the memory, for each key space, for what was found to be signed well.
+    """
+
+    signer: Signer | None = None
+    keyring: Keyring | None = None
+    validity_s: float = 30 * DAY_S
+    clock: Callable[[], float] = time.time
+    verified_bytes: int = 32 * 1024 * 1024
+
+    def signed(self, place: Place, lease: Lease, variants: Sequence[Variant]) -> list[Signed]:
+        """The variants as statements of ours about a place, most specific first.
+
+        Raises:
+            InternalError: two variants have one guard, or a tag breaks the grammar.
+        """
+        order = by_specificity([variant.guard for variant in variants])
+        made = [self._stored(place, lease, variants[number]) for number in order]
+        if len({variant.variant_id for variant in made}) != len(made):
+            raise InternalError("two variants of one result have equal guards")
+        return made
+
+    def renewed(self, manifest: Manifest, content: bytes) -> Signed:
+        """A statement of ours with its time set anew."""
+        return _signed(self._sign(manifest), content)
+
+    def check(self, place: Place, found: StoredVariant) -> None:
+        """Passes a stored variant that may be believed.
+
+        Raises:
+            IntegrityError: it may not, see `kernelfarm.signing.verify`.
+            MalformedMessageError: it is no manifest at all.
+        """
+        check_manifest(found.manifest, place, self.keyring, self.clock())
+        check_content(found.manifest, found.content)
+        if found.facts not in {None, _signed(found.manifest, found.content).facts}:
+            raise MisplacedManifestError(
+                f"the store judges {place.space.name.lower()} {place.key.hex()[:16]} by other facts"
+                " than those that were signed"
+            )
+
+    def good_until_s(self, manifest: Manifest) -> float:
+        """When a statement that was checked, or the key that signed it, ends."""
+        signer = self.keyring.find(manifest.key_id) if self.keyring else None
+        if signer is None or signer.not_after_s is None:
+            return manifest.not_after_s
+        return min(manifest.not_after_s, signer.not_after_s)
+
+    def is_short_lived(self, manifest: Manifest) -> bool:
+        """True if less than half of its time is left."""
+        return manifest.not_after_s - self.clock() < self.validity_s / 2
+
+    def _stored(self, place: Place, lease: Lease, variant: Variant) -> Signed:
+        for tag in variant.tags:
+            check_tag(tag)
+        manifest = Manifest(
+            namespace=place.namespace,
+            space=place.space,
+            key=place.key,
+            variant_id=variant_id(variant.guard),
+            guard=variant.guard,
+            tags=tuple(sorted(set(variant.tags))),
+            epoch=lease.epoch,
+            incarnation=lease.incarnation,
+            content=blob_ref(variant.content),
+            blobs=variant.blobs,
+            cost_ms=variant.cost_ms,
+            not_after_s=0,
+        )
+        return _signed(self._sign(manifest), variant.content)
+
+    def _sign(self, manifest: Manifest) -> Manifest:
+        dated = replace(manifest, not_after_s=int(self.clock() + self.validity_s))
+        return self.signer.sign(dated) if self.signer else dated
+
+
+def counter_of(error: KernelfarmError) -> str:
+    """The counter of a variant that is not believed."""
+    return _COUNTERS.get(type(error), "malformed")
+
+
+def _signed(manifest: Manifest, content: bytes) -> Signed:
+    return Signed(
+        variant_id=manifest.variant_id.hex(),
+        incarnation=manifest.incarnation,
+        epoch=manifest.epoch,
+        not_after_s=manifest.not_after_s,
+        conditions=len(manifest.guard),
+        tags=" ".join(manifest.tags),
+        blobs=" ".join(sorted({blob.sha256.hex() for blob in manifest.blobs})),
+        manifest=manifest_to_bytes(manifest),
+        content=content,
+    )

@@ -1,0 +1,1 @@
+"""From a traced module to the graph that travels, and the tracing before it."""

@@ -1,0 +1,179 @@
+"""Exported programs (`torch.export`, `.pt2` files) -> the same graphs that `torch.compile` gives.
+
+Parameters, buffers and constants become inputs. Composite operators are decomposed by torch's own
+rules, except those that the farm takes whole.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
+from torch.utils import _pytree as pytree
+
+from kernelfarm.client.capture.captured import Captured, UnsupportedGraphError
+from kernelfarm.client.capture.exported_aliases import held_tensor, read_constants_as_buffers
+from kernelfarm.client.capture.graph import capture
+from kernelfarm.errors import CallerError
+
+KEPT_WHOLE = frozenset(
+    {torch.ops.aten.linear.default, torch.ops.aten.scaled_dot_product_attention.default}
+)
+"""Composite operators that are contractions: torch would split attention by the device at hand."""
+
+_HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """An exported program with its captured graph, and how arguments and results map to it."""
+
+    program: ExportedProgram
+    captured: Captured
+
+    def flat_args(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The graph's arguments: held tensors, and the caller's in their places.
+
+        Raises:
+            CallerError: the arguments have another structure than at the export.
+        """
+        given, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
+        if structure != self.program.call_spec.in_spec:
+            raise CallerError(
+                f"arguments of structure {structure}; "
+                f"exported with {self.program.call_spec.in_spec}"
+            )
+        rest = iter(given)
+        return [
+            next(rest) if spec.kind is InputKind.USER_INPUT else held_tensor(self.program, spec)
+            for spec in self.program.graph_signature.input_specs
+        ]
+
+    def results(self, flat: Sequence[Any], args: Sequence[Any]) -> Any:
+        """What the model returns; the program has changed in place what the model changes."""
+        changed = [args[place] for place in _written(self.program.graph_signature).values()]
+        torch.autograd.graph.increment_version(t for t in changed if not t.is_inference())
+        return pytree.tree_unflatten(flat, self.program.call_spec.out_spec)
+
+
+def read_pt2(path: Path) -> Exported:
+    """The program of a `.pt2` file.
+
+    Raises:
+        CallerError: no such file, or not an exported program.
+        UnsupportedGraphError: see `read_exported`.
+    """
+    if not path.is_file():
+        raise CallerError(f"{path}: no such file; expected one made by torch.export.save")
+    try:
+        with _torchs_own_warnings_ignored():
+            program = torch.export.load(path)
+    except (RuntimeError, ValueError, KeyError, OSError, BadZipFile) as error:
+        raise CallerError(f"{path} is no exported program: {error}") from error
+    return read_exported(program)
+
+
+def export_model(
+    model: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+) -> Exported:
+    """A model or function, exported on this machine whatever device it will run on.
+
+    Raises:
+        UnsupportedGraphError: torch cannot export it as one graph; the message has torch's reason.
+    """
+    module = model if isinstance(model, torch.nn.Module) else _FunctionModule(model)
+    try:
+        with _torchs_own_warnings_ignored():
+            program = torch.export.export(
+                module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes
+            )
+    except (RuntimeError, torch._dynamo.exc.TorchDynamoException) as error:
+        raise UnsupportedGraphError(f"torch.export: {error}") from error
+    return read_exported(program)
+
+
+def read_exported(program: ExportedProgram) -> Exported:
+    """The program in functional ATen with its captured graph.
+
+    Raises:
+        UnsupportedGraphError: an input or output that is no tensor of the graph, an operator
+            without a form on the wire.
+    """
+    read_constants_as_buffers(program)
+    try:
+        with _torchs_own_warnings_ignored():
+            program = program.run_decompositions(dict(_composite_rules()))
+    except AssertionError as error:  # torch's word for arguments that share memory
+        raise UnsupportedGraphError(
+            f"torch.export: {error}; a tensor that the model writes may reach it twice (as argument"
+            " and held by an object, say): pass it once or register it as a buffer, or use"
+            ' torch.compile(model, backend="kernelfarm")'
+        ) from error
+    signature = program.graph_signature
+    for spec in signature.input_specs:
+        if spec.kind is not InputKind.USER_INPUT and spec.kind not in _HELD:
+            raise UnsupportedGraphError(f"input {spec.arg.name} is a {spec.kind.name}")
+    mutations = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
+    for out in signature.output_specs:
+        if out.kind is not OutputKind.USER_OUTPUT and out.kind not in mutations:
+            raise UnsupportedGraphError(f"output {out.arg.name} is a {out.kind.name}")
+    names = [str(spec.target or spec.arg.name) for spec in signature.input_specs]
+    captured = capture(program.graph_module, names=names, written=_written(signature))
+    return Exported(program, captured)
+
+
+def _written(signature: ExportGraphSignature) -> dict[int, int]:
+    """For each output that is stored in an argument, the argument's position."""
+    by_name = {spec.arg.name: place for place, spec in enumerate(signature.input_specs)}
+    by_target = {str(spec.target): place for place, spec in enumerate(signature.input_specs)}
+    found = {}
+    for number, spec in enumerate(signature.output_specs):
+        if spec.kind is OutputKind.USER_INPUT_MUTATION:
+            found[number] = by_name[str(spec.target)]
+        elif spec.kind is OutputKind.BUFFER_MUTATION:
+            found[number] = by_target[str(spec.target)]
+    return found
+
+
+class _FunctionModule(torch.nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+
+@lru_cache(maxsize=1)
+def _composite_rules() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
+    table: Mapping[torch._ops.OperatorBase, Callable[..., Any]]
+    table = torch.export.default_decompositions()
+    return {
+        op: table[op]
+        for op in table
+        if isinstance(op, torch._ops.OpOverload)
+        and op.namespace == "aten"
+        and op not in KEPT_WHOLE
+        and torch._C._dispatch_has_kernel_for_dispatch_key(_name(op), "CompositeImplicitAutograd")
+    }
+
+
+def _name(op: torch._ops.OpOverload) -> str:
+    schema = op._schema
+    return f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+
+
+def _torchs_own_warnings_ignored() -> warnings.catch_warnings[None]:
+    # torch 2.13 uses a class of its own that it deprecates, at each copy of an exported program.
+    return warnings.catch_warnings(action="ignore", category=FutureWarning)

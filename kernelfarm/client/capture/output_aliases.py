@@ -1,0 +1,64 @@
+"""Outputs that share memory in eager: one of them is computed, the others are views of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from kernelfarm.client.capture.captured import HandedOut, Window
+from kernelfarm.client.capture.sizes import SizeReader
+from kernelfarm.client.capture.storages import StorageMakers, begins_its_storage, is_alike
+from kernelfarm.ir.algebra.expr import ONE
+
+
+def share_outputs(
+    items: Sequence[Any], makers: StorageMakers, sizes: SizeReader
+) -> tuple[list[Any], tuple[HandedOut, ...]]:
+    """The outputs to compute, and what is handed out for each of the module's own.
+
+    Of those that share memory only the value that made it is computed. Memory of inputs is left
+    alone: AOT Autograd makes views of inputs itself.
+    """
+    bases = [_base(item, makers, sizes) for item in items]
+    counts = Counter(base for base in bases if base is not None)
+    computed: list[Any] = []
+    numbers: dict[fx.Node, int] = {}
+    handed_out = []
+    for item, base in zip(items, bases, strict=True):
+        if base is None or counts[base] < 2:
+            handed_out.append(HandedOut(len(computed)))
+            computed.append(item)
+            continue
+        if base not in numbers:
+            numbers[base] = len(computed)
+            computed.append(base)
+        window = None if item is base else _window(item.meta["val"], sizes)
+        handed_out.append(HandedOut(numbers[base], window))
+    return computed, tuple(handed_out)
+
+
+def _base(item: Any, makers: StorageMakers, sizes: SizeReader) -> fx.Node | None:
+    """The computed value that an output is, or is a view of; None if there is none."""
+    maker = makers.maker_of(item) if isinstance(item, fx.Node) else None
+    if maker is None or maker.op != "call_function" or not begins_its_storage(maker):
+        return None
+    is_window = is_alike(item, maker) and _covers_its_storage(maker.meta["val"], sizes)
+    return maker if is_window else None
+
+
+def _covers_its_storage(value: torch.Tensor, sizes: SizeReader) -> bool:
+    last = ONE
+    for extent, stride in zip(
+        sizes.read_all(value.shape), sizes.read_all(value.stride()), strict=True
+    ):
+        last = last + (extent - ONE) * stride
+    return last * value.element_size() is sizes.read(value.untyped_storage().nbytes())
+
+
+def _window(value: torch.Tensor, sizes: SizeReader) -> Window:
+    read = sizes.read_all
+    return Window(read(value.shape), read(value.stride()), sizes.read(value.storage_offset()))

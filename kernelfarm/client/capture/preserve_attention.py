@@ -1,0 +1,161 @@
+"""Attention stays one operator in a captured graph, whatever device and torch version trace it.
+
+Left alone, torch splits `scaled_dot_product_attention` while tracing: into the fused kernel of the
+device at hand, with what that saves for gradients, or into matrix products and a softmax. So one
+model had one program for each kind of device. Here Dynamo's calls of it are replaced, before AOT
+Autograd runs, by operators of our own that trace as one node (`custom_operators.attention`);
+their steps call the framework, which picks its kernel at run time. Without gradients it travels as
+`aten.scaled_dot_product_attention`.
+
+Torch's way is left with dropout, for heads that no fused kernel of any device takes, and where the
+layout that eager has on this device could be seen.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
+
+from kernelfarm.client.custom_operators.attention import ATTENTION, ATTENTION_SAVING
+
+_AXES = 4
+_KERNEL_CHOICES = ("sdpa_kernel", "_backend_from_string")
+"""Names of what states in a graph which kernel attention uses."""
+
+
+def keep_attention_whole(module: fx.GraphModule) -> None:
+    """Replaces attention in a graph of Dynamo, in place."""
+    if any(_chooses_kernels(node) for node in module.graph.nodes):
+        return
+    changed = False
+    for node in module.graph.find_nodes(op="call_function", target=F.scaled_dot_product_attention):
+        if _can_stay_whole(node):
+            node.target = attention
+            changed = True
+    if changed:
+        module.recompile()
+
+
+def attention(  # noqa: PLR0913, PLR0917 (the arguments of torch's function)
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """What stands in Dynamo's graph: one of our operators, or torch's own function."""
+    tensors = (query, key, value, attn_mask)
+    needs_gradients = torch.is_grad_enabled() and any(
+        tensor is not None and tensor.requires_grad for tensor in tensors
+    )
+    if needs_gradients and not enable_gqa and not _is_same(query.shape[1], key.shape[1]):
+        # Heads that broadcast are matrix products everywhere, which the farm fuses with the rest.
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale
+        )
+    query, key, value, mask = (_as_autocast_has_it(tensor) for tensor in tensors)
+    result: Tensor
+    if needs_gradients:
+        bias = _added_to_scores(mask, query.dtype)
+        wants_bias = bias is not None and bias.requires_grad
+        result, _ = ATTENTION_SAVING(
+            query, key, value, bias, is_causal, scale, enable_gqa, wants_bias
+        )
+        return result
+    result = ATTENTION(
+        query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+    return result
+
+
+def _added_to_scores(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """The mask as numbers: made once, for all layers and both passes, by a kernel of the farm."""
+    if mask is None or mask.dtype is not torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, -math.inf)
+
+
+def _as_autocast_has_it(tensor: Any) -> Any:
+    """The tensor in autocast's type: attention is on torch's list of what it lowers."""
+    if tensor is None or not torch.is_autocast_enabled(tensor.device.type):
+        return tensor
+    is_lowered = tensor.is_floating_point() and tensor.dtype is not torch.float64
+    return tensor.to(torch.get_autocast_dtype(tensor.device.type)) if is_lowered else tensor
+
+
+def _chooses_kernels(node: fx.Node) -> bool:
+    name = getattr(node.target, "__name__", "")
+    return node.op == "call_function" and any(choice in name for choice in _KERNEL_CHOICES)
+
+
+def _can_stay_whole(node: fx.Node) -> bool:
+    operands = [_example(arg) for arg in _first_three(node)]
+    result = _example(node)
+    if result is None or any(t is None or t.dim() != _AXES for t in operands):
+        return False
+    query, key, value = operands
+    if _dropout(node) != 0 or not _is_same(query.shape[0], key.shape[0], value.shape[0]):
+        return False
+    _batch, heads, length, width = result.shape
+    ours = (length * heads * width, width, heads * width, 1)
+    is_ours = all(_is_same(a, b) for a, b in zip(result.stride(), ours, strict=True))
+    return is_ours or all(_forgets_the_layout(user) for user in node.users)
+
+
+def _first_three(node: fx.Node) -> list[Any]:
+    named = [node.kwargs[name] for name in ("query", "key", "value") if name in node.kwargs]
+    return [*node.args[:3], *named]
+
+
+def _dropout(node: fx.Node) -> Any:
+    place = 4
+    return node.args[place] if len(node.args) > place else node.kwargs.get("dropout_p", 0.0)
+
+
+def _example(arg: Any) -> Any:
+    value = arg.meta.get("example_value") if isinstance(arg, fx.Node) else None
+    return value if isinstance(value, Tensor) else None
+
+
+def _is_same(first: Any, *others: Any) -> bool:
+    return all(statically_known_true(first == other) for other in others)
+
+
+def _forgets_the_layout(user: fx.Node) -> bool:
+    """True for a use whose results are the same for every layout of the operand: rows copied."""
+    if user.op != "call_method":
+        return False
+    if _is_copied_by_rows(user):
+        return True
+    if user.target == "reshape" and _keeps_the_shape(user):
+        return all(_forgets_the_layout(later) for later in user.users)
+    if user.target == "permute":
+        return all(_is_copied_by_rows(later) for later in user.users)
+    is_swap = user.target == "transpose" and set(user.args[1:]) in ({1, 2}, {-3, -2})
+    return is_swap and all(
+        later.op == "call_method" and later.target in {"contiguous", "reshape"}
+        for later in user.users
+    )
+
+
+def _is_copied_by_rows(user: fx.Node) -> bool:
+    is_contiguous = user.op == "call_method" and user.target == "contiguous"
+    return is_contiguous and len(user.args) == 1 and not user.kwargs
+
+
+def _keeps_the_shape(user: fx.Node) -> bool:
+    before, after = _example(user.args[0]), _example(user)
+    return (
+        before is not None
+        and after is not None
+        and before.dim() == after.dim()
+        and all(_is_same(a, b) for a, b in zip(before.shape, after.shape, strict=True))
+    )

@@ -1,0 +1,134 @@
+"""Nodes for extern steps, made again from the graph that travelled.
+
+A program's extern steps run nodes of the client's own trace. A warm start has no trace: it has the
+captured graph, from this user's own disk. Operators are found by name among those of PyTorch that
+are registered here; arguments are plain values of the graph. Nothing is evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from kernelfarm.client.capture.operator_names import OWN
+from kernelfarm.client.capture.sizes import SizeReader
+from kernelfarm.client.pytorch.dtypes import dtype_to_torch
+from kernelfarm.dtypes import DType
+from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType
+
+NAMESPACES = frozenset({"aten", "prims"})
+"""Where operators are looked for: PyTorch's own, whose meaning its version states."""
+
+_MEMORY_FORMATS: Mapping[str, torch.memory_format] = {
+    str(form).removeprefix("torch."): form
+    for form in (
+        torch.contiguous_format,
+        torch.preserve_format,
+        torch.channels_last,
+        torch.channels_last_3d,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RebuiltNode:
+    """What a step needs of a traced node; a tensor argument is the type that was traced."""
+
+    name: str
+    target: torch._ops.OpOverload
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+def rebuilt_nodes(graph: Graph, placed: Mapping[int, Mapping[str, Any]]) -> tuple[RebuiltNode, ...]:
+    """A node for each of a captured graph's.
+
+    `placed` has, for nodes by number, the arguments that say where a tensor lies: those do not
+    travel.
+
+    Raises:
+        InvalidGraphError: an operator is not registered here.
+    """
+    types = graph.types()
+    return tuple(
+        _rebuilt(node, types, placed.get(number, {})) for number, node in enumerate(graph.nodes)
+    )
+
+
+def is_same_node(traced: fx.Node, rebuilt: RebuiltNode) -> bool:
+    """True if a rebuilt node does what the traced one does."""
+    if traced.target is not rebuilt.target:
+        return False
+    reader = SizeReader()
+    return _same(tuple(traced.args), rebuilt.args, reader) and _same(
+        dict(traced.kwargs), dict(rebuilt.kwargs), reader
+    )
+
+
+def operator_named(name: str) -> torch._ops.OpOverload | None:
+    """The operator of a name on the wire; None if it is neither ours nor in `NAMESPACES`."""
+    if name in OWN:
+        return OWN[name]
+    namespace, _, rest = name.partition(".")
+    packet_name, _, overload = rest.rpartition(".")
+    if namespace not in NAMESPACES or not packet_name.isidentifier():
+        return None
+    packet = getattr(getattr(torch.ops, namespace), packet_name, None)
+    found = getattr(packet, overload, None)
+    return found if isinstance(found, torch._ops.OpOverload) else None
+
+
+def _rebuilt(node: Node, types: Mapping[int, TensorType], placed: Mapping[str, Any]) -> RebuiltNode:
+    target = operator_named(node.op)
+    if target is None:
+        raise InvalidGraphError(f"operator {node.op} is not registered here")
+    args = tuple(_argument(arg, types) for arg in node.args)
+    kwargs = {name: _argument(arg, types, name) for name, arg in node.attrs}
+    return RebuiltNode(node.op, target, args, {**kwargs, **placed})
+
+
+def _argument(arg: Arg, types: Mapping[int, TensorType], name: str = "") -> Any:
+    if isinstance(arg, Ref):
+        found = types.get(arg.value)
+        if found is None:
+            raise InvalidGraphError(f"value {arg.value} has no type")
+        return found
+    if isinstance(arg, tuple):
+        return tuple(_argument(item, types) for item in arg)
+    if isinstance(arg, DType):
+        return dtype_to_torch(arg)
+    if isinstance(arg, str) and name == "memory_format":
+        return _MEMORY_FORMATS[arg]
+    return arg
+
+
+def _same(traced: Any, rebuilt: Any, reader: SizeReader) -> bool:
+    if isinstance(traced, fx.Node):
+        traced = traced.meta.get("val")
+    if isinstance(traced, torch.Tensor):
+        return isinstance(rebuilt, TensorType) and (
+            dtype_to_torch(rebuilt.dtype) is traced.dtype
+            and rebuilt.shape == reader.read_all(traced.shape)
+            and rebuilt.strides == reader.read_all(traced.stride())
+        )
+    if isinstance(traced, torch.SymInt):
+        return bool(reader.read(traced) == rebuilt)
+    if isinstance(traced, dict):
+        return (
+            isinstance(rebuilt, dict)
+            and traced.keys() == rebuilt.keys()
+            and all(_same(traced[key], rebuilt[key], reader) for key in traced)
+        )
+    if isinstance(traced, list | tuple):
+        return (
+            isinstance(rebuilt, tuple)
+            and len(traced) == len(rebuilt)
+            and all(_same(a, b, reader) for a, b in zip(traced, rebuilt, strict=True))
+        )
+    # As text: -0.0 is not 0.0, and NaN is NaN.
+    return type(traced) is type(rebuilt) and repr(traced) == repr(rebuilt)

@@ -1,0 +1,46 @@
+"""How Dynamo's graphs become what is captured: the one way of backend, benchmarks and tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+
+from kernelfarm.client.capture.decompose_fused import write_out
+from kernelfarm.client.capture.exporting_state import tell_whether_exporting
+from kernelfarm.client.capture.input_order import InputOrder
+from kernelfarm.client.capture.preserve_attention import keep_attention_whole
+
+GraphCompiler = Callable[[fx.GraphModule, Sequence[Any]], Any]
+"""What AOT Autograd calls with each functional graph; gives a boxed function."""
+
+tell_whether_exporting()
+
+
+def traced(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    compiler: GraphCompiler,
+    inference_compiler: GraphCompiler | None = None,
+) -> Callable[..., Any]:
+    """Traces a graph of Dynamo, whose attention is whole, and compiles what it consists of."""
+    write_out(gm)
+    return aot_autograd(
+        fw_compiler=compiler,
+        bw_compiler=compiler,
+        inference_compiler=inference_compiler or compiler,
+        keep_inference_input_mutations=True,
+    )(gm, example_inputs)
+
+
+def backend_around(compiler: GraphCompiler) -> GraphCompiler:
+    """A backend for `torch.compile` that hands each graph to `compiler` as kernelfarm's does."""
+
+    def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        keep_attention_whole(gm)
+        order = InputOrder(gm)
+        return order.called_as_before(traced(order.module, order.of(example_inputs), compiler))
+
+    return backend

@@ -1,0 +1,1 @@
+"""What the command line shows of programs, traces and the disk tier."""

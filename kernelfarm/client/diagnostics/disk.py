@@ -1,0 +1,151 @@
+"""A look at the whole disk tier: how much lies there, and whether it is what it should be."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelfarm.client.disk.files import (
+    MAX_TRACE_BYTES,
+    BlobFiles,
+    read_sealed,
+    remove,
+)
+from kernelfarm.client.disk.folder import PARTS
+from kernelfarm.client.disk.sweep import TRACE, Census, take_census
+from kernelfarm.client.disk.tier import DiskEntry, read_entry
+from kernelfarm.client.traces.header import parted
+from kernelfarm.digest import trace_digest
+from kernelfarm.errors import (
+    CallerError,
+    IntegrityError,
+    MalformedMessageError,
+    MisplacedManifestError,
+)
+from kernelfarm.private_files import read_private
+from kernelfarm.signing import Keyring, Place, TrustedKey, check_manifest
+from kernelfarm.signing.key_files import keyring_from_text
+
+_UNREADABLE = "UNREADABLE"
+"""A link, a file of another user, or one that others may write."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierUsage:
+    """What lies in a tier; `oldest_s` is when the entry was used that goes next."""
+
+    entries: int
+    blobs: int
+    size_bytes: int
+    farms: int
+    oldest_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A file that is not what it should be; `reason` is the word of the error that it would be."""
+
+    path: Path
+    reason: str
+    message: str
+
+
+def usage(root: Path) -> TierUsage:
+    """How much lies there."""
+    census = take_census(root)
+    used_s = [file.used_s for file, _ in census.entries]
+    farms = sum(not path.name.endswith(".keys.json") for path in root.glob("farms/*.json"))
+    return TierUsage(
+        len(census.entries), len(census.blobs), census.size_bytes, farms, min(used_s, default=None)
+    )
+
+
+def clear(root: Path) -> int:
+    """Removes everything; how many bytes that were. Processes that use it fetch again."""
+    size_bytes = take_census(root).size_bytes
+    for part in PARTS:
+        shutil.rmtree(root / part, ignore_errors=True)
+    return size_bytes
+
+
+def verify(root: Path, pinned: Keyring | None) -> list[Fault]:
+    """Reads everything and removes what is spoilt: what would be refused once it is asked for.
+
+    Signatures are checked with the pinned keys, or those of the farms that were used here. An entry
+    past its time is told of, and stays until its program is fetched again.
+    """
+    census = take_census(root)
+    faults = [*_bad_blobs(census), *_bad_entries(root, census, pinned or _remembered(root))]
+    for fault in faults:
+        if fault.reason != "EXPIRED_MANIFEST":
+            remove(fault.path)
+    return faults
+
+
+def _bad_blobs(census: Census) -> Iterator[Fault]:
+    for name, blob in census.blobs.items():
+        files = BlobFiles(blob.path.parents[2])
+        try:
+            files.get(bytes.fromhex(name))
+        except ValueError as error:
+            yield Fault(blob.path, "POISONED_BLOB", str(error))
+
+
+def _bad_entries(root: Path, census: Census, keyring: Keyring) -> Iterator[Fault]:
+    blobs = BlobFiles(root)
+    for file, _ in census.entries:
+        if file.path.suffix == TRACE:
+            yield from _bad_trace(file.path)
+            continue
+        try:
+            entry = read_entry(file.path)
+            check_manifest(entry.manifest, _place_of(entry), keyring, time.time())
+        except (MalformedMessageError, IntegrityError) as error:
+            yield Fault(file.path, error.reason, str(error))
+            continue
+        except FileNotFoundError:
+            continue  # gone meanwhile
+        except OSError as error:
+            yield Fault(file.path, _UNREADABLE, str(error))
+            continue
+        missing = [sha256.hex() for sha256 in entry.blobs if not blobs.path(sha256).exists()]
+        if missing:
+            yield Fault(file.path, "HOLE", f"{len(missing)} of {len(entry.blobs)} blobs are gone")
+
+
+def _bad_trace(path: Path) -> Iterator[Fault]:
+    try:
+        header, _ = parted(read_private(path, MAX_TRACE_BYTES))
+        digest = trace_digest(header.parts)
+    except MalformedMessageError as error:
+        yield Fault(path, error.reason, str(error))
+        return
+    except FileNotFoundError:
+        return  # gone meanwhile
+    except OSError as error:
+        yield Fault(path, _UNREADABLE, str(error))
+        return
+    if digest.hex() != path.stem:
+        yield Fault(path, MisplacedManifestError.reason, f"it is the trace of {digest.hex()}")
+
+
+def _place_of(entry: DiskEntry) -> Place:
+    """Where an entry lies; the folder tells the key."""
+    try:
+        key = bytes.fromhex(entry.path.parent.name)
+    except ValueError as error:
+        raise MalformedMessageError(f"{entry.path.parent} is no key") from error
+    return Place(entry.manifest.namespace, entry.manifest.space, key)
+
+
+def _remembered(root: Path) -> Keyring:
+    keys: list[TrustedKey] = []
+    for path in sorted(root.glob("farms/*.keys.json")):
+        try:
+            keys += keyring_from_text(read_sealed(path).decode(), path).keys
+        except (CallerError, ValueError, OSError):
+            continue  # spoilt: the farm is asked again
+    return Keyring(keys)

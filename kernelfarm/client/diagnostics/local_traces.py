@@ -1,0 +1,75 @@
+"""Traces that processes of this machine made themselves, and why the farm has none of them.
+
+What is found at the farm is not traced here; so what lies among our own traces was missed, or never
+asked for. Needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelfarm.client.disk.files import MAX_TRACE_BYTES
+from kernelfarm.client.disk.sweep import TRACE
+from kernelfarm.client.farm.client import FarmClient
+from kernelfarm.client.farm.trace_client import TraceClient
+from kernelfarm.client.settings import ClientSettings
+from kernelfarm.client.traces.header import parted
+from kernelfarm.digest import trace_digest
+from kernelfarm.errors import IntegrityError, MalformedMessageError
+from kernelfarm.private_files import read_private
+from kernelfarm.signing import Place, Space
+from kernelfarm.v1 import trace_service_pb2 as pb
+from kernelfarm.wire.manifest import manifest_from_proto
+
+_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class TraceHere:
+    """A trace on this machine's disk; `used_s` is when it was made or used last, since 1970."""
+
+    digest: bytes
+    parts: Mapping[str, str]
+    used_s: float
+
+
+def traces_here(root: Path) -> list[TraceHere]:
+    """Our own traces, those used last first; what is spoilt or of another version is left out."""
+    found = []
+    for path in root.glob(f"traces/*/*{TRACE}"):
+        try:
+            used_s = path.stat().st_mtime
+            header, _ = parted(read_private(path, MAX_TRACE_BYTES))
+            digest = trace_digest(header.parts)
+        except (OSError, MalformedMessageError):
+            continue
+        if digest.hex() == path.stem:
+            found.append(TraceHere(digest, header.parts, used_s))
+    return sorted(found, key=lambda trace: trace.used_s, reverse=True)
+
+
+def explained(
+    client: FarmClient, digest: bytes, parts: Mapping[str, str]
+) -> pb.ExplainTraceMissResponse:
+    """Why the farm gives no trace of a digest to this client.
+
+    Raises:
+        KernelfarmError: the farm does not answer.
+    """
+    return TraceClient(client).explain(digest, parts, _TIMEOUT_S)
+
+
+def why_not_believed(
+    client: FarmClient, settings: ClientSettings, told: pb.ExplainTraceMissResponse
+) -> str:
+    """Why this client does not believe a trace that the farm has; empty if it does."""
+    manifest = manifest_from_proto(told.manifest)
+    namespaces = settings.namespaces
+    namespace = manifest.namespace if manifest.namespace in namespaces else namespaces[0]
+    try:
+        client.trust.check(manifest, Place(namespace, Space.TRACES, told.trace.key))
+    except IntegrityError as error:
+        return f"{error.reason}: {error}"
+    return ""

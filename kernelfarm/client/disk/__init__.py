@@ -1,0 +1,1 @@
+"""The disk tier: what one process of this machine fetched, the next one finds."""

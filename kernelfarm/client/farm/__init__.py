@@ -1,0 +1,1 @@
+"""Talking to the farm: channels, deadlines, retries, checked answers, invalidations."""

@@ -1,0 +1,73 @@
+"""What a process keeps for one farm: the way there, the disk tier, and what it hears from it."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from functools import partial
+
+from kernelfarm.client.disk.folder import tier_folder
+from kernelfarm.client.disk.tier import DiskTier
+from kernelfarm.client.farm.cache_client import CacheAdmin
+from kernelfarm.client.farm.client import FarmClient
+from kernelfarm.client.farm.invalidation_watch import InvalidationWatch, watch_of
+from kernelfarm.client.farm.recent_traces import RecentTraces
+from kernelfarm.client.process.exit import close_at_end
+from kernelfarm.client.settings import ClientSettings
+from kernelfarm.errors import UnavailableError
+
+PAUSE_AFTER_FAILURE_S = 10.0
+"""After a farm did not answer, further graphs do without it at once for so long."""
+
+_failures: dict[str, float] = {}
+
+
+class FarmAccess:
+    """One for each process and settings; its channels and threads do not survive a fork."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self.settings = settings
+        root = tier_folder(settings)
+        farm = None if root is None else root / "farms" / _name(settings)
+        keys = None if farm is None else farm.with_suffix(".keys.json")
+        state = None if farm is None else farm.with_suffix(".json")
+        self.client = FarmClient(settings, keys)
+        close_at_end(self.client)
+        self.recent_traces = RecentTraces()
+        self.disk = None if root is None else DiskTier(root, settings.disk_cache_bytes)
+        self.watch: InvalidationWatch = watch_of(
+            settings.endpoint, state, partial(_connected, settings)
+        )
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Tags of our own, beside those of each program."""
+        return (f"model:{self.settings.model}",) if self.settings.model else ()
+
+    def check_recent_failure(self) -> None:
+        """Passes unless the farm failed just now; who insists (`strict`) asks all the same.
+
+        Raises:
+            UnavailableError: it did.
+        """
+        endpoint = self.settings.endpoint
+        failed_s = _failures.get(endpoint)
+        is_recent = failed_s is not None and time.monotonic() - failed_s < PAUSE_AFTER_FAILURE_S
+        if is_recent and self.settings.mode != "strict":
+            raise UnavailableError(f"the farm at {endpoint} did not answer just now")
+
+    def note_failure(self) -> None:
+        """Notes that the farm does not answer."""
+        _failures[self.settings.endpoint] = time.monotonic()
+
+
+def _connected(settings: ClientSettings) -> CacheAdmin:
+    return CacheAdmin(
+        settings.endpoint, settings.bearer(), settings.tls(), clear=settings.clear_token
+    )
+
+
+def _name(settings: ClientSettings) -> str:
+    """A file name for what is known of a farm."""
+    stated = f"{settings.endpoint}\n{settings.namespace}".encode()
+    return hashlib.sha256(stated).hexdigest()[:16]

@@ -1,0 +1,142 @@
+"""The farm's cache as its operators and watching clients see it: no torch, no decisions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import grpc
+
+from kernelfarm.client.farm.call_retry import repeated
+from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.service.channels import open_blocking_channel, translated_errors
+from kernelfarm.service.tls import ChannelTls
+from kernelfarm.v1 import cache_service_pb2 as api
+from kernelfarm.v1 import compile_service_pb2
+from kernelfarm.v1.cache_service_pb2_grpc import CacheServiceStub
+from kernelfarm.wire import graph_to_proto
+
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+
+_TIMEOUT_S = 30.0
+# Dry runs and sweeps walk over all entries.
+_WALK_TIMEOUT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Invalidation:
+    """One event of a watch: drop what depends on a tag and is older than `epoch`, or everything.
+
+    Without tags and flush it tells that nothing was missed. `resume_token` is for the next watch,
+    once this event was obeyed.
+    """
+
+    tags: tuple[str, ...]
+    epoch: int
+    incarnation: str
+    is_flush: bool
+    resume_token: str
+
+
+class CacheAdmin:
+    """Calls a farm's CacheService; methods raise `KernelfarmError` with the farm's own message."""
+
+    def __init__(
+        self, endpoint: str, token: str = "", tls: ChannelTls | None = None, *, clear: bool = False
+    ) -> None:
+        self._channel = open_blocking_channel(endpoint, tls, token, may_be_clear=clear)
+        self._stub = CacheServiceStub(self._channel)
+        self._peer = f"the farm at {endpoint}"
+
+    def close(self) -> None:
+        """Closes the channel."""
+        self._channel.close()
+
+    def __enter__(self) -> CacheAdmin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def invalidate(
+        self, tags: Sequence[str], *, dry_run: bool = False, reason: str = ""
+    ) -> api.InvalidateResponse:
+        """Makes stale what depends on one of the tags; a dry run counts it instead.
+
+        Raises:
+            PermissionDeniedError: the token is missing or wrong.
+            CallerError: a tag is not of the grammar.
+        """
+        request = api.InvalidateRequest(tags=tags, dry_run=dry_run, reason=reason)
+        timeout_s = _WALK_TIMEOUT_S if dry_run else _TIMEOUT_S
+        return self._asked(self._stub.Invalidate, request, timeout_s)
+
+    def watch(self, resume_token: str = "") -> Iterator[Invalidation]:
+        """Invalidations from a token on, until the farm or the caller ends it.
+
+        Raises:
+            UnavailableError: the connection is lost; watch again with the last token.
+        """
+        request = api.WatchInvalidationsRequest(resume_token=resume_token)
+        with translated_errors(self._peer):
+            for event in self._stub.WatchInvalidations(request):
+                yield Invalidation(
+                    tuple(event.tags),
+                    event.epoch,
+                    event.incarnation,
+                    event.is_flush,
+                    event.resume_token,
+                )
+
+    def explain_key(self, key: bytes) -> api.ExplainMissResponse:
+        """What a look-up of a program's key meets."""
+        request = api.ExplainMissRequest(key=key)
+        return self._asked(self._stub.ExplainMiss, request, _TIMEOUT_S)
+
+    def explain_graph(
+        self, graph: Graph, target: str, *, is_deterministic: bool = False, model: str = ""
+    ) -> api.ExplainMissResponse:
+        """What a look-up of a graph's program meets."""
+        request = api.ExplainMissRequest(
+            graph=graph_to_proto(graph),
+            target=target,
+            options=compile_service_pb2.CompileOptions(deterministic=is_deterministic),
+            model=model,
+        )
+        return self._asked(self._stub.ExplainMiss, request, _TIMEOUT_S)
+
+    def usage(self, tenant: str = "") -> api.GetUsageResponse:
+        """What a tenant holds, our own without a name, and its counters.
+
+        Raises:
+            PermissionDeniedError: another tenant's usage is for administrators.
+            NotFoundError: there is no such tenant.
+        """
+        request = api.GetUsageRequest(tenant=tenant)
+        return self._asked(self._stub.GetUsage, request, _TIMEOUT_S)
+
+    def sweep(self) -> api.SweepResponse:
+        """Frees what nobody will find any more.
+
+        Raises:
+            PermissionDeniedError: the token is missing or wrong.
+            FarmFullError: another sweep runs.
+        """
+        return self._asked(self._stub.Sweep, api.SweepRequest(), _WALK_TIMEOUT_S)
+
+    def _asked(
+        self,
+        call: grpc.UnaryUnaryMultiCallable[RequestT, ResponseT],
+        request: RequestT,
+        timeout_s: float,
+    ) -> ResponseT:
+        ends_s = time.monotonic() + timeout_s
+
+        def ask() -> ResponseT:
+            with translated_errors(self._peer):
+                return call(request, timeout=max(0.0, ends_s - time.monotonic()))
+
+        return repeated(ask, timeout_s)

@@ -1,0 +1,84 @@
+"""The channel of one client: opened by the first call that needs it, and closed around forks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import grpc
+
+from kernelfarm.client.process.forks import PAUSE_S, pause_at_forks
+from kernelfarm.errors import UnavailableError
+
+
+class FarmChannel:
+    """Safe to use from several threads; `open_channel` must not connect, nor raise a second time.
+
+    A fork closes the channel under the calls that use it: who sees `pauses` grow makes them again.
+    """
+
+    def __init__(self, open_channel: Callable[[], grpc.Channel], peer: str) -> None:
+        self.pauses = 0
+        self._open = open_channel
+        self._peer = peer
+        self._channel: grpc.Channel | None = open_channel()
+        self._condition = threading.Condition()
+        self._users = 0
+        self._is_paused = False
+        self._is_closed = False
+        pause_at_forks(self)
+
+    @contextmanager
+    def used(self) -> Iterator[grpc.Channel]:
+        """The channel, for calls that end within.
+
+        Raises:
+            UnavailableError: it was closed for good.
+        """
+        with self._condition:
+            self._condition.wait_for(lambda: not self._is_paused)
+            if self._is_closed:
+                raise UnavailableError(f"{self._peer}: the way there was closed")
+            if self._channel is None:
+                self._channel = self._open()
+            self._users += 1
+            channel, condition = self._channel, self._condition
+        try:
+            yield channel
+        finally:
+            del channel
+            with condition:
+                self._users -= 1
+                condition.notify_all()
+
+    def close(self) -> None:
+        """Ends all calls, for good."""
+        with self._condition:
+            self._is_closed = True
+            if self._channel is not None:
+                self._channel.close()
+
+    def pause(self) -> bool:
+        """Ends all calls; who begins one waits. False if nothing was open."""
+        with self._condition:
+            self._is_paused = True
+            self.pauses += 1
+            if self._channel is None:
+                return False
+            self._channel.close()
+            self._channel = None  # the last reference: gRPC ends its threads with it
+            self._condition.wait_for(lambda: not self._users, PAUSE_S)
+            return True
+
+    def resume(self) -> None:
+        """Lets calls begin again."""
+        with self._condition:
+            self._is_paused = False
+            self._condition.notify_all()
+
+    def renew(self) -> None:
+        """Lets the calls of a forked child begin; the threads that held or awaited it are gone."""
+        self._condition = threading.Condition()
+        self._users = 0
+        self._is_paused = False

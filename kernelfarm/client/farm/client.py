@@ -1,0 +1,304 @@
+"""The way to the farm: one channel, deadlines, retries of what is idempotent, checked answers."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import grpc
+
+from kernelfarm.client.counters import count_refusal
+from kernelfarm.client.farm.call_retry import Repeats
+from kernelfarm.client.farm.channel import FarmChannel
+from kernelfarm.client.farm.checked_program import Wanted, checked_program
+from kernelfarm.client.farm.compile_options import CompileOptions
+from kernelfarm.client.farm.compiled_program import FoundProgram
+from kernelfarm.client.farm.manifest_verifier import Trust
+from kernelfarm.client.farm.wait_budget import within_time
+from kernelfarm.client.process.exit import pause
+from kernelfarm.client.settings import ClientSettings
+from kernelfarm.digest import program_keys
+from kernelfarm.errors import (
+    DeadlineError,
+    FarmFullError,
+    IntegrityError,
+    KernelfarmError,
+    MalformedMessageError,
+    MisplacedManifestError,
+    PoisonedBlobError,
+    UnavailableError,
+)
+from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.ir.guards import NO_FACTS, CallerFacts
+from kernelfarm.service.channels import open_blocking_channel, translated_errors
+from kernelfarm.signing import Keyring
+from kernelfarm.v1 import compile_service_pb2 as pb
+from kernelfarm.v1.compile_service_pb2_grpc import CompileServiceStub
+from kernelfarm.wire import graph_to_proto
+from kernelfarm.wire.manifest import facts_to_proto, key_from_proto
+
+MAX_BLOBS_IN_A_REQUEST = 4096
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 2.0
+
+_jitter = random.SystemRandom()
+"""Not the process's own numbers, which are its user's, and may be seeded."""
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True)
+class StageProgress:
+    """One stage event of a compilation; `total` is 0 where a stage has no items."""
+
+    stage: str
+    target: str
+    done: int
+    total: int
+    elapsed_s: float
+    detail: str
+
+
+OnProgress = Callable[[StageProgress], None]
+Attempt = Callable[[grpc.Channel, float], ResultT]
+"""A call over a channel within so many seconds; it may be made more than once."""
+
+
+_DEFAULTS = CompileOptions()
+
+
+class FarmClient:
+    """Calls the farm; safe to use from several threads.
+
+    `settings.timeout_s` bounds each call, or all calls of one graph together (`FarmTime.spent`).
+
+    All methods raise `KernelfarmError` subclasses with the farm's own message. What is no program
+    of whom we believe, made for what was asked, is refused (`IntegrityError`) and counted.
+    `remembered_keys` is where `Trust` keeps the keys of a farm that are not pinned.
+    """
+
+    def __init__(self, settings: ClientSettings, remembered_keys: Path | None = None) -> None:
+        self.settings = settings
+        self.trust = Trust(settings, self._public_keys, remembered_keys)
+        self._peer = f"the farm at {settings.endpoint}"
+        opened = partial(
+            open_blocking_channel,
+            settings.endpoint,
+            settings.tls(),
+            settings.bearer(),
+            may_be_clear=settings.clear_token,
+        )
+        self._channel = FarmChannel(opened, self._peer)
+
+    def connect(self, timeout_s: float = 1.0) -> bool:
+        """True if the farm answers within the time; calls connect by themselves anyway."""
+        with self._channel.used() as channel:
+            ready = grpc.channel_ready_future(channel)
+            try:
+                ready.result(timeout=timeout_s)
+            except grpc.FutureTimeoutError:
+                return False
+            finally:
+                ready.cancel()  # or it would go on to look five times a second
+            return True
+
+    def close(self) -> None:
+        """Closes the channel."""
+        self._channel.close()
+
+    def __enter__(self) -> FarmClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def compile(
+        self,
+        graph: Graph,
+        targets: Sequence[str],
+        *,
+        options: CompileOptions = _DEFAULTS,
+        on_progress: OnProgress | None = None,
+        facts: CallerFacts = NO_FACTS,
+        keys: Mapping[str, bytes] | None = None,
+    ) -> list[FoundProgram]:
+        """The programs of a graph, one for each target, in the order of the targets.
+
+        `facts` must hold at every call of the programs. `keys` are the program keys by target,
+        where the caller knows them already.
+
+        Raises:
+            IntegrityError: an answer is not what its publisher made for this graph.
+            CallerError: the farm refuses the graph or a target; the message says why.
+            UnavailableError: no farm answers there, or it lost a room; retry later.
+            DeadlineError: not ready in time; the farm goes on, so a later call finds the result.
+        """
+        request = pb.CompileRequest(
+            request_id=uuid.uuid4().hex,
+            graph=graph_to_proto(graph),
+            targets=targets,
+            priority=pb.PRIORITY_INTERACTIVE,
+            options=pb.CompileOptions(
+                deterministic=options.is_deterministic, fallback_random=options.fallback_random
+            ),
+            model=self.settings.model,
+            facts=facts_to_proto(facts),
+            wants_signed=True,
+        )
+        known = keys or program_keys(graph, targets, options.pairs())
+        wanted = {known[t]: Wanted(self.settings.namespaces, known[t], t, facts) for t in targets}
+
+        def attempt(channel: grpc.Channel, remaining_s: float) -> list[FoundProgram]:
+            events = CompileServiceStub(channel).Compile(request, timeout=remaining_s)
+            answers = _programs(events, on_progress)
+            found = {p.target: p for p in (self.checked(answer, wanted) for answer in answers)}
+            missing = [target for target in targets if target not in found]
+            if missing:
+                raise MalformedMessageError(f"{self._peer} sent no program for {missing}")
+            return [found[target] for target in targets]
+
+        return self._retried(attempt)
+
+    def lookup(self, key: bytes) -> FoundProgram:
+        """A program by its key.
+
+        Raises:
+            NotFoundError: the farm's cache does not hold it.
+            IntegrityError: the answer is not what its publisher made for this key.
+        """
+        request = pb.LookupRequest(key=key, model=self.settings.model, wants_signed=True)
+        wanted = {key: Wanted(self.settings.namespaces, key, target="")}
+
+        def attempt(channel: grpc.Channel, remaining_s: float) -> FoundProgram:
+            reply = CompileServiceStub(channel).Lookup(request, timeout=remaining_s)
+            return self.checked(reply.program, wanted)
+
+        return self._retried(attempt)
+
+    def read_blobs(self, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Contents by SHA-256; every content was checked against its digest.
+
+        Raises:
+            NotFoundError: the farm no longer holds one; compile again.
+            PoisonedBlobError: a content has another digest than asked for; compile again.
+        """
+        wanted = list(dict.fromkeys(digests))
+        found: dict[bytes, bytes] = {}
+        for first in range(0, len(wanted), MAX_BLOBS_IN_A_REQUEST):
+            part = wanted[first : first + MAX_BLOBS_IN_A_REQUEST]
+            found.update(self._retried(partial(self._read_part, part)))
+        return found
+
+    def capabilities(self) -> pb.GetCapabilitiesResponse:
+        """What the farm can do."""
+        request = pb.GetCapabilitiesRequest()
+        return self._retried(
+            lambda channel, s: CompileServiceStub(channel).GetCapabilities(request, timeout=s)
+        )
+
+    def _public_keys(self) -> Keyring | None:
+        told = self.capabilities()
+        return Keyring(map(key_from_proto, told.public_keys)) if told.is_signed else None
+
+    def checked(self, answer: pb.ProgramResult, wanted: Mapping[bytes, Wanted]) -> FoundProgram:
+        """The program of an answer to one of the keys in `wanted`.
+
+        Raises:
+            IntegrityError: it is not what its publisher made for that key; counted.
+            MalformedMessageError: nothing signed was sent, or it is no program.
+        """
+        try:
+            place = wanted.get(answer.key)
+            if place is None:
+                raise MisplacedManifestError(
+                    f"{self._peer} sent program {answer.key.hex()[:16]}, which was not asked for:"
+                    " client and farm are of different versions, or it is another's"
+                )
+            return checked_program(answer, place, self.trust.check)
+        except IntegrityError as error:
+            count_refusal("farm", error)
+            raise
+
+    def _read_part(
+        self, digests: list[bytes], channel: grpc.Channel, remaining_s: float
+    ) -> dict[bytes, bytes]:
+        buffers = [bytearray() for _ in digests]
+        request = pb.ReadBlobsRequest(sha256=digests)
+        for chunk in CompileServiceStub(channel).ReadBlobs(request, timeout=remaining_s):
+            if chunk.index >= len(buffers) or chunk.offset_bytes != len(buffers[chunk.index]):
+                raise MalformedMessageError(f"{self._peer} sent blob chunks out of order")
+            buffers[chunk.index] += chunk.data
+        contents = {d: bytes(b) for d, b in zip(digests, buffers, strict=True)}
+        for digest, content in contents.items():
+            seen = hashlib.sha256(content).hexdigest()
+            if seen != digest.hex():
+                poisoned = PoisonedBlobError(
+                    f"{self._peer} sent a blob of digest {seen}; expected {digest.hex()}"
+                )
+                count_refusal("farm", poisoned)
+                raise poisoned
+        return contents
+
+    def asked(self, attempt: Attempt[ResultT], timeout_s: float) -> ResultT:
+        """Makes a call within a time, and again if nobody answered or a fork of ours ended it.
+
+        Raises:
+            KernelfarmError: what the farm answered, or that it did not in time.
+        """
+        deadline = time.monotonic() + within_time(timeout_s)
+        repeats = Repeats(deadline)
+        while True:
+            pauses = self._channel.pauses
+            try:
+                with translated_errors(self._peer), self._channel.used() as channel:
+                    return attempt(channel, max(0.0, deadline - time.monotonic()))
+            except KernelfarmError as error:
+                if pauses == self._channel.pauses:
+                    repeats.wait(error)
+
+    def _retried(self, attempt: Attempt[ResultT]) -> ResultT:
+        """Repeats a call while the farm says that it is full, until the deadline.
+
+        What nobody answers is repeated a few times (`Repeats`) and then fails: a missing farm must
+        not make an inference server wait.
+        """
+        deadline = time.monotonic() + within_time(self.settings.timeout_s)
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                raise DeadlineError(f"{self._peer}: nothing within {self.settings.timeout_s} s")
+            try:
+                return self.asked(attempt, remaining_s)
+            except UnavailableError as error:
+                # Never sooner than the farm says, and not all clients at once.
+                wait_s = max(error.retry_after_s or 0, pause_s) * _jitter.uniform(1.0, 1.5)
+                if not isinstance(error, FarmFullError) or wait_s > deadline - time.monotonic():
+                    raise
+            if pause(wait_s):
+                raise UnavailableError(f"{self._peer} is full, and this process ends")
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _programs(
+    events: Iterator[pb.CompileResponse], on_progress: OnProgress | None
+) -> Iterator[pb.ProgramResult]:
+    for event in events:
+        if event.WhichOneof("event") == "program":
+            yield event.program
+        elif on_progress is not None:
+            on_progress(_progress(event.stage))
+
+
+def _progress(event: pb.StageEvent) -> StageProgress:
+    elapsed_s = event.elapsed.ToNanoseconds() / 1e9
+    return StageProgress(
+        event.stage, event.target, event.done, event.total, elapsed_s, event.detail
+    )

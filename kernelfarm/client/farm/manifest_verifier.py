@@ -1,0 +1,197 @@
+"""Whom a client believes: the keys that its settings pin, or those of a farm on this machine.
+
+A farm on this machine (loopback, unix socket) without pinned keys is asked for its keys: whoever
+can answer there can do worse. What it said is remembered beside the disk tier, so that a client
+starts without it; a file that somebody else could have written there is not believed. A farm
+elsewhere is believed only with pinned keys, whose file is read again once it changed: a key that is
+taken out is believed no more.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from kernelfarm.client.disk.files import read_sealed, remove, write_sealed
+from kernelfarm.client.settings import ClientSettings
+from kernelfarm.errors import CallerError, UntrustedKeyError
+from kernelfarm.signing import Keyring, Manifest, Place, Space, check_manifest
+from kernelfarm.signing.key_files import keyring_from_text, keyring_to_text, read_keyring
+
+AskForKeys = Callable[[], Keyring | None]
+"""Asks a farm for its public keys; None from a farm that states that it signs nothing."""
+
+
+class UnsignedFarmWarning(UserWarning):
+    """Native code is loaded that nobody signed."""
+
+
+class Trust:
+    """Checks manifests for one farm; `remembered` is a file for the keys of a farm without pins."""
+
+    def __init__(
+        self, settings: ClientSettings, ask: AskForKeys, remembered: Path | None = None
+    ) -> None:
+        self._settings = settings
+        self._ask = ask
+        self._remembered = remembered
+        self._lock = threading.Lock()
+        self._keyring: Keyring | None = None
+        self._pinned_as: tuple[int, ...] | None = None
+
+    def check(self, manifest: Manifest, place: Place) -> None:
+        """Passes a manifest that we believe; keys are read again if one is not known.
+
+        Raises:
+            IntegrityError: by its class, what is wrong; see `kernelfarm.signing.check_manifest`.
+            CallerError: the file of pinned keys cannot be read.
+        """
+        if self._settings.signing == "off" and place.space is Space.TRACES:
+            raise UntrustedKeyError("a trace of a farm that signs nothing")
+        if self._settings.signing == "off":
+            _warn_unsigned(self._settings.endpoint)
+            check_manifest(manifest, place, None, time.time())
+            return
+        try:
+            check_manifest(manifest, place, self._known(), time.time())
+        except UntrustedKeyError:
+            # Keys are rotated by overlap: ours may be older than the manifest.
+            check_manifest(manifest, place, self._read_again(), time.time())
+
+    def believes_traces(self, *, may_ask: bool) -> bool:
+        """True if somebody whom we believe may sign traces.
+
+        With `may_ask`, a farm on this machine is asked for its keys if they are not known yet.
+
+        Raises:
+            UntrustedKeyError, UnavailableError: no keys are known.
+            CallerError: the file of pinned keys cannot be read.
+        """
+        if self._settings.signing == "off":
+            return False
+        if not may_ask and self._settings.trusted_keys_file is None:
+            keyring = self._keyring or self._recalled()
+        else:
+            keyring = self._known()
+        return keyring is not None and any(k.space is Space.TRACES for k in keyring.keys)
+
+    def _known(self) -> Keyring:
+        with self._lock:
+            pinned = self._settings.trusted_keys_file
+            if self._keyring is None or (pinned and _version(pinned) != self._pinned_as):
+                self._keyring = self._recalled() or self._fetched()
+            return self._keyring
+
+    def _read_again(self) -> Keyring:
+        with self._lock:
+            self._keyring = self._fetched()
+            return self._keyring
+
+    def _recalled(self) -> Keyring | None:
+        path = self._remembered
+        if self._settings.trusted_keys_file is not None or path is None:
+            return None
+        try:
+            return keyring_from_text(read_sealed(path).decode(), path)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, CallerError):  # the farm is asked again
+            remove(path)
+            return None
+
+    def _fetched(self) -> Keyring:
+        pinned, endpoint = self._settings.trusted_keys_file, self._settings.endpoint
+        if pinned is not None:
+            self._pinned_as = _version(pinned)
+            return read_keyring(pinned)
+        if not is_on_this_machine(endpoint):
+            raise UntrustedKeyError(
+                f"no keys are pinned for the farm at {endpoint}: set KERNELFARM_TRUSTED_KEYS_FILE"
+                " to its public.json"
+            )
+        keyring = self._ask()
+        if keyring is None:
+            raise UntrustedKeyError(
+                f"the farm at {endpoint} signs nothing; to believe it all the same, set"
+                " KERNELFARM_SIGNING=off"
+            )
+        if self._remembered is not None:
+            with suppress(OSError):  # then it is asked again by the next process
+                write_sealed(self._remembered, keyring_to_text(keyring.keys).encode())
+        return keyring
+
+
+def describe_trust(settings: ClientSettings) -> tuple[str, bool]:
+    """Where the keys come from, for people; False if programs are not checked, or all refused.
+
+    Raises:
+        CallerError: the file of pinned keys cannot be read.
+    """
+    if settings.signing == "off":
+        return "signatures are not checked (KERNELFARM_SIGNING=off)", False
+    if settings.trusted_keys_file is not None:
+        names = ", ".join(key.key_id for key in read_keyring(settings.trusted_keys_file).keys)
+        return f"pinned by {settings.trusted_keys_file}: {names}", True
+    if is_on_this_machine(settings.endpoint):
+        return "those of the farm on this machine; none are pinned", True
+    return "none are pinned: every program is refused", False
+
+
+def describe_traces(settings: ClientSettings) -> tuple[str, bool]:
+    """Whose traces are used, and whether ours are published, for people; False if ours alone are.
+
+    Raises:
+        CallerError: the file of pinned keys cannot be read.
+    """
+    pinned = settings.trusted_keys_file
+    keys = () if pinned is None else read_keyring(pinned).keys
+    names = [key.key_id for key in keys if key.space is Space.TRACES]
+    is_asked = is_on_this_machine(settings.endpoint) and pinned is None
+    if settings.signing == "off" or not (names or is_asked):
+        return "our own alone: no key for traces is trusted", False
+    state = f"those signed by {', '.join(names)}" if names else "those of the farm on this machine"
+    if settings.trace_key_file is not None:
+        state += f"; ours are published with {settings.trace_key_file}"
+    return state, True
+
+
+def is_on_this_machine(endpoint: str) -> bool:
+    """True for unix sockets and loopback addresses."""
+    if endpoint.startswith(("unix:", "unix-abstract:")):
+        return True
+    host = endpoint.removeprefix("dns:").lstrip("/").rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _version(path: Path) -> tuple[int, ...] | None:
+    """What tells a file from the one that it was; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+_said: set[str] = set()
+
+
+def _warn_unsigned(endpoint: str) -> None:
+    if endpoint in _said:
+        return
+    _said.add(endpoint)
+    warnings.warn(
+        f"kernelfarm: the farm at {endpoint} is believed without signatures"
+        " (KERNELFARM_SIGNING=off): whoever can answer there can run code here",
+        UnsignedFarmWarning,
+        stacklevel=2,
+    )

@@ -1,0 +1,121 @@
+"""Calls about traces: one look-up for a trace, its program and what that loads; and publication."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import grpc
+
+from kernelfarm.client.counters import count_refusal
+from kernelfarm.client.farm.client import MAX_BLOBS_IN_A_REQUEST, FarmClient
+from kernelfarm.errors import KernelfarmError, PoisonedBlobError
+from kernelfarm.ir.guards import CallerFacts
+from kernelfarm.v1 import compile_service_pb2, manifest_pb2
+from kernelfarm.v1 import trace_service_pb2 as pb
+from kernelfarm.v1.trace_service_pb2_grpc import TraceServiceStub
+from kernelfarm.wire.manifest import facts_to_proto
+
+
+@dataclass(slots=True)
+class TraceAnswer:
+    """What the farm has of a digest; nothing is checked yet but the digests of blobs.
+
+    `miss` tells why there is no trace.
+    """
+
+    trace: manifest_pb2.SignedVariant | None = None
+    program: compile_service_pb2.ProgramResult | None = None
+    miss: pb.TraceMiss | None = None
+    blobs: dict[bytes, bytes] = field(default_factory=dict)
+
+
+class TraceClient:
+    """Calls the farm's TraceService by way of a client; methods raise `KernelfarmError`."""
+
+    def __init__(self, client: FarmClient) -> None:
+        self._client = client
+        self._settings = client.settings
+        self._peer = f"the farm at {client.settings.endpoint}"
+
+    def look_up(
+        self,
+        digest: bytes,
+        facts: CallerFacts,
+        held: Sequence[bytes],
+        timeout_s: float,
+        *,
+        wants_program: bool = True,
+    ) -> TraceAnswer:
+        """The trace of a digest, with its program; blobs in `held` are not sent.
+
+        A program that does not come whole after its trace is left out: it is asked for again.
+        """
+        request = pb.LookupTraceRequest(
+            digest=digest,
+            model=self._settings.model,
+            facts=facts_to_proto(facts),
+            wants_program=wants_program,
+            held=held[:MAX_BLOBS_IN_A_REQUEST],
+        )
+        answer = TraceAnswer()
+
+        def attempt(channel: grpc.Channel, left_s: float) -> None:
+            nonlocal answer
+            answer = TraceAnswer()
+            self._read(TraceServiceStub(channel).LookupTrace(request, timeout=left_s), answer)
+
+        try:
+            self._client.asked(attempt, timeout_s)
+        except KernelfarmError:
+            if answer.trace is None:
+                raise
+            answer.program = None
+        return answer
+
+    def put(
+        self, trace: manifest_pb2.SignedVariant, parts: Mapping[str, str], timeout_s: float
+    ) -> pb.PutTraceOutcome.ValueType:
+        """Publishes a signed trace with what its digest is over; what became of it."""
+        request = pb.PutTraceRequest(trace=trace, parts=parts)
+        reply = self._client.asked(
+            lambda channel, s: TraceServiceStub(channel).PutTrace(request, timeout=s), timeout_s
+        )
+        return reply.outcome
+
+    def explain(
+        self, digest: bytes, parts: Mapping[str, str], timeout_s: float
+    ) -> pb.ExplainTraceMissResponse:
+        """Why a trace is not found; by its digest alone where its parts are not known."""
+        request = pb.ExplainTraceMissRequest(
+            digest=b"" if parts else digest, parts=parts, model=self._settings.model
+        )
+        return self._client.asked(
+            lambda channel, s: TraceServiceStub(channel).ExplainTraceMiss(request, timeout=s),
+            timeout_s,
+        )
+
+    def _read(self, responses: Iterable[pb.LookupTraceResponse], answer: TraceAnswer) -> None:
+        content = bytearray()
+        for response in responses:
+            match response.WhichOneof("part"):
+                case "trace":
+                    answer.trace = response.trace
+                case "program":
+                    answer.program = response.program
+                case "miss" if not response.miss.is_program:
+                    answer.miss = response.miss
+                case "blob":
+                    content += response.blob.data
+                    if response.blob.is_last:
+                        sha256 = response.blob.sha256
+                        answer.blobs[sha256] = self._checked(sha256, bytes(content))
+                        content.clear()
+
+    def _checked(self, sha256: bytes, content: bytes) -> bytes:
+        if hashlib.sha256(content).digest() == sha256:
+            return content
+        error = PoisonedBlobError(f"{self._peer} sent {len(content)} bytes as {sha256.hex()}")
+        count_refusal("farm", error)
+        raise error

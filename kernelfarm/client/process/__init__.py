@@ -1,0 +1,1 @@
+"""The life of a process: forks, and the end."""

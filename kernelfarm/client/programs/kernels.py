@@ -1,0 +1,61 @@
+"""Binaries become kernels: fetched, checked, loaded once in a process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from kernelfarm.client.capture.captured import NotRunnableHereError
+from kernelfarm.client.farm.compiled_program import FoundArtifact, FoundProgram
+from kernelfarm.client.loaders.contract import LoadedKernel, Loader
+from kernelfarm.client.loaders.variants import Variant
+from kernelfarm.ir.artifact import LaunchFacts
+
+
+class BlobReader(Protocol):
+    """Where contents come from."""
+
+    def read_blobs(self, digests: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Contents by SHA-256, each checked against it."""
+
+
+def load_kernels(
+    reader: BlobReader, found: FoundProgram, loader: Loader
+) -> tuple[tuple[Variant, ...], ...]:
+    """The variants of a program's kernels, in the plan's order.
+
+    Raises:
+        NotRunnableHereError: an artifact is a stub.
+        UnavailableError: the device refuses a binary.
+    """
+    artifacts = [artifact for variants in found.kernels for artifact in variants]
+    stub = next((artifact for artifact in artifacts if artifact.is_stub), None)
+    if stub is not None:
+        raise NotRunnableHereError(f"the farm has a stub for {stub.target}: {stub.stub_reason}")
+    missing = {a.binary.sha256 for a in artifacts if _place(a, loader) not in _kernels}
+    binaries = reader.read_blobs(list(missing)) if missing else {}
+    for artifact in artifacts:
+        place = _place(artifact, loader)
+        if place not in _kernels:
+            binary = binaries[artifact.binary.sha256]
+            _kernels.setdefault(place, loader.load(binary, artifact.launch))
+    return tuple(
+        tuple(Variant(a.guard, _kernels[_place(a, loader)]) for a in variants)
+        for variants in found.kernels
+    )
+
+
+def loaded_digests() -> list[bytes]:
+    """SHA-256 of the binaries that are loaded here: nobody need send them for the same device."""
+    return list({digest for digest, _launch, _loader in _kernels})
+
+
+Place = tuple[bytes, LaunchFacts, Loader]
+"""A binary's SHA-256, how it is launched, and what loaded it: each GPU has a loader of its own."""
+
+_kernels: dict[Place, LoadedKernel] = {}
+"""Loaded binaries of this process: programs of one model share many kernels."""
+
+
+def _place(artifact: FoundArtifact, loader: Loader) -> Place:
+    return artifact.binary.sha256, artifact.launch, loader

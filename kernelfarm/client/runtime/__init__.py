@@ -1,0 +1,1 @@
+"""Execution of plans: a plan and its loaded kernels become a callable."""

@@ -1,0 +1,223 @@
+"""Runs a captured node of the client's own graph on other tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx
+from torch._higher_order_ops.effects import with_effects
+
+from kernelfarm.client.capture.rebuilt_nodes import RebuiltNode
+from kernelfarm.client.capture.saved_random_state import flat_results, is_with_random_state
+from kernelfarm.client.capture.sizes import SizeReader
+from kernelfarm.client.capture.storages import MEMORY_READERS
+from kernelfarm.client.custom_operators.attention import (
+    ATTENTION,
+    ATTENTION_BACKWARD,
+    ATTENTION_SAVING,
+    go_back,
+    save,
+)
+from kernelfarm.client.runtime.picks import Pick, picker
+from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.algebra.expr import Expr
+from kernelfarm.ir.graph_ir import TensorType, contiguous_strides
+
+Tensors = Sequence[torch.Tensor]
+Results = tuple[torch.Tensor | None, ...]
+
+Sizes = tuple[int, ...]
+Target = torch._ops.OpOverload | torch._ops.HigherOrderOperator
+"""An operator, or what runs one: with a token that it passes on, or with a generator's state."""
+
+DIRECT_CALLS: dict[Target, Callable[..., Any]] = {
+    torch.ops.aten.mm.default: torch.mm,
+    torch.ops.aten.bmm.default: torch.bmm,
+    torch.ops.aten.addmm.default: torch.addmm,
+    torch.ops.aten.baddbmm.default: torch.baddbmm,
+    torch.ops.aten.linear.default: torch.nn.functional.linear,
+    torch.ops.aten.convolution.default: torch.convolution,
+    ATTENTION: torch.nn.functional.scaled_dot_product_attention,
+    ATTENTION_SAVING: save,
+    ATTENTION_BACKWARD: go_back,
+}
+"""The same operators by their bound functions, which parse arguments about 1 us faster.
+
+Steps lay results out themselves."""
+
+
+_WIDENING = frozenset({torch.ops.aten.view_as_complex.default, torch.ops.aten.view.dtype})
+"""Views that take several elements for one: these must lie side by side and on whole units."""
+
+
+class _Slot:
+    """Stands for the tensor argument of a number."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class ExternNode:
+    """One node's operator with its arguments; tensors are handed over at each run, in order."""
+
+    def __init__(self, node: fx.Node | RebuiltNode, sizes: Mapping[str, int]) -> None:
+        target = node.target
+        is_wrapper = target is with_effects or is_with_random_state(target)
+        if not isinstance(target, Target) or not (
+            is_wrapper or isinstance(target, torch._ops.OpOverload)
+        ):
+            raise InvalidGraphError(f"node {node.name} is no operator")
+        self.target: Target = target
+        self._count = 0
+        self._layouts: list[tuple[Sizes, Sizes]] = []
+        self._sizes = sizes
+        self._reader = SizeReader()
+        self._args = [self._template(arg) for arg in node.args]
+        # Sorted like the attributes of the graph that was sent: tensors are counted in that order.
+        self._kwargs = {key: self._template(node.kwargs[key]) for key in sorted(node.kwargs)}
+        self.may_alias = _may_alias(self.target)
+        self.needs_own_storage = str(self.target).rpartition(".")[0] in MEMORY_READERS
+        self.widens_elements = self.target in _WIDENING
+
+    @property
+    def tensor_count(self) -> int:
+        """How many tensors a run takes."""
+        return self._count
+
+    def was_contiguous(self, number: int) -> bool:
+        """True if the trace gave the operator a contiguous tensor as argument of this number.
+
+        A copy may have made it so, which values do not show, for an operator that relies on it.
+        """
+        return is_contiguous(*self._layouts[number])
+
+    def traced_layout(self, number: int) -> tuple[Sizes, Sizes]:
+        """Shape and strides that the trace gave the argument of this number."""
+        return self._layouts[number]
+
+    @property
+    def gives_one(self) -> bool:
+        """True if a run gives one tensor, not several results or none."""
+        return not _gives_several(self.target)
+
+    def run(self, tensors: Tensors) -> Results:
+        """All results for some tensors, flat."""
+        values = list(tensors)
+        function, pick = self.call_on(values, range(len(values)))
+        found = function(*pick(values))
+        return (found,) if self.gives_one else self.flat_results(found)
+
+    def call_on(self, values: list[Any], places: Sequence[int]) -> tuple[Callable[..., Any], Pick]:
+        """A function and how to pick its arguments from a list such as `values`.
+
+        `places` has the place of each tensor there. What the operator takes beside tensors is
+        appended to `values`.
+        """
+        function = DIRECT_CALLS.get(self.target, self.target)
+        if any(isinstance(arg, list | _Slot) for arg in self._kwargs.values()):
+            return _with_keywords(function, tuple(self._kwargs)), self._filling(places)
+        function = partial(function, **self._kwargs) if self._kwargs else function
+        if any(isinstance(arg, list) for arg in self._args):
+            return function, self._filling(places)
+        wanted = []
+        for arg in self._args:
+            wanted.append(places[arg.number] if isinstance(arg, _Slot) else len(values))
+            if not isinstance(arg, _Slot):
+                values.append(arg)
+        return function, picker(wanted)
+
+    def flat_results(self, found: Any) -> Results:
+        """The results of an operator that does not give one tensor."""
+        if found is None:
+            return ()
+        return tuple(flat_results(found) if is_with_random_state(self.target) else found)
+
+    def _filling(self, places: Sequence[int]) -> Pick:
+        """Picks arguments of which some are lists of tensors, keywords last."""
+        templates = [*self._args]
+        if any(isinstance(arg, list | _Slot) for arg in self._kwargs.values()):
+            templates += self._kwargs.values()
+        pick = picker(places)
+
+        def fill(values: Sequence[Any]) -> tuple[Any, ...]:
+            tensors = pick(values)
+            return tuple([_filled(template, tensors) for template in templates])
+
+        return fill
+
+    def _template(self, arg: Any) -> Any:
+        if isinstance(arg, fx.Node):
+            value = arg.meta.get("val")
+            if not isinstance(value, torch.Tensor):
+                return self._number(value)
+            read = self._reader.read_all
+            return self._slot_for(read(value.shape), read(value.stride()))
+        if isinstance(arg, TensorType):
+            return self._slot_for(arg.shape, arg.strides or contiguous_strides(arg.shape))
+        if isinstance(arg, list | tuple):
+            items = [self._template(item) for item in arg]
+            return items if any(isinstance(i, list | _Slot) for i in items) else tuple(items)
+        return self._number(arg)
+
+    def _slot_for(self, shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> _Slot:
+        sizes = self._sizes
+        self._layouts.append(
+            (tuple(e.evaluate(sizes) for e in shape), tuple(e.evaluate(sizes) for e in strides))
+        )
+        self._count += 1
+        return _Slot(self._count - 1)
+
+    def _number(self, value: Any) -> Any:
+        if isinstance(value, torch.SymInt):
+            return self._reader.read(value).evaluate(self._sizes)
+        return value.evaluate(self._sizes) if isinstance(value, Expr) else value
+
+
+def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """True for row-major order without gaps."""
+    expected = 1
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent != 1 and stride != expected:
+            return 0 in shape
+        expected *= extent
+    return True
+
+
+def _with_keywords(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
+    """The function with its last arguments passed by name."""
+    count = len(names)
+
+    def call(*args: Any) -> Any:
+        return function(*args[:-count], **dict(zip(names, args[-count:], strict=True)))
+
+    return call
+
+
+def _filled(arg: Any, tensors: Tensors) -> Any:
+    if isinstance(arg, _Slot):
+        return tensors[arg.number]
+    return [_filled(item, tensors) for item in arg] if isinstance(arg, list) else arg
+
+
+def _gives_several(target: Target) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return True  # an effect: a token, and what the operator gives
+    returns = target._schema.returns
+    return len(returns) != 1 or isinstance(returns[0].type, torch.ListType)
+
+
+def _may_alias(target: Target) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    # Composite operators (`reshape`, `contiguous`) return an argument without declaring it;
+    # `unsafe_split` and its like return views of one, and their name is the only warning.
+    schema = target._schema
+    name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+    is_unsafe = "unsafe_" in schema.name
+    return composite or is_unsafe or any(result.alias_info is not None for result in schema.returns)

@@ -1,0 +1,165 @@
+"""Steps that the client's own framework runs, and what becomes of their results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kernelfarm.client.pytorch.tensors import reinterpret_tensor
+from kernelfarm.client.runtime.extern_node import ExternNode
+from kernelfarm.client.runtime.picks import Formed, Pick
+from kernelfarm.client.runtime.views import Slot, View, is_same_memory
+from kernelfarm.errors import InternalError
+
+if TYPE_CHECKING:
+    from kernelfarm.client.runtime.steps import CallState, Step
+
+WIDEST_UNIT_ELEMS = 16
+"""Elements that a view may take for one: bytes of the widest element type."""
+
+Sizes = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptResult:
+    """One result of a step: kept as the tensor of its slot, or stored where the plan says.
+
+    `place` is among a call's values, `table_places` are those of its address among pointers.
+    `can_stay`: a tensor that lies as planned may be kept itself. Kernels may write into the buffer
+    later on, so it must not be somebody else's memory.
+    """
+
+    view: View
+    place: int
+    table_places: Sequence[int] = ()
+    formed: Sequence[Formed] = field(default=())
+    can_stay: bool = False
+    is_stored: bool = False
+
+    def keep(self, state: CallState, tensor: torch.Tensor) -> None:
+        """Puts a result where later steps look for it."""
+        values, view = state.values, self.view
+        if self.is_stored:
+            for place, source, form in self.formed:
+                values[place] = form(values[source])
+            _copy(values[self.place], tensor)
+            return
+        is_as_planned = tensor.stride() == view.strides and tensor.shape == view.shape
+        if not (is_as_planned and self.can_stay and tensor.dtype is view.dtype):
+            tensor = self.as_planned(tensor)
+        values[self.place] = tensor
+        if self.table_places:
+            address = tensor.data_ptr()
+            for place in self.table_places:
+                state.table[place] = address
+
+    def as_planned(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A result that lies otherwise: seen with the plan's strides if these mean the same."""
+        view = self.view
+        is_alike = tensor.shape == view.shape and tensor.dtype is view.dtype
+        if self.can_stay and is_alike and is_same_memory(view.shape, tensor.stride(), view.strides):
+            return reinterpret_tensor(tensor, view.shape, view.strides, 0)
+        return _own_copy(view, view.slot, tensor)
+
+
+def extern_of_one(
+    state: CallState,
+    function: Callable[..., Any],
+    pick: Pick,
+    formed: Sequence[Formed],
+    kept: KeptResult,
+) -> Step:
+    """A step that gives one tensor."""
+    values, table = state.values, state.table
+    if kept.is_stored or not kept.can_stay:
+        return lambda: kept.keep(state, function(*_picked(values, formed, pick)))
+    shape, strides, dtype = kept.view.shape, kept.view.strides, kept.view.dtype
+    own_place, table_places, as_planned = kept.place, kept.table_places, kept.as_planned
+
+    def run() -> None:
+        for place, source, form in formed:
+            values[place] = form(values[source])
+        tensor = function(*pick(values))
+        # Written out: this is most of what a call of a small model costs.
+        if tensor.stride() != strides or tensor.shape != shape or tensor.dtype is not dtype:
+            tensor = as_planned(tensor)
+        values[own_place] = tensor
+        if table_places:
+            address = tensor.data_ptr()
+            for place in table_places:
+                table[place] = address
+
+    return run
+
+
+def extern_of_several(
+    state: CallState,
+    node: ExternNode,
+    call: tuple[Callable[..., Any], Pick],
+    formed: Sequence[Formed],
+    kept: Sequence[tuple[int, KeptResult]],
+) -> Step:
+    """A step that gives several results or none, or one that nobody keeps."""
+    function, pick = call
+
+    def run() -> None:
+        found = function(*_picked(state.values, formed, pick))
+        results = (found,) if node.gives_one else node.flat_results(found)
+        for number, result in kept:
+            tensor = results[number]
+            if tensor is None:
+                raise InternalError(f"{node.target} gave no tensor as result {number}")
+            result.keep(state, tensor)
+
+    return run
+
+
+def _picked(values: list[Any], formed: Sequence[Formed], pick: Pick) -> tuple[Any, ...]:
+    for place, source, form in formed:
+        values[place] = form(values[source])
+    return pick(values)
+
+
+def in_own_storage(shape: Sizes, strides: Sizes, tensor: torch.Tensor) -> torch.Tensor:
+    """The elements in a memory that begins and ends with them, in a layout."""
+    own = torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device)
+    return own.copy_(tensor)
+
+
+def on_whole_units(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements side by side, and beginning where a wider element may begin."""
+    is_aligned = tensor.is_contiguous() and tensor.storage_offset() % WIDEST_UNIT_ELEMS == 0
+    return tensor if is_aligned else tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _own_copy(view: View, slot: Slot, tensor: torch.Tensor) -> torch.Tensor:
+    if view.offset == 0 and view.span_elems() == slot.size_elems:
+        own = torch.empty_strided(view.shape, view.strides, dtype=view.dtype, device=tensor.device)
+        _copy(own, tensor)
+        return own
+    buffer = torch.empty(slot.size_elems, dtype=slot.dtype, device=tensor.device)
+    _copy(view.of(buffer), tensor)
+    return buffer
+
+
+def _copy(into: torch.Tensor, tensor: torch.Tensor) -> None:
+    # The framework's tracing states another type than its kernel gives for some operators (saved
+    # statistics in bf16, say); what was traced binds, as everything after it was made for that.
+    if into.shape != tensor.shape:
+        raise InternalError(
+            f"an extern step gave shape {tuple(tensor.shape)}; the plan expects {tuple(into.shape)}"
+        )
+    if 0 in into.stride():
+        into, tensor = _unexpanded(into, into), _unexpanded(tensor, into)
+    into.copy_(tensor)
+
+
+def _unexpanded(tensor: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
+    """One of those elements that share a place in `into`: torch refuses to write there twice."""
+    for axis, (extent, stride) in enumerate(zip(into.shape, into.stride(), strict=True)):
+        if not stride and extent > 1:
+            tensor = tensor.narrow(axis, 0, 1)
+    return tensor

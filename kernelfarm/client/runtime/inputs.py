@@ -1,0 +1,122 @@
+"""Collects the tensors that a plan reads, in the layout that it was made for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from kernelfarm.client.pytorch.dtypes import dtype_to_torch
+from kernelfarm.client.runtime.layout import Layout
+from kernelfarm.client.runtime.picks import picker
+from kernelfarm.client.runtime.program import LoadedProgram
+from kernelfarm.client.runtime.views import is_same_memory
+from kernelfarm.errors import CallerError, InternalError, InvalidGraphError
+from kernelfarm.ir.graph_ir import Constant, TensorType
+from kernelfarm.ir.program_ir import BufferKind
+
+
+class InputReader:
+    """Reads inputs from a call's arguments and appends the tensors that the module holds.
+
+    Dynamo guards shapes and element types of what it passes; strides are looked at here, because
+    a wrong stride would make kernels read other memory. With `is_checked` all three are.
+    """
+
+    def __init__(self, program: LoadedProgram, layout: Layout, *, is_checked: bool = False) -> None:
+        captured = program.captured
+        inputs = captured.graph.inputs
+        constants = [i for i, source in enumerate(inputs) if isinstance(source.kind, Constant)]
+        self._kinds: list[TensorType] = []
+        self._positions: list[int] = []
+        self._held: list[torch.Tensor | None] = []
+        for slot in layout.read:
+            is_input = slot.kind is BufferKind.INPUT
+            number = slot.position if is_input else constants[slot.position]
+            kind = inputs[number].kind
+            source = captured.sources[number]
+            self._kinds.append(kind.type if isinstance(kind, Constant) else _tensor(kind))
+            self._positions.append(source if isinstance(source, int) else -1)
+            held = None if isinstance(source, int) else source
+            is_constant = isinstance(kind, Constant)
+            self._held.append(held.contiguous() if held is not None and is_constant else held)
+        self._shapes = [
+            tuple(e.evaluate(layout.traced_sizes) for e in k.shape) for k in self._kinds
+        ]
+        self._strides = [
+            tuple(e.evaluate(layout.traced_sizes) for e in k.strides or ()) for k in self._kinds
+        ]
+        self._device = captured.device
+        self._is_cpu = captured.device.type == "cpu"
+        self._is_checked = is_checked
+        self._pick = self._picker()
+        negated = captured.negated
+        self._negated = [i for i, place in enumerate(self._positions) if place in negated]
+        # Tensors without axes may lie on the CPU; where the caller is Dynamo, others do not.
+        self._may_lie_elsewhere = [
+            i
+            for i, shape in enumerate(self._shapes)
+            if not self._is_cpu and (is_checked or not shape)
+        ]
+
+    def read(self, args: Sequence[Any]) -> list[torch.Tensor]:
+        """One tensor for each slot that is read, with the strides of the graph's inputs."""
+        tensors = self._pick(args)
+        for number in self._negated:  # kernels read memory as it is
+            tensors[number] = tensors[number].resolve_neg()
+        for number in self._may_lie_elsewhere:
+            if tensors[number].device != self._device:
+                tensors[number] = tensors[number].to(self._device)
+        if self._is_checked or [tensor.stride() for tensor in tensors] != self._strides:
+            tensors = [self._laid_out(i, tensor) for i, tensor in enumerate(tensors)]
+        return tensors
+
+    def layouts(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Shape and strides of each tensor that `read` gives, in its order."""
+        return list(zip(self._shapes, self._strides, strict=True))
+
+    def _picker(self) -> Callable[[Sequence[Any]], list[torch.Tensor]]:
+        positions, held = self._positions, self._held
+        if any(tensor is not None for tensor in held):
+            pairs = list(zip(positions, held, strict=True))
+            return lambda args: [args[p] if t is None else t for p, t in pairs]
+        pick = picker(positions)
+        return lambda args: [*pick(args)]
+
+    def _laid_out(self, number: int, tensor: torch.Tensor) -> torch.Tensor:
+        shape, strides = self._shapes[number], self._strides[number]
+        dtype = dtype_to_torch(self._kinds[number].dtype)
+        if tensor.shape != shape or tensor.dtype is not dtype:
+            raise CallerError(
+                f"input {self._positions[number]} is {tensor.dtype} {tuple(tensor.shape)}; "
+                f"this program was made for {dtype} {shape}"
+            )
+        if is_same_memory(shape, tensor.stride(), strides):
+            return tensor
+        copy = torch.empty_strided(shape, strides, dtype=dtype, device=tensor.device)
+        return copy.copy_(tensor)
+
+
+def input_layouts(
+    program: LoadedProgram, layout: Layout
+) -> dict[int, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Shape and strides, by slot, of what an `InputReader` gives.
+
+    Raises:
+        InvalidGraphError: the plan takes an input to be larger than it is.
+    """
+    found = InputReader(program, layout).layouts()
+    for slot, (shape, strides) in zip(layout.read, found, strict=True):
+        span = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+        if 0 not in shape and slot.size_elems > span:
+            raise InvalidGraphError(
+                f"plan: buffer {slot.name} of {slot.size_elems} elements; the input spans {span}"
+            )
+    return {slot.index: known for slot, known in zip(layout.read, found, strict=True)}
+
+
+def _tensor(kind: TensorType | str | Constant) -> TensorType:
+    if not isinstance(kind, TensorType):
+        raise InternalError(f"the plan reads input {kind!r} as a tensor")
+    return kind

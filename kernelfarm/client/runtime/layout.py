@@ -1,0 +1,147 @@
+"""A plan for one assignment of its sizes: every number that a call needs, computed once."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kernelfarm.client.runtime.picks import picker
+from kernelfarm.client.runtime.program import LoadedProgram
+from kernelfarm.client.runtime.views import Sizes, Slot, View, slot_of, view_of
+from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.algebra.expr import Expr
+from kernelfarm.ir.graph_ir import TensorType
+from kernelfarm.ir.program_ir import ARENA_ALIGNMENT_BYTES, BufferKind, Launch, TensorView
+
+POINTER_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class OutputBuffer:
+    """An output's storage: `shape` and `strides` of the tensor that is made for it."""
+
+    slot: Slot
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One output of the program: a view brought to `shape` and `strides`, or a plain value."""
+
+    view: View | None
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    value: int | None = None
+
+
+_ADDRESS_ORDER = (
+    (BufferKind.INPUT, BufferKind.CONSTANT, BufferKind.OUTPUT),
+    (BufferKind.EXTERN,),
+    (BufferKind.TEMPORARY,),
+)
+
+
+class PointerTable:
+    """The pointers of all launches in one C array; each launch reads its own range.
+
+    `known` are the tensors whose addresses a call looks up before it starts; in a call's list of
+    addresses they come first, then one 0 for each extern result (`kept_count`), then temporaries.
+    """
+
+    def __init__(self, launches: list[tuple[Slot, ...]]) -> None:
+        used = {slot.index: slot for slots in launches for slot in slots}
+        groups = [sorted(i for i, s in used.items() if s.kind in kinds) for kinds in _ADDRESS_ORDER]
+        self.known, kept, self.temporaries = groups
+        self.kept_count = len(kept)
+        numbers = {index: number for number, index in enumerate(i for g in groups for i in g)}
+        self.firsts: list[int] = []
+        order: list[int] = []
+        self.places: dict[int, list[int]] = {}
+        for slots in launches:
+            self.firsts.append(len(order))
+            for slot in slots:
+                self.places.setdefault(slot.index, []).append(len(order))
+                order.append(numbers[slot.index])
+        self.length = len(order)
+        self.pack_into = struct.Struct(f"={self.length}Q").pack_into
+        self.pick = picker(order)
+
+
+class Layout:
+    """Slots, views and tables of a program under one assignment of its symbols.
+
+    Slots are numbered: first the inputs and constants that the plan reads, then outputs, then all
+    else, so that a call's list of tensors grows in this order. `sizes` has the plan's symbols,
+    `traced_sizes` those of the captured graph: one plan serves every graph of the same canonical
+    form, whatever its symbols are called.
+    """
+
+    def __init__(self, program: LoadedProgram, sizes: Sizes, traced_sizes: Sizes) -> None:
+        plan = program.plan
+        self.sizes: Mapping[str, int] = dict(sizes)
+        self.traced_sizes: Mapping[str, int] = dict(traced_sizes)
+        ordered = sorted(plan.buffers, key=lambda b: _ORDER[b.kind])
+        slots = [slot_of(buffer, i, self.sizes) for i, buffer in enumerate(ordered)]
+        self.slots = {slot.name: slot for slot in slots}
+        self.read = [s for s in slots if s.kind in (BufferKind.INPUT, BufferKind.CONSTANT)]
+        self.kept = [s for s in slots if s.kind is BufferKind.EXTERN]
+        self.by_index = slots
+        self.temporaries = [s for s in slots if s.kind is BufferKind.TEMPORARY]
+        self.arena_bytes = plan.arena_bytes.evaluate(self.sizes)
+        self._check_arena()
+        self.results = [
+            self._result(output, kind)
+            for output, kind in zip(plan.outputs, program.captured.graph.output_types, strict=True)
+        ]
+        self.made = [self._output_buffer(s) for s in slots if s.kind is BufferKind.OUTPUT]
+        self.table = PointerTable(
+            [
+                tuple(self.slots[name] for name in step.buffers)
+                for step in plan.steps
+                if isinstance(step, Launch)
+            ]
+        )
+
+    def _check_arena(self) -> None:
+        for slot in self.temporaries:
+            end = slot.offset_bytes + slot.size_elems * slot.dtype.itemsize
+            is_placed = slot.offset_bytes >= 0 and slot.offset_bytes % ARENA_ALIGNMENT_BYTES == 0
+            if not is_placed or slot.size_elems < 0 or end > self.arena_bytes:
+                raise InvalidGraphError(
+                    f"plan: buffer {slot.name} at bytes {slot.offset_bytes} to {end} of an arena "
+                    f"of {self.arena_bytes}; expected it inside, aligned to {ARENA_ALIGNMENT_BYTES}"
+                )
+
+    def view(self, view: TensorView) -> View:
+        """A view of the plan with its numbers."""
+        return view_of(view, self.slots, self.sizes)
+
+    def _result(self, output: TensorView | Expr | None, kind: TensorType | None) -> Result:
+        if output is None:
+            return Result(None)
+        if isinstance(output, Expr):
+            return Result(None, value=output.evaluate(self.sizes))
+        view = self.view(output)
+        if kind is None or kind.strides is None:
+            return Result(view, view.shape, view.strides)
+        shape = tuple(extent.evaluate(self.traced_sizes) for extent in kind.shape)
+        strides = tuple(stride.evaluate(self.traced_sizes) for stride in kind.strides)
+        return Result(view, shape, strides)
+
+    def _output_buffer(self, slot: Slot) -> OutputBuffer:
+        views = [r.view for r in self.results if r.view is not None and r.view.slot is slot]
+        whole = len(views) == 1 and views[0].offset == 0 and views[0].dtype is slot.dtype
+        if whole and views[0].span_elems() == slot.size_elems:
+            return OutputBuffer(slot, views[0].shape, views[0].strides)
+        return OutputBuffer(slot, (slot.size_elems,), (1,))
+
+
+_ORDER = {
+    BufferKind.INPUT: 0,
+    BufferKind.CONSTANT: 0,
+    BufferKind.OUTPUT: 1,
+    BufferKind.EXTERN: 2,
+    BufferKind.TEMPORARY: 3,
+}

@@ -1,0 +1,173 @@
+"""A plan as a callable: what torch calls instead of the captured graph.
+
+Sizes are read from the inputs; everything that follows from them (views, pointer tables, bound
+kernels) is computed at the first call with these sizes and kept. Steps are bound once to the state
+in which a call runs: one for each thread and stream, more where calls nest. A call then only
+collects addresses, runs the steps and hands out the outputs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from kernelfarm.client.pytorch.tensors import maker
+from kernelfarm.client.runtime import arena
+from kernelfarm.client.runtime.check import check_plan, check_sizes
+from kernelfarm.client.runtime.input_updates import InputUpdates
+from kernelfarm.client.runtime.inputs import InputReader
+from kernelfarm.client.runtime.layout import Layout
+from kernelfarm.client.runtime.program import LoadedProgram
+from kernelfarm.client.runtime.results import Results, hand_out
+from kernelfarm.client.runtime.steps import CallState, StepBuilder, raise_for
+from kernelfarm.client.runtime.symbols import SymbolReader
+
+KEPT_LAYOUTS = 64
+"""Size assignments whose tables are kept; the least recently used goes first."""
+
+
+class PlanRunner:
+    """Runs a program on the arguments of the traced module.
+
+    `is_checked` looks at shapes and element types of each call's arguments, which Dynamo guards
+    where it is the caller.
+
+    Raises:
+        CallerError: (when called, checked) an argument of another shape or element type.
+        InvalidGraphError: (when made) the plan does not fit the captured graph.
+        IndexError: (when called) a kernel met an index outside its tensor.
+    """
+
+    def __init__(self, program: LoadedProgram, *, is_checked: bool = False) -> None:
+        check_plan(program)
+        self._program = program
+        self._is_checked = is_checked
+        self._symbols = SymbolReader(program)
+        self._fixed = self._made_for(()) if self._symbols.is_static else None
+        self._sized: OrderedDict[tuple[int, ...], _SizedProgram] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __call__(self, args: Sequence[Any]) -> list[Any]:
+        """The outputs for a list of arguments, one for each of the module's placeholders."""
+        fixed = self._fixed
+        return fixed.run(args) if fixed is not None else self._for_sizes(args).run(args)
+
+    def _for_sizes(self, args: Sequence[Any]) -> _SizedProgram:
+        values = self._symbols.read(args)
+        with self._lock:
+            found = self._sized.get(values)
+            if found is not None:
+                self._sized.move_to_end(values)
+                return found
+        made = self._made_for(values)
+        with self._lock:
+            self._sized[values] = made
+            if len(self._sized) > KEPT_LAYOUTS:
+                self._sized.popitem(last=False)
+        return made
+
+    def _made_for(self, values: tuple[int, ...]) -> _SizedProgram:
+        sizes, traced_sizes = self._symbols.named(values)
+        check_sizes(self._program, traced_sizes)
+        layout = Layout(self._program, sizes, traced_sizes)
+        return _SizedProgram(self._program, layout, is_checked=self._is_checked)
+
+
+MOST_CONTEXTS = 16
+"""Contexts (streams, numbers of threads) whose states a thread keeps for one program and size."""
+
+
+class _States(threading.local):
+    """The calling thread's states that no call uses now, by the context that they are bound to."""
+
+    def __init__(self) -> None:
+        self.free: dict[int, list[CallState]] = {}
+
+
+class _SizedProgram:
+    """The program for one assignment of its sizes."""
+
+    def __init__(self, program: LoadedProgram, layout: Layout, *, is_checked: bool) -> None:
+        self._layout = layout
+        builder = StepBuilder(program, layout)
+        self._updates = InputUpdates(program, layout, builder)
+        self._results = Results(layout, builder, self._updates.outputs)
+        self._hand_out = hand_out(program.captured, layout.traced_sizes)
+        self._steps = builder.steps()
+        # Temporaries may all be empty: who looks at them still wants tensors.
+        self._arena_bytes = max(layout.arena_bytes, 1 if self._steps.arena_views else 0)
+        self._reader = InputReader(program, layout, is_checked=is_checked)
+        self._device = device = program.captured.device
+        self._gpu = device.index if device.type == "cuda" else None
+        self._context = program.loader.context
+        self._make = [maker(m.shape, m.strides, m.slot.dtype, device) for m in layout.made]
+        self._kept = [0] * layout.table.kept_count
+        self._states = _States()
+
+    def run(self, args: Sequence[Any]) -> list[Any]:
+        """The outputs for a list of arguments; any device may be the current one."""
+        if self._gpu is None or self._gpu == torch._C._cuda_getDevice():
+            return self._run(args)
+        with torch.cuda.device(self._gpu):
+            return self._run(args)
+
+    def _run(self, args: Sequence[Any]) -> list[Any]:
+        context = self._context()
+        free = self._states.free.get(context)
+        if free is None:
+            free = self._free_states(context)
+        state = free.pop() if free else self._new_state(context)
+        blocks, block = state.blocks, None
+        if self._arena_bytes:
+            block = arena.take(blocks, self._device, self._arena_bytes)
+            if block is not state.arena:
+                self._settle(state, block)
+        try:
+            return self._call(state, args)
+        finally:
+            state.values[:] = state.resting
+            if block is not None:
+                arena.give(blocks, block)
+            free.append(state)
+
+    def _call(self, state: CallState, args: Sequence[Any]) -> list[Any]:
+        tensors = self._reader.read(args)
+        for make in self._make:
+            tensors.append(make())
+        values, table = state.values, self._layout.table
+        values[: len(tensors)] = tensors
+        if table.length:
+            addresses = [tensors[index].data_ptr() for index in table.known]
+            if addresses != state.addresses:  # weights stay where they are, and much else
+                state.addresses = addresses
+                table.pack_into(state.table, 0, *table.pick(addresses + self._kept + state.fixed))
+        for step in state.steps:
+            status = step()
+            if status:
+                raise_for(status, self._steps.names[state.steps.index(step)])
+        self._updates.finish(values, args)
+        outputs = self._results.read(values)
+        return outputs if self._hand_out is None else self._hand_out(outputs, args)
+
+    def _free_states(self, context: int) -> list[CallState]:
+        known = self._states.free
+        if len(known) >= MOST_CONTEXTS:
+            known.clear()
+        return known.setdefault(context, [])
+
+    def _new_state(self, context: int) -> CallState:
+        place = (self._device, 0 if self._device.type == "cpu" else context)
+        return CallState(self._steps, self._layout, arena.blocks_of(place), context)
+
+    def _settle(self, state: CallState, block: torch.Tensor) -> None:
+        """Computes addresses and views of the temporaries for another block of memory."""
+        base = block.data_ptr()
+        state.arena, state.addresses = block, None
+        slots = self._layout.by_index
+        state.fixed = [base + slots[i].offset_bytes for i in self._layout.table.temporaries]
+        for place, view in self._steps.arena_views:
+            state.values[place] = state.resting[place] = view.of_arena(block)

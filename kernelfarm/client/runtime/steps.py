@@ -1,0 +1,246 @@
+"""The steps of a plan, bound to a call's state: everything else is decided beforehand.
+
+What a call has is one list, `CallState.values`; each step knows the places of what it takes there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from kernelfarm.client.capture.operator_names import wire_name
+from kernelfarm.client.loaders.variants import bind_variants
+from kernelfarm.client.runtime.arena import Blocks
+from kernelfarm.client.runtime.extern_node import ExternNode, is_contiguous
+from kernelfarm.client.runtime.extern_steps import (
+    KeptResult,
+    extern_of_one,
+    extern_of_several,
+    in_own_storage,
+    on_whole_units,
+)
+from kernelfarm.client.runtime.inputs import input_layouts
+from kernelfarm.client.runtime.layout import POINTER_BYTES, Layout
+from kernelfarm.client.runtime.picks import Form, Formed
+from kernelfarm.client.runtime.program import LoadedProgram
+from kernelfarm.client.runtime.seeds import draw_seeds
+from kernelfarm.client.runtime.views import View
+from kernelfarm.errors import InternalError, InvalidGraphError
+from kernelfarm.ir.program_ir import BufferKind, DrawSeeds, ExternCall, Launch
+
+
+class CallState:
+    """What one call reads and writes; kept and used again by later calls of the same thread.
+
+    `values` has a tensor for each slot but temporaries, then what steps make of these, the
+    temporaries as extern steps see them, and constants; between calls it is as `resting`, which
+    holds no tensor of a caller. `steps` are bound to this state and to `context`, where kernels
+    run. `addresses` are those that stand in the table of pointers.
+    """
+
+    __slots__ = (
+        *("addresses", "arena", "blocks", "context", "fixed"),
+        *("resting", "steps", "table", "values"),
+    )
+
+    def __init__(self, steps: PlanSteps, layout: Layout, blocks: Blocks, context: int) -> None:
+        self.table = (ctypes.c_uint64 * max(layout.table.length, 1))()
+        self.context = context
+        self.resting = list(steps.values)
+        self.values = list(steps.values)
+        self.blocks = blocks
+        self.arena: torch.Tensor | None = None
+        self.fixed: list[int] = []
+        self.addresses: list[int] | None = None
+        self.steps = [make(self) for make in steps.makers]
+
+
+Step = Callable[[], "int | None"]
+"""One step of a call; a kernel gives its status, which is 0 if all went well."""
+
+MakeStep = Callable[[CallState], Step]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSteps:
+    """The steps of one program for one layout, which each state binds to itself.
+
+    `names` tells of each step which kernel it launches. `values` are what a state's begin with;
+    `arena_views` are set at their places when a state gets its memory.
+    """
+
+    makers: list[MakeStep]
+    names: list[str]
+    values: list[Any]
+    arena_views: list[tuple[int, View]]
+
+
+class StepBuilder:
+    """Builds the steps of one program for one layout."""
+
+    def __init__(self, program: LoadedProgram, layout: Layout) -> None:
+        self._program = program
+        self._layout = layout
+        self._launches = 0
+        self._values: list[Any] = [None] * len(layout.by_index)
+        self._arena_views: list[tuple[int, View]] = []
+        self._arena_places: dict[View, int] = {}
+        # Layouts of tensors by slot: those of extern results are added as their steps are built.
+        self._known_layouts = {m.slot.index: (m.shape, m.strides) for m in layout.made}
+        self._known_layouts.update(input_layouts(program, layout))
+        self._makers = [self._step(step) for step in program.plan.steps]
+
+    def steps(self) -> PlanSteps:
+        """The steps of the plan, in order; what was placed since is known to them."""
+        plan = self._program.plan
+        names = [
+            plan.kernel_names[step.kernel] if isinstance(step, Launch) else type(step).__name__
+            for step in plan.steps
+        ]
+        return PlanSteps(self._makers, names, self._values, self._arena_views)
+
+    def place(self, view: View) -> tuple[int, list[Formed]]:
+        """Where a call finds a view among its values, and what has to be formed for that first."""
+        index = view.slot.index
+        if view.slot.kind is BufferKind.TEMPORARY:
+            return self._arena_place(view), []
+        known = self._known_layouts.get(index)
+        if known is not None and view.is_whole(*known):
+            return index, []
+        made = self.new_place()
+        return made, [(made, index, view.form())]
+
+    def new_place(self, value: object = None) -> int:
+        """A place of its own among the values of a call; what is there stays there."""
+        self._values.append(value)
+        return len(self._values) - 1
+
+    def formed(self, view: View, form: Form) -> tuple[int, list[Formed]]:
+        """Where a call finds a view that was brought to a form."""
+        place, first = self.place(view)
+        made = self.new_place()
+        return made, [*first, (made, place, form)]
+
+    def _arena_place(self, view: View) -> int:
+        place = self._arena_places.get(view)
+        if place is None:
+            place = self._arena_places[view] = self.new_place()
+            self._arena_views.append((place, view))
+        return place
+
+    def _step(self, step: Launch | ExternCall | DrawSeeds) -> MakeStep:
+        match step:
+            case Launch():
+                return self._launch(step)
+            case ExternCall():
+                return self._extern(step)
+            case DrawSeeds():
+                return self._draw(step)
+
+    def _draw(self, step: DrawSeeds) -> MakeStep:
+        slots = [self._layout.slots[name] for name in step.buffers]
+        for slot in slots:
+            self._known_layouts[slot.index] = ((1,), (1,))
+        places = [(s.index, self._layout.table.places.get(s.index, [])) for s in slots]
+        device = self._program.captured.device
+
+        def make(state: CallState) -> Step:
+            def run() -> None:
+                seeds = draw_seeds(len(places), device)
+                for (index, found), seed in zip(places, seeds, strict=True):
+                    state.values[index] = seed
+                    address = seed.data_ptr()
+                    for place in found:
+                        state.table[place] = address
+
+            return run
+
+        return make
+
+    def _launch(self, step: Launch) -> MakeStep:
+        slots = [self._layout.slots[name] for name in step.buffers]
+        bound = bind_variants(
+            self._program.kernels[step.kernel],
+            [slot.size_elems for slot in slots],
+            tuple(size.evaluate(self._layout.sizes) for size in step.sizes),
+        )
+        offset = self._layout.table.firsts[self._launches] * POINTER_BYTES
+        self._launches += 1
+        return lambda state: bound(ctypes.addressof(state.table) + offset, state.context)
+
+    def _extern(self, step: ExternCall) -> MakeStep:
+        node = self._node(step)
+        found = [self._argument(step, node, number) for number in range(len(step.args))]
+        formed = [item for _, items in found for item in items]
+        function, pick = node.call_on(self._values, [place for place, _ in found])
+        results = [None if r is None else self._layout.view(r) for r in step.results]
+        kept = [
+            (number, self._kept(view, node.may_alias))
+            for number, view in enumerate(results)
+            if view is not None
+        ]
+        if node.gives_one and len(kept) == 1:
+            return lambda state: extern_of_one(state, function, pick, formed, kept[0][1])
+        return lambda state: extern_of_several(state, node, (function, pick), formed, kept)
+
+    def _argument(
+        self, step: ExternCall, node: ExternNode, number: int
+    ) -> tuple[int, list[Formed]]:
+        view = self._layout.view(step.args[number])
+        if node.needs_own_storage and view.slot.kind is not BufferKind.INPUT:
+            # The offset counts in the layout that was traced, whichever one the plan chose.
+            return self.formed(view, partial(in_own_storage, *node.traced_layout(number)))
+        is_promised = node.was_contiguous(number) and not step.is_contraction
+        is_as_promised = is_contiguous(view.shape, view.strides)
+        if node.widens_elements:
+            return self.formed(view, on_whole_units)
+        if is_promised and not is_as_promised:
+            return self.formed(view, torch.Tensor.contiguous)
+        return self.place(view)
+
+    def _node(self, step: ExternCall) -> ExternNode:
+        traced = self._program.captured.nodes
+        if not 0 <= step.node < len(traced):
+            raise InvalidGraphError(
+                f"plan: extern step for node {step.node}; the captured graph has {len(traced)}"
+            )
+        own = wire_name(traced[step.node].target)
+        if own != step.op:
+            raise InvalidGraphError(
+                f"plan: extern step {step.op} for node {step.node}, which is {own}; refused"
+            )
+        node = ExternNode(traced[step.node], self._layout.traced_sizes)
+        if node.tensor_count != len(step.args):
+            raise InvalidGraphError(
+                f"plan: {len(step.args)} tensors for {own}, which takes {node.tensor_count}"
+            )
+        return node
+
+    def _kept(self, view: View, may_alias: bool) -> KeptResult:
+        slot, shape, strides = view.slot, view.shape, view.strides
+        if slot.kind is not BufferKind.EXTERN:
+            place, formed = self.place(view)
+            return KeptResult(view, place, formed=formed, is_stored=True)
+        is_whole = view.span_elems() == slot.size_elems and view.is_whole(shape, strides)
+        if is_whole:
+            self._known_layouts[slot.index] = (shape, strides)
+        places = self._layout.table.places.get(slot.index, [])
+        return KeptResult(view, slot.index, places, can_stay=is_whole and not may_alias)
+
+
+def raise_for(status: int, name: str) -> None:
+    """Raises what a kernel's status means."""
+    if status == 1:
+        raise IndexError(f"index out of bounds in kernel {name}")
+    if status == _NO_MEMORY:
+        raise MemoryError(f"kernel {name} got no memory for the rows that it sorts")
+    raise InternalError(f"kernel {name} failed with status {status}")
+
+
+_NO_MEMORY = 2
+"""A kernel's status where it found no memory."""

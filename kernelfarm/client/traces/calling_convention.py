@@ -1,0 +1,112 @@
+"""How a traced graph is called: what AOT Autograd's wrappers do around it, in a few facts.
+
+For inference it does little: arguments are passed on as they are, what is mutated is written within
+the graph, and an output that is an input, or a view of one, is made from the caller's own tensor.
+Whatever else it would do is a reason to let it do so (`NotCoveredError`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._functorch._aot_autograd.schemas import (
+    MutationType,
+    OutputAliasInfo,
+    OutputType,
+    PlainTensorMeta,
+    ViewAndMutationMeta,
+)
+
+from kernelfarm.client.traces.sizes import NotCoveredError
+
+_COMPUTED = frozenset(
+    {OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFact:
+    """One thing that is returned: what the program gives there, or an argument or a view of one.
+
+    A view begins `offset` elements after its argument, and has the layout of what the program
+    gives. `dynamic` are the axes whose extents vary: Dynamo is told, for graphs that follow.
+    """
+
+    argument: int | None = None
+    offset: int | None = None
+    dynamic: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallingFacts:
+    """`outputs` in order; `written` are the arguments whose version counts one up at each call."""
+
+    argument_count: int
+    outputs: tuple[OutputFact, ...]
+    written: tuple[int, ...]
+
+
+def calling_facts(
+    meta: ViewAndMutationMeta, module: fx.GraphModule, argument_count: int
+) -> CallingFacts:
+    """The facts of an inference graph, as AOT Autograd found them.
+
+    Raises:
+        NotCoveredError: it does more than the facts can say.
+    """
+    placeholders = module.graph.find_nodes(op="placeholder")
+    if not argument_count == len(placeholders) == len(meta.input_info):
+        raise NotCoveredError("arguments that are one memory")
+    _check_is_plain(meta)
+    returned = module.graph.output_node().args[0]
+    items = returned if isinstance(returned, list | tuple) else (returned,)
+    if len(items) != len(meta.output_info):
+        raise NotCoveredError("outputs of the tracer's own")
+    outputs = tuple(
+        _output_fact(info, item, placeholders)
+        for info, item in zip(meta.output_info, items, strict=True)
+    )
+    written = tuple(meta.mutated_graph_handled_indices_seen_by_autograd)
+    return CallingFacts(argument_count, outputs, written)
+
+
+def _check_is_plain(meta: ViewAndMutationMeta) -> None:
+    if meta.tokens or meta.is_rng_op_functionalized or meta.grad_enabled_mutation is not None:
+        raise NotCoveredError("effects")
+    subclasses = (*meta.subclass_inp_meta, *meta.subclass_fw_graph_out_meta)
+    if not all(isinstance(found, PlainTensorMeta) for found in subclasses):
+        raise NotCoveredError("tensor subclasses")
+    if any(info.mutation_type is MutationType.MUTATED_OUT_GRAPH for info in meta.input_info):
+        raise NotCoveredError("an input that is changed after the graph")
+    if meta.num_intermediate_bases or meta.num_mutated_inp_runtime_indices:
+        raise NotCoveredError("outputs of the tracer's own")
+
+
+def _output_fact(info: OutputAliasInfo, item: Any, arguments: list[fx.Node]) -> OutputFact:
+    dynamic = tuple(sorted(info.dynamic_dims or ()))
+    if info.requires_grad:
+        raise NotCoveredError("outputs that require gradients")
+    if info.output_type in _COMPUTED:
+        return OutputFact(dynamic=dynamic)
+    if info.base_idx is None:
+        raise NotCoveredError("outputs that are views of each other")
+    if info.output_type is OutputType.is_input:
+        return OutputFact(info.base_idx, dynamic=dynamic)
+    if info.output_type is not OutputType.alias_of_input:
+        raise NotCoveredError("outputs that are views of each other")
+    base = arguments[info.base_idx].meta["val"]
+    value = item.meta.get("val") if isinstance(item, fx.Node) else None
+    if not isinstance(value, torch.Tensor) or not _reads_alike(base, value):
+        raise NotCoveredError("an input as another type")
+    offset = value.storage_offset() - base.storage_offset()
+    if not isinstance(offset, int):
+        raise NotCoveredError("a view at an offset that varies")
+    return OutputFact(info.base_idx, offset, dynamic)
+
+
+def _reads_alike(base: torch.Tensor, value: torch.Tensor) -> bool:
+    facts = [(t.dtype, t.is_conj(), t.is_neg()) for t in (base, value)]
+    return facts[0] == facts[1] and not base.is_conj() and not base.is_neg()

@@ -1,0 +1,181 @@
+"""What Dynamo gives a backend, as named parts: with equal parts it traces to equal programs.
+
+In it: every call with its arguments, the inputs' types, layouts and which of them share memory,
+what is known of symbolic sizes, small constants by content, and the state of PyTorch that a trace
+depends on. Not in it: names of values, modules and parameters, paths, device indices. What cannot
+be stated (a function of the user's own, a branch, a subclass) is `NotCoveredError`: such graphs
+are traced at every start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+
+from kernelfarm.client.capture.constants import constant_of, travels_with_the_graph
+from kernelfarm.client.capture.preserve_attention import attention
+from kernelfarm.client.capture.rebuilt_nodes import NAMESPACES
+from kernelfarm.client.traces.sizes import NotCoveredError, SizeTexts
+from kernelfarm.client.traces.torch_state import trace_state
+from kernelfarm.digest import MAX_PART_CHARS
+from kernelfarm.errors import KernelfarmError
+
+_ROOTS = frozenset({"torch", "_operator", "operator", "math"})
+"""Modules whose functions have the meaning that the version of torch or Python states."""
+
+_PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.layout)
+
+
+def graph_parts(module: fx.GraphModule) -> tuple[dict[str, str], SizeTexts]:
+    """The parts of a Dynamo graph and of PyTorch's state, by name, and the graph's sizes.
+
+    `graph` has all calls with their arguments, `calls` what is called alone, which graphs share
+    that differ in arguments; `inputs` and `sizes` what is known of them.
+
+    Raises:
+        NotCoveredError: something that parts cannot state.
+    """
+    texts = _GraphTexts(module)
+    graph = _hashed(texts.lines())
+    state = dict(line.split(" ", 1) for line in trace_state())
+    told = {"inputs": _told(texts.inputs), "sizes": _told(texts.sizes.known_facts())}
+    return {**state, "graph": graph, "calls": _hashed(texts.calls), **told}, texts.sizes
+
+
+def _told(lines: list[str]) -> str:
+    """The lines where they are short, else a digest of them."""
+    text = "; ".join(lines)
+    return text if len(text) <= MAX_PART_CHARS else _hashed(lines)
+
+
+def _hashed(lines: Iterable[str]) -> str:
+    hasher = hashlib.sha256()
+    for line in lines:
+        data = line.encode()
+        hasher.update(b"%d:" % len(data))
+        hasher.update(data)
+    return f"sha256 {hasher.hexdigest()}"
+
+
+class _GraphTexts:
+    """One line for each node; those of inputs lie apart."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        self._module = module
+        self._numbers: dict[fx.Node, int] = {}
+        self._storages: dict[int, int] = {}
+        self.sizes = SizeTexts()
+        self.inputs: list[str] = []
+        self.calls: list[str] = []
+
+    def lines(self) -> list[str]:
+        """The graph; after it, `inputs`, `calls` and `sizes` are known."""
+        return [self._line(node) for node in self._module.graph.nodes]
+
+    def _line(self, node: fx.Node) -> str:
+        self._numbers[node] = len(self._numbers)
+        match node.op:
+            case "placeholder":
+                self.inputs.append(self._input(node.meta.get("example_value")))
+                return "input"
+            case "get_attr":
+                return f"constant {self._constant(node)}"
+            case "call_function":
+                what = _function_name(node)
+            case "call_method" | "output":
+                what = f"{node.op} {node.target}"
+            case _:
+                raise NotCoveredError(node.op)
+        self.calls.append(what)
+        return f"{what} {self._value(node.args)} {self._value(node.kwargs)}"
+
+    def _input(self, value: Any) -> str:
+        if isinstance(value, torch.SymInt | int) and not isinstance(value, bool):
+            return f"size {self.sizes.text(value)}"
+        if not isinstance(value, FakeTensor) or value.layout is not torch.strided:
+            raise NotCoveredError(f"input {type(value).__name__}")
+        storage = value.untyped_storage()
+        number = self._storages.setdefault(storage._cdata, len(self._storages))
+        extents = (*value.shape, "@", *value.stride(), "@", value.storage_offset())
+        facts = (
+            value.dtype,
+            value.device.type,
+            value.requires_grad,
+            value.is_conj(),
+            value.is_neg(),
+            value.is_inference(),
+            f"memory {number} of {self.sizes.text(storage.nbytes())}",
+        )
+        where = [e if isinstance(e, str) else self.sizes.text(e) for e in extents]
+        return " ".join((*where, *map(str, facts)))
+
+    def _constant(self, node: fx.Node) -> str:
+        value: Any = self._module
+        for name in str(node.target).split("."):
+            value = getattr(value, name, None)
+        is_plain = isinstance(value, torch.Tensor) and not value.requires_grad
+        if not is_plain or value.is_conj() or not travels_with_the_graph(value):
+            raise NotCoveredError(f"held {type(value).__name__}")
+        try:
+            content = constant_of(value)
+        except KernelfarmError as error:
+            raise NotCoveredError("held tensor") from error
+        return f"{content.type!r} {value.stride()} {value.device.type} {content.sha256.hex()}"
+
+    def _value(self, value: Any) -> str:
+        if isinstance(value, fx.Node):
+            return f"%{self._numbers[value]}"
+        if isinstance(value, tuple | list):
+            kind = "list" if isinstance(value, list) else "tuple"
+            return f"{kind}({', '.join(map(self._value, value))})"
+        if isinstance(value, dict):
+            items = (f"{key!r}: {self._value(item)}" for key, item in value.items())
+            return f"dict({', '.join(items)})"
+        if isinstance(value, slice):
+            return f"slice({', '.join(map(self._value, (value.start, value.stop, value.step)))})"
+        return _leaf(value)
+
+
+def _leaf(value: Any) -> str:
+    if isinstance(value, torch.device):
+        return f"device({value.type})"
+    if isinstance(value, torch.memory_format):
+        return str(value)
+    if value is Ellipsis or type(value) in _PLAIN:
+        return f"{type(value).__name__} {value!r}"
+    raise NotCoveredError(f"argument {type(value).__name__}")
+
+
+def _function_name(node: fx.Node) -> str:
+    """The name of the function that a node calls, if that is what the function is found by."""
+    target: Any = node.target
+    if target is attention:
+        return "attention"
+    if target is getattr and hasattr(torch.Tensor, str(node.args[1])):
+        return "attribute"  # of a tensor; its name stands in the arguments
+    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        name = str(target)
+        if name.partition(".")[0] not in NAMESPACES:
+            raise NotCoveredError("an operator of another library")
+        return name
+    try:
+        name = fx.node._get_qualified_name(target)
+    except (RuntimeError, AttributeError, TypeError) as error:
+        raise NotCoveredError("a function without a name") from error
+    if name.partition(".")[0] not in _ROOTS or _found(name) is not target:
+        raise NotCoveredError("a function of the user's own")
+    return name
+
+
+def _found(name: str) -> Any:
+    root, *path = name.split(".")
+    value: Any = import_module(root)
+    for part in path:
+        value = getattr(value, part, None)
+    return value

@@ -1,0 +1,218 @@
+"""What a warm start needs of a trace, as bytes: the captured graph and how it is called.
+
+Sealed with a digest, which finds spoilt files, not forged ones: entries are believed because only
+this user can write where they lie (`warm_start`), or because somebody whom we trust signed them
+(`traces.shared`). They are data all the same; nothing in them is evaluated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from google.protobuf.message import DecodeError
+
+from kernelfarm.client.capture.captured import Captured, HandedOut, Window
+from kernelfarm.client.capture.rebuilt_nodes import RebuiltNode, is_same_node, rebuilt_nodes
+from kernelfarm.client.pytorch.dtypes import dtype_to_torch
+from kernelfarm.client.traces.calling_convention import CallingFacts, OutputFact
+from kernelfarm.client.traces.header import WarmHeader, WindowTexts, joined, parted
+from kernelfarm.client.traces.sizes import NotCoveredError
+from kernelfarm.errors import KernelfarmError, MalformedMessageError
+from kernelfarm.ir.check_graph import check_client_graph
+from kernelfarm.ir.graph_ir import Constant, Graph
+from kernelfarm.ir.text.expr import parse_expr
+from kernelfarm.v1 import graph_pb2
+from kernelfarm.wire import graph_from_proto, graph_to_proto
+
+Placed = Mapping[int, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class WarmEntry:
+    """A trace without its modules, of a graph with these parts (`traces.digest`).
+
+    `placed` has arguments of nodes that say where tensors lie.
+    """
+
+    key: bytes
+    parts: Mapping[str, str]
+    graph: Graph
+    sources: tuple[int | None, ...]
+    handed_out: tuple[HandedOut, ...]
+    negated: frozenset[int]
+    placed: Placed
+    facts: CallingFacts
+
+    def captured(self, device: torch.device) -> Captured:
+        """The captured graph, on the device of this process.
+
+        Raises:
+            InvalidGraphError: an operator is not registered here.
+        """
+        sources = tuple(
+            source if source is not None else _tensor_of(given.kind, device)
+            for source, given in zip(self.sources, self.graph.inputs, strict=True)
+        )
+        placed = {number: _here(args, device) for number, args in self.placed.items()}
+        nodes = rebuilt_nodes(self.graph, placed)
+        return Captured(self.graph, sources, nodes, device, self.handed_out, self.negated)
+
+
+def entry_of(
+    key: bytes,
+    parts: Mapping[str, str],
+    captured: Captured,
+    facts: CallingFacts,
+    device: torch.device,
+) -> WarmEntry:
+    """The entry of a trace.
+
+    Raises:
+        NotCoveredError: it would not come back as it is.
+    """
+    if captured.device != device:
+        raise NotCoveredError("a device that no input tells")
+    sources = []
+    for source, given in zip(captured.sources, captured.graph.inputs, strict=True):
+        is_constant = isinstance(given.kind, Constant)
+        if not isinstance(source, int) and not is_constant:
+            raise NotCoveredError("held tensors of many bytes")
+        sources.append(source if isinstance(source, int) else None)
+    placed = {
+        number: found
+        for number, node in enumerate(captured.nodes)
+        if (found := _placed(node, device))
+    }
+    entry = WarmEntry(
+        key,
+        parts,
+        captured.graph,
+        tuple(sources),
+        captured.handed_out,
+        captured.negated,
+        placed,
+        facts,
+    )
+    _check_comes_back(entry, captured, device)
+    return entry
+
+
+def _check_comes_back(entry: WarmEntry, captured: Captured, device: torch.device) -> None:
+    try:
+        found = from_bytes(to_bytes(entry))
+        nodes = found.captured(device).nodes
+    except KernelfarmError as error:
+        raise NotCoveredError("nodes that cannot be made again") from error
+    is_same = found == entry and all(
+        isinstance(made, RebuiltNode)
+        and not isinstance(traced, RebuiltNode)
+        and is_same_node(traced, made)
+        for traced, made in zip(captured.nodes, nodes, strict=True)
+    )
+    if not is_same:
+        raise NotCoveredError("nodes that cannot be made again")
+
+
+def to_bytes(entry: WarmEntry) -> bytes:
+    """The entry as a file's content."""
+    header = {
+        "key": entry.key.hex(),
+        "parts": dict(entry.parts),
+        "sources": entry.sources,
+        "handed_out": [
+            [item.number, item.argument, None if item.window is None else _texts(item.window)]
+            for item in entry.handed_out
+        ],
+        "negated": sorted(entry.negated),
+        "placed": {str(number): dict(args) for number, args in entry.placed.items()},
+        "argument_count": entry.facts.argument_count,
+        "outputs": [[o.argument, o.offset, o.dynamic] for o in entry.facts.outputs],
+        "written": entry.facts.written,
+    }
+    graph = graph_to_proto(entry.graph).SerializeToString(deterministic=True)
+    return joined(json.dumps(header), graph)
+
+
+def from_bytes(content: bytes) -> WarmEntry:
+    """The entry of a file's content.
+
+    Raises:
+        MalformedMessageError: it is none.
+        InvalidGraphError: its graph is none.
+    """
+    header, sent = parted(content)
+    try:
+        message = graph_pb2.Graph.FromString(sent)
+    except DecodeError as error:
+        raise MalformedMessageError(f"no entry: {error}") from error
+    graph = graph_from_proto(message)
+    check_client_graph(graph)
+    header.check(graph)
+    return _entry(header, graph)
+
+
+def _entry(header: WarmHeader, graph: Graph) -> WarmEntry:
+    outputs = tuple(OutputFact(*fact) for fact in header.outputs)
+    return WarmEntry(
+        bytes.fromhex(header.key),
+        header.parts,
+        graph,
+        header.sources,
+        tuple(
+            HandedOut(number, None if window is None else _window(window), argument)
+            for number, argument, window in header.handed_out
+        ),
+        frozenset(header.negated),
+        {int(number): args for number, args in header.placed.items()},
+        CallingFacts(header.argument_count, outputs, header.written),
+    )
+
+
+def _texts(window: Window) -> list[Any]:
+    shape, strides = [str(e) for e in window.shape], [str(e) for e in window.strides]
+    return [shape, strides, str(window.offset)]
+
+
+def _window(texts: WindowTexts) -> Window:
+    shape, strides, offset = texts
+    return Window(
+        tuple(map(parse_expr, shape)), tuple(map(parse_expr, strides)), parse_expr(offset)
+    )
+
+
+_PLACES = frozenset({"device", "layout", "pin_memory"})
+
+
+def _placed(node: Any, device: torch.device) -> dict[str, Any]:
+    """The arguments of a traced node that do not travel, as words."""
+    found: dict[str, Any] = {}
+    for name in _PLACES & node.kwargs.keys():
+        value = node.kwargs[name]
+        if value is None or isinstance(value, bool):
+            found[name] = value
+        elif value == device or (device.index is None and value == torch.device(device.type)):
+            found[name] = "here"
+        elif value is torch.strided:
+            found[name] = "strided"
+        else:
+            raise NotCoveredError("a tensor made elsewhere")
+    return found
+
+
+def _here(args: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    words = {"here": device, "strided": torch.strided}
+    return {name: words.get(value, value) for name, value in args.items()}
+
+
+def _tensor_of(kind: object, device: torch.device) -> torch.Tensor:
+    if not isinstance(kind, Constant):
+        raise MalformedMessageError("an input that is neither an argument nor a constant")
+    shape = tuple(extent.as_int() for extent in kind.type.shape)
+    dtype = dtype_to_torch(kind.type.dtype)
+    if not kind.data:
+        return torch.empty(shape, dtype=dtype, device=device)
+    return torch.frombuffer(bytearray(kind.data), dtype=dtype).reshape(shape).to(device)

@@ -1,0 +1,97 @@
+"""The header of a trace: all of it but the graph, in closed types; anything else is refused.
+
+    length of the header, header (JSON), graph (protobuf, as it is sent)
+
+Read without torch: commands tell of a trace by its header.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from kernelfarm.client.disk.files import sealed, unsealed
+from kernelfarm.digest import MAX_PART_CHARS
+from kernelfarm.errors import MalformedMessageError
+from kernelfarm.ir.graph_ir import Constant, Graph
+
+Number = Annotated[int, Field(ge=0)]
+Place = bool | Annotated[str, Field(pattern="^(here|strided)$")] | None
+Parts = dict[
+    Annotated[str, Field(pattern="^[a-z_]{1,32}$")],
+    Annotated[str, Field(max_length=MAX_PART_CHARS)],
+]
+WindowTexts = tuple[tuple[str, ...], tuple[str, ...], str]
+
+
+class WarmHeader(BaseModel):
+    """`handed_out`: number, argument, window; `outputs`: argument, offset, axes that vary.
+
+    `parts` are what the digest of the traced graph is over, by name.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    parts: Parts
+    sources: tuple[Number | None, ...]
+    handed_out: tuple[tuple[Number, Number | None, WindowTexts | None], ...]
+    negated: tuple[Number, ...]
+    placed: dict[
+        Annotated[str, Field(pattern="^[0-9]{1,9}$")],
+        dict[Annotated[str, Field(pattern="^(device|layout|pin_memory)$")], Place],
+    ]
+    argument_count: Number
+    outputs: tuple[tuple[Number | None, int | None, tuple[Number, ...]], ...]
+    written: tuple[Number, ...]
+
+    def check(self, graph: Graph) -> None:
+        """Passes a header that names nothing beyond its graph and its arguments.
+
+        Raises:
+            MalformedMessageError: it does.
+        """
+        arguments = [source for source in self.sources if source is not None]
+        arguments += [argument for _, argument, _ in self.handed_out if argument is not None]
+        arguments += [argument for argument, _, _ in self.outputs if argument is not None]
+        arguments += [*self.negated, *self.written]
+        results = [number for number, argument, _ in self.handed_out if argument is None]
+        is_whole = (
+            len(self.sources) == len(graph.inputs)
+            and len(self.outputs) == len(self.handed_out)
+            and all(number < self.argument_count for number in arguments)
+            and all(number < len(graph.outputs) for number in results)
+            and all(int(number) < len(graph.nodes) for number in self.placed)
+        )
+        held = (
+            given.kind
+            for source, given in zip(self.sources, graph.inputs, strict=False)
+            if source is None
+        )
+        if not is_whole or not all(isinstance(kind, Constant) for kind in held):
+            raise MalformedMessageError("a trace whose header is not its graph's")
+
+
+_LENGTH_BYTES = 8
+
+
+def joined(header: str, graph: bytes) -> bytes:
+    """A trace of its header and its graph."""
+    text = header.encode()
+    return sealed(len(text).to_bytes(_LENGTH_BYTES, "little") + text + graph)
+
+
+def parted(content: bytes) -> tuple[WarmHeader, bytes]:
+    """The header of a trace, and its graph as it was sent.
+
+    Raises:
+        MalformedMessageError: it is none.
+    """
+    try:
+        rest = unsealed(content)
+        length = int.from_bytes(rest[:_LENGTH_BYTES], "little")
+        body = rest[_LENGTH_BYTES:]
+        return WarmHeader.model_validate_json(body[:length]), body[length:]
+    except (ValueError, ValidationError) as error:
+        raise MalformedMessageError(f"no entry: {error}") from error

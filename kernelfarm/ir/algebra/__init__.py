@@ -1,0 +1,1 @@
+"""The integer algebra of shapes and indices: expressions, their normal form, proofs about them."""

@@ -1,0 +1,216 @@
+"""Atoms of the integer algebra, and how atoms and expressions print.
+
+An atom stands in a monomial of `kernelfarm.ir.algebra.expr.Expr`; expressions nest inside the
+atoms of division and choice. Make them by that module's constructors, which keep the normal form.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from kernelfarm.ir.algebra.memos import remembered
+
+if TYPE_CHECKING:
+    from kernelfarm.ir.algebra.expr import Expr
+
+_A = TypeVar("_A", bound="_Interned")
+
+_interned: weakref.WeakValueDictionary[tuple[object, ...], Any] = weakref.WeakValueDictionary()
+_interning = threading.Lock()  # as for expressions
+
+
+class _Interned:
+    """Equal atoms are one object, so that comparing and hashing them costs the same for all."""
+
+    __slots__ = ("__weakref__",)
+    __match_args__: tuple[str, ...] = ()
+
+    def __reduce__(self) -> tuple[type[_Interned], tuple[object, ...]]:
+        return type(self), tuple(getattr(self, name) for name in self.__match_args__)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _the_one(kind: type[_A], *parts: object) -> _A:
+    key = (kind, *parts)
+    found: _A | None = _interned.get(key)
+    if found is not None:
+        return found
+    made = object.__new__(kind)
+    for name, part in zip(kind.__match_args__, parts, strict=True):
+        setattr(made, name, part)
+    with _interning:
+        kept: _A = _interned.setdefault(key, made)
+        return kept
+
+
+class Symbol(_Interned):
+    """A named integer: a size symbol (`s0`), a loop variable (`d0`) or an indirect index (`%7`)."""
+
+    __slots__ = ("name",)
+    __match_args__: Final = ("name",)
+    name: str
+
+    def __new__(cls, name: str) -> Symbol:
+        """The one symbol of this name."""
+        return _the_one(cls, name)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class _Division(_Interned):
+    __slots__ = ("denominator", "numerator")
+    __match_args__: Final = ("numerator", "denominator")
+    numerator: Expr
+    denominator: Expr
+
+    @property
+    def operands(self) -> tuple[Expr, Expr]:
+        """Both expressions."""
+        return self.numerator, self.denominator
+
+
+class FloorDiv(_Division):
+    """`numerator // denominator`, rounded to minus infinity."""
+
+    __slots__ = ()
+
+    def __new__(cls, numerator: Expr, denominator: Expr) -> FloorDiv:
+        """The one quotient of both."""
+        return _the_one(cls, numerator, denominator)
+
+    def __str__(self) -> str:
+        return f"{_wrapped(self.numerator)}//{_wrapped(self.denominator)}"
+
+
+class Mod(_Division):
+    """`numerator % denominator`, with the denominator's sign."""
+
+    __slots__ = ()
+
+    def __new__(cls, numerator: Expr, denominator: Expr) -> Mod:
+        """The one remainder of both."""
+        return _the_one(cls, numerator, denominator)
+
+    def __str__(self) -> str:
+        return f"{_wrapped(self.numerator)}%{_wrapped(self.denominator)}"
+
+
+class _Choice(_Interned):
+    __slots__ = ("left", "right")
+    __match_args__: Final = ("left", "right")
+    left: Expr
+    right: Expr
+
+    @property
+    def operands(self) -> tuple[Expr, Expr]:
+        """Both expressions."""
+        return self.left, self.right
+
+
+class Min(_Choice):
+    """The smaller of two."""
+
+    __slots__ = ()
+
+    def __new__(cls, left: Expr, right: Expr) -> Min:
+        """The one minimum of both."""
+        return _the_one(cls, left, right)
+
+    def __str__(self) -> str:
+        return f"min({self.left}, {self.right})"
+
+
+class Max(_Choice):
+    """The larger of two."""
+
+    __slots__ = ()
+
+    def __new__(cls, left: Expr, right: Expr) -> Max:
+        """The one maximum of both."""
+        return _the_one(cls, left, right)
+
+    def __str__(self) -> str:
+        return f"max({self.left}, {self.right})"
+
+
+Atom = Symbol | FloorDiv | Mod | Min | Max
+Monomial = tuple[Atom, ...]
+
+
+def atom_symbols(atom: Atom) -> frozenset[str]:
+    """Names of all symbols that occur in an atom."""
+    match atom:
+        case Symbol(name):
+            return frozenset((name,))
+        case FloorDiv(a, b) | Mod(a, b) | Min(a, b) | Max(a, b):
+            return a.symbols | b.symbols
+
+
+@remembered(1 << 16)
+def monomial_key(monomial: Monomial) -> tuple[int, tuple[str, ...]]:
+    """Where a monomial stands among the terms of an expression."""
+    return (len(monomial), tuple(str(atom) for atom in monomial))
+
+
+def divide_monomial(atoms: Monomial, divisor: Monomial) -> Monomial | None:
+    """The factors that are left after exact division; None if it does not divide."""
+    left = list(atoms)
+    for atom in divisor:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def render(expr: Expr) -> str:
+    """The expression as text, terms in normal order: `5*i + (j//4) - 1`."""
+    parts: list[str] = []
+    for monomial, coefficient in expr.terms:
+        factors = [_factor(atom) for atom in monomial]
+        if abs(coefficient) != 1:
+            factors.insert(0, str(abs(coefficient)))
+        text = "*".join(factors)
+        if not parts:
+            parts.append(text if coefficient > 0 else f"-{text}")
+        else:
+            parts.append(f"{'+' if coefficient > 0 else '-'} {text}")
+    if not parts:
+        return str(expr.constant)
+    if expr.constant:
+        parts.append(f"{'+' if expr.constant > 0 else '-'} {abs(expr.constant)}")
+    return " ".join(parts)
+
+
+def _wrapped(expr: Expr) -> str:
+    plain = _is_plain(expr)
+    return str(expr) if plain else f"({expr})"
+
+
+def _is_plain(expr: Expr) -> bool:
+    """True for what needs no parentheses as an operand of a division."""
+    if not expr.terms:
+        return expr.constant >= 0
+    return isinstance(lone_atom(expr), Symbol | Min | Max)
+
+
+def _factor(atom: Atom) -> str:
+    return f"({atom})" if isinstance(atom, FloorDiv | Mod) else str(atom)
+
+
+def lone_atom(expr: Expr) -> Atom | None:
+    """The atom if the expression is one atom and nothing else."""
+    if expr.constant or len(expr.terms) != 1:
+        return None
+    monomial, factor = expr.terms[0]
+    return monomial[0] if factor == 1 and len(monomial) == 1 else None
+
+
+def lone_symbol(expr: Expr) -> str | None:
+    """The symbol's name if the expression is one symbol and nothing else."""
+    atom = lone_atom(expr)
+    return atom.name if isinstance(atom, Symbol) else None

@@ -1,0 +1,369 @@
+"""Simplification of index expressions under ranges, and proofs about them.
+
+Every rule here needs to know how large its symbols can be; each is fuzzed against brute force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kernelfarm.ir.algebra.atoms import Monomial, atom_symbols, lone_atom
+from kernelfarm.ir.algebra.expr import (
+    Atom,
+    Expr,
+    FloorDiv,
+    IntLike,
+    Max,
+    Min,
+    Mod,
+    Symbol,
+    as_expr,
+    floor_div,
+    maximum,
+    minimum,
+    mod,
+    sum_of,
+)
+from kernelfarm.ir.algebra.intervals import Interval, both, divide, either, multiply, remainder
+from kernelfarm.ir.work_budget import spend
+
+_MAX_ELIMINATIONS = 256
+"""Symbols that one proof replaces; what is not proven by then counts as unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Inclusive range of a symbol; an end may itself be symbolic, None is unbounded."""
+
+    lower: Expr
+    upper: Expr | None
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Ranges of symbols.
+
+    Example:
+        >>> from kernelfarm.ir.algebra.expr import symbol
+        >>> bounds = Bounds.of_extents({"i": 8, "j": symbol("s0")}).with_size("s0", 2, None)
+        >>> i, j, s0 = symbol("i"), symbol("j"), symbol("s0")
+        >>> str(simplify((i * s0 + j) // s0, bounds))
+        'i'
+    """
+
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    # Results by expression: a pass asks the same few questions for every node.
+    _intervals: dict[Expr, Interval] = field(default_factory=dict, compare=False, repr=False)
+    _proofs: dict[Expr, bool] = field(default_factory=dict, compare=False, repr=False)
+    _simplified: dict[Expr, Expr] = field(default_factory=dict, compare=False, repr=False)
+    _told_by: dict[str, frozenset[str]] = field(default_factory=dict, compare=False, repr=False)
+
+    @staticmethod
+    def of_extents(extents: Mapping[str, IntLike]) -> Bounds:
+        """Loop variables that run from 0 to extent-1."""
+        zero = as_expr(0)
+        return Bounds({name: Range(zero, as_expr(size) - 1) for name, size in extents.items()})
+
+    def with_size(self, name: str, lower: int, upper: int | None) -> Bounds:
+        """The same with one more size symbol."""
+        top = None if upper is None else as_expr(upper)
+        return Bounds({**self.ranges, name: Range(as_expr(lower), top)})
+
+    def merged(self, other: Bounds) -> Bounds:
+        """Both; the other's ranges win."""
+        return Bounds({**self.ranges, **other.ranges})
+
+    def is_nonnegative(self, expr: Expr) -> bool:
+        """True if `expr >= 0` is proven for every assignment within the ranges."""
+        found = self._proofs.get(expr)
+        if found is None:
+            found = self._prove(expr)
+        return found
+
+    def is_less(self, left: IntLike, right: IntLike) -> bool:
+        """True if `left < right` is proven."""
+        return self.is_nonnegative(as_expr(right) - as_expr(left) - 1)
+
+    def is_within(self, expr: Expr, extent: IntLike) -> bool:
+        """True if `0 <= expr < extent` is proven."""
+        return self.is_nonnegative(expr) and self.is_less(expr, extent)
+
+    def interval(self, expr: Expr) -> Interval:
+        """Numeric bounds of an expression; sound, not always tight."""
+        found = self._intervals.get(expr)
+        if found is None:
+            found = self._intervals[expr] = self._interval_of(expr)
+        return found
+
+    def _interval_of(self, expr: Expr) -> Interval:
+        spend(1 + len(expr.terms))
+        low: int | None = expr.constant
+        high: int | None = expr.constant
+        for monomial, coefficient in expr.terms:
+            term: Interval = (coefficient, coefficient)
+            for atom in monomial:
+                term = multiply(term, self._atom_interval(atom))
+            low = None if low is None or term[0] is None else low + term[0]
+            high = None if high is None or term[1] is None else high + term[1]
+        return low, high
+
+    def _prove(self, expr: Expr) -> bool:
+        """Replaces symbols, one by one, by the ends at which the expression is smallest.
+
+        Where a factor's sign is known that loses nothing, so that few orders are enough: loop
+        variables first, whose ends are told by sizes; then, if there are products, sizes first.
+        """
+        if self._descends(expr, is_size_first=False):
+            return True
+        return not _is_linear(expr) and self._descends(expr, is_size_first=True)
+
+    def _descends(self, expr: Expr, *, is_size_first: bool) -> bool:
+        steps = [expr]
+        while len(steps) <= _MAX_ELIMINATIONS:
+            verdict = self._verdict(expr)
+            if verdict is not None:
+                # Each step is a claim of its own, which the next proof may meet.
+                self._proofs.update(dict.fromkeys(steps if verdict else (), True))
+                return verdict
+            first, last = self._elimination_order(expr.symbols, is_size_first=is_size_first)
+            smaller = self._without_all(self._without_numeric(expr, first), first)
+            if smaller is expr:
+                smaller = self._without_all(expr, last, is_one_enough=not _is_linear(expr))
+            if smaller is expr:
+                return False
+            expr = smaller
+            steps.append(expr)
+        return False
+
+    def _without_all(self, expr: Expr, names: list[str], *, is_one_enough: bool = False) -> Expr:
+        """The expression without those of the symbols, in order, that can be replaced."""
+        for name in names:
+            smaller = self._without(expr, name)
+            if smaller is not None:
+                expr = smaller
+                if is_one_enough:
+                    break
+        return expr
+
+    def _without_numeric(self, expr: Expr, names: list[str]) -> Expr:
+        """A linear expression without those symbols that tell no range and have numeric ends."""
+        if not _is_linear(expr):
+            return expr
+        wanted = set(names)
+        constant, kept = expr.constant, []
+        for monomial, coefficient in expr.terms:
+            name = next(iter(atom_symbols(monomial[0])))
+            found = self.ranges.get(name) if name in wanted else None
+            end = None if found is None else found.lower if coefficient > 0 else found.upper
+            if end is None or not end.is_constant:
+                kept.append((monomial, coefficient))
+            else:
+                constant += coefficient * end.constant
+        return Expr(constant, tuple(kept))
+
+    def _verdict(self, expr: Expr) -> bool | None:
+        """Whether it is known at once that `expr >= 0` can or cannot be proven."""
+        spend(len(expr.terms) + 1)
+        low, high = self.interval(expr)
+        if low is not None and low >= 0:
+            return True
+        return False if high is not None and high < 0 else self._proofs.get(expr)
+
+    def _without(self, expr: Expr, name: str) -> Expr | None:
+        """The expression at the end of a symbol's range at which it is smallest."""
+        found = self.ranges.get(name)
+        parts = None if found is None else expr.linear_in(name)
+        if found is None or parts is None or name in _symbols_of(found):
+            return None
+        factor, rest = parts
+        low, high = self.interval(factor)
+        if low is not None and low >= 0:
+            return factor * found.lower + rest
+        if high is not None and high <= 0 and found.upper is not None:
+            return factor * found.upper + rest
+        return None
+
+    def _elimination_order(
+        self, names: frozenset[str], *, is_size_first: bool
+    ) -> tuple[list[str], list[str]]:
+        """Those that tell no ranges of others, and those that do; or the other way round."""
+        telling: set[str] = set()
+        for name in names:
+            telling |= self._telling(name)
+        first = sorted(name for name in names if name not in telling)
+        last = sorted(name for name in names if name in telling)
+        return (last, first) if is_size_first else (first, last)
+
+    def _telling(self, name: str) -> frozenset[str]:
+        """The symbols that a symbol's range is told by, at once or through other symbols."""
+        known = self._told_by.get(name)
+        if known is None:
+            self._told_by[name] = frozenset()  # what a range's own symbol finds
+            found = self.ranges.get(name)
+            below = frozenset() if found is None else _symbols_of(found)
+            known = self._told_by[name] = below.union(*map(self._telling, below))
+        return known
+
+    def _atom_interval(self, atom: Atom) -> Interval:
+        match atom:
+            case Symbol(name):
+                return self._symbol_interval(name)
+            case FloorDiv(a, b):
+                return divide(self.interval(a), self.interval(b))
+            case Mod(a, b):
+                return remainder(self.interval(a), self.interval(b))
+            case Min(a, b):
+                (al, ah), (bl, bh) = self.interval(a), self.interval(b)
+                return both(min, al, bl), either(min, ah, bh)
+            case Max(a, b):
+                (al, ah), (bl, bh) = self.interval(a), self.interval(b)
+                low = either(max, al, bl)
+                # The larger of x and -x is a distance.
+                return either(max, low, 0) if a + b == 0 else low, both(max, ah, bh)
+
+    def _symbol_interval(self, name: str) -> Interval:
+        found = self.ranges.get(name)
+        if found is None:
+            return None, None
+        low = self.interval(found.lower)[0]
+        high = None if found.upper is None else self.interval(found.upper)[1]
+        return low, high
+
+
+def simplify(expr: Expr, bounds: Bounds) -> Expr:
+    """An equal expression with divisions and remainders removed where the ranges allow it."""
+    if all(isinstance(atom, Symbol) for monomial, _ in expr.terms for atom in monomial):
+        return expr
+    found = bounds._simplified.get(expr)
+    if found is None:
+        found = bounds._simplified[expr] = _simplify_terms(expr, bounds)
+    return found
+
+
+def _simplify_terms(expr: Expr, bounds: Bounds) -> Expr:
+    products = [as_expr(expr.constant)]
+    for monomial, coefficient in expr.terms:
+        product = as_expr(coefficient)
+        for atom in monomial:
+            product = product * _simplify_atom(atom, bounds)
+        products.append(product)
+    return _join_div_mod(sum_of(products))
+
+
+def _simplify_atom(atom: Atom, bounds: Bounds) -> Expr:
+    match atom:
+        case Symbol():
+            return Expr(0, (((atom,), 1),))
+        case FloorDiv(a, b):
+            return _simplify_div(simplify(a, bounds), simplify(b, bounds), bounds)
+        case Mod(a, b):
+            return _simplify_mod(simplify(a, bounds), simplify(b, bounds), bounds)
+        case Min(a, b):
+            return _simplify_min(simplify(a, bounds), simplify(b, bounds), bounds)
+        case Max(a, b):
+            return _simplify_max(simplify(a, bounds), simplify(b, bounds), bounds)
+
+
+def _simplify_min(left: Expr, right: Expr, bounds: Bounds) -> Expr:
+    if bounds.is_nonnegative(right - left):
+        return left
+    return right if bounds.is_nonnegative(left - right) else minimum(left, right)
+
+
+def _simplify_max(left: Expr, right: Expr, bounds: Bounds) -> Expr:
+    if bounds.is_nonnegative(left - right):
+        return left
+    return right if bounds.is_nonnegative(right - left) else maximum(left, right)
+
+
+def _simplify_div(numerator: Expr, denominator: Expr, bounds: Bounds) -> Expr:
+    multiple, rest = _take_multiples(numerator, denominator)
+    if bounds.is_within(rest, denominator):
+        return multiple
+    split = _common_factor(rest, denominator, bounds)
+    if split is not None:
+        factor, high, _ = split
+        return multiple + _simplify_div(high, as_expr(denominator.constant // factor), bounds)
+    return multiple + floor_div(rest, denominator)
+
+
+def _simplify_mod(numerator: Expr, denominator: Expr, bounds: Bounds) -> Expr:
+    _, rest = _take_multiples(numerator, denominator)
+    if bounds.is_within(rest, denominator):
+        return rest
+    inner = lone_atom(rest)
+    if isinstance(inner, Mod) and (inner.denominator % denominator) == 0:
+        return _simplify_mod(inner.numerator, denominator, bounds)
+    split = _common_factor(rest, denominator, bounds)
+    if split is not None:
+        factor, high, low = split
+        return _simplify_mod(high, as_expr(denominator.constant // factor), bounds) * factor + low
+    return mod(rest, denominator)
+
+
+def _take_multiples(numerator: Expr, denominator: Expr) -> tuple[Expr, Expr]:
+    """(q, r) with numerator = q*denominator + r."""
+    rest_mod = mod(numerator, denominator)
+    atom = lone_atom(rest_mod)
+    if isinstance(atom, Mod) and atom.denominator is denominator:
+        rest = atom.numerator
+    elif rest_mod.is_constant:
+        rest = rest_mod
+    else:
+        return as_expr(0), numerator
+    quotient = floor_div(numerator - rest, denominator)
+    return quotient, rest
+
+
+def _common_factor(expr: Expr, denominator: Expr, bounds: Bounds) -> tuple[int, Expr, Expr] | None:
+    """(g, high, low) with expr = g*high + low, g dividing the denominator, 0 <= low < g."""
+    if not denominator.is_constant:
+        return None
+    divisors = {abs(c) for _, c in expr.terms} - {1}
+    for factor in sorted(divisors, reverse=True):
+        if denominator.constant % factor or factor == denominator.constant:
+            continue
+        high = [(m, c // factor) for m, c in expr.terms if c % factor == 0]
+        low = [(m, c) for m, c in expr.terms if c % factor]
+        low_part = Expr(expr.constant % factor, tuple(low))
+        high_part = Expr(expr.constant // factor, tuple(high))
+        if bounds.is_within(low_part, factor):
+            return factor, high_part, low_part
+    return None
+
+
+def _join_div_mod(expr: Expr) -> Expr:
+    """Rewrites `k*n*(a//n) + k*(a%n)` to `k*a` for a constant n."""
+    terms = dict(expr.terms)
+    for monomial, coefficient in expr.terms:
+        atom = monomial[0] if len(monomial) == 1 else None
+        if not isinstance(atom, Mod) or not atom.denominator.is_constant:
+            continue
+        joined = _joined(expr, terms, atom, coefficient)
+        if joined is not None:
+            return _join_div_mod(joined)
+    return expr
+
+
+def _joined(expr: Expr, terms: dict[Monomial, int], atom: Mod, coefficient: int) -> Expr | None:
+    quotient = floor_div(atom.numerator, atom.denominator)
+    part = lone_atom(quotient)
+    if part is None or terms.get((part,)) != coefficient * atom.denominator.constant:
+        return None
+    remainder = Expr(0, (((atom,), 1),))
+    return (
+        expr
+        - coefficient * remainder
+        - coefficient * atom.denominator * quotient
+        + coefficient * atom.numerator
+    )
+
+
+def _symbols_of(found: Range) -> frozenset[str]:
+    upper = found.upper.symbols if found.upper is not None else frozenset()
+    return found.lower.symbols | upper
+
+
+def _is_linear(expr: Expr) -> bool:
+    return all(len(atoms) == 1 and isinstance(atoms[0], Symbol) for atoms, _ in expr.terms)

@@ -1,0 +1,1 @@
+"""What clients may send and hold open: bytes, connections, calls without credentials."""

@@ -1,0 +1,333 @@
+"""Bounds what clients send: bodies that arrive at once, and bytes that are held while served.
+
+gRPC hands a body over only when all of it is there, so its size is not known before. A call's body
+therefore waits in HTTP/2 flow control (at most one stream window, 64 KiB) until it has its turn:
+
+  wait    `wait_s` for one of `bodies` turns, tenants in rotation; each tenant has `bodies_of_one`
+          at most, and `bodies_of_one_shared` while others call
+  arrive  within `quick_s`, as nearly all do; a body that takes longer counts as a message of
+          the largest size from then on, or is cut where that does not fit any more
+  cut     after `body_s`, whatever arrived
+  held    with its true size until its call ends
+  charged to its sender, who waits after too many bytes or refusals while others call (`allowance`)
+
+So at most `bodies` messages arrive at once, whatever is sent, and slow senders keep nobody waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernelfarm.errors import BodyTooSlowError, FarmFullError, NoMessageError
+from kernelfarm.service.inbound.byte_rate import Allowance, AllowanceLimits
+from kernelfarm.service.memory import LARGE_BYTES, MemoryReturn
+
+_LOOK_EVERY_S = 0.1
+
+_MAX_WAITING = 1024
+"""Calls of one tenant that wait for their turn, 64 KiB each."""
+
+Receive = Callable[[], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class InboundLimits:
+    """How much may arrive and be held at once, in all and for one sender."""
+
+    message_bytes: int
+    held_bytes: int
+    held_bytes_of_one: int
+    bodies: int = 64
+    bodies_of_one: int = 16
+    bodies_of_one_shared: int = 2
+    quick_s: float = 0.25
+    body_s: float = 30.0
+    wait_s: float = 10.0
+    allowance: AllowanceLimits = field(default_factory=AllowanceLimits)
+
+
+class Inbound:
+    """Counts one server's inbound bytes. Senders are names: a tenant, or a stranger's address."""
+
+    def __init__(self, limits: InboundLimits) -> None:
+        self._limits = limits
+        self._held: dict[str, int] = {}
+        self._allowance = Allowance(limits.allowance)
+        self._turns = _Turns(limits, self._allowance)
+        self._arriving: dict[Body, float] = {}
+        self._is_watching = False
+        self._memory = MemoryReturn()
+        self.held_bytes = 0
+
+    async def take(self, sender: str, receive: Receive) -> Body:
+        """A call's body; to be released when its call has ended.
+
+        Raises:
+            FarmFullError: too much is arriving or held; the error tells when to come again.
+            BodyTooSlowError: the body did not arrive in time.
+            NoMessageError: the call ended without a body.
+        """
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        self._allowance.note_call(sender, now_s)
+        if not self._turns.is_taken_at_once(sender, now_s):
+            await self._turns.wait(sender)
+            now_s = loop.time()
+        body = Body(self, sender)
+        self._arriving[body] = now_s
+        if not self._is_watching:
+            self._is_watching = True
+            loop.call_later(_LOOK_EVERY_S, self._look, loop)
+        try:
+            data = await receive()
+        except asyncio.CancelledError:
+            if (error := body.cut_error()) is None:
+                raise
+            raise error from None
+        finally:
+            self._arrived(body)
+        if not isinstance(data, bytes):
+            raise NoMessageError("a call without a message; expected one")
+        size_bytes = len(data)
+        self._allowance.charge_body(sender, size_bytes, loop.time())
+        try:
+            self._hold(sender, size_bytes)
+        except FarmFullError:
+            self._memory.soon()
+            raise
+        body.fill(data)
+        self._allowance.note_begin(sender)
+        return body
+
+    def charge_failure(self, sender: str) -> None:
+        """Counts a call that was refused for what its sender sent."""
+        self._allowance.charge_failure(sender, asyncio.get_running_loop().time())
+
+    def end(self, sender: str, size_bytes: int) -> None:
+        """A call has ended whose body was taken."""
+        self._allowance.note_end(sender)
+        self._release(sender, size_bytes)
+
+    def _release(self, sender: str, size_bytes: int) -> None:
+        """Counts bytes no more."""
+        if size_bytes >= LARGE_BYTES:
+            self._memory.soon()
+        self.held_bytes -= size_bytes
+        left = self._held.get(sender, 0) - size_bytes
+        if left > 0:
+            self._held[sender] = left
+        else:
+            self._held.pop(sender, None)  # empty bodies may have left nothing
+
+    def _hold(self, sender: str, size_bytes: int) -> None:
+        mine, limits = self._held.get(sender, 0), self._limits
+        if self.held_bytes and self.held_bytes + size_bytes > limits.held_bytes:
+            raise FarmFullError(
+                f"requests of {self.held_bytes} bytes are being served; this server holds at most"
+                f" {limits.held_bytes}: retry after the delay"
+            )
+        if mine and mine + size_bytes > limits.held_bytes_of_one:
+            raise FarmFullError(
+                f"requests of {mine} bytes of this caller's are being served; this server holds at"
+                f" most {limits.held_bytes_of_one} of one tenant: retry after the delay"
+            )
+        self.held_bytes += size_bytes
+        self._held[sender] = mine + size_bytes
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Looks at what is on its way, the oldest first, once in a while: most are quicker."""
+        now_s = loop.time()
+        for body, began_s in list(self._arriving.items()):
+            age_s = now_s - began_s
+            if age_s < self._limits.quick_s:
+                break
+            self._judge(body, age_s)
+        self._is_watching = bool(self._arriving)
+        if self._is_watching:
+            loop.call_later(_LOOK_EVERY_S, self._look, loop)
+
+    def _judge(self, body: Body, age_s: float) -> None:
+        limits = self._limits
+        if age_s >= limits.body_s:
+            error = f"the request did not arrive within {limits.body_s:g} s; send it again"
+            body.cut(BodyTooSlowError(error))
+        elif body.is_slow:
+            return
+        elif not body.is_late:
+            # If the loop was busy, the body may be here, and not told of yet.
+            body.is_late = True
+        else:
+            try:
+                self._hold(body.sender, limits.message_bytes)
+            except FarmFullError as error:
+                body.cut(error.with_traceback(None))
+                return
+            body.is_slow = True
+            self._turns.give_back(body.sender)
+
+    def _arrived(self, body: Body) -> None:
+        del self._arriving[body]
+        if body.is_slow:
+            self._release(body.sender, self._limits.message_bytes)
+        else:
+            self._turns.give_back(body.sender)
+
+
+class Body:
+    """One message's bytes: on their way, then held until `release`."""
+
+    __slots__ = (
+        "_data",
+        "_error",
+        "_inbound",
+        "_size_bytes",
+        "_task",
+        "is_late",
+        "is_slow",
+        "sender",
+    )
+
+    def __init__(self, inbound: Inbound, sender: str) -> None:
+        self._inbound = inbound
+        self._data: bytes | None = None
+        self._error: Exception | None = None
+        self._size_bytes = 0
+        self._task = asyncio.current_task()
+        self.sender = sender
+        self.is_late = False
+        self.is_slow = False
+
+    @property
+    def size_bytes(self) -> int:
+        """How long it is, or was."""
+        return self._size_bytes
+
+    def fill(self, data: bytes) -> None:
+        """It is here."""
+        self._data, self._size_bytes, self._task = data, len(data), None
+
+    def pop(self) -> bytes:
+        """The bytes, once: this keeps them no longer, but goes on to count them."""
+        data, self._data = self._data, None
+        return data or b""
+
+    def release(self) -> None:
+        """Counts it no more."""
+        self._inbound.end(self.sender, self._size_bytes)
+
+    def cut(self, error: Exception) -> None:
+        """Ends its arrival with an error."""
+        if self._error is None and self._task is not None:
+            self._error = error
+            self._task.cancel()
+
+    def cut_error(self) -> Exception | None:
+        """Why it was cut; None if somebody else cancelled its task."""
+        error, self._error = self._error, None
+        if error is not None and self._task is not None:
+            self._task.uncancel()
+        self._task = None
+        return error
+
+
+class _Turns:
+    """Turns to receive a body; tenants that wait get theirs in rotation."""
+
+    def __init__(self, limits: InboundLimits, allowance: Allowance) -> None:
+        self._limits = limits
+        self._allowance = allowance
+        self._will_serve = False
+        self._taken = 0
+        self._taken_by: dict[str, int] = {}
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    def is_taken_at_once(self, sender: str, now_s: float) -> bool:
+        """Takes a turn if one is free, and nobody of this sender waits."""
+        if sender in self._waiting or not self._is_free(sender, now_s):
+            return False
+        self._take(sender)
+        return True
+
+    async def wait(self, sender: str) -> None:
+        queue = self._waiting.setdefault(sender, deque())
+        if len(queue) >= _MAX_WAITING:
+            raise FarmFullError(f"{len(queue)} requests wait to be received; retry after the delay")
+        turn = asyncio.get_running_loop().create_future()
+        queue.append(turn)
+        self._serve_soon()
+        try:
+            async with asyncio.timeout(self._limits.wait_s):
+                await turn
+        except BaseException as error:
+            self._leave(sender, turn)
+            if isinstance(error, TimeoutError):
+                raise FarmFullError(
+                    "too many requests arrive at once; retry after the delay"
+                ) from None
+            raise
+
+    def give_back(self, sender: str) -> None:
+        self._taken -= 1
+        left = self._taken_by[sender] - 1
+        if left:
+            self._taken_by[sender] = left
+        else:
+            del self._taken_by[sender]
+        if self._waiting:
+            self._serve()
+
+    def _serve_soon(self) -> None:
+        """Allowances grow by time alone: while anybody waits, this looks again and again."""
+        if self._waiting and not self._will_serve:
+            self._will_serve = True
+            asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._serve_again)
+
+    def _serve_again(self) -> None:
+        self._will_serve = False
+        self._serve()
+        self._serve_soon()
+
+    def _leave(self, sender: str, turn: asyncio.Future[None]) -> None:
+        """Ends a wait without its use."""
+        queue = self._waiting.get(sender)
+        if turn.done() and not turn.cancelled():
+            self.give_back(sender)  # it came at the same moment
+        elif queue is not None and turn in queue:
+            queue.remove(turn)
+            if not queue:
+                del self._waiting[sender]
+
+    def _serve(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        for sender in list(self._waiting):
+            if self._taken >= self._limits.bodies:
+                return
+            queue = self._waiting[sender]
+            while queue and queue[0].done():
+                queue.popleft()
+            if queue and self._is_free(sender, now_s):
+                self._take(sender)
+                queue.popleft().set_result(None)
+            if queue:
+                self._waiting.move_to_end(sender)
+            else:
+                del self._waiting[sender]
+
+    def _is_free(self, sender: str, now_s: float) -> bool:
+        limits = self._limits
+        if self._taken >= limits.bodies:
+            return False
+        mine = self._taken_by.get(sender, 0)
+        if mine >= limits.bodies_of_one:
+            return False
+        if mine >= limits.bodies_of_one_shared and self._allowance.is_shared(sender, now_s):
+            return False
+        return not self._allowance.is_spent(sender, now_s, mine)
+
+    def _take(self, sender: str) -> None:
+        self._taken += 1
+        self._taken_by[sender] = self._taken_by.get(sender, 0) + 1

@@ -1,0 +1,69 @@
+"""A server's limits: what settings mean for gRPC's options and for inbound bytes."""
+
+from __future__ import annotations
+
+import resource
+
+from kernelfarm.service.inbound.bodies import InboundLimits
+from kernelfarm.service.inbound.byte_rate import AllowanceLimits
+from kernelfarm.service.settings import ServiceSettings
+from kernelfarm.service.tenants.access import Access
+
+_WINDOW_BYTES = 64 * 1024
+"""What gRPC receives of a call before its behavior asks for it; HTTP/2's own default."""
+
+_METADATA_BYTES = 16 * 1024
+
+_BURST_S = 4
+"""Seconds of a tenant's bytes that it may send at once."""
+
+
+def inbound_limits(settings: ServiceSettings, access: Access | None) -> InboundLimits:
+    """How much may arrive: a tenant has half of the bytes, and a quarter of those on the way."""
+    has_tenants = access is not None and access.authenticator.tenants is not None
+    held, bodies = settings.max_requests_bytes, settings.max_bodies
+    return InboundLimits(
+        message_bytes=settings.max_message_bytes,
+        held_bytes=held,
+        held_bytes_of_one=held // 2 if has_tenants else held,
+        bodies=bodies,
+        bodies_of_one=max(1, bodies // 4) if has_tenants else bodies,
+        body_s=settings.body_timeout_s,
+        allowance=AllowanceLimits(
+            bytes_per_s=settings.tenant_bytes_per_s,
+            burst_bytes=_BURST_S * settings.tenant_bytes_per_s,
+        ),
+    )
+
+
+def max_connections(settings: ServiceSettings) -> int:
+    """Connections that a process accepts; the other files are for Redis, other services, logs."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = 2**20 if soft == resource.RLIM_INFINITY else soft
+    return settings.max_connections or max(1, files * 3 // 4)
+
+
+def server_options(settings: ServiceSettings, *, is_shared: bool) -> list[tuple[str, int]]:
+    """Options of a server, at all of its listeners."""
+    return [
+        ("grpc.max_receive_message_length", settings.max_message_bytes),
+        ("grpc.max_send_message_length", -1),
+        # Two servers on one port share its calls in silence: only where that is meant.
+        ("grpc.so_reuseport", int(is_shared)),
+        # Clients ping idle connections each 20 s, services each 8 s (see `channels`): do not cut
+        # them for it.
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.http2.max_ping_strikes", 0),
+        # A body that nobody asked for yet stays with its sender, but for one window: measuring the
+        # bandwidth would enlarge the windows of all streams, those of strangers too.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
+        ("grpc.max_concurrent_streams", settings.max_streams),
+        ("grpc.max_metadata_size", _METADATA_BYTES // 2),
+        ("grpc.absolute_max_metadata_size", _METADATA_BYTES),
+        ("grpc.max_allowed_incoming_connections", max_connections(settings)),
+        ("grpc.max_connection_idle_ms", round(settings.connection_idle_s * 1e3)),
+        ("grpc.server_handshake_timeout_ms", round(settings.handshake_timeout_s * 1e3)),
+        ("grpc.http2.settings_timeout", round(settings.handshake_timeout_s * 1e3)),
+    ]

@@ -1,0 +1,68 @@
+"""Structured logs: one JSON object per line on stderr, fixed event names, bound request ids.
+
+Libraries that log through `logging` (gRPC, asyncio, Celery) come out in the same form, from
+warnings upwards. How long and how many lines are is bounded (`logs/limits.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, TextIO, cast
+
+import structlog
+
+from kernelfarm.service.logs.limits import LibraryLimit, bound_fields, limit
+from kernelfarm.service.logs.lossy_stream import LossyStream
+from kernelfarm.service.settings import ServiceSettings
+
+
+def configure_logs(settings: ServiceSettings, room: str) -> None:
+    """Sends this process's logs to stderr; every line carries the room's name."""
+
+    def add_room(logger: Any, method: str, event: Any) -> Any:
+        return {"room": room, **event}
+
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        add_room,
+    ]
+    structlog.configure(
+        processors=[*shared, limit, *_renderers(settings.log_format)],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, LossyStream(sys.stderr))),
+        cache_logger_on_first_use=True,
+    )
+    _configure_libraries([structlog.stdlib.add_logger_name, *shared], settings.log_format)
+
+
+def get_logger() -> Any:
+    """The logger of the calling process; call it as `log.info("event_name", field=value)`."""
+    return structlog.get_logger()
+
+
+def _configure_libraries(shared: list[Any], log_format: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *_renderers(log_format),
+            ],
+        )
+    )
+    handler.addFilter(LibraryLimit())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+
+
+def _renderers(log_format: str) -> list[Any]:
+    written: Any = structlog.processors.JSONRenderer()
+    if log_format == "console":
+        written = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    return [structlog.processors.format_exc_info, bound_fields, written]

@@ -1,0 +1,1 @@
+"""Who calls, and what it may do: tenants, credentials, roles, quotas."""

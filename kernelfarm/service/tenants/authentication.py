@@ -1,0 +1,160 @@
+"""Identifies callers: by the tenants file, or, in a farm without one, by where they call from."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from kernelfarm.errors import CallerError, UnauthenticatedError
+from kernelfarm.service.logs.logger import get_logger
+from kernelfarm.service.tenants.directory import Directory, Shown
+from kernelfarm.service.tenants.identity import Identity, Partition, Role
+from kernelfarm.service.tenants.toml_file import read_tenants
+
+_SCHEME = "Bearer "
+_LOCAL = ("unix:", "ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D")
+_LOOK_AGAIN_S = 0.5
+_SEND_TOKEN = "send the administrator's token (KERNELFARM_ADMIN_TOKEN)"
+_SET_TOKEN = (
+    "this farm has no administrator's token, so only callers on its own machine have it: set"
+    " KERNELFARM_ADMIN_TOKEN at the frontend"
+)
+
+Metadata = Sequence[tuple[str, str | bytes]]
+"""A call's headers."""
+
+
+class Connection(Protocol):
+    """Where a call came from; gRPC's contexts are such, and are asked only for what is needed."""
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        """What TLS established; empty in the clear."""
+
+    def peer(self) -> str:
+        """The caller's address."""
+
+
+class TenantsFile:
+    """The tenants of a file that is read again when it has changed; a bad one changes nothing.
+
+    `faults` counts the changes that could not be used.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._clock = clock
+        self._stamp = self._look()
+        self._directory = read_tenants(path)
+        self._looked_s = clock()
+        self.faults = 0
+
+    def current(self) -> Directory:
+        """The tenants as of half a second ago or less."""
+        now_s = self._clock()
+        if now_s - self._looked_s >= _LOOK_AGAIN_S:
+            self._looked_s = now_s
+            stamp = self._look()
+            if stamp != self._stamp:
+                self._stamp = stamp
+                self._read_again()
+        return self._directory
+
+    def _read_again(self) -> None:
+        try:
+            self._directory = read_tenants(self._path)
+        except CallerError as error:
+            self.faults += 1
+            get_logger().error("tenants_not_reloaded", message=f"{error}; the last good ones hold")
+            return
+        get_logger().info("tenants_reloaded", tenants=len(self._directory.tenants))
+
+    def _look(self) -> tuple[int, int, int] | None:
+        try:
+            stat = self._path.stat()
+        except OSError:
+            return None
+        return stat.st_mtime_ns, stat.st_ino, stat.st_size
+
+
+class Authenticator:
+    """Identifies the callers of one service.
+
+    Without a tenants file everybody is the farm's own tenant; whoever sends `admin_token` is its
+    administrator, or, without such a token, whoever calls from this machine.
+    """
+
+    def __init__(self, tenants: TenantsFile | None = None, admin_token: str = "") -> None:
+        if tenants is not None and admin_token:
+            raise CallerError(
+                "KERNELFARM_ADMIN_TOKEN is for farms without tenants; give a token of the tenants"
+                " file the role administrator instead"
+            )
+        self._tenants = tenants
+        self._admin_token = admin_token
+        advice = _SEND_TOKEN if admin_token else _SET_TOKEN
+        self._member = _caller(advice)
+        self._administrator = _caller(advice, Role.ADMINISTRATOR)
+
+    @property
+    def tenants(self) -> TenantsFile | None:
+        """The tenants; None in a farm that knows none."""
+        return self._tenants
+
+    def identify(self, metadata: Metadata, connection: Connection) -> Identity:
+        """The caller, from a call's headers, its connection's certificate and its address.
+
+        Raises:
+            UnauthenticatedError: it shows nothing that this farm knows.
+        """
+        if self._tenants is None:
+            return self._of_the_farm(metadata, connection)
+        shown = Shown(_bearer(metadata), _certificate_names(connection))
+        return self._tenants.current().identify(shown, datetime.now(UTC))
+
+    def anybody(self, metadata: Metadata, connection: Connection) -> Identity:
+        """As `identify`, but a caller that shows no credentials is nobody, without a role."""
+        if self._tenants is None or _bearer(metadata) or _certificate_names(connection):
+            return self.identify(metadata, connection)
+        return NOBODY
+
+    def _of_the_farm(self, metadata: Metadata, connection: Connection) -> Identity:
+        if self._admin_token:
+            is_administrator = hmac.compare_digest(
+                _bearer(metadata).encode(), self._admin_token.encode()
+            )
+            return self._administrator if is_administrator else self._member
+        is_local = connection.peer().startswith(_LOCAL)
+        return self._administrator if is_local else self._member
+
+
+def _caller(advice: str, *more: Role) -> Identity:
+    """A caller of a farm without tenants."""
+    return Identity("", frozenset({Role.MEMBER, *more}), Partition(), advice=advice)
+
+
+NOBODY = Identity("", frozenset(), Partition())
+"""Who shows no credentials to a farm that knows its tenants."""
+
+
+def _bearer(metadata: Metadata) -> str:
+    sent = [value for name, value in metadata if name == "authorization"]
+    if not sent:
+        return ""
+    value = sent[0]
+    if len(sent) > 1 or not isinstance(value, str) or not value.startswith(_SCHEME):
+        raise UnauthenticatedError("the header `authorization` is not `Bearer TOKEN`, once")
+    return value.removeprefix(_SCHEME).strip()
+
+
+def _certificate_names(connection: Connection) -> tuple[str, ...]:
+    """The names in a verified client certificate: its SANs, or its CN where it has none."""
+    auth = connection.auth_context()
+    for kind in ("x509_subject_alternative_name", "x509_common_name"):
+        names = tuple(dict.fromkeys(name.decode("ascii", "replace") for name in auth.get(kind, ())))
+        if names:
+            return names
+    return ()

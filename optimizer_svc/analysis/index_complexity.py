@@ -1,0 +1,94 @@
+"""Which values must lie in memory because the index to what they view would be too large.
+
+A reshape that takes a position apart writes it once for each axis, as a quotient or a remainder.
+Through several of them, with permutes between, an index grows exponentially unless it simplifies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.algebra.expr import ONE, ZERO, symbol
+from kernelfarm.ir.algebra.simplify import Bounds, Range, simplify
+from kernelfarm.ir.graph_ir import Node
+from kernelfarm.ir.work_budget import spend
+from optimizer_svc.analysis.graph_facts import GATHER_OPS, VIEW_OPS, GraphFacts, operands
+from optimizer_svc.analysis.index_maps import Index, operand_index, reshape_groups
+
+MAX_RESHAPES_UNSEEN = 4
+"""Reshapes that take positions apart after which the index is looked at: most simplify."""
+MAX_INDEX_PARTS = 256
+"""Terms and factors of an index; those of real models have below 100."""
+
+
+class TangledIndices:
+    """Follows a graph in order; knows how far each value's index is from memory."""
+
+    def __init__(self, facts: GraphFacts, stored: Collection[int]) -> None:
+        self._facts = facts
+        self._stored = stored
+        self._unseen: dict[int, int] = {}
+        self._next: dict[int, int] = {}
+        # The index in memory over the value's own axes, where it was looked at and is small.
+        self._known: dict[int, Index] = {}
+
+    def is_tangled(self, node: Node) -> bool:
+        """True if the node's operand should lie in memory for the sake of its index."""
+        value = node.results[0]
+        inlined = [v for v in operands(node) if v not in self._stored and v in self._unseen]
+        spend(1 + len(inlined))
+        nearest = max(inlined, key=self._unseen.__getitem__, default=None)
+        takes_apart = node.op == "reshape" and self._takes_apart(node)
+        self._unseen[value] = int(takes_apart)
+        if nearest is None:
+            return False
+        self._next[value] = nearest
+        self._unseen[value] += self._unseen[nearest]
+        if self._unseen[value] <= MAX_RESHAPES_UNSEEN:
+            return False
+        index = self._index_in_memory(value)
+        if index is not None:
+            self._known[value] = index
+            self._unseen[value] = 0
+            return False
+        # The operand goes to memory: the node begins anew.
+        self._unseen[value] = int(takes_apart)
+        del self._next[value]
+        return True
+
+    def _takes_apart(self, node: Node) -> bool:
+        old = self._facts.types[operands(node)[0]].shape
+        return any(len(parts) > 1 for _, parts in reshape_groups(node.types[0].shape, old))
+
+    def _index_in_memory(self, value: int) -> Index | None:
+        """The index over the value's own axes, down to memory; None if it is large or unknown."""
+        shape = self._facts.types[value].shape
+        index: Index = tuple(
+            ZERO if extent is ONE else symbol(f"x{axis}") for axis, extent in enumerate(shape)
+        )
+        ranges = {f"x{k}": Range(ZERO, extent - 1) for k, extent in enumerate(shape)}
+        bounds = Bounds({**self._facts.bounds.ranges, **ranges})
+        try:
+            while value in self._next:
+                node = self._facts.producers[value]
+                if node.op in GATHER_OPS:
+                    return None
+                value, index = self._next[value], self._step(node, index, bounds)
+                if sum(part.parts for part in index) > MAX_INDEX_PARTS:
+                    return None
+                if value in self._known:
+                    return self._through_known(value, index, bounds)
+        except InvalidGraphError:  # larger than an expression may be at all
+            return None
+        return index
+
+    def _step(self, node: Node, index: Index, bounds: Bounds) -> Index:
+        if node.op not in VIEW_OPS:
+            return index
+        return operand_index(node, index, self._facts.types[operands(node)[0]].shape, bounds)
+
+    def _through_known(self, value: int, index: Index, bounds: Bounds) -> Index | None:
+        values = {f"x{axis}": part for axis, part in enumerate(index)}
+        whole = tuple(simplify(p.substitute(values), bounds) for p in self._known[value])
+        return whole if sum(part.parts for part in whole) <= MAX_INDEX_PARTS else None

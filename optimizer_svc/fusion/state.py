@@ -1,0 +1,149 @@
+"""The schedule while fusion works on it: groups, extern nodes, and who makes what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from kernelfarm.ir.graph_ir import Node
+from kernelfarm.ir.program_ir import BufferKind
+from optimizer_svc.analysis.extents import likely_elems, likely_sizes
+from optimizer_svc.analysis.graph_facts import operands, scatter_bases
+from optimizer_svc.analysis.storages import Place
+from optimizer_svc.fusion.dependences import Dependences
+from optimizer_svc.ir.group import Group, seed_group
+from optimizer_svc.ir.nest import Nest
+from optimizer_svc.passes.choose_materialized import Materialization
+
+_RANDOM_WORDS = (
+    "rand", "rng_state", "bernoulli", "dropout", "multinomial", "normal", "uniform", "exponential",
+    "cauchy", "geometric", "rrelu_with", "poisson", "binomial",
+)  # fmt: skip
+
+
+class Schedule:
+    """Groups and extern nodes by the graph position of what they began with."""
+
+    def __init__(self, chosen: Materialization, nests: Sequence[Nest]) -> None:
+        self.chosen = chosen
+        self.groups: dict[int, Group] = {}
+        self.externs: dict[int, Node] = {}
+        self.dependences = Dependences()
+        self.maker: dict[int, int] = {}
+        self.likely = likely_sizes(chosen.facts.graph.symbols)
+        self._readers: dict[int, set[int]] = {}
+        self._parts: dict[int, list[int]] = {}
+        for value, part in chosen.parts.items():
+            self._parts.setdefault(part.whole, []).append(value)
+        self._operand_sources = {view.source for view in chosen.operand_views.values()}
+        self._bases = scatter_bases(chosen.facts)
+        self._fill(nests)
+        self._keep_old_elements()
+
+    def reading(self, value: int) -> frozenset[int]:
+        """Groups that read a value."""
+        return frozenset(self._readers.get(value, ()))
+
+    def is_stored(self, value: int) -> bool:
+        """True if somebody outside the group that makes a value needs it in memory."""
+        kind = self.chosen.storages[value].kind
+        is_kept = kind in (BufferKind.OUTPUT, BufferKind.INPUT)
+        if is_kept or value in self._operand_sources or value in self._bases:
+            return True
+        if value in self.chosen.parts:
+            return True
+        return any(reader != self.maker[value] for reader in self._readers.get(value, ()))
+
+    def replace(self, kept: int, gone: int, group: Group) -> None:
+        """Puts a merged group in the place of two."""
+        for value in self.groups.pop(gone).placements:
+            self.maker[value] = kept
+        for value, _ in group.reads:
+            self._readers[value].discard(gone)
+            self._readers[value].add(kept)
+        self.groups[kept] = group
+        self.dependences.merge(kept, gone)
+
+    def places(self, group: Group) -> set[Place]:
+        """Memory that a kernel of this group would load from or store to."""
+        values = {value for value, _ in group.reads if value not in group.placements}
+        values.update(value for value in group.placements if self.is_stored(value))
+        return {self.chosen.storages[value].place for value in values}
+
+    def wholes(self, group: Group) -> set[int]:
+        """Values of which the group stores parts."""
+        parts = self.chosen.parts
+        return {parts[value].whole for value in group.placements if value in parts}
+
+    def size_bytes(self, value: int) -> int:
+        """Likely bytes of a value."""
+        tensor = self.chosen.facts.types[value]
+        return likely_elems(tensor.shape, self.likely) * tensor.dtype.itemsize_bytes
+
+    def _fill(self, nests: Sequence[Nest]) -> None:
+        facts = self.chosen.facts
+        by_position = {facts.positions[nest.value]: nest for nest in nests}
+        last_ordered: list[int] = []  # numbers are drawn, and effects happen, in the graph's order
+        for position, node in enumerate(facts.graph.nodes):
+            if position in by_position:
+                self._add_group(position, by_position[position])
+            elif node.op == "extern":
+                is_ordered = _is_ordered(node)
+                before = [*self._sources(node), *(last_ordered if is_ordered else ())]
+                self._add_extern(position, node, before)
+                last_ordered = [position] if is_ordered else last_ordered
+
+    def _keep_old_elements(self) -> None:
+        """Puts the kernels that write to an input after everybody who reads its old elements."""
+        storages = self.chosen.storages
+        writers: dict[int, set[int]] = {}
+        for value, maker in self.maker.items():
+            storage = storages.get(value)
+            if storage is not None and storage.kind is BufferKind.INPUT:
+                writers.setdefault(storage.position, set()).add(maker)
+        if not writers:
+            return
+        for reader, value in self._reads():
+            source = storages[value]
+            if source.kind is BufferKind.INPUT and value not in self.maker:
+                for writer in writers.get(source.position, ()):
+                    self.dependences.order(reader, writer)
+
+    def _reads(self) -> Iterator[tuple[int, int]]:
+        """Who reads which value in memory."""
+        for name, group in self.groups.items():
+            yield from ((name, value) for value, _ in group.reads)
+        for name, node in self.externs.items():
+            for value in operands(node):
+                yield name, self.chosen.operand_views[value].source
+
+    def _add_group(self, position: int, nest: Nest) -> None:
+        group = self.groups[position] = seed_group(nest, position)
+        reads = [value for value, _ in group.reads]
+        needed = list(reads)
+        if nest.scatter is not None:
+            needed.append(operands(self.chosen.facts.producers[nest.value])[0])
+        self.dependences.add(position, [maker for v in needed for maker in self._makers(v)])
+        for value in reads:
+            self._readers.setdefault(value, set()).add(position)
+        self.maker[nest.value] = position
+
+    def _add_extern(self, position: int, node: Node, before: list[int]) -> None:
+        self.externs[position] = node
+        self.dependences.add(position, before)
+        for value in node.results:
+            self.maker[value] = position
+
+    def _sources(self, node: Node) -> Iterator[int]:
+        for value in operands(node):
+            yield from self._makers(self.chosen.operand_views[value].source)
+
+    def _makers(self, value: int) -> Iterator[int]:
+        """Who makes a value, or its parts."""
+        for made in self._parts.get(value, (value,)):
+            if made in self.maker:
+                yield self.maker[made]
+
+
+def _is_ordered(node: Node) -> bool:
+    is_random = any(word in str(node.attr("op")) for word in _RANDOM_WORDS)
+    return is_random or not node.results

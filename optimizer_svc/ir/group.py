@@ -1,0 +1,124 @@
+"""Groups of nests that share one iteration domain: a kernel in the making."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, product_of, symbol
+from kernelfarm.ir.algebra.simplify import Bounds, Range
+from optimizer_svc.analysis.index_maps import Index
+from optimizer_svc.ir.nest import Nest, substituted
+
+
+@dataclass(frozen=True, slots=True)
+class DomainAxis:
+    """An axis of a group's domain; its name is unique among all groups."""
+
+    name: str
+    extent: Expr
+    is_reduction: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A nest, where its loop variables lie in the group's domain, and its graph position."""
+
+    nest: Nest
+    places: Mapping[str, Expr]
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Nests over one domain.
+
+    `reads` lists (value, index) of every read, `placements` the index at which each member's value
+    is computed; both over the domain's axes. `position` is the graph position of the last member.
+    """
+
+    axes: tuple[DomainAxis, ...]
+    members: tuple[Member, ...]
+    reads: tuple[tuple[int, Index], ...]
+    placements: Mapping[int, Index]
+    statements: int
+    position: int
+
+    @property
+    def outer(self) -> tuple[DomainAxis, ...]:
+        """The axes that are not reduced."""
+        return tuple(axis for axis in self.axes if not axis.is_reduction)
+
+    @property
+    def reduction(self) -> tuple[DomainAxis, ...]:
+        """The axes that are reduced."""
+        return tuple(axis for axis in self.axes if axis.is_reduction)
+
+    @property
+    def is_scatter(self) -> bool:
+        """True if a member updates memory at indices that are read."""
+        return any(member.nest.scatter is not None for member in self.members)
+
+    def size(self) -> Expr:
+        """Points of the domain."""
+        return product_of([axis.extent for axis in self.axes])
+
+
+def seed_group(nest: Nest, position: int) -> Group:
+    """The group of one nest: its axes under names that no other group has."""
+    places: dict[str, Expr] = {}
+    axes: list[DomainAxis] = []
+    for axis in (*nest.axes, *nest.reduction):
+        name = f"v{nest.value}.{axis.name}"
+        places[axis.name] = symbol(name)
+        axes.append(DomainAxis(name, axis.extent, axis in nest.reduction))
+    return Group(
+        axes=tuple(axes),
+        members=(Member(nest, places, position),),
+        reads=tuple(
+            (read.value, tuple(part.substitute(places) for part in read.index))
+            for read in nest.reads
+        ),
+        placements={nest.value: tuple(part.substitute(places) for part in nest.index)},
+        statements=len(nest.body),
+        position=position,
+    )
+
+
+def domain_bounds(sizes: Bounds, axes: tuple[DomainAxis, ...]) -> Bounds:
+    """Ranges of the sizes and of a domain's axes."""
+    ranges = dict(sizes.ranges)
+    for axis in axes:
+        ranges[axis.name] = Range(ZERO, axis.extent - ONE)
+    return Bounds(ranges)
+
+
+def moved(group: Group, values: Mapping[str, Expr], bounds: Bounds) -> Group:
+    """The group over another domain, its axes replaced by expressions (the axes stay to be set)."""
+    if not values:
+        return group
+    return Group(
+        axes=group.axes,
+        members=tuple(
+            Member(m.nest, {k: p.substitute(values) for k, p in m.places.items()}, m.position)
+            for m in group.members
+        ),
+        reads=tuple((v, substituted(index, values, bounds)) for v, index in group.reads),
+        placements={v: substituted(index, values, bounds) for v, index in group.placements.items()},
+        statements=group.statements,
+        position=group.position,
+    )
+
+
+def joined(a: Group, b: Group, axes: tuple[DomainAxis, ...]) -> Group:
+    """Both groups over one domain, in which their indices are already expressed."""
+    # By graph position, not by value id: ids are in no order once a pass has made new nodes.
+    members = sorted((*a.members, *b.members), key=lambda m: m.position)
+    return Group(
+        axes=axes,
+        members=tuple(members),
+        reads=(*a.reads, *b.reads),
+        placements={**a.placements, **b.placements},
+        statements=a.statements + b.statements,
+        position=max(a.position, b.position),
+    )

@@ -1,1 +1,0 @@
-"""Memory and order of a program's steps."""
