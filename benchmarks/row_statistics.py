@@ -25,7 +25,7 @@ from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.ir.loop_ir import GUIDES, Kernel
 from kernelfarm.ir.text import parse_kernel
 from kernelfarm.targets import TargetFacts, TwoPassLimits, target_facts
-from optimizer_svc.passes.build_kernels import BuiltSteps
+from optimizer_svc.ir.built_steps import BuiltSteps
 from optimizer_svc.passes.reduce_in_one_pass import reduce_in_one_pass
 
 ROUNDS = 7

@@ -14,13 +14,13 @@ from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.program_ir import Program
 from kernelfarm.ir.work_budget import phase
 from kernelfarm.targets import TargetFacts
-from optimizer_svc.lowering.lower_nest import lower_nests
 from optimizer_svc.passes.build_kernels import build_kernels
 from optimizer_svc.passes.choose_materialized import choose_materialized
 from optimizer_svc.passes.copy_scatter_bases import copy_scatter_bases
 from optimizer_svc.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from optimizer_svc.passes.eliminate_dead_nodes import eliminate_dead_nodes
 from optimizer_svc.passes.fuse_nests import fuse_nests
+from optimizer_svc.passes.lower_nests import lower_nests
 from optimizer_svc.passes.plan_program import plan_program
 from optimizer_svc.passes.reduce_in_one_pass import reduce_in_one_pass
 from optimizer_svc.passes.report_fusion import report_fusion

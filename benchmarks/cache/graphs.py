@@ -9,7 +9,7 @@ import grpc
 
 from benchmarks.cache.gateways import Bench, publish_under, running_gateways
 from benchmarks.compile_time import TARGET, captured_layer, repeated
-from frontend_svc.api.compile_service import options_of
+from frontend_svc.api.requests import options_of
 from kernelfarm.digest import program_keys
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.wire import graph_to_proto

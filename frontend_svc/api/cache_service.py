@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import grpc.aio
 
-from frontend_svc.api.compile_service import DIGEST_BYTES, caller_of, options_of
 from frontend_svc.api.envelopes import Enveloped, Graph
+from frontend_svc.api.requests import DIGEST_BYTES, caller_of, options_of
 from frontend_svc.cache.explain_miss import explain_miss
 from frontend_svc.cache.invalidation_feed import FeedEvent, InvalidationFeed
 from frontend_svc.cache.refusal_reporter import RefusalTeller

@@ -12,9 +12,9 @@ from google.protobuf.duration_pb2 import Duration
 from frontend_svc.api.blob_reader import read_blobs
 from frontend_svc.api.byte_budget import ByteBudget
 from frontend_svc.api.envelopes import Enveloped
+from frontend_svc.api.requests import DIGEST_BYTES, MAX_BLOBS_PER_READ, caller_of, options_of
 from frontend_svc.api.responses import hit_within, program_within
 from frontend_svc.cache.tenant_caches import Part
-from frontend_svc.cache.tiered_programs import Caller
 from frontend_svc.flow.compile_flow import CompileFlow, Rooms
 from frontend_svc.flow.events import CompileJob, Event, Outcome, ProgramReady, StageDone
 from frontend_svc.settings import FrontendSettings
@@ -23,17 +23,13 @@ from kernelfarm.internal.v1.envelopes_pb2 import CompileEnvelope
 from kernelfarm.ir.graph_ir import ABI_VERSION
 from kernelfarm.service.interceptors import current_request_id
 from kernelfarm.service.tenants.identity import CACHE_USERS, Identity, Role, current_identity
-from kernelfarm.signing.tags import model_tag
 from kernelfarm.targets import all_targets
 from kernelfarm.v1 import compile_service_pb2 as api
-from kernelfarm.v1 import manifest_pb2
 from kernelfarm.v1.compile_service_pb2_grpc import CompileServiceServicer
 from kernelfarm.wire.embedded import field_number
-from kernelfarm.wire.manifest import facts_from_proto, key_to_proto
+from kernelfarm.wire.manifest import key_to_proto
 
 SERVICE_NAME = "kernelfarm.v1.CompileService"
-DIGEST_BYTES = 32
-MAX_BLOBS_PER_READ = 4096
 
 _OUTCOMES = {
     Outcome.MISS: api.CACHE_OUTCOME_MISS,
@@ -161,21 +157,6 @@ def _job(request: Enveloped[CompileEnvelope], part: Part, *, may_compile: bool) 
         caller=caller_of(fields.model, fields.facts),
         may_compile=may_compile,
     )
-
-
-def caller_of(model: str, facts: manifest_pb2.CallerFacts) -> Caller:
-    """Who asks, from what a request tells.
-
-    Raises:
-        CallerError: the model's name cannot stand in a tag.
-    """
-    return Caller((model_tag(model),) if model else (), facts_from_proto(facts))
-
-
-def options_of(options: api.CompileOptions) -> tuple[tuple[str, str], ...]:
-    """Every field of the options as text, sorted: all of them are part of the program key."""
-    fields = api.CompileOptions.DESCRIPTOR.fields
-    return tuple(sorted((field.name, str(getattr(options, field.name))) for field in fields))
 
 
 def _response(event: Event, *, wants_signed: bool) -> api.CompileResponse | bytes:

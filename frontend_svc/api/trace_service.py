@@ -9,7 +9,7 @@ import grpc.aio
 
 from frontend_svc.api.blob_reader import read_blobs
 from frontend_svc.api.byte_budget import ByteBudget
-from frontend_svc.api.compile_service import DIGEST_BYTES, MAX_BLOBS_PER_READ, caller_of
+from frontend_svc.api.requests import DIGEST_BYTES, MAX_BLOBS_PER_READ, caller_of
 from frontend_svc.api.responses import hit_within
 from frontend_svc.cache.explain_miss import REASONS, Explanation, explain_miss
 from frontend_svc.cache.tenant_caches import Part, Parts

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from frontend_svc.operators import DECOMPOSED, EXTERN_GROUPS, FAMILIES
+from frontend_svc.operators.core.registry import family_of
 
 _HEAD = """\
 # Operators
@@ -61,7 +62,7 @@ def _decomposed_rows() -> Iterable[str]:
 def _families() -> Iterable[str]:
     used = {operator.family for operator in DECOMPOSED.values()}
     for module in FAMILIES:
-        name = module.__name__.rpartition(".")[2]
+        name = family_of(module.__name__)
         if name in used:
             about = (module.__doc__ or "").splitlines()[0].rstrip(".")
             yield f"| {name} | {about} |"

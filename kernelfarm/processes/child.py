@@ -14,7 +14,6 @@ from typing import BinaryIO, ClassVar
 
 from kernelfarm.errors import UnavailableError
 from kernelfarm.processes.hang_rules import DEFAULT_WATCH, HangDetector, WatchTimes
-from kernelfarm.supervisor.settings import child_environment
 
 _BOUND_EXEC = Path(__file__).with_name("bound_exec.py")
 _FIRST_DELAY_S = 0.1
@@ -262,3 +261,8 @@ def _how(code: int | None) -> str:
     if code is not None and code < 0:
         return f"killed by {signal.Signals(-code).name}"
     return f"exit code {code}"
+
+
+def child_environment(added: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """Our environment with a child's own variables on top."""
+    return {**os.environ, "PYTHONUNBUFFERED": "1", **dict(added)}

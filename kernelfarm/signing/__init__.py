@@ -4,8 +4,9 @@ Pure but for the key files: nothing here knows Redis, gRPC or torch, so that a c
 it gets with the same code as the farm.
 """
 
+from kernelfarm.signing.encoding import variant_id
 from kernelfarm.signing.keys import Keyring, Signer, TrustedKey, new_signer
-from kernelfarm.signing.manifest import BlobRef, Manifest, Space, variant_id
+from kernelfarm.signing.manifest import BlobRef, Manifest, Space
 from kernelfarm.signing.verify import Place, check_blob, check_content, check_manifest
 
 __all__ = [

@@ -9,6 +9,7 @@ Protobuf's serialization is not used: it is not canonical.
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 from kernelfarm.ir.guards import Guard
@@ -39,6 +40,11 @@ def canonical_bytes(manifest: Manifest) -> bytes:
         manifest.key_id.encode(),
     ]
     return DOMAIN + b"".join(map(_field, fields))
+
+
+def variant_id(guard: Guard) -> bytes:
+    """The name of a variant within its entry: 32 bytes over its guard."""
+    return hashlib.sha256(b"kernelfarm-variant-1\n" + encode_guard(guard)).digest()
 
 
 def encode_guard(guard: Guard) -> bytes:

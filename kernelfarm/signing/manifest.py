@@ -7,7 +7,6 @@ import hashlib
 from dataclasses import dataclass
 
 from kernelfarm.ir.guards import Guard
-from kernelfarm.signing.encoding import encode_guard
 
 
 class Space(enum.Enum):
@@ -52,11 +51,6 @@ class Manifest:
     not_after_s: int
     key_id: str = ""
     signature: bytes = b""
-
-
-def variant_id(guard: Guard) -> bytes:
-    """The name of a variant within its entry: 32 bytes over its guard."""
-    return hashlib.sha256(b"kernelfarm-variant-1\n" + encode_guard(guard)).digest()
 
 
 def blob_ref(content: bytes) -> BlobRef:

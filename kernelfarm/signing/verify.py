@@ -12,9 +12,9 @@ from kernelfarm.errors import (
     PoisonedBlobError,
     UntrustedKeyError,
 )
-from kernelfarm.signing.encoding import canonical_bytes
+from kernelfarm.signing.encoding import canonical_bytes, variant_id
 from kernelfarm.signing.keys import Keyring
-from kernelfarm.signing.manifest import BlobRef, Manifest, Space, variant_id
+from kernelfarm.signing.manifest import BlobRef, Manifest, Space
 
 
 @dataclass(frozen=True, slots=True)

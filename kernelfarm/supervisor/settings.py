@@ -40,11 +40,6 @@ class SupervisorSettings(BaseSettings):
     """`required` makes the farm's own keys; `off` states that it signs nothing."""
 
 
-def child_environment(added: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """Our environment with a child's own variables on top."""
-    return {**os.environ, "PYTHONUNBUFFERED": "1", **dict(added)}
-
-
 def default_cpu_workers() -> int:
     """Worker processes of the CPU queue: two at least, so that one slow kernel blocks nobody."""
     return min(8, max(2, _cores()))

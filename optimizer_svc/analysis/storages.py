@@ -50,6 +50,12 @@ def storage_of(value: int, kind: BufferKind, tensor: TensorType, position: int =
     return Storage(value, kind, tensor.dtype, tensor.shape, strides, position)
 
 
+def temporary_storage(facts: GraphFacts, value: int) -> Storage:
+    """Row-major memory for a value that no output or extern step lays out."""
+    tensor = facts.types[value]
+    return storage_of(value, BufferKind.TEMPORARY, TensorType(tensor.dtype, tensor.shape))
+
+
 def given_storages(facts: GraphFacts) -> dict[int, Storage]:
     """Storages that exist without any kernel of ours, by value."""
     found: dict[int, Storage] = {}

@@ -11,8 +11,8 @@ from optimizer_svc.analysis.graph_facts import operands, scatter_bases
 from optimizer_svc.analysis.storages import Place
 from optimizer_svc.fusion.dependences import Dependences
 from optimizer_svc.ir.group import Group, seed_group
+from optimizer_svc.ir.materialization import Materialization
 from optimizer_svc.ir.nest import Nest
-from optimizer_svc.passes.choose_materialized import Materialization
 
 _RANDOM_WORDS = (
     "rand", "rng_state", "bernoulli", "dropout", "multinomial", "normal", "uniform", "exponential",

@@ -21,22 +21,15 @@ from optimizer_svc.analysis.graph_facts import (
     operands,
 )
 from optimizer_svc.analysis.index_maps import Index
+from optimizer_svc.ir.materialization import Materialization
 from optimizer_svc.ir.nest import Nest
 from optimizer_svc.lowering.lower_value import Selection, ValueLowering
 from optimizer_svc.lowering.nest_body import NestBody
-from optimizer_svc.passes.choose_materialized import Materialization
 
 SCANNED = "r0"
 """The axis of a nest along which a scan or sort runs."""
 _RUNNING = SCAN_OPS | SORT_OPS
 _IDENTITIES: dict[str, float] = {"sum": 0, "prod": 1, "any": 0, "all": 1}
-
-
-def lower_nests(chosen: Materialization) -> tuple[Nest, ...]:
-    """One nest for each member, in graph order; values without elements have none."""
-    facts = chosen.facts
-    wanted = (v for v in chosen.members if not is_empty(facts.types[v].shape))
-    return tuple(lowered(chosen, value).nest for value in wanted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ cut, not a store: if all its readers end in the kernel that makes it, it stays i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from kernelfarm.errors import InternalError
 from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr, symbol
-from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType
+from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref
 from kernelfarm.ir.prims import CLIENT_OPS
 from kernelfarm.ir.program_ir import BufferKind
 from kernelfarm.ir.work_budget import spend
@@ -36,10 +36,12 @@ from optimizer_svc.analysis.storages import (
     given_storages,
     output_aliases,
     storage_of,
+    temporary_storage,
 )
 from optimizer_svc.analysis.strided_views import StridedView, view_between
 from optimizer_svc.analysis.updates import updated_inputs
 from optimizer_svc.analysis.verdicts import Refused
+from optimizer_svc.ir.materialization import Materialization
 
 MAX_OPS_RECOMPUTED = 30
 """Operations that several readers may repeat rather than read a result."""
@@ -68,34 +70,6 @@ graph had one where a copy stood that Prims do not show.
 _WHOLE_ROWS = REDUCE_OPS | SCAN_OPS | SORT_OPS
 """Prims of which one element needs many of the operand's."""
 _EXPANDING = GATHER_OPS | {"broadcast_in_dim", "window"}
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A slice of a value in memory that a nest of its own stores: along `dim`, from `start` on."""
-
-    whole: int
-    dim: int
-    start: Expr
-
-
-@dataclass(frozen=True, slots=True)
-class Materialization:
-    """What lies in memory.
-
-    `members` are the values that nests compute, in graph order; `operand_views` maps operands of
-    extern nodes; `output_views` has one entry for each output. Members in `parts` are stored into
-    the memory of another value, which is complete when all its parts are. `notes` tell what was
-    decided, one fact a line.
-    """
-
-    facts: GraphFacts
-    storages: Mapping[int, Storage]
-    members: tuple[int, ...]
-    operand_views: Mapping[int, StridedView]
-    output_views: tuple[StridedView | Expr | None, ...]
-    parts: Mapping[int, Part] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,12 +204,6 @@ def _operand_view(
         return source.whole()
     storages[nearest] = source
     return view
-
-
-def temporary_storage(facts: GraphFacts, value: int) -> Storage:
-    """Row-major memory for a value that no output or extern step lays out."""
-    tensor = facts.types[value]
-    return storage_of(value, BufferKind.TEMPORARY, TensorType(tensor.dtype, tensor.shape))
 
 
 def _place_costly(facts: GraphFacts, storages: dict[int, Storage]) -> None:

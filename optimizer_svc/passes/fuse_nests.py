@@ -7,7 +7,6 @@ is kept with its reason, for the report.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from kernelfarm.ir.algebra.expr import product_of
 from kernelfarm.ir.graph_ir import Node
@@ -16,9 +15,10 @@ from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.fusion.dependences import Dependences
 from optimizer_svc.fusion.merge_groups import MergeContext, merge_groups
 from optimizer_svc.fusion.state import Schedule
+from optimizer_svc.ir.fused import Fusion, Refusal
 from optimizer_svc.ir.group import Group
+from optimizer_svc.ir.materialization import Materialization
 from optimizer_svc.ir.nest import Nest
-from optimizer_svc.passes.choose_materialized import Materialization
 
 MAX_PARAMS = 24
 """Buffers of one kernel: pointers live in registers, and each launch passes them."""
@@ -31,28 +31,6 @@ MAX_UNRELATED_BYTES = 1 << 20
 MAX_REFUSALS_REPORTED = 400
 
 Pair = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why two neighbouring groups are two kernels; each is named by a value that it makes."""
-
-    first: int
-    second: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fusion:
-    """Kernels in the making and extern nodes in an order that respects all dependences.
-
-    `steps` holds groups and extern nodes; `stored` the values that somebody needs in memory.
-    """
-
-    steps: tuple[Group | Node, ...]
-    stored: frozenset[int]
-    refusals: tuple[Refusal, ...]
-    nests: int
 
 
 def _is_needed(step: Group | Node, stored: frozenset[int]) -> bool:

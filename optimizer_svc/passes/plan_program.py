@@ -26,9 +26,9 @@ from kernelfarm.targets import TargetFacts
 from optimizer_svc.analysis.arena import Lifetime, plan_arena
 from optimizer_svc.analysis.graph_facts import operands
 from optimizer_svc.analysis.strided_views import StridedView
+from optimizer_svc.ir.built_steps import BuiltSteps, KernelUse
+from optimizer_svc.ir.materialization import Materialization
 from optimizer_svc.kernels.assemble_kernel import span_elems
-from optimizer_svc.passes.build_kernels import BuiltSteps, KernelUse
-from optimizer_svc.passes.choose_materialized import Materialization
 
 _PLACED_BY_POSITION = (BufferKind.INPUT, BufferKind.OUTPUT, BufferKind.CONSTANT)
 

@@ -13,9 +13,9 @@ from kernelfarm.ir.algebra.expr import product_of
 from kernelfarm.ir.algebra.simplify import Bounds
 from kernelfarm.ir.loop_ir import GUIDES, Kernel, Load, varying_values
 from kernelfarm.targets import TargetFacts
+from optimizer_svc.ir.built_steps import BuiltSteps, KernelUse
 from optimizer_svc.kernels.distinct_kernels import DistinctKernels
 from optimizer_svc.kernels.guided_sums import GuidedSum, find_guided_sums, in_one_pass
-from optimizer_svc.passes.build_kernels import BuiltSteps, KernelUse
 
 
 @dataclass(frozen=True, slots=True)

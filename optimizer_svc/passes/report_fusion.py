@@ -8,10 +8,10 @@ from itertools import pairwise
 
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.program_ir import DrawSeeds, ExternCall, Launch, Program
+from optimizer_svc.ir.built_steps import BuiltSteps
+from optimizer_svc.ir.fused import Fusion
 from optimizer_svc.ir.group import Group
-from optimizer_svc.passes.build_kernels import BuiltSteps
-from optimizer_svc.passes.choose_materialized import Materialization
-from optimizer_svc.passes.fuse_nests import Fusion
+from optimizer_svc.ir.materialization import Materialization
 
 
 def report_fusion(

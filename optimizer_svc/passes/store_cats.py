@@ -26,10 +26,11 @@ from optimizer_svc.analysis.graph_facts import (
     operands,
     references,
 )
+from optimizer_svc.analysis.storages import temporary_storage
 from optimizer_svc.analysis.verdicts import Refused
+from optimizer_svc.ir.materialization import Materialization, Part
 from optimizer_svc.lowering.cat_splits import Cuts, cuts_for, evened, united
 from optimizer_svc.lowering.lower_nest import Lowered, lowered
-from optimizer_svc.passes.choose_materialized import Materialization, Part, temporary_storage
 
 _UNCUT = REDUCE_OPS | SCAN_OPS | SORT_OPS | {"scatter"}
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 
 import grpc
 
-from frontend_svc.api.compile_service import options_of
+from frontend_svc.api.requests import options_of
 from kernelfarm.digest import program_keys
 from kernelfarm.service.channels import channel_options
 from kernelfarm.v1 import cache_service_pb2 as cache_api

@@ -19,8 +19,7 @@ from kernelfarm.client import counters
 from kernelfarm.client.diagnostics.disk import clear, usage, verify
 from kernelfarm.client.disk.files import write_whole
 from kernelfarm.client.disk.sweep import sweep, take_census
-from kernelfarm.client.disk.tier import DiskTier
-from kernelfarm.client.farm.invalidation_state import Vouched
+from kernelfarm.client.disk.tier import DiskTier, Vouched
 from kernelfarm.signing import BlobRef, Keyring, Manifest, Signer, Space, variant_id
 from kernelfarm.signing.key_files import write_keyring
 from kernelfarm.signing.keys import new_signer

@@ -11,8 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from kernelfarm.client.disk.tier import Vouched
 from kernelfarm.client.farm.cache_client import Invalidation
-from kernelfarm.client.farm.invalidation_state import SETTLING_S, KnownEpochs, Vouched, first_known
+from kernelfarm.client.farm.invalidation_state import SETTLING_S, KnownEpochs, first_known
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.signing import BlobRef, Manifest, Space
 

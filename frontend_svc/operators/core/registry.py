@@ -104,7 +104,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator that decomposes to Prims; `family` is the file that holds its meaning.
+    """An operator that decomposes to Prims; `family` is the module that holds its meaning.
 
     `note` tells people what the decomposition does not cover.
     """
@@ -163,7 +163,7 @@ def decomposes(*names: str, note: str = "") -> Callable[[_Function], _Function]:
 
     def register(function: _Function) -> _Function:
         signature = signature_of(function)
-        family = function.__module__.rpartition(".")[2]
+        family = family_of(function.__module__)
         for name in names:
             if name in DECOMPOSED:
                 raise ValueError(f"operator {name} is registered twice")
@@ -171,6 +171,11 @@ def decomposes(*names: str, note: str = "") -> Callable[[_Function], _Function]:
         return function
 
     return register
+
+
+def family_of(module: str) -> str:
+    """How the table calls a module of operators: its package and its own name."""
+    return ".".join(module.split(".")[-2:])
 
 
 def send_to_framework(*groups: ExternGroup) -> None:

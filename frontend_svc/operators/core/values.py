@@ -38,3 +38,8 @@ Number = Union[bool, int, float, Expr]
 
 Operand = Union[Tensor, bool, int, float, Expr]
 """A tensor or a number."""
+
+
+def number_of(size: Expr) -> Number:
+    """A size as an operand of arithmetic."""
+    return size.constant if size.is_constant else size

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from frontend_svc.operators.core.extents import Shape, text_of
 from frontend_svc.operators.core.prims_builder import Lowering
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
-from frontend_svc.operators.core.values import Tensor
+from frontend_svc.operators.core.values import Tensor, number_of
 from frontend_svc.operators.images.resampling import asked_sizes
-from frontend_svc.operators.windows.inverse_maps import number_of
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr

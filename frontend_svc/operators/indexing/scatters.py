@@ -10,10 +10,9 @@ from frontend_svc.operators.core.coordinates import numbers_along
 from frontend_svc.operators.core.extents import axis_of, numel_of, text_of
 from frontend_svc.operators.core.prims_builder import Lowering
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
-from frontend_svc.operators.core.values import Number, Tensor
+from frontend_svc.operators.core.values import Number, Tensor, number_of
 from frontend_svc.operators.indexing.masks import put_at_mask
 from frontend_svc.operators.indexing.scatter_product import multiplied_along
-from frontend_svc.operators.windows.inverse_maps import number_of
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr

@@ -5,10 +5,9 @@ from __future__ import annotations
 from frontend_svc.operators.core.extents import axis_of, text_of
 from frontend_svc.operators.core.prims_builder import Lowering
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
-from frontend_svc.operators.core.values import Number, Tensor
+from frontend_svc.operators.core.values import Number, Tensor, number_of
 from frontend_svc.operators.reductions.over_axes import vector_norm
 from frontend_svc.operators.reductions.segments import segment_numbers
-from frontend_svc.operators.windows.inverse_maps import number_of
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from frontend_svc.operators.core.extents import numel_of, text_of
 from frontend_svc.operators.core.prims_builder import Lowering
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
-from frontend_svc.operators.core.values import Number, Tensor
-from frontend_svc.operators.windows.inverse_maps import number_of
+from frontend_svc.operators.core.values import Number, Tensor, number_of
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import ONE, Expr

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from frontend_svc.operators.core.prims_builder import Lowering
-from frontend_svc.operators.core.values import Number, Tensor
+from frontend_svc.operators.core.values import Tensor, number_of
 from frontend_svc.operators.windows.average_pooling import Window
 from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr
 
@@ -29,11 +29,6 @@ class Cover:
     results: Tensor
     is_there: Tensor
     places: Tensor | None = None
-
-
-def number_of(size: Expr) -> Number:
-    """A size as an operand of arithmetic."""
-    return size.constant if size.is_constant else size
 
 
 def cover_of(

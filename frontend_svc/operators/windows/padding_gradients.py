@@ -7,14 +7,13 @@ from collections.abc import Callable
 from frontend_svc.operators.core.extents import Shape, axis_of, text_of
 from frontend_svc.operators.core.prims_builder import Lowering
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
-from frontend_svc.operators.core.values import Tensor
+from frontend_svc.operators.core.values import Tensor, number_of
 from frontend_svc.operators.shapes.diagonals import to_places, written
 from frontend_svc.operators.windows.inverse_maps import (
     Cover,
     cover_of,
     elements_of,
     gathered,
-    number_of,
     spread,
 )
 from kernelfarm.dtypes import DType

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from frontend_svc.operators.core.extents import Shape, text_of
 from frontend_svc.operators.core.prims_builder import Lowering
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
-from frontend_svc.operators.core.values import Tensor
+from frontend_svc.operators.core.values import Tensor, number_of
 from frontend_svc.operators.windows.average_pooling import (
     along,
     average_divisors,
@@ -23,7 +23,6 @@ from frontend_svc.operators.windows.inverse_maps import (
     cover_of,
     elements_of,
     gathered,
-    number_of,
     placed,
     spread,
     window_cover,

@@ -20,13 +20,6 @@ class UnsupportedGraphError(KernelfarmError):
     reason = "UNSUPPORTED_GRAPH"
 
 
-class NotRunnableHereError(KernelfarmError):
-    """A device of this machine that nothing is loaded for, or a placeholder that cannot run."""
-
-    status = "FAILED_PRECONDITION"
-    reason = "NOT_RUNNABLE_HERE"
-
-
 @dataclass(frozen=True, slots=True)
 class Window:
     """A view of an output of the graph; strides and offset in elements, from its first one."""

@@ -19,11 +19,18 @@ from urllib.parse import quote
 from kernelfarm.client import counters
 from kernelfarm.client.disk.files import BlobFiles, read_sealed, remove, write_sealed
 from kernelfarm.client.disk.sweep import Room
-from kernelfarm.client.farm.invalidation_state import Vouched
 from kernelfarm.errors import MalformedMessageError, PoisonedBlobError
 from kernelfarm.ir.guards import by_specificity
 from kernelfarm.signing import Manifest
 from kernelfarm.wire.manifest import manifest_from_bytes, manifest_to_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Vouched:
+    """The farm served a program after `epoch`, to a caller with these tags of its own."""
+
+    epoch: int
+    tags: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

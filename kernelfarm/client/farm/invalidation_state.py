@@ -13,6 +13,7 @@ from functools import cache
 
 from pydantic import TypeAdapter, ValidationError
 
+from kernelfarm.client.disk.tier import Vouched
 from kernelfarm.client.farm.cache_client import Invalidation
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.signing import Manifest
@@ -23,14 +24,6 @@ answer vouches only for epochs that were known for so long when it was asked for
 
 _MAX_TAGS = 4096
 _MAX_FORMER = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Vouched:
-    """The farm served a program after `epoch`, to a caller with these tags of its own."""
-
-    epoch: int
-    tags: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ from functools import lru_cache
 
 import torch
 
-from kernelfarm.client.capture.captured import NotRunnableHereError
-from kernelfarm.client.loaders.contract import Loader
+from kernelfarm.client.loaders.contract import Loader, NotRunnableHereError
 
 
 @dataclass(frozen=True, slots=True)

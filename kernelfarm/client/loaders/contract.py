@@ -11,7 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from kernelfarm.errors import KernelfarmError
 from kernelfarm.ir.artifact import LaunchFacts
+
+
+class NotRunnableHereError(KernelfarmError):
+    """A device of this machine that nothing is loaded for, or a placeholder that cannot run."""
+
+    status = "FAILED_PRECONDITION"
+    reason = "NOT_RUNNABLE_HERE"
+
 
 LaunchCall = Callable[[], int]
 """Runs a kernel; 0, or 1 for an index out of bounds, or 2 where it found no memory."""

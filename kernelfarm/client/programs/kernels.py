@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from kernelfarm.client.capture.captured import NotRunnableHereError
 from kernelfarm.client.farm.compiled_program import FoundArtifact, FoundProgram
-from kernelfarm.client.loaders.contract import LoadedKernel, Loader
+from kernelfarm.client.loaders.contract import LoadedKernel, Loader, NotRunnableHereError
 from kernelfarm.client.loaders.variants import Variant
 from kernelfarm.ir.artifact import LaunchFacts
 

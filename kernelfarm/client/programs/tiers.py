@@ -15,12 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from kernelfarm.client import counters
-from kernelfarm.client.disk.tier import DiskEntry, DiskTier
+from kernelfarm.client.disk.tier import DiskEntry, DiskTier, Vouched
 from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.checked_program import Wanted, checked_content
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.farm.compiled_program import FoundProgram, found_program
-from kernelfarm.client.farm.invalidation_state import KnownEpochs, Vouched
+from kernelfarm.client.farm.invalidation_state import KnownEpochs
 from kernelfarm.client.loaders.contract import Loader
 from kernelfarm.client.loaders.variants import Variant
 from kernelfarm.client.process.exit import pause

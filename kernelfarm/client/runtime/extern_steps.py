@@ -15,7 +15,7 @@ from kernelfarm.client.runtime.views import Slot, View, is_same_memory
 from kernelfarm.errors import InternalError
 
 if TYPE_CHECKING:
-    from kernelfarm.client.runtime.steps import CallState, Step
+    from kernelfarm.client.runtime.call_state import CallState, Step
 
 WIDEST_UNIT_ELEMS = 16
 """Elements that a view may take for one: bytes of the widest element type."""

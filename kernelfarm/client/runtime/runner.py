@@ -17,13 +17,14 @@ import torch
 
 from kernelfarm.client.pytorch.tensors import maker
 from kernelfarm.client.runtime import arena
+from kernelfarm.client.runtime.call_state import CallState
 from kernelfarm.client.runtime.check import check_plan, check_sizes
 from kernelfarm.client.runtime.input_updates import InputUpdates
 from kernelfarm.client.runtime.inputs import InputReader
 from kernelfarm.client.runtime.layout import Layout
 from kernelfarm.client.runtime.program import LoadedProgram
 from kernelfarm.client.runtime.results import Results, hand_out
-from kernelfarm.client.runtime.steps import CallState, StepBuilder, raise_for
+from kernelfarm.client.runtime.steps import StepBuilder, raise_for
 from kernelfarm.client.runtime.symbols import SymbolReader
 
 KEPT_LAYOUTS = 64

@@ -1,0 +1,39 @@
+"""Which values lie in memory, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kernelfarm.ir.algebra.expr import Expr
+from optimizer_svc.analysis.graph_facts import GraphFacts
+from optimizer_svc.analysis.storages import Storage
+from optimizer_svc.analysis.strided_views import StridedView
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A slice of a value in memory that a nest of its own stores: along `dim`, from `start` on."""
+
+    whole: int
+    dim: int
+    start: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Materialization:
+    """What lies in memory.
+
+    `members` are the values that nests compute, in graph order; `operand_views` maps operands of
+    extern nodes; `output_views` has one entry for each output. Members in `parts` are stored into
+    the memory of another value, which is complete when all its parts are. `notes` tell what was
+    decided, one fact a line.
+    """
+
+    facts: GraphFacts
+    storages: Mapping[int, Storage]
+    members: tuple[int, ...]
+    operand_views: Mapping[int, StridedView]
+    output_views: tuple[StridedView | Expr | None, ...]
+    parts: Mapping[int, Part] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
