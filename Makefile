@@ -33,18 +33,18 @@ test: setup ## Run the default test suite; as root, install the tools that it ch
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 # What depends on the processor: numbers of whole programs, plans, loading. The CPU backend's own tests
-# (tests/codegen_cpu) run for both levels of x86-64 in each run, wherever the processor has them.
-V3_TESTS := tests/acceptance/test_numerics.py tests/acceptance/test_one_pass_rows.py \
-  tests/acceptance/test_loop_kinds.py tests/codegen_cpu/test_loader.py tests/codegen_cpu/test_artifacts.py \
-  tests/client/test_plan_runtime.py tests/client/test_compile_model.py
+# (tests/codegen_svc/emitters/llvm) run for both levels of x86-64 in each run, wherever the processor has them.
+V3_TESTS := tests/e2e/test_numerics.py tests/e2e/test_row_statistics.py \
+  tests/e2e/test_loop_kinds.py tests/kernelfarm/client/loaders/test_cpu.py tests/codegen_svc/backends/cpu/test_artifacts.py \
+  tests/kernelfarm/client/runtime/test_runner.py tests/kernelfarm/client/test_compile_model.py
 
 test-v3: setup ## Run what depends on the processor as one without AVX-512 does.
 	KERNELFARM_HOST_TARGET=cpu:x86-64-v3 $(BIN)/python -m pytest $(V3_TESTS) $(PYTEST_ARGS)
 
 servers: setup ## Run the cache on every server of the matrix, and farms on each; absent ones are told as NOT RUN.
-	$(BIN)/python -m pytest tests/cache --servers=all $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/kernelfarm/cache --servers=all $(PYTEST_ARGS)
 	@for server in redis-6.2 redis-7 valkey-9; do \
-	  $(BIN)/python -m pytest tests/farm --farm-server=$$server $(PYTEST_ARGS) || exit 1; \
+	  $(BIN)/python -m pytest tests/codegen_svc --farm-server=$$server $(PYTEST_ARGS) || exit 1; \
 	done
 
 lint: setup ## Style, import contract, protos.

@@ -55,7 +55,7 @@ def prepare(
     named: Iterable[tuple[str, list[Graph]]], folder: Path, target: str, notes: dict[str, Any]
 ) -> Prepared:
     """Asks a farm of its own for every graph, and keeps its answers in the folder."""
-    from tests.farm_process import running_farm  # noqa: PLC0415  # who reads a folder has no farm
+    from tests.support.farm import running_farm  # noqa: PLC0415  # who reads a folder has no farm
 
     graphs: dict[str, list[str]] = {}
     failures: dict[str, str] = {}

@@ -17,9 +17,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.farm_process import PATIENCE_S, Farm, running_farm
+from tests.support.farm import PATIENCE_S, Farm, running_farm
 
-pytest_plugins = ["tests.not_run", "tests.servers"]
+pytest_plugins = [
+    "tests.support.not_run",
+    "tests.support.redis_servers",
+    "tests.support.client_fixtures",
+    "tests.support.codegen_fixtures",
+]
 
 # The shared farm holds what all tests compiled: at an operator's rate tests would wait for sweeps.
 QUICK_SWEEPS = {"KERNELFARM_SWEEP_KEYS_PER_S": "1000000"}
@@ -32,22 +37,28 @@ pathlib.Path(__file__).with_name(f"{os.getpid()}.pid").touch()
 """
 
 # Property tests take as long as they need: the machine may be slow or busy.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "patient", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds `--warm-traces`, see `tests/semantics/conftest.py`."""
+    """Adds `--warm-traces`, see `tests/e2e/semantics/conftest.py`."""
     parser.addoption(
         "--warm-traces",
         action="store_true",
-        help="run tests/semantics cold, then from the traces that the farm has of it",
+        help="run tests/e2e/semantics cold, then from the traces that the farm has of it",
     )
 
 
 # What kills, stops and times processes: one after the other, also where two workers of pytest-xdist
 # share the tests (`--dist loadgroup`). All others go by file.
-ONE_AFTER_THE_OTHER = ("farm", "service", "process_pool", "chaos", "soak", "fuzz")
+ONE_AFTER_THE_OTHER = (
+    *("attack", "chaos", "codegen_svc/edge", "codegen_svc/sandbox", "codegen_svc/worker"),
+    *("e2e/test_thundering_herd.py", "faults", "frontend_svc/api", "frontend_svc/test_gateways.py"),
+    *("fuzz", "kernelfarm/service", "kernelfarm/supervisor", "soak"),
+)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -56,8 +67,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not hasattr(config, "workerinput"):  # no worker of pytest-xdist
         return
     for item in items:
-        folder = item.path.relative_to(Path(__file__).parent).parts[0]
-        is_timed = folder in ONE_AFTER_THE_OTHER
+        path = item.path.relative_to(Path(__file__).parent)
+        is_timed = any(path.is_relative_to(timed) for timed in ONE_AFTER_THE_OTHER)
         item.add_marker(pytest.mark.xdist_group("timed" if is_timed else str(item.path)))
     items.sort(key=lambda item: item.get_closest_marker("xdist_group").args[0] != "timed")
 

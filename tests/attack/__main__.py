@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tests.attack.attacks import ATTACKS, Attack, attack_named
-from tests.attack.farm import Attacked, attacked_farm, kill_children
 from tests.attack.victim import HIT_KINDS, KINDS, LIMIT_S, Victim, Waits
+from tests.support.attacked_farm import Attacked, attacked_farm, kill_children
 
 MOST_OF_HITS = 2.0
 MOST_OF_NEW = 4.0

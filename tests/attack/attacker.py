@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 from kernelfarm.service.priority import yield_to_all
 from tests.attack.attacks import Attack, attack_named
-from tests.attack.messages import numbered
 from tests.attack.wire import WireCaller
+from tests.support.hostile_requests import numbered
 
 
 class _Pace:

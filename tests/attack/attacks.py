@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from tests.attack import messages
-from tests.attack.messages import Template
+from tests.support import hostile_requests
+from tests.support.hostile_requests import Template
 
 COMPILE = "/kernelfarm.v1.CompileService/Compile"
-LARGEST_BYTES = 15 * messages.MIB
+LARGEST_BYTES = 15 * hostile_requests.MIB
 """What a farm just takes by default; it refuses the messages of 30 MiB by their length."""
 EXPLAIN = "/kernelfarm.v1.CacheService/ExplainMiss"
 
@@ -46,53 +46,53 @@ ATTACKS: tuple[Attack, ...] = (
     Attack(
         "cat of 13 dynamic inputs",
         *(1, COMPILE, Credential.MEMBER),
-        messages.cat_of_dynamic_inputs,
+        hostile_requests.cat_of_dynamic_inputs,
     ),
     Attack(
         "product of 24 extents",
         *(1, COMPILE, Credential.MEMBER),
-        messages.product_of_extents,
+        hostile_requests.product_of_extents,
     ),
     Attack(
         "ExplainMiss of 2.7 MB",
         *(1, EXPLAIN, Credential.READER),
-        messages.explained_products,
+        hostile_requests.explained_products,
     ),
     Attack(
         "30 MiB without a token",
         *(3, COMPILE, Credential.NONE),
-        messages.many_empty_nodes,
+        hostile_requests.many_empty_nodes,
     ),
     Attack(
         "30 MiB with an expired token",
         *(3, COMPILE, Credential.EXPIRED),
-        messages.many_empty_nodes,
+        hostile_requests.many_empty_nodes,
     ),
     Attack(
         "30 MiB with a valid token",
         *(3, COMPILE, Credential.MEMBER),
-        messages.many_empty_nodes,
+        hostile_requests.many_empty_nodes,
     ),
     Attack(
         "15 MiB with a valid token",
         *(3, COMPILE, Credential.MEMBER),
-        partial(messages.many_empty_nodes, LARGEST_BYTES),
+        partial(hostile_requests.many_empty_nodes, LARGEST_BYTES),
     ),
     Attack(
         "operator names of 15 MiB",
         *(4, COMPILE, Credential.MEMBER),
-        partial(messages.long_operator_name, LARGEST_BYTES),
+        partial(hostile_requests.long_operator_name, LARGEST_BYTES),
     ),
     Attack(
         "a flood of failing graphs",
         *(4, COMPILE, Credential.MEMBER),
-        messages.failing_graph,
+        hostile_requests.failing_graph,
         calls_per_s=400.0,
     ),
     Attack(
         "250 tangents for sm_90a",
         *(6, COMPILE, Credential.MEMBER),
-        messages.heavy_kernel,
+        hostile_requests.heavy_kernel,
         timeout_s=60.0,
     ),
 )

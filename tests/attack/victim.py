@@ -20,7 +20,7 @@ import grpc
 from kernelfarm.service.channels import open_blocking_channel
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.v1.compile_service_pb2_grpc import CompileServiceStub
-from tests.attack.messages import CPU, CUDA, small_program
+from tests.support.hostile_requests import CPU, CUDA, small_program
 
 HIT_KINDS = ("Lookup hit", "Compile hit")
 NEW_KINDS = (f"new for {CPU}", f"new for {CUDA}")

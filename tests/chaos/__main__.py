@@ -28,8 +28,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.chaos.all_faults import ALL_FAULTS, faults_named
-from tests.chaos.ground import Ground, farm_apart, farm_together
-from tests.chaos.namespaces import can_partition
+from tests.chaos.farm_under_test import Ground, farm_apart, farm_together
+from tests.chaos.network_namespaces import can_partition
 from tests.chaos.report import broken_rules, one_line, table
 from tests.chaos.run import ChaosRun, Episode, tell
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tests.chaos.ground import Ground
+from tests.chaos.farm_under_test import Ground
 
 Undo = Callable[[], None]
 

@@ -28,7 +28,8 @@ from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.v1.cache_service_pb2_grpc import CacheServiceStub
 from kernelfarm.v1.compile_service_pb2_grpc import CompileServiceStub
 from kernelfarm.wire import graph_from_proto
-from tests.attack.messages import (
+from tests.chaos.call_journal import Ending, Journal, judged
+from tests.support.hostile_requests import (
     CPU,
     Template,
     cat_of_dynamic_inputs,
@@ -36,7 +37,6 @@ from tests.attack.messages import (
     heavy_kernel,
     small_program,
 )
-from tests.chaos.journal import Ending, Journal, judged
 
 LIMIT_S = 20.0
 PROBE_LIMIT_S = 10.0

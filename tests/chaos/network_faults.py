@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
+from tests.chaos.farm_under_test import Ground
 from tests.chaos.fault import Fault, Scene, Undo
-from tests.chaos.ground import Ground
 
 _SHORT_S = 3.0
 _LONG_S = 10.0

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 import psutil
 
+from tests.chaos.farm_under_test import Ground
 from tests.chaos.fault import Fault, Scene, Undo
-from tests.chaos.ground import Ground
 
 _SERVICES = ("frontend", "optimizer", "codegen")
 _WORKERS = ("worker-cpu", "worker-cuda")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.chaos.farm_under_test import Ground
 from tests.chaos.fault import Fault, Scene, Undo
-from tests.chaos.ground import Ground
 from tests.chaos.process_faults import PARTS
 
 _LASTS_S = 8.0

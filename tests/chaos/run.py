@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos.crowd import Call, Crowd, now_s, usual_load
+from tests.chaos.call_journal import WRONG
+from tests.chaos.farm_under_test import Ground
 from tests.chaos.fault import Fault, Scene
-from tests.chaos.ground import Ground
 from tests.chaos.grpc_load import PROBE
-from tests.chaos.journal import WRONG
+from tests.chaos.load_clients import Call, Crowd, now_s, usual_load
 
 SERVICE_LIMIT_S = 30.0
 OUR_BUGS = frozenset({"INTERNAL", "UNKNOWN"})

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.all_faults import ALL_FAULTS, faults_named
-from tests.chaos.crowd import MARGIN_S, Call
+from tests.chaos.farm_under_test import Ground, farm_apart, farm_together
 from tests.chaos.fault import Fault
-from tests.chaos.ground import Ground, farm_apart, farm_together
-from tests.chaos.namespaces import can_partition
+from tests.chaos.load_clients import MARGIN_S, Call
+from tests.chaos.network_namespaces import can_partition
 from tests.chaos.report import broken_rules, table
 from tests.chaos.run import ChaosRun, Episode, add_calls
 

@@ -18,7 +18,7 @@ import torch
 
 from kernelfarm.client import counters
 from kernelfarm.errors import KernelfarmError
-from tests.chaos.journal import Ending, Journal, judged
+from tests.chaos.call_journal import Ending, Journal, judged
 
 TIMEOUT_S = 15.0
 MARGIN_S = 20.0

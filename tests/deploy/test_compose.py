@@ -20,7 +20,7 @@ from frontend_svc.settings import FrontendSettings
 from kernelfarm.service.probes import main as probe
 from kernelfarm.supervisor.settings import SupervisorSettings
 from optimizer_svc.settings import OptimizerSettings
-from tests.farm_process import Farm
+from tests.support.farm import Farm
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("frontend", "optimizer", "codegen")

@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.farm_process import PATIENCE_S
+from tests.support.farm import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("kernelfarm", "frontend_svc", "optimizer_svc", "codegen_svc")

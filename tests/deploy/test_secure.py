@@ -24,7 +24,7 @@ from kernelfarm.service.tls import ChannelTls, ServerTls, tls_to_ourselves
 from kernelfarm.signing import Space
 from kernelfarm.signing.key_files import read_keyring, read_signer
 from tests.deploy.test_compose import ROOT, VARIABLES
-from tests.farm_process import PATIENCE_S, wait_until
+from tests.support.farm import PATIENCE_S, wait_until
 
 ROOMS = ("frontend", "optimizer", "codegen", "worker")
 

@@ -20,11 +20,11 @@ from kernelfarm.cache.embedded import Role, find_server, server_command
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import open_channel
 from kernelfarm.service.probes import reported_vendors
+from tests.codegen_svc.edge.test_dispatch import build
 from tests.deploy.test_secure import made  # noqa: F401 (a fixture)
-from tests.farm.kernels import fresh_kernel
-from tests.farm.processes import codegen_room
-from tests.farm.test_dispatch import build
-from tests.farm_process import PATIENCE_S, wait_until
+from tests.support.codegen_processes import codegen_room
+from tests.support.farm import PATIENCE_S, wait_until
+from tests.support.fresh_kernels import fresh_kernel
 
 
 @dataclass(frozen=True)

@@ -15,18 +15,18 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from tests.conftest import QUICK_SWEEPS
-from tests.farm_process import running_farm
+from tests.fuzz.completed_messages import known_facts
 from tests.fuzz.corpus import keep
 from tests.fuzz.farm_run import FarmFindings, FarmPlan, fuzz_farm
 from tests.fuzz.farm_state import FarmState
-from tests.fuzz.honest_program import check_honest_program
-from tests.fuzz.made_true import known_facts
 from tests.fuzz.messages import Rpc, all_rpcs, message_class
 from tests.fuzz.minimize import minimized
+from tests.fuzz.reference_program import check_honest_program
 from tests.fuzz.replay import replay, trials_of
 from tests.fuzz.report import memory_table, rpc_table, trial_table
+from tests.fuzz.trial_runner import Limits, Plan, run_trials
 from tests.fuzz.trials import TRIALS, Trial
-from tests.fuzz.watched import Limits, Plan, run_trials
+from tests.support.farm import running_farm
 
 ENOUGH = 10**9
 

@@ -35,9 +35,9 @@ from kernelfarm.wire import (
     plan_to_proto,
 )
 from optimizer_svc.pipeline import optimize
-from tests.frontend.samples import calls
-from tests.frontend.single_op import captured_graph
 from tests.fuzz.corpus import write_seeds
+from tests.support.operator_samples.table import calls
+from tests.support.single_operator import captured_graph
 
 CPU = "cpu:x86-64-v3"
 MODEL_NAMES = ("llama", "llama-decode", "t5-decoder", "regnet", "lstm")

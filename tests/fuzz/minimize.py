@@ -11,8 +11,8 @@ from tests.fuzz.messages import message_class
 from tests.fuzz.mutate_message import is_map
 from tests.fuzz.replay import replay
 from tests.fuzz.trial_child import signature_of
+from tests.fuzz.trial_runner import Limits
 from tests.fuzz.trials import Trial, attempt
-from tests.fuzz.watched import Limits
 
 Path = tuple[tuple[str, int], ...]
 """The way to a part: fields, and the number of the item where the field is a list (else -1)."""

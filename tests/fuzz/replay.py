@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.fuzz.trial_child import signature_of
+from tests.fuzz.trial_runner import Limits
 from tests.fuzz.trials import TRIALS, Trial, attempt
-from tests.fuzz.watched import Limits
 
 _MOST_WALL = 20.0
 """Seconds for each second of processor time: a busy machine is no hang."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from tests.fuzz.farm_run import FarmFindings
 from tests.fuzz.farm_state import FarmState
-from tests.fuzz.watched import Findings
+from tests.fuzz.trial_runner import Findings
 
 
 def trial_table(findings: Findings) -> str:

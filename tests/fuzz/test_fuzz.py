@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.farm_process import Farm
+from tests.fuzz.completed_messages import known_facts
 from tests.fuzz.corpus import regressions
 from tests.fuzz.farm_call import Bounds
 from tests.fuzz.farm_run import SHARES, FarmPlan, fuzz_farm
 from tests.fuzz.farm_state import FarmState
-from tests.fuzz.honest_program import check_honest_program
-from tests.fuzz.made_true import known_facts
 from tests.fuzz.messages import all_rpcs
+from tests.fuzz.reference_program import check_honest_program
 from tests.fuzz.replay import replay, trials_of
 from tests.fuzz.report import memory_table, rpc_table, trial_table
+from tests.fuzz.trial_runner import Limits, Plan, run_trials
 from tests.fuzz.trials import TRIALS, Trial, attempt
 from tests.fuzz.valid_messages import is_described, valid_messages
-from tests.fuzz.watched import Limits, Plan, run_trials
+from tests.support.farm import Farm
 
 SEED = int(os.environ.get("KERNELFARM_FUZZ_SEED", "20261122"))
 CODEC_SECONDS, CODEC_MESSAGES = 25.0, 12_000

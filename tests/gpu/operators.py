@@ -10,9 +10,9 @@ from torch.utils import _pytree as pytree
 
 from kernelfarm.errors import KernelfarmError
 from kernelfarm.ir.graph_ir import seed_nodes
-from tests.frontend.samples import calls
-from tests.frontend.single_op import Call, lowered
 from tests.gpu.case import Case, Tensors
+from tests.support.operator_samples.table import calls
+from tests.support.single_operator import Call, lowered
 
 CALLS_OF_AN_OPERATOR = 2
 CALLS_OF_A_PROGRAM = 4

@@ -12,10 +12,10 @@ from frontend_svc.decompose.pipeline import lower_to_prims
 from kernelfarm.client.runtime.seeds import draw_seeds
 from kernelfarm.ir.graph_ir import seed_nodes
 from kernelfarm.ir.interpret import run_graph
-from tests.frontend.single_op import to_numpy, to_torch
 from tests.gpu.captures import captured_of
 from tests.gpu.case import Case, Tensors, called, on
-from tests.sweep.judge import judge
+from tests.support.judge import judge
+from tests.support.single_operator import to_numpy, to_torch
 
 
 def problem_of(case: Case, device: torch.device, options: dict[str, Any]) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.farm_process import Farm
 from tests.gpu.case import Case
 from tests.gpu.operators import chosen_groups, operator_cases
 from tests.gpu.run_case import problem_of
 from tests.gpu.table import all_cases
+from tests.support.farm import Farm
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),

@@ -26,10 +26,10 @@ import psutil
 
 from kernelfarm.cache.embedded import Role
 from tests.attack.attacks import Credential
-from tests.attack.farm import Attacked, attacked_farm
 from tests.chaos.servers import client_of, socket_of
 from tests.soak.load import TOLD_EVERY
 from tests.soak.samples import MIB, Growth, Sample, growth_of, take_samples
+from tests.support.attacked_farm import Attacked, attacked_farm
 
 EXPECTED = frozenset({"OK", "UNAUTHENTICATED", "INVALID_ARGUMENT"})
 SELDOM = frozenset({"NOT_FOUND", "UNAVAILABLE"})

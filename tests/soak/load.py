@@ -21,7 +21,7 @@ from kernelfarm.service.channels import channel_options
 from kernelfarm.v1 import cache_service_pb2 as cache_api
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.v1.cache_service_pb2_grpc import CacheServiceStub
-from tests.attack.messages import failing_graph, long_operator_name, small_program
+from tests.support.hostile_requests import failing_graph, long_operator_name, small_program
 
 COMPILE = "/kernelfarm.v1.CompileService/Compile"
 LOOKUP = "/kernelfarm.v1.CompileService/Lookup"

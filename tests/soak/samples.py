@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.farm_process import Farm
+from tests.support.farm import Farm
 
 MIB = 1024 * 1024
 MOST_GROWTH_BYTES = 5 * MIB

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.farm_process import Farm
 from tests.soak.__main__ import soak, unexpected_statuses
 from tests.soak.samples import MIB, Sample, growth_of, take_samples
+from tests.support.farm import Farm
 
 REQUESTS = 3_000
 MOST_GROWTH_BYTES = 10 * MIB

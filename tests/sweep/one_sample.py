@@ -16,17 +16,17 @@ from torch.utils import _pytree as pytree
 
 from kernelfarm.client.capture.graph import capture
 from kernelfarm.errors import KernelfarmError
+from tests.support.in_process_compiler import Compile, Counts, interpret_here
+from tests.support.judge import judge
 from tests.sweep.exact_functions import exact_values
-from tests.sweep.in_process import Compile, Counts, interpret_here
-from tests.sweep.judge import judge
-from tests.sweep.places import (
+from tests.sweep.records import Outcome
+from tests.sweep.samples import Sample, seed_all
+from tests.sweep.tied_elements import (
     CHOOSING,
     CHOOSING_GRADIENTS,
     with_chosen_gradients,
     with_chosen_places,
 )
-from tests.sweep.records import Outcome
-from tests.sweep.samples import Sample, seed_all
 
 UNDEFINED = frozenset(
     {

@@ -12,8 +12,8 @@ import torch
 
 from kernelfarm.client.capture.captured import Captured
 from kernelfarm.errors import InvalidGraphError
-from tests.sweep.in_process import Counts, compile_here
-from tests.sweep.judge import judge
+from tests.support.in_process_compiler import Counts, compile_here
+from tests.support.judge import judge
 from tests.sweep.one_sample import run_sample
 from tests.sweep.records import Outcome, Record, ResultFile, done_line
 from tests.sweep.report import report

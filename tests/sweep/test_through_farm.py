@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.farm_process import Farm
+from tests.support.farm import Farm
 from tests.sweep.one_sample import run_sample
 from tests.sweep.records import RIGHT
 from tests.sweep.samples import Task, operators, samples

@@ -9,7 +9,7 @@ from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.programs.store import ProgramStore
 from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.client.settings import client_settings
-from tests.sweep.in_process import Compile, Counts
+from tests.support.in_process_compiler import Compile, Counts
 
 
 def compile_by(endpoint: str) -> Compile:

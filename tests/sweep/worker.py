@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import torch
 
-from tests.sweep.in_process import Compile, compile_here
+from tests.support.in_process_compiler import Compile, compile_here
 from tests.sweep.one_sample import run_sample
 from tests.sweep.records import Outcome, Record, done_line
 from tests.sweep.samples import Task, operators, samples

@@ -1,7 +1,7 @@
 """Random bits by Philox 4x32-10, the counter-based generator, on NumPy arrays.
 
 Source: J. Salmon, M. Moraes, R. Dror, D. Shaw, "Parallel random numbers: as easy as 1, 2, 3",
-SC 2011; its test vectors are in `tests/ir/test_random_bits.py`.
+SC 2011; its test vectors are in `tests/kernelfarm/ir/test_random_bits.py`.
 """
 
 from __future__ import annotations

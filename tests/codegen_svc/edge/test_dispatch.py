@@ -1,0 +1,199 @@
+"""Kernels through the codegen room: real edge, broker, cache and workers; the echo vendor."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+
+from kernelfarm.errors import (
+    InternalError,
+    InvalidGraphError,
+    KernelRejectedError,
+    MalformedMessageError,
+    UnavailableError,
+    UnknownTargetError,
+)
+from kernelfarm.internal.v1 import codegen_service_pb2 as pb
+from kernelfarm.internal.v1 import loops_pb2
+from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
+from kernelfarm.service.channels import open_channel, translated_errors
+from kernelfarm.v1 import compile_service_pb2
+from kernelfarm.wire import binary_digest
+from tests.support.codegen_processes import CodegenRoom
+from tests.support.farm import PATIENCE_S
+from tests.support.fresh_kernels import fresh_kernel
+
+TARGET = "echo:one"
+
+
+async def build(
+    stub: CodegenServiceStub, *kernels: loops_pb2.Kernel, target: str = TARGET, priority: int = 0
+) -> dict[int, pb.BuildKernelsResponse]:
+    """Responses by index, in the order in which they came."""
+    request = pb.BuildKernelsRequest(
+        kernels=kernels,
+        target=target,
+        priority=compile_service_pb2.Priority.ValueType(priority),
+    )
+    with translated_errors("codegen"):
+        return {r.index: r async for r in stub.BuildKernels(request, timeout=PATIENCE_S)}
+
+
+async def test_an_out_of_tree_vendor_compiles_with_its_variants_in_order(
+    stub: CodegenServiceStub,
+) -> None:
+    built = await build(stub, fresh_kernel("plain_variants"))
+    special, general = built[0].artifacts
+    assert len(special.guard.atoms) == 1 and not general.guard.atoms
+    assert general.target == TARGET
+    assert general.toolchain.startswith("echo@")
+    assert [stage.name for stage in general.stages] == ["source", "echo"]
+    assert len(binary_digest(general)) == 32
+
+
+async def test_the_second_request_makes_no_job(stub: CodegenServiceStub, room: CodegenRoom) -> None:
+    kernels = [fresh_kernel("plain_a"), fresh_kernel("plain_b")]
+    first = await build(stub, *kernels)
+    second = await build(stub, *kernels)
+    assert all(response.caused_job for response in first.values())
+    assert not any(response.caused_job for response in second.values())
+    assert {i: r.artifacts[0] for i, r in first.items()} == {
+        i: r.artifacts[0] for i, r in second.items()
+    }
+    assert room.compilations("plain_a") == 1
+
+
+async def test_artifacts_stream_as_they_appear(stub: CodegenServiceStub, room: CodegenRoom) -> None:
+    gated, quick = fresh_kernel("gated_stream"), fresh_kernel("plain_stream")
+    call = stub.BuildKernels(pb.BuildKernelsRequest(kernels=[gated, quick], target=TARGET))
+    first = await call.read()
+    assert first.index == 1
+    room.open_gate("gated_stream")
+    second = await call.read()
+    assert second.index == 0
+
+
+async def test_a_herd_on_two_edges_makes_one_job(
+    stub: CodegenServiceStub, room: CodegenRoom
+) -> None:
+    kernel = fresh_kernel("gated_herd")
+    calls = [asyncio.create_task(build(stub, kernel)) for _ in range(20)]
+    listen = f"unix:{room.folder}/edge2"
+    room.settings["KERNELFARM_CODEGEN_LISTEN"] = listen
+    room.start("codegen_svc", name="edge2")
+    async with open_channel(listen) as channel:
+        await asyncio.wait_for(channel.channel_ready(), PATIENCE_S)
+        other = CodegenServiceStub(channel)
+        calls += [asyncio.create_task(build(other, kernel)) for _ in range(20)]
+        await asyncio.to_thread(room.pid_at_gate, "gated_herd")
+        room.open_gate("gated_herd")
+        responses = await asyncio.gather(*calls)
+    assert room.compilations("gated_herd") == 1
+    assert sum(response[0].caused_job for response in responses) == 1
+
+
+async def test_a_caller_that_gives_up_leaves_the_work_to_later_ones(
+    stub: CodegenServiceStub, room: CodegenRoom
+) -> None:
+    kernel = fresh_kernel("gated_deserted")
+    request = pb.BuildKernelsRequest(kernels=[kernel], target=TARGET)
+    call = asyncio.create_task(stub.BuildKernels(request).read())
+    await asyncio.to_thread(room.pid_at_gate, "gated_deserted")
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    room.open_gate("gated_deserted")
+    built = await build(stub, kernel)
+    assert not built[0].caused_job
+    assert room.compilations("gated_deserted") == 1
+
+
+async def test_a_kernel_that_the_toolchain_refuses_is_refused_once_for_all(
+    stub: CodegenServiceStub, room: CodegenRoom
+) -> None:
+    kernel = fresh_kernel("rejected_1")
+    for _ in range(3):
+        with pytest.raises(KernelRejectedError, match="no such instruction"):
+            await build(stub, kernel)
+    assert room.compilations("rejected_1") == 1
+
+
+async def test_one_bad_kernel_does_not_spoil_its_companions_for_later(
+    stub: CodegenServiceStub, room: CodegenRoom
+) -> None:
+    good = fresh_kernel("plain_companion")
+    with pytest.raises(KernelRejectedError):
+        await build(stub, good, fresh_kernel("rejected_2"))
+    assert (await build(stub, good))[0].artifacts
+    assert room.compilations("plain_companion") == 1
+
+
+async def test_a_backend_that_raises_is_our_bug_and_is_told_by_type(
+    stub: CodegenServiceStub,
+) -> None:
+    with pytest.raises(InternalError, match="ZeroDivisionError: division by zero"):
+        await build(stub, fresh_kernel("buggy_1"))
+
+
+async def test_a_tool_that_is_away_makes_unavailable_for_a_moment(
+    stub: CodegenServiceStub, room: CodegenRoom
+) -> None:
+    kernel = fresh_kernel("toolless_1")
+    with pytest.raises(UnavailableError, match="the tool is away"):
+        await build(stub, kernel)
+    attempts = room.compilations("toolless_1")
+    while room.compilations("toolless_1") == attempts:  # until the failure expired
+        with pytest.raises(UnavailableError):
+            await build(stub, kernel)
+
+
+async def test_an_unknown_target_is_refused_with_those_that_exist(
+    stub: CodegenServiceStub,
+) -> None:
+    with pytest.raises(UnknownTargetError, match="echo:one"):
+        await build(stub, fresh_kernel("plain_target"), target="echo:two")
+
+
+async def test_a_kernel_that_breaks_the_grammar_is_the_senders_fault(
+    stub: CodegenServiceStub,
+) -> None:
+    kernel = fresh_kernel("plain_broken")
+    kernel.body[1].compute.operands[0] = 7
+    with pytest.raises(InvalidGraphError, match="plain_broken"):
+        await build(stub, kernel)
+
+
+async def test_a_request_without_kernels_is_malformed(stub: CodegenServiceStub) -> None:
+    with pytest.raises(MalformedMessageError, match="without kernels"):
+        await build(stub)
+
+
+async def test_truncated_bytes_are_refused_by_name_and_the_room_goes_on(
+    stub: CodegenServiceStub, room: CodegenRoom
+) -> None:
+    whole = pb.BuildKernelsRequest(kernels=[fresh_kernel("plain_cut")]).SerializeToString()
+    method = "/kernelfarm.internal.v1.CodegenService/BuildKernels"
+    async with open_channel(room.address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError, match="BuildKernelsRequest") as caught:
+            await channel.unary_stream(method)(whole[:-2]).read()
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert await build(stub, fresh_kernel("plain_after"))
+
+
+async def test_toolchains_of_reported_workers_are_told(stub: CodegenServiceStub) -> None:
+    response = await stub.GetToolchains(pb.GetToolchainsRequest())
+    (entry,) = response.targets
+    assert entry.target == TARGET
+    assert entry.toolchain.startswith("echo@")
+    assert not entry.makes_runnable_binaries
+
+
+async def test_warm_up_jobs_are_built_too(stub: CodegenServiceStub) -> None:
+    warm_up = compile_service_pb2.PRIORITY_WARM_UP
+    assert (await build(stub, fresh_kernel("plain_warm"), priority=warm_up))[0].artifacts
+
+
+async def test_a_hundred_kernels_at_once_are_all_built(stub: CodegenServiceStub) -> None:
+    built = await build(stub, *(fresh_kernel(f"plain_many{i}") for i in range(100)))
+    assert sorted(built) == list(range(100))

@@ -1,0 +1,175 @@
+"""Polynomials fitted with 60 digits: `codegen_svc/emitters/llvm/math_functions/coefficients.py`.
+
+Each polynomial interpolates its function at Chebyshev nodes, which is within a small factor of the
+best one. It prints the module: `python -m tests.codegen_svc.emitters.llvm.fit_coefficients`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mpmath as mp
+
+mp.mp.dps = 60
+Function = Callable[[Any], Any]
+
+
+def fit(function: Function, low: Any, high: Any, degree: int) -> list[float]:
+    """Coefficients, lowest power first, of the interpolant of `function` on [low, high]."""
+    count = degree + 1
+    low, high = mp.mpf(low), mp.mpf(high)
+    middle, half = (low + high) / 2, (high - low) / 2
+    nodes = [middle + half * mp.cos(mp.pi * (2 * k + 1) / (2 * count)) for k in range(count)]
+    matrix = mp.matrix(count, count)
+    values = mp.matrix(count, 1)
+    for row, x in enumerate(nodes):
+        values[row] = function(x)
+        for column in range(count):
+            matrix[row, column] = x**column
+    return [float(c) for c in mp.lu_solve(matrix, values)]
+
+
+LOG2_HALF = mp.log(2) / 2 * mp.mpf("1.001")
+QUARTER = (mp.pi / 4) ** 2 * mp.mpf("1.001")
+LOG_Z = ((mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)) ** 2 * mp.mpf("1.001")
+ATAN_Z = (mp.sqrt(2) - 1) ** 2 * mp.mpf("1.001")
+
+
+def exp_tail(r: Any) -> Any:
+    if abs(r) < mp.mpf("1e-20"):  # a node lies at zero, where the quotient loses all digits
+        return mp.mpf(1) / 2 + r / 6
+    return (mp.expm1(r) - r) / r**2
+
+
+def log_tail(z: Any) -> Any:
+    s = mp.sqrt(z)
+    return (2 * mp.atanh(s) / s - 2) / z
+
+
+def sin_tail(z: Any) -> Any:
+    r = mp.sqrt(z)
+    return (mp.sin(r) - r) / r**3
+
+
+def cos_tail(z: Any) -> Any:
+    r = mp.sqrt(z)
+    return (mp.cos(r) - 1 + z / 2) / z**2
+
+
+def atan_tail(z: Any) -> Any:
+    x = mp.sqrt(z)
+    return (mp.atan(x) - x) / x**3
+
+
+def asin_tail(z: Any) -> Any:
+    x = mp.sqrt(z)
+    return (mp.asin(x) - x) / x**3
+
+
+def erf_ratio(z: Any) -> Any:
+    x = mp.sqrt(z)
+    return mp.erf(x) / x
+
+
+def scaled_erfc(t: Any) -> Any:
+    """(1 + 2x) exp(x^2) erfc(x) where t = (x - 4) / (x + 4)."""
+    x = 4 * (1 + t) / (1 - t)
+    return (1 + 2 * x) * mp.exp(x * x) * mp.erfc(x)
+
+
+def minus_log_erfc(x: Any) -> Any:
+    return -mp.log(mp.erfc(x)) / x
+
+
+TABLE: list[tuple[str, str, Function, Any, Any, int]] = [
+    ("EXP_F32", "(expm1(r) - r) / r^2", exp_tail, -LOG2_HALF, LOG2_HALF, 5),
+    ("EXP_F64", "(expm1(r) - r) / r^2", exp_tail, -LOG2_HALF, LOG2_HALF, 10),
+    ("LOG_F32", "(2 atanh(s)/s - 2) / z, z = s^2", log_tail, mp.mpf("1e-30"), LOG_Z, 3),
+    ("LOG_F64", "(2 atanh(s)/s - 2) / z, z = s^2", log_tail, mp.mpf("1e-30"), LOG_Z, 7),
+    ("SIN_F32", "(sin(r) - r) / r^3 in z = r^2", sin_tail, mp.mpf("1e-30"), QUARTER, 4),
+    ("SIN_F64", "(sin(r) - r) / r^3 in z = r^2", sin_tail, mp.mpf("1e-30"), QUARTER, 7),
+    ("COS_F32", "(cos(r) - 1 + z/2) / z^2 in z = r^2", cos_tail, mp.mpf("1e-20"), QUARTER, 4),
+    ("COS_F64", "(cos(r) - 1 + z/2) / z^2 in z = r^2", cos_tail, mp.mpf("1e-20"), QUARTER, 7),
+    ("ATAN_F64", "(atan(x) - x) / x^3 in z = x^2", atan_tail, mp.mpf("1e-30"), ATAN_Z, 13),
+    ("ASIN_F64", "(asin(x) - x) / x^3 in z = x^2", asin_tail, mp.mpf("1e-30"), "0.2501", 13),
+    ("ERF_F32", "erf(x) / x in z = x^2, x < 0.93", erf_ratio, mp.mpf("1e-30"), "0.865", 7),
+    ("ERF_F64", "erf(x) / x in z = x^2, x < 1", erf_ratio, mp.mpf("1e-30"), "1.001", 14),
+    ("ERF_TAIL_F32", "-log(erfc(x)) / x, 0.92 < x < 4", minus_log_erfc, "0.91", "4.01", 8),
+    (
+        "ERFC_F64",
+        "(1 + 2x) exp(x^2) erfc(x) in t = (x-4)/(x+4), 0 <= x < 28",
+        scaled_erfc,
+        "-1",
+        "0.7501",
+        23,
+    ),
+]
+
+
+def two_over_pi_pieces() -> list[tuple[float, float, float]]:
+    """For each f32 exponent e, 0..127, 2/pi in three pieces without what 2^e makes a multiple of 4.
+
+    x = m * 2^(e-23) with an integer m below 2^24, so bits of 2/pi of weight 2^(25-e) and above
+    contribute multiples of 4 to the product. Pieces 0 and 1 have 29 bits: their products with x
+    are exact in f64.
+    """
+    bits = 256
+    with mp.workdps(120):
+        scaled = int(mp.floor(mp.mpf(2) / mp.pi * mp.mpf(2) ** bits))
+    rows = []
+    for exponent in range(128):
+        top = min(bits, bits + 25 - exponent)
+        rest = scaled % (1 << top)
+        row = []
+        for width in (29, 29, 53):
+            low = max(top - width, 0)
+            piece = rest >> low << low
+            row.append(float(mp.mpf(piece) / mp.mpf(2) ** bits))
+            rest -= piece
+            top = low
+        rows.append((row[0], row[1], row[2]))
+    return rows
+
+
+def two_over_pi_words() -> list[int]:
+    """2/pi as 64-bit words, most significant first, after one word of zeros."""
+    count = 20
+    with mp.workdps(420):
+        scaled = int(mp.floor(mp.mpf(2) / mp.pi * mp.mpf(2) ** (64 * count)))
+    words = [(scaled >> (64 * (count - 1 - k))) & (2**64 - 1) for k in range(count)]
+    return [0, *words]
+
+
+def render() -> str:
+    lines = [
+        '"""Coefficients of the polynomials in `llvm_math_*`, lowest power first.',
+        "",
+        "Generated by `tests/codegen_svc/emitters/llvm/fit_coefficients.py`; do not edit.",
+        '"""',
+        "",
+        "from __future__ import annotations",
+        "",
+        "from typing import Final",
+        "",
+    ]
+    for name, meaning, function, low, high, degree in TABLE:
+        lines += [f"# {meaning}", f"{name}: Final = ("]
+        lines += [f"    {c!r}," for c in fit(function, low, high, degree)]
+        lines += [")", ""]
+    lines += [
+        "# 2/pi for each exponent 0..127 of an f32, in three pieces; whatever gives multiples of 4",
+        "# in the product is left out.",
+        "TWO_OVER_PI_PIECES: Final = (",
+    ]
+    lines += [f"    ({a!r}, {b!r}, {c!r})," for a, b, c in two_over_pi_pieces()]
+    lines += [")", ""]
+    lines += ["# 2/pi in 64-bit words, most significant first, after one word of zeros."]
+    lines += ["TWO_OVER_PI_WORDS: Final = ("]
+    lines += [f"    0x{word:016X}," for word in two_over_pi_words()]
+    lines += [")", ""]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(render(), end="")

@@ -1,0 +1,90 @@
+"""One process compiles kernels of one namespace in turn, and each as if it were the only one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from kernelfarm.errors import KernelRejectedError
+from kernelfarm.internal.v1 import codegen_service_pb2 as pb
+from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
+from kernelfarm.service.channels import open_channel, translated_errors
+from kernelfarm.v1 import artifact_pb2
+from tests.support.codegen_processes import CodegenRoom, codegen_room
+from tests.support.farm import PATIENCE_S
+from tests.support.fresh_kernels import fresh_kernel
+
+FIRST, SECOND = "kernel 1 of its process", "kernel 2 of its process"
+MOST = 32
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenRoom]:
+    times = {"quick_time_limit_s": "1", "job_time_limit_s": "4"}
+    with codegen_room(tmp_path_factory.mktemp("reuse"), **times) as started:
+        started.settings["ECHO_STAYS"] = "1"
+        started.start_edge()
+        started.start_worker()
+        yield started
+
+
+@pytest.fixture
+async def stub(room: CodegenRoom) -> AsyncIterator[CodegenServiceStub]:
+    async with open_channel(room.address) as channel:
+        yield CodegenServiceStub(channel)
+
+
+async def build(stub: CodegenServiceStub, name: str, tenant: str) -> artifact_pb2.Artifact:
+    request = pb.BuildKernelsRequest(
+        kernels=[fresh_kernel(name)], target="echo:one", namespace=f"default/{tenant}"
+    )
+    with translated_errors("codegen"):
+        (response,) = [r async for r in stub.BuildKernels(request, timeout=PATIENCE_S)]
+    return response.artifacts[-1]
+
+
+async def notes(stub: CodegenServiceStub, name: str, tenant: str) -> list[str]:
+    return list((await build(stub, f"counted_{name}", tenant)).notes)
+
+
+async def test_a_process_never_serves_two_namespaces(stub: CodegenServiceStub) -> None:
+    assert await notes(stub, "a0", "acme") == [FIRST]
+    assert await notes(stub, "a1", "acme") == [SECOND], "and the folder of each is empty"
+    assert await notes(stub, "b0", "beta") == [FIRST]
+    assert await notes(stub, "a2", "acme") == [FIRST]
+
+
+async def test_a_process_ends_after_so_many_kernels(stub: CodegenServiceStub) -> None:
+    counts = [(await notes(stub, f"m{number}", "many"))[0] for number in range(MOST + 1)]
+    assert counts[-2:] == [f"kernel {MOST} of its process", FIRST]
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [("rejected", "no such instruction"), ("crash", "SIGSEGV"), ("spin", "longer than")],
+)
+async def test_a_process_that_met_an_error_serves_no_more(
+    kind: str, told: str, room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    assert await notes(stub, f"before_{kind}", kind) == [FIRST]
+    with pytest.raises(KernelRejectedError, match=told):
+        await build(stub, f"{kind}_second", kind)
+    assert room.compilations(f"{kind}_second") == 2, "only a fresh process's word counts"
+    assert await notes(stub, f"after_{kind}", kind) == [FIRST]
+
+
+async def test_a_process_that_was_left_behind_ends_with_what_left_it(
+    stub: CodegenServiceStub,
+) -> None:
+    assert (await build(stub, "littering_first", "litter")).stages
+    assert await notes(stub, "after_littering", "litter") == [FIRST]
+
+
+async def test_each_kernel_has_its_processor_time_to_itself(
+    room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    for number in range(12):
+        assert (await build(stub, f"works_{number}", "busy")).stages
+        assert room.compilations(f"works_{number}") == 1
+    assert (await notes(stub, "after_works", "busy"))[0] == "kernel 13 of its process"

@@ -1,0 +1,344 @@
+"""A compilation that misbehaves reaches nothing, costs one attempt of one kernel, and is named."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import redis
+
+from codegen_svc.sandbox.level import Level, Mechanism, check_level, required_mechanisms
+from codegen_svc.sandbox.probe import probed_level
+from codegen_svc.sandbox.work_folder import OwnFolder
+from codegen_svc.sandbox.zygote_process import scrubbed_environment
+from kernelfarm.errors import InternalError, KernelRejectedError, UnavailableError
+from kernelfarm.internal.v1 import codegen_service_pb2 as pb
+from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
+from kernelfarm.service.channels import open_channel, translated_errors
+from kernelfarm.v1 import artifact_pb2
+from tests.support.codegen_processes import CodegenRoom, codegen_room
+from tests.support.farm import PATIENCE_S, wait_until
+from tests.support.fresh_kernels import fresh_kernel
+from tests.support.not_run import PREFIX
+
+TARGET = "echo:one"
+ALL = "+".join(mechanism.value for mechanism in Mechanism)
+# mount, bpf, unshare, ptrace, userfaultfd, io_uring_setup, setns
+CALLS = {
+    "x86_64": [165, 321, 272, 101, 323, 425, 308],
+    "aarch64": [40, 280, 97, 117, 282, 425, 268],
+}
+
+
+@pytest.fixture(scope="module")
+def level() -> Level:
+    return probed_level()
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenRoom]:
+    folder = tmp_path_factory.mktemp("sandbox")
+    limits = {"sandbox_memory_bytes": str(1 << 30), "sandbox_file_bytes": str(16 << 20)}
+    with codegen_room(folder, job_time_limit_s="20", **limits) as started:
+        started.start_edge()
+        started.start_worker()
+        yield started
+
+
+@pytest.fixture
+async def stub(room: CodegenRoom) -> AsyncIterator[CodegenServiceStub]:
+    async with open_channel(room.address) as channel:
+        yield CodegenServiceStub(channel)
+
+
+async def build(stub: CodegenServiceStub, name: str) -> artifact_pb2.Artifact:
+    request = pb.BuildKernelsRequest(kernels=[fresh_kernel(name)], target=TARGET)
+    with translated_errors("codegen"):
+        (response,) = [r async for r in stub.BuildKernels(request, timeout=PATIENCE_S)]
+    return response.artifacts[-1]
+
+
+def demand(level: Level, *mechanisms: Mechanism) -> None:
+    missing = [m.value for m in mechanisms if m not in level.mechanisms]
+    if missing:
+        pytest.skip(f"{PREFIX}{', '.join(missing)} of this host")
+
+
+async def test_artifact_and_log_tell_how_the_compilation_was_confined(
+    room: CodegenRoom, stub: CodegenServiceStub, level: Level
+) -> None:
+    assert (await build(stub, "plain_told")).sandbox == str(level)
+    (ready,) = [line for line in room.log("worker").splitlines() if b"worker_ready" in line]
+    assert json.loads(ready)["sandbox"] == str(level)
+
+
+async def told(room: CodegenRoom, stub: CodegenServiceStub, name: str) -> dict[str, str]:
+    """What a compilation got of all that it wished."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        wishes = {
+            "read": [
+                "/etc/passwd",
+                str(room.folder / "worker.log"),
+                room.settings["KERNELFARM_KERNEL_KEY_FILE"],
+                f"/proc/{room.processes[-1].pid}/environ",
+                __file__,
+            ],
+            "write": ["/tmp/kernelfarm-not-mine", str(room.folder / "mine"), __file__],
+            "unix": [url.removeprefix("unix://") for url in (room.cache.url, room.broker.url)],
+            "tcp": [server.getsockname()[1]],
+            "calls": CALLS.get(platform.machine(), []),
+            "secrets": [v for n, v in room.settings.items() if n.startswith("KERNELFARM_")],
+        }
+        (room.gates / "wishes.json").write_text(json.dumps(wishes))
+        artifact = await build(stub, name)
+    return dict(note.rsplit(": ", 1) for note in artifact.notes)
+
+
+async def test_a_compilation_reads_no_file_of_others_and_writes_only_its_own(
+    room: CodegenRoom, stub: CodegenServiceStub, level: Level
+) -> None:
+    demand(level, Mechanism.LANDLOCK)
+    got = await told(room, stub, "nosy_files")
+    assert got["scratch"] == "granted"
+    files = {name: answer for name, answer in got.items() if name.startswith(("read", "write"))}
+    assert len(files) == 8
+    assert all(answer.startswith("refused PermissionError") for answer in files.values()), files
+    assert not (room.folder / "mine").exists()
+
+
+async def test_a_compilation_reaches_no_server_and_no_other_process(
+    room: CodegenRoom, stub: CodegenServiceStub, level: Level
+) -> None:
+    demand(level, Mechanism.SECCOMP)
+    got = await told(room, stub, "nosy_network")
+    reached = {n: a for n, a in got.items() if n.startswith(("connect", "kill", "call", "new"))}
+    assert len(reached) >= 6
+    assert all(answer.startswith("refused") for answer in reached.values()), reached
+    assert (await build(stub, "plain_after_prying")).stages
+
+
+async def test_a_compilation_inherits_no_setting_of_the_farm(
+    room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    assert (await told(room, stub, "nosy_secrets"))["secrets"] == "[]"
+
+
+def test_the_environment_of_toolchains_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "KERNELFARM_CACHE_URL",
+        "REDIS_PASSWORD",
+        "GITHUB_TOKEN",
+        "AWS_SESSION",
+        "API_KEY",
+    ):
+        monkeypatch.setenv(name, "hidden")
+    monkeypatch.setenv("TRITON_CONSTANT", "kept")
+    assert "hidden" not in scrubbed_environment().values()
+    assert scrubbed_environment()["TRITON_CONSTANT"] == "kept"
+
+
+ENDS = {
+    "crash": (KernelRejectedError, "crashed with SIGSEGV"),
+    "abort": (KernelRejectedError, "crashed with SIG"),
+    "hog": (KernelRejectedError, "more than 1024 MiB of memory"),
+    "fill": (KernelRejectedError, "more than 16 MiB of files"),
+    "opens": (KernelRejectedError, "more than 256 files"),
+    "bomb": (KernelRejectedError, "more than (64 processes|1024 MiB of memory)"),
+    "sharing": (KernelRejectedError, "more than 1024 MiB of memory"),
+    "leave": (InternalError, "exited with 3"),
+}
+
+
+@pytest.mark.parametrize("kind", ENDS)
+async def test_a_compilation_that_fails_costs_one_attempt_and_the_worker_goes_on(
+    kind: str, room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    error, message = ENDS[kind]
+    ready = room.log("worker").count(b"worker_ready")
+    with pytest.raises(error, match=message):
+        await build(stub, f"{kind}_once")
+    assert room.compilations(f"{kind}_once") == 1
+    assert (await build(stub, f"plain_after_{kind}")).stages
+    assert room.log("worker").count(b"worker_ready") == ready
+    with redis.Redis.from_url(room.cache.url) as raw:
+        assert not raw.hget("kf:{default}:stats", "k.takeovers")
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def zygote_of(room: CodegenRoom) -> tuple[int, Path]:
+    """The process id and the folder of the worker's zygote."""
+    waiting = [room.processes[-1].pid]
+    while waiting:
+        pid = waiting.pop()
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        if "codegen_svc.sandbox.zygote" in words:
+            return pid, Path(words[words.index("--folder") + 1])
+        waiting += children_of(pid)
+    raise AssertionError("the worker has no zygote")
+
+
+def lose_folder(room: CodegenRoom) -> None:
+    shutil.rmtree(zygote_of(room)[1])
+
+
+def lose_zygote(room: CodegenRoom) -> None:
+    os.kill(zygote_of(room)[0], signal.SIGKILL)
+
+
+def stop_zygote(room: CodegenRoom) -> None:
+    os.kill(zygote_of(room)[0], signal.SIGSTOP)
+
+
+def lose_supervisors(room: CodegenRoom) -> None:
+    for supervisor in children_of(zygote_of(room)[0]):
+        os.kill(supervisor, signal.SIGKILL)
+
+
+def lose_compilers(room: CodegenRoom) -> None:
+    for supervisor in children_of(zygote_of(room)[0]):
+        for compiler in children_of(supervisor):
+            os.kill(compiler, signal.SIGKILL)
+
+
+LOSSES = [lose_folder, lose_zygote, lose_supervisors, lose_compilers]
+
+
+@pytest.mark.parametrize("lose", [*LOSSES, stop_zygote])
+async def test_what_was_lost_between_two_kernels_is_started_again(
+    lose: Callable[[CodegenRoom], None], room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    assert (await build(stub, f"plain_before_{lose.__name__}")).stages
+    lose(room)
+    for number in range(2):
+        assert (await build(stub, f"plain_{lose.__name__}{number}")).stages
+    assert zygote_of(room)[1].is_dir()
+    assert b"its supervisor was lost" not in room.log("edge")
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+async def test_what_was_lost_during_a_compilation_costs_the_kernel_nothing(
+    lose: Callable[[CodegenRoom], None], room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    name = f"gated_{lose.__name__}"
+    running = asyncio.create_task(build(stub, name))
+    await asyncio.to_thread(room.pid_at_gate, name)
+    lose(room)
+    room.open_gate(name)
+    assert (await running).stages
+    assert (await build(stub, f"plain_after_{name}")).stages
+
+
+async def test_a_folder_that_is_lost_under_a_compilation_is_a_shortage_and_no_bug(
+    room: CodegenRoom, stub: CodegenServiceStub
+) -> None:
+    """Each attempt removes its own folder, so the second is lost too."""
+    with pytest.raises(UnavailableError, match="was removed"):
+        await build(stub, "homeless_twice")
+    assert room.compilations("homeless_twice") == 2
+    assert (await build(stub, "plain_after_homeless")).stages
+
+
+async def test_a_worker_that_cannot_start_what_was_lost_takes_its_report_back_until_it_can(
+    tmp_path: Path,
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    beats = str(tmp_path / "beat")
+    with codegen_room(tmp_path, worker_heartbeat_file=beats, shortage_ttl_s="0.1") as room:
+        room.settings["TMPDIR"] = str(temporary)
+        room.start_edge()
+        room.start_worker()
+        async with open_channel(room.address) as channel:
+            stub = CodegenServiceStub(channel)
+            assert (await build(stub, "plain_before")).stages
+            while not (await stub.GetToolchains(pb.GetToolchainsRequest())).targets:
+                await asyncio.sleep(0.1)  # only what was reported can be withdrawn
+            temporary.rename(tmp_path / "away")
+            with pytest.raises(UnavailableError, match="cannot be started"):
+                await build(stub, "plain_meanwhile")
+            log = partial(room.log, "worker")
+            withdrawn = lambda: b"report_withdrawn" in log()  # noqa: E731
+            await asyncio.to_thread(wait_until, withdrawn, PATIENCE_S, "the report's withdrawal")
+            temporary.mkdir()
+            assert (await build(stub, "plain_after")).stages
+
+
+def test_a_killed_workers_folder_is_removed_by_the_next_one_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    code = "import os; from codegen_svc.sandbox.work_folder import OwnFolder as F; f = F()"
+    code += "; (f.path / 'left').touch(); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", code], check=False)
+    (left,) = tmp_path.iterdir()
+    mine = OwnFolder()
+    assert not left.exists()
+    other = OwnFolder()
+    assert mine.is_there()
+    assert other.is_there()
+    mine.remove()
+    other.remove()
+    assert not list(tmp_path.iterdir())
+
+
+async def test_an_endless_compilation_ends_at_its_limit_and_the_worker_goes_on(
+    tmp_path: Path,
+) -> None:
+    with codegen_room(tmp_path, job_time_limit_s="0.5") as room:
+        room.start_edge()
+        room.start_worker()
+        async with open_channel(room.address) as channel:
+            stub = CodegenServiceStub(channel)
+            with pytest.raises(KernelRejectedError, match=r"longer than 0\.5 s"):
+                await build(stub, "spin_forever")
+            assert (await build(stub, "plain_after_spin")).stages
+        assert room.log("worker").count(b"worker_ready") == 1
+
+
+@pytest.mark.parametrize("setting", ["required:", "required:magic", "weakest", "landlock"])
+def test_a_setting_that_demands_nothing_known_is_refused(setting: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(repr(setting))):
+        required_mechanisms(setting)
+
+
+def test_a_level_below_the_demanded_one_is_refused_by_name() -> None:
+    some = Level(frozenset({Mechanism.SECCOMP, Mechanism.LIMITS}))
+    check_level(some, "strongest")
+    check_level(some, "required:seccomp+limits")
+    with pytest.raises(UnavailableError, match="demands namespaces, landlock too"):
+        check_level(some, f"required:{ALL}")
+
+
+def test_a_worker_whose_host_offers_less_than_demanded_does_not_start(tmp_path: Path) -> None:
+    """Landlock is taken away from the worker by a filter, as an old kernel would lack it."""
+    blocked = "import sys, errno, struct; " + _BLOCKING
+    with codegen_room(tmp_path, sandbox=f"required:{ALL}") as room:
+        worker = room.start_code(blocked, name="weak")
+        assert worker.wait(PATIENCE_S) == 2
+        assert b"demands" in room.log("weak")
+
+
+_BLOCKING = (
+    "from codegen_svc.sandbox import seccomp, system_calls as calls;"
+    "calls.deny_new_privileges();"
+    "seccomp._DENIED.clear(); seccomp._DENIED['landlock'] = (444, 444);"
+    "calls.install_filter(seccomp.filter_program(0, may_start_programs=True));"
+    "from codegen_svc.worker.__main__ import main; sys.exit(main(['--queue', 'echo']))"
+)

@@ -1,0 +1,65 @@
+"""Runs the Linalg text inside Ascend stubs on this CPU, in the place of a device's loader."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from elftools.elf.elffile import ELFFile
+
+from kernelfarm.client.loaders.contract import BoundKernel
+from kernelfarm.ir.artifact import LaunchFacts
+from kernelfarm.ir.interpret import numpy_dtype
+from kernelfarm.ir.loop_ir import Kernel
+from tests.support.linalg_cpu import call_linalg, load_linalg
+
+
+class LinalgLoader:
+    """Loads stubs; `kernels` tells the element types and sizes of their buffers by name."""
+
+    def __init__(self, kernels: Mapping[str, Kernel], folder: Path) -> None:
+        self._kernels, self._folder = kernels, folder
+        self.launches: list[str] = []
+
+    def load(self, binary: bytes, launch: LaunchFacts) -> _LinalgKernel:
+        section = ELFFile(io.BytesIO(binary)).get_section_by_name(".kernelfarm.linalg")
+        folder = self._folder / str(len(list(self._folder.iterdir())))
+        folder.mkdir()
+        function = load_linalg(section.data().decode(), launch.symbol, folder)
+        return _LinalgKernel(self._kernels[launch.symbol], function, launch, self.launches)
+
+    def context(self) -> int:
+        return 1
+
+
+class _LinalgKernel:
+    def __init__(
+        self, kernel: Kernel, function: Any, launch: LaunchFacts, launches: list[str]
+    ) -> None:
+        self._kernel, self._function, self._facts = kernel, function, launch
+        self._launches = launches
+
+    def bind(self, sizes: tuple[int, ...]) -> BoundKernel:
+        named = {s.name: value for s, value in zip(self._kernel.sizes, sizes, strict=True)}
+
+        def launch(table: int) -> int:
+            self._launches.append(self._kernel.name)
+            pointers = (ctypes.c_uint64 * len(self._kernel.params)).from_address(table)
+            buffers = [
+                _array(pointer, param.size_elems.evaluate(named), numpy_dtype(param.dtype))
+                for param, pointer in zip(self._kernel.params, pointers, strict=True)
+            ]
+            call_linalg(self._function, self._facts, buffers, named)
+            return 0
+
+        return lambda table, context: partial(launch, table)
+
+
+def _array(address: int, count: int, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    raw = (ctypes.c_uint8 * (count * kind.itemsize)).from_address(address)
+    return np.frombuffer(raw, kind)

@@ -1,0 +1,90 @@
+"""What was compiled once is not compiled again, whoever asks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from kernelfarm.v1 import compile_service_pb2 as api
+from tests.e2e.compiled_inputs import (
+    ACCELERATORS,
+    ONE_OF_EACH_VENDOR,
+    Everything,
+    compile_everything,
+    is_slow,
+)
+from tests.support.calls import compile_at
+from tests.support.farm import Farm
+from tests.support.small_graphs import h_request
+
+pytestmark = pytest.mark.vendors(*ACCELERATORS)
+
+COMPILE_IN_A_NEW_PROCESS = """
+import json, sys
+from tests.e2e.compiled_inputs import compile_everything
+programs = compile_everything(sys.argv[1], is_whole=sys.argv[2] == "True").programs
+print(json.dumps([[*of, p.key.hex(), p.outcome, p.codegen_jobs] for of, p in programs.items()]))
+"""
+
+
+def told(everything: Everything) -> list[tuple[str, str, str, str, int]]:
+    """Input, target, key, outcome and jobs of every program."""
+    found = everything.programs.items()
+    return [(name, target, p.key.hex(), p.outcome, p.codegen_jobs) for (name, target), p in found]
+
+
+def hits_of(everything: Everything) -> list[tuple[str, str, str, str, int]]:
+    """What a client is told that asks after everything was compiled."""
+    return [(name, target, key, "hit", 0) for name, target, key, _, _ in told(everything)]
+
+
+def is_whole(everything: Everything) -> bool:
+    return any(is_slow(*of) for of in everything.programs)
+
+
+def test_the_first_pass_compiled_everything(everything: Everything) -> None:
+    assert {outcome for *_, outcome, _ in told(everything)} <= {"miss", "hit"}
+    assert sum(jobs for *_, jobs in told(everything)) > 0
+
+
+def test_the_second_pass_of_the_same_process_makes_no_job(everything: Everything) -> None:
+    again = compile_everything(everything.endpoint, is_whole=is_whole(everything))
+    assert told(again) == hits_of(everything)
+    for of, program in again.programs.items():
+        assert program.plan == everything.programs[of].plan
+
+
+def test_a_pass_of_a_new_process_makes_no_job(everything: Everything) -> None:
+    asked = [everything.endpoint, str(is_whole(everything))]
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE_IN_A_NEW_PROCESS, *asked],
+        # Another order of sets and dicts must not become another key.
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [tuple(row) for row in json.loads(done.stdout)] == hits_of(everything)
+
+
+def test_ten_clients_of_a_new_program_make_one_set_of_jobs_for_each_vendor(farm: Farm) -> None:
+    request = h_request(48, 80, *ONE_OF_EACH_VENDOR)
+    with ThreadPoolExecutor(10) as pool:  # each call opens a channel of its own
+        calls = [pool.submit(compile_at, farm.endpoint, request) for _ in range(10)]
+        answers = [call.result().programs for call in calls]
+    for target in ONE_OF_EACH_VENDOR:
+        programs = [p for answer in answers for p in answer if p.target == target]
+        assert len(programs) == 10
+        assert [p.outcome for p in programs].count(api.CACHE_OUTCOME_MISS) == 1
+        assert sum(p.codegen_jobs for p in programs) == len(programs[0].plan.kernels)
+        assert {artifact_digests(p) for p in programs} == {artifact_digests(programs[0])}
+
+
+def artifact_digests(program: api.ProgramResult) -> tuple[bytes, ...]:
+    return tuple(stage.blob.sha256 for a in program.artifacts for stage in a.stages)

@@ -1,0 +1,410 @@
+"""Tenants of a running farm, over real sockets: programs, quotas, roles, refusals."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+import pytest
+from typer.testing import CliRunner
+
+from kernelfarm.cli import make_app
+from kernelfarm.errors import (
+    BytesQuotaError,
+    CallerError,
+    CompilesQuotaError,
+    EntriesQuotaError,
+    KernelfarmError,
+    NotFoundError,
+    OtherTenantError,
+    PermissionDeniedError,
+    ReadOnlyRoleError,
+    UnauthenticatedError,
+    UnknownTokenError,
+)
+from kernelfarm.service.channels import open_blocking_channel
+from kernelfarm.service.tenants.directory import Directory, Tenant
+from kernelfarm.service.tenants.identity import Quota, Role
+from kernelfarm.service.tenants.tokens import new_token
+from kernelfarm.service.tenants.toml_file import read_tenants, write_tenants
+from kernelfarm.signing import Place, Space, check_manifest
+from kernelfarm.signing.key_files import PUBLIC_KEYS, read_keyring
+from kernelfarm.v1 import cache_service_pb2 as cache_api
+from kernelfarm.v1 import compile_service_pb2 as api
+from kernelfarm.v1 import compile_service_pb2_grpc as api_grpc
+from kernelfarm.v1.cache_service_pb2_grpc import CacheServiceStub
+from kernelfarm.wire.manifest import manifest_from_proto
+from kernelfarm.wire.status import error_from_rpc
+from tests.support.farm import PATIENCE_S, Farm, running_farm, wait_until
+from tests.support.small_graphs import h_request, slow_request
+
+T = TypeVar("T")
+TENANTS = ("acme", "beta", "poor")
+
+
+@dataclass(frozen=True)
+class City:
+    """A farm with tenants; `tokens` by tenant and role."""
+
+    farm: Farm
+    path: Path
+    tokens: dict[tuple[str, Role], str]
+
+    def caller(self, tenant: str, role: Role = Role.MEMBER) -> Caller:
+        """Somebody with a token."""
+        return Caller(self.farm.endpoint, self.tokens[tenant, role])
+
+
+class Caller:
+    """Calls with one token; failures raise as our own errors."""
+
+    def __init__(self, endpoint: str, token: str) -> None:
+        self._endpoint = endpoint
+        self._token = token
+
+    def compile(self, request: api.CompileRequest) -> api.ProgramResult:
+        """The program of a request with one target."""
+
+        def call(channel: grpc.Channel) -> api.ProgramResult:
+            events = list(api_grpc.CompileServiceStub(channel).Compile(request, timeout=PATIENCE_S))
+            return next(e.program for e in events if e.WhichOneof("event") == "program")
+
+        return self._call(call)
+
+    def lookup(self, key: bytes) -> api.ProgramResult:
+        """The program of a key."""
+        request = api.LookupRequest(key=key)
+        return self._call(
+            lambda c: api_grpc.CompileServiceStub(c).Lookup(request, timeout=PATIENCE_S)
+        ).program
+
+    def read(self, sha256: bytes) -> bytes:
+        """A blob."""
+        request = api.ReadBlobsRequest(sha256=[sha256])
+
+        def call(channel: grpc.Channel) -> bytes:
+            chunks = api_grpc.CompileServiceStub(channel).ReadBlobs(request, timeout=PATIENCE_S)
+            return b"".join(chunk.data for chunk in chunks)
+
+        return self._call(call)
+
+    def capabilities(self) -> api.GetCapabilitiesResponse:
+        """What the farm tells."""
+        request = api.GetCapabilitiesRequest()
+        return self._call(
+            lambda c: api_grpc.CompileServiceStub(c).GetCapabilities(request, timeout=PATIENCE_S)
+        )
+
+    def cache(self, method: str, request: Any) -> Any:
+        """An answer of the cache's service."""
+        return self._call(
+            lambda c: getattr(CacheServiceStub(c), method)(request, timeout=PATIENCE_S)
+        )
+
+    def usage(self, tenant: str = "") -> cache_api.GetUsageResponse:
+        """A tenant's usage."""
+        request = cache_api.GetUsageRequest(tenant=tenant)
+        return self._call(lambda c: CacheServiceStub(c).GetUsage(request, timeout=PATIENCE_S))
+
+    def counter(self, name: str, tenant: str = "") -> int:
+        """A counter of programs."""
+        return self.usage(tenant).spaces[0].counters.get(name, 0)
+
+    def _call(self, call: Callable[[grpc.Channel], T]) -> T:
+        with open_blocking_channel(self._endpoint, None, self._token) as channel:
+            try:
+                return call(channel)
+            except grpc.RpcError as error:
+                raise error_from_rpc(error) from error
+
+
+@pytest.fixture(scope="module")
+def city(tmp_path_factory: pytest.TempPathFactory) -> Iterator[City]:
+    folder = tmp_path_factory.mktemp("city")
+    path, tokens, tenants = folder / "tenants.toml", {}, []
+    for number, name in enumerate(TENANTS):
+        kept = []
+        for role in Role:
+            tokens[name, role], stored = new_token(frozenset({role}))
+            kept.append(stored)
+        tenants.append(Tenant(name, bytes([number]) * 32, Quota(), tuple(kept)))
+    write_tenants(path, Directory(tenants))
+    with running_farm(folder / "farm", "cpu", KERNELFARM_TENANTS_FILE=str(path)) as farm:
+        yield City(farm, path, tokens)
+
+
+def set_quota(city: City, tenant: str, quota: Quota) -> None:
+    """Changes the file; returns when the farm obeys."""
+    known = read_tenants(city.path)
+    changed = [replace(t, quota=quota) if t.name == tenant else t for t in known.tenants.values()]
+    write_tenants(city.path, Directory(changed))
+    reader = city.caller(tenant, Role.READER)
+
+    def obeyed() -> bool:
+        told = reader.usage()
+        limits = (told.max_bytes, told.max_entries, told.max_compiles)
+        return limits == (quota.max_bytes or 0, quota.max_entries or 0, quota.max_compiles or 0)
+
+    wait_until(obeyed, PATIENCE_S, "the new quota")
+
+
+def binary_of(program: api.ProgramResult) -> bytes:
+    artifact = program.artifacts[0]
+    return next(s.blob.sha256 for s in artifact.stages if s.name == artifact.binary_stage)
+
+
+def counted(city: City, counter: str, tenant: str = "") -> int:
+    return city.caller("acme", Role.ADMINISTRATOR).counter(counter, tenant)
+
+
+def test_a_tenant_hits_its_own_programs_and_never_anothers(city: City) -> None:
+    acme, beta = city.caller("acme"), city.caller("beta")
+    request = h_request(301, 24)
+    first = acme.compile(request)
+    assert (first.outcome, first.codegen_jobs > 0) == (api.CACHE_OUTCOME_MISS, True)
+    assert acme.compile(request).outcome == api.CACHE_OUTCOME_HIT
+    with pytest.raises(NotFoundError):
+        beta.lookup(first.key)
+    with pytest.raises(NotFoundError):
+        beta.read(binary_of(first))
+    assert acme.read(binary_of(first))
+    theirs = beta.compile(request)
+    assert (theirs.outcome, theirs.codegen_jobs) == (api.CACHE_OUTCOME_MISS, first.codegen_jobs)
+    assert theirs.key == first.key, "clients know the key of what they ask for"
+    explained = beta.cache("ExplainMiss", cache_api.ExplainMissRequest(key=b"x" * 32))
+    assert explained.nearest_key == b""
+
+
+def test_what_a_tenant_gets_is_signed_for_it_alone(city: City) -> None:
+    request = h_request(302, 24)
+    request.wants_signed = True
+    signed = city.caller("acme").compile(request).signed
+    keyring = read_keyring(city.farm.data_dir / "keys" / PUBLIC_KEYS)
+    manifest = manifest_from_proto(signed.manifest)
+    place = Place("default/acme", Space.PROGRAMS, manifest.key)
+    check_manifest(manifest, place, keyring, time.time())
+    assert "tenant:acme" in manifest.tags
+    content = api.ProgramResult.FromString(signed.content)
+    assert content.key == manifest.key
+    told = city.caller("acme").capabilities()
+    assert (told.namespace, told.shared_namespace) == ("default/acme", "default/shared")
+    assert (told.needs_credentials, told.is_encrypted) == (True, False)
+    stranger = Caller(city.farm.endpoint, "").capabilities()
+    assert (stranger.namespace, stranger.needs_credentials) == ("", True)
+
+
+def test_what_warmers_compile_is_everybodys_and_only_warmers_add_to_it(city: City) -> None:
+    warmer, beta = city.caller("acme", Role.WARMER), city.caller("beta")
+    request = h_request(303, 24)
+    warmed = warmer.compile(request)
+    found = beta.compile(request)
+    assert (found.outcome, found.codegen_jobs) == (api.CACHE_OUTCOME_HIT, 0)
+    assert beta.read(binary_of(warmed)) and beta.lookup(warmed.key).key == warmed.key
+    assert city.caller("beta", Role.READER).compile(request).outcome == api.CACHE_OUTCOME_HIT
+    own = beta.compile(h_request(304, 24))
+    with pytest.raises(NotFoundError):
+        warmer.lookup(own.key)
+    administrator = city.caller("beta", Role.ADMINISTRATOR)
+    assert administrator.usage("shared").held_entries >= 2
+
+
+def test_a_tenants_own_program_takes_the_kernels_that_warmers_published(city: City) -> None:
+    request = h_request(308, 24)
+    warmed = city.caller("acme", Role.WARMER).compile(request)
+    assert warmed.codegen_jobs > 0
+    own = h_request(308, 24)
+    own.options.deterministic = True  # another program of equal kernels
+    beta, administrator = city.caller("beta"), city.caller("beta", Role.ADMINISTRATOR)
+    found = beta.compile(own)
+    assert (found.outcome, found.codegen_jobs) == (api.CACHE_OUTCOME_MISS, 0)
+    assert found.key != warmed.key and binary_of(found) == binary_of(warmed)
+    assert beta.read(binary_of(found))
+    # It is the tenant's own: what becomes of the shared part's entries does not touch its blobs.
+    administrator.cache("Sweep", cache_api.SweepRequest())
+    assert beta.compile(own).outcome == api.CACHE_OUTCOME_HIT
+    administrator.cache("Invalidate", cache_api.InvalidateRequest(tags=["tenant:shared"]))
+    assert beta.compile(own).codegen_jobs > 0, "it was made of what is stale now"
+
+
+def test_a_reader_finds_and_does_not_publish(city: City) -> None:
+    reader = city.caller("acme", Role.READER)
+    request = h_request(305, 24)
+    with pytest.raises(ReadOnlyRoleError, match="role only reads"):
+        reader.compile(request)
+    city.caller("acme").compile(request)
+    assert reader.compile(request).outcome == api.CACHE_OUTCOME_HIT
+    assert counted(city, "refused_read_only_role", "acme") == 1
+
+
+def test_administrators_alone_invalidate_sweep_and_see_others(city: City) -> None:
+    member, administrator = city.caller("acme"), city.caller("acme", Role.ADMINISTRATOR)
+    for method, asked in (
+        ("Invalidate", cache_api.InvalidateRequest(tags=["op:none"])),
+        ("Sweep", cache_api.SweepRequest()),
+    ):
+        with pytest.raises(PermissionDeniedError, match="role administrator; tenant 'acme' has"):
+            member.cache(method, asked)
+    with pytest.raises(OtherTenantError, match="of tenant 'beta'"):
+        member.usage("beta")
+    with pytest.raises(OtherTenantError):
+        member.usage("nobody")
+    with pytest.raises(NotFoundError, match="no tenant 'nobody'"):
+        administrator.usage("nobody")
+    assert member.usage().tenant == member.usage("acme").tenant == "acme"
+    assert administrator.usage("beta").tenant == "beta"
+    assert counted(city, "refused_permission_denied", "acme") >= 2
+    assert counted(city, "refused_other_tenant", "acme") == 2
+    with pytest.raises(PermissionDeniedError, match="role reader or member or warmer"):
+        administrator.compile(h_request(306, 24))
+
+
+def test_one_invalidation_reaches_every_tenant_and_a_sweep_all_parts(city: City) -> None:
+    request = h_request(307, 24)
+    for tenant in ("acme", "beta"):
+        city.caller(tenant).compile(request)
+    administrator = city.caller("acme", Role.ADMINISTRATOR)
+    administrator.cache("Invalidate", cache_api.InvalidateRequest(tags=["tenant:beta"]))
+    assert city.caller("acme").compile(request).outcome == api.CACHE_OUTCOME_HIT
+    assert city.caller("beta").compile(request).outcome == api.CACHE_OUTCOME_MISS
+    swept = administrator.cache("Sweep", cache_api.SweepRequest())
+    assert swept.dead_variants > 0
+    assert administrator.usage("beta").spaces[0].entries > 0
+
+
+def test_watchers_hear_of_their_own_and_the_shared_part_alone(city: City) -> None:
+    administrator = city.caller("acme", Role.ADMINISTRATOR)
+    metadata = (("authorization", f"Bearer {city.tokens['beta', Role.READER]}"),)
+    with open_blocking_channel(city.farm.endpoint) as channel:
+        request = cache_api.WatchInvalidationsRequest()
+        events = CacheServiceStub(channel).WatchInvalidations(
+            request, metadata=metadata, timeout=PATIENCE_S
+        )
+        next(events)
+        for tenant in ("acme", "beta", "shared"):
+            asked = cache_api.InvalidateRequest(tags=[f"tenant:{tenant}", f"op:{tenant}"])
+            administrator.cache("Invalidate", asked)
+        told = (list(event.tags) for event in events if event.tags)
+        assert [next(told) for _ in range(3)] == [
+            ["op:acme"],
+            ["tenant:beta", "op:beta"],
+            ["tenant:shared", "op:shared"],
+        ]
+        events.cancel()
+
+
+def test_wrong_and_missing_tokens_are_refused_and_counted(city: City) -> None:
+    endpoint, request = city.farm.endpoint, h_request(308, 24)
+    for token, kind in (
+        ("", UnauthenticatedError),
+        (new_token(frozenset({Role.MEMBER}))[0], UnknownTokenError),
+    ):
+        with pytest.raises(KernelfarmError) as caught:
+            Caller(endpoint, token).compile(request)
+        assert type(caught.value) is kind
+    assert counted(city, "refused_credentials_missing") == 1
+    assert counted(city, "refused_token_unknown") == 1
+
+
+def test_quotas_on_entries_and_bytes_refuse_without_a_delay(city: City) -> None:
+    poor = city.caller("poor")
+    poor.compile(h_request(309, 24))
+    held = poor.usage()
+    assert held.held_entries >= 2 and held.held_bytes > 1000
+    for quota, kind in (
+        (Quota(max_entries=held.held_entries), EntriesQuotaError),
+        (Quota(max_bytes=held.held_bytes), BytesQuotaError),
+    ):
+        set_quota(city, "poor", quota)
+        with pytest.raises(kind, match=r"holds \d+ .* of \d+") as caught:
+            poor.compile(h_request(310, 24))
+        assert caught.value.retry_after_s is None
+        assert poor.compile(h_request(309, 24)).outcome == api.CACHE_OUTCOME_HIT
+    set_quota(city, "poor", Quota())
+    assert poor.compile(h_request(310, 24)).outcome == api.CACHE_OUTCOME_MISS
+    assert counted(city, "refused_quota_entries", "poor") == 1
+    assert counted(city, "refused_quota_bytes", "poor") == 1
+
+
+def test_the_command_line_tells_usage_beside_limits(
+    city: City, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNELFARM_TOKEN", city.tokens["acme", Role.READER])
+    city.caller("acme").compile(h_request(312, 24))
+
+    def run(*arguments: str) -> str:
+        ended = CliRunner().invoke(
+            make_app(), ["usage", "--endpoint", city.farm.endpoint, *arguments]
+        )
+        if ended.exception is not None:
+            raise ended.exception
+        return ended.stdout
+
+    assert "tenant acme, now:" in run() and "of unlimited bytes" in run()
+    with pytest.raises(OtherTenantError):
+        run("--tenant", "beta")
+    monkeypatch.setenv("KERNELFARM_ADMIN_TOKEN", city.tokens["acme", Role.ADMINISTRATOR])
+    assert "tenant beta, now:" in run("--tenant", "beta")
+
+
+def test_a_quota_of_flights_refuses_with_a_delay_and_costs_no_attempt(city: City) -> None:
+    set_quota(city, "poor", Quota(max_compiles=1))
+    poor = city.caller("poor")
+    request = h_request(311, 24)
+    request.targets[:] = ["cpu:x86-64-v3", "cpu:x86-64-v4"]
+    with pytest.raises(CompilesQuotaError, match="1 compilations of tenant 'poor'") as caught:
+        poor.compile(request)
+    assert caught.value.retry_after_s == 1.0
+    wait_until(lambda: poor.usage().compiles_in_flight == 0, PATIENCE_S, "the flight's end")
+    for target in ("cpu:x86-64-v3", "cpu:x86-64-v4"):
+        request.targets[:] = [target]
+        assert poor.compile(request).target == target
+    set_quota(city, "poor", Quota())
+    assert counted(city, "refused_quota_compiles", "poor") == 1
+    assert counted(city, "quarantined", "poor") == 0
+
+
+def test_who_waits_for_a_program_that_is_being_compiled_takes_no_place(city: City) -> None:
+    set_quota(city, "poor", Quota(max_compiles=1))
+    poor, request = city.caller("poor"), slow_request()
+    refused = counted(city, "refused_quota_compiles", "poor")
+    with open_blocking_channel(city.farm.endpoint, None, city.tokens["poor", Role.MEMBER]) as own:
+        events = api_grpc.CompileServiceStub(own).Compile(request, timeout=PATIENCE_S)
+        assert any(event.stage.stage == "decompose" for event in events)  # it leads
+        assert poor.compile(request).outcome == api.CACHE_OUTCOME_MERGED
+        assert [e for e in events if e.WhichOneof("event") == "program"]
+    set_quota(city, "poor", Quota())
+    assert counted(city, "refused_quota_compiles", "poor") == refused
+
+
+def test_a_bad_tenants_file_changes_nothing_and_is_told(city: City) -> None:
+    good = city.path.read_bytes()
+    city.path.write_text("format = 1\n[tenants.acme]\n")
+
+    def is_told() -> bool:
+        counts = counted(city, "tenants_file_faults") >= 1  # each call looks at the file
+        return counts and "the salt is not 32 bytes" in city.farm.log("frontend")
+
+    wait_until(is_told, PATIENCE_S, "the fault")
+    assert city.caller("acme").usage().tenant == "acme"
+    city.path.write_bytes(good)
+
+
+def test_a_farm_does_not_start_with_a_bad_tenants_file(tmp_path: Path) -> None:
+    from kernelfarm.supervisor.run import FarmOptions, run_farm  # noqa: PLC0415 -- grpc, redis
+
+    path = tmp_path / "tenants.toml"
+    path.write_text("format = 3")
+    options = FarmOptions("127.0.0.1:0", ("cpu",), 1, tmp_path, False, tenants_file=path)
+    with pytest.raises(CallerError, match=r"tenants.toml cannot be used: format is 3"):
+        run_farm(options)
+
+
+def test_a_farm_without_tenants_says_once_that_it_is_open(farm: Farm) -> None:
+    told = Caller(farm.endpoint, "").capabilities()
+    assert (told.needs_credentials, told.is_encrypted) == (False, False)
+    assert (told.namespace, told.shared_namespace) == ("default", "")
+    assert farm.log("frontend").count('"open_farm"') == 1

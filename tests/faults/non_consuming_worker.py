@@ -1,0 +1,22 @@
+"""A worker that no longer asks the broker after SIGUSR2: run with `-m`.
+
+That is how a worker looks whose consumer lost count of its messages, whatever the cause is.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from kombu.transport.redis import Channel
+
+from codegen_svc.worker.__main__ import main
+
+
+def go_deaf(*_: object) -> None:
+    Channel._brpop_start = lambda channel, timeout=None: None
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGUSR2, go_deaf)
+    sys.exit(main(sys.argv[1:]))

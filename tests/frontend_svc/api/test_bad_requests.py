@@ -1,0 +1,164 @@
+"""Requests that cannot be served: each gets status, reason, and a message with seen and expected.
+
+After each of them the service goes on serving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from kernelfarm.errors import KernelfarmError, MessageTooLargeError
+from kernelfarm.v1 import compile_service_pb2 as api
+from tests.support.calls import compile_at, refusal_of, stub_of
+from tests.support.farm import PATIENCE_S, Farm
+from tests.support.small_graphs import CPU, h_request
+
+
+@pytest.fixture(autouse=True)
+def still_serving(farm: Farm) -> Iterator[None]:
+    """After each test the farm still compiles, and no child had to be started again."""
+    before = {name: child["restarts"] for name, child in farm.status()["children"].items()}
+    yield
+    assert compile_at(farm.endpoint, h_request(64, 128)).program.artifacts
+    after = {name: child["restarts"] for name, child in farm.status()["children"].items()}
+    assert after == before
+
+
+def check(error: KernelfarmError, status: str, reason: str, *words: str) -> None:
+    assert (error.status, error.reason) == (status, reason), error
+    for word in words:
+        assert word in str(error), f"{word!r} is not in: {error}"
+
+
+def test_a_truncated_message_is_malformed(farm: Farm) -> None:
+    whole = h_request().SerializeToString()
+    error = refusal_of(farm.endpoint, whole[: len(whole) // 2])
+    check(error, "INVALID_ARGUMENT", "MALFORMED_MESSAGE", "CompileRequest", str(len(whole) // 2))
+
+
+def test_an_unknown_dtype_number_is_named(farm: Farm) -> None:
+    request = h_request()
+    request.graph.inputs[0].tensor.dtype = 77
+    error = refusal_of(farm.endpoint, request)
+    check(error, "INVALID_ARGUMENT", "UNSUPPORTED_DTYPE", "77", "f32")
+
+
+def test_a_cyclic_graph_is_refused_at_the_node(farm: Farm) -> None:
+    request = h_request()
+    request.graph.nodes[0].args[0].value = 4  # ceil of the sum that uses it
+    error = refusal_of(farm.endpoint, request)
+    check(error, "INVALID_ARGUMENT", "INVALID_GRAPH", "aten.ceil.default", "4")
+
+
+def test_a_shape_that_contradicts_its_operator_is_refused(farm: Farm) -> None:
+    request = h_request()
+    request.graph.nodes[2].types[0].shape[1].constant = 7
+    request.graph.nodes[2].types[0].strides[0].constant = 7
+    error = refusal_of(farm.endpoint, request)
+    check(error, "INVALID_ARGUMENT", "INVALID_GRAPH", "aten.add.Tensor", "7", "128")
+
+
+def test_an_unknown_target_is_answered_with_the_known_ones(farm: Farm) -> None:
+    error = refusal_of(farm.endpoint, h_request(64, 128, "cpu:z80"))
+    check(error, "INVALID_ARGUMENT", "UNKNOWN_TARGET", "cpu:z80", CPU)
+
+
+def test_a_request_without_targets_is_refused(farm: Farm) -> None:
+    request = h_request()
+    del request.targets[:]
+    check(refusal_of(farm.endpoint, request), "INVALID_ARGUMENT", "INVALID_REQUEST", "target")
+
+
+def test_a_target_that_is_asked_for_twice_is_refused(farm: Farm) -> None:
+    error = refusal_of(farm.endpoint, h_request(64, 128, CPU, CPU))
+    check(error, "INVALID_ARGUMENT", "INVALID_REQUEST", CPU, "twice")
+
+
+def test_a_request_without_a_graph_is_refused(farm: Farm) -> None:
+    error = refusal_of(farm.endpoint, api.CompileRequest(targets=[CPU]))
+    check(error, "INVALID_ARGUMENT", "MALFORMED_MESSAGE", "graph")
+
+
+def test_a_contract_version_of_the_future_is_refused(farm: Farm) -> None:
+    request = h_request()
+    request.graph.abi_version = 99
+    error = refusal_of(farm.endpoint, request)
+    check(error, "FAILED_PRECONDITION", "UNSUPPORTED_ABI_VERSION", "99", "1")
+
+
+def test_a_100_mb_graph_is_too_large(farm: Farm) -> None:
+    request = h_request()
+    request.graph.locations.append("x" * (100 * 1024 * 1024))
+    error = refusal_of(farm.endpoint, request)
+    assert isinstance(error, MessageTooLargeError)
+    check(error, "RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE", str(16 * 1024 * 1024), "1048")
+
+
+def test_a_graph_of_too_many_nodes_is_refused_before_it_is_decoded(farm: Farm) -> None:
+    request = h_request()
+    request.graph.nodes.extend([request.graph.nodes[0]] * 50_000)
+    error = refusal_of(farm.endpoint, request)
+    check(error, "RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE", "50007", "50000")
+
+
+def test_a_node_of_another_dialect_is_refused(farm: Farm) -> None:
+    request = h_request()
+    request.graph.dialect = "torchscript"
+    error = refusal_of(farm.endpoint, request)
+    check(error, "INVALID_ARGUMENT", "INVALID_GRAPH", "torchscript", "aten")
+
+
+def test_deeply_nested_arguments_are_refused(farm: Farm) -> None:
+    request = h_request()
+    argument = request.graph.nodes[3].args[1]
+    for _ in range(60):
+        argument = argument.list.items.add()
+    error = refusal_of(farm.endpoint, request)
+    assert error.status == "INVALID_ARGUMENT"
+
+
+def test_a_key_of_the_wrong_length_is_refused(farm: Farm) -> None:
+    with stub_of(farm.endpoint) as stub, pytest.raises(grpc.RpcError) as caught:
+        stub.Lookup(api.LookupRequest(key=b"short"), timeout=PATIENCE_S)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "5 bytes" in caught.value.details()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda stub: stub.Lookup(api.LookupRequest(key=bytes(32)), timeout=PATIENCE_S),
+        lambda stub: list(
+            stub.ReadBlobs(api.ReadBlobsRequest(sha256=[bytes(32)]), timeout=PATIENCE_S)
+        ),
+    ],
+    ids=["lookup", "read_blobs"],
+)
+def test_what_is_not_stored_is_not_found(farm: Farm, ask: Callable[[object], object]) -> None:
+    with stub_of(farm.endpoint) as stub, pytest.raises(grpc.RpcError) as caught:
+        ask(stub)
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    assert "00000000" in caught.value.details()
+
+
+def test_refused_graphs_leave_nothing_in_the_frontend(farm: Farm) -> None:
+    """On 3c2bd51 each of them kept 1.4 MB until the collector ran, once in a long while."""
+    request = h_request()
+    size_bytes = request.graph.nodes[0].ByteSize()
+    request.graph.nodes.extend([request.graph.nodes[0]] * (129_000 // size_bytes))
+    (frontend,) = farm.pids("frontend")
+
+    def memory_bytes() -> int:
+        lines = Path(f"/proc/{frontend}/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+
+    for number in range(70):
+        if number == 10:
+            before = memory_bytes()
+        request.graph.locations[:] = [str(number)]
+        check(refusal_of(farm.endpoint, request), "INVALID_ARGUMENT", "INVALID_GRAPH", "a second")
+    assert memory_bytes() - before < 40 * 2**20

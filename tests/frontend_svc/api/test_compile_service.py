@@ -1,0 +1,120 @@
+"""A captured graph through every room, over real sockets."""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from kernelfarm.targets import all_targets
+from kernelfarm.v1 import compile_service_pb2 as api
+from tests.support.calls import compile_at, read_blobs, stub_of
+from tests.support.farm import PATIENCE_S, Farm
+from tests.support.small_graphs import CPU, h_request
+
+
+def test_h_compiles_to_at_most_two_kernels(farm: Farm) -> None:
+    program = compile_at(farm.endpoint, h_request(64, 128)).program
+    assert program.target == CPU
+    assert 1 <= len(program.plan.kernels) <= 2
+    assert len(program.plan.outputs) == 1
+    keys = {artifact.key for artifact in program.artifacts}
+    assert keys == {kernel.key for kernel in program.plan.kernels}
+
+
+def test_the_stages_are_told_in_order(farm: Farm) -> None:
+    stages = [event.stage for event in compile_at(farm.endpoint, h_request(65, 128)).stages]
+    firsts = list(dict.fromkeys(stages))
+    assert firsts == ["import", "lookup", "decompose", "optimize", "codegen", "publish"]
+
+
+def test_a_second_compile_is_a_hit_without_jobs(farm: Farm) -> None:
+    first = compile_at(farm.endpoint, h_request(66, 128)).program
+    second = compile_at(farm.endpoint, h_request(66, 128)).program
+    assert (first.outcome, second.outcome) == (api.CACHE_OUTCOME_MISS, api.CACHE_OUTCOME_HIT)
+    assert first.codegen_jobs >= 1
+    assert second.codegen_jobs == 0
+    assert second.plan == first.plan
+    assert list(second.artifacts) == list(first.artifacts)
+
+
+def test_ten_concurrent_clients_cause_one_set_of_jobs(farm: Farm) -> None:
+    with ThreadPoolExecutor(10) as pool:
+        calls = [pool.submit(compile_at, farm.endpoint, h_request(67, 128)) for _ in range(10)]
+        programs = [call.result().program for call in calls]
+    outcomes = [program.outcome for program in programs]
+    assert outcomes.count(api.CACHE_OUTCOME_MISS) == 1
+    kernels = len(programs[0].plan.kernels)
+    assert sum(program.codegen_jobs for program in programs) == kernels
+    assert len({program.key for program in programs}) == 1
+
+
+def test_names_and_request_ids_do_not_change_the_key(farm: Farm) -> None:
+    plain = h_request(66, 128)
+    renamed = h_request(66, 128)
+    renamed.request_id = "another"
+    renamed.graph.inputs[0].name = "renamed"
+    keys = {compile_at(farm.endpoint, request).program.key for request in (plain, renamed)}
+    assert len(keys) == 1
+
+
+def test_options_are_part_of_the_key(farm: Farm) -> None:
+    plain = h_request(66, 128)
+    deterministic = h_request(66, 128)
+    deterministic.options.deterministic = True
+    keys = {compile_at(farm.endpoint, request).program.key for request in (plain, deterministic)}
+    assert len(keys) == 2
+
+
+def test_several_targets_come_with_one_request(farm: Farm) -> None:
+    targets = [name for name in all_targets() if name.startswith("cpu:")]
+    programs = compile_at(farm.endpoint, h_request(68, 128, *targets)).programs
+    assert sorted(program.target for program in programs) == sorted(targets)
+
+
+def test_a_program_is_found_by_key(farm: Farm) -> None:
+    compiled = compile_at(farm.endpoint, h_request(66, 128)).program
+    with stub_of(farm.endpoint) as stub:
+        found = stub.Lookup(api.LookupRequest(key=compiled.key), timeout=PATIENCE_S).program
+    assert found.outcome == api.CACHE_OUTCOME_HIT
+    assert found.plan == compiled.plan
+
+
+def test_every_stage_of_a_program_can_be_read(farm: Farm) -> None:
+    program = compile_at(farm.endpoint, h_request(66, 128)).program
+    stages = [*program.stages, *(s for artifact in program.artifacts for s in artifact.stages)]
+    contents = read_blobs(farm.endpoint, *(stage.blob.sha256 for stage in stages))
+    for stage, content in zip(stages, contents, strict=True):
+        assert hashlib.sha256(content).digest() == stage.blob.sha256, stage.name
+        assert len(content) == stage.blob.size_bytes
+    assert {"aten", "prims", "loops", "plan", "report"} <= {s.name for s in program.stages}
+
+
+def test_capabilities_name_the_toolchain_of_the_running_workers(farm: Farm) -> None:
+    with stub_of(farm.endpoint) as stub:
+        capabilities = stub.GetCapabilities(api.GetCapabilitiesRequest(), timeout=PATIENCE_S)
+    by_target = {entry.target: entry for entry in capabilities.targets}
+    assert set(by_target) == set(all_targets())
+    assert by_target[CPU].toolchain.startswith("cpu@")
+    assert capabilities.min_abi_version <= 1 <= capabilities.max_abi_version
+
+
+@pytest.mark.parametrize("service", ["", "kernelfarm.v1.CompileService"])
+def test_health_answers(farm: Farm, service: str) -> None:
+    with grpc.insecure_channel(farm.endpoint) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_S)
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_reflection_lists_the_public_service(farm: Farm) -> None:
+    with grpc.insecure_channel(farm.endpoint) as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        ask = reflection_pb2.ServerReflectionRequest(list_services="")
+        (answer,) = stub.ServerReflectionInfo(iter([ask]), timeout=PATIENCE_S)
+    names = [service.name for service in answer.list_services_response.service]
+    assert "kernelfarm.v1.CompileService" in names

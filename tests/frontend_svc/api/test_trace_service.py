@@ -1,0 +1,365 @@
+"""Traces at a farm with tenants: who may publish, what is refused, whose are found, what counts."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import pytest
+
+from kernelfarm.digest import trace_digest
+from kernelfarm.errors import (
+    BytesQuotaError,
+    CallerError,
+    EntriesQuotaError,
+    ExpiredManifestError,
+    ForgedManifestError,
+    KernelfarmError,
+    MalformedMessageError,
+    MisplacedManifestError,
+    PermissionDeniedError,
+    PoisonedBlobError,
+    UnauthenticatedError,
+    UntrustedKeyError,
+)
+from kernelfarm.service.channels import open_blocking_channel
+from kernelfarm.service.tenants.identity import Quota, Role
+from kernelfarm.signing import Manifest, Signer, Space, new_signer, variant_id
+from kernelfarm.signing.key_files import TRACE_KEY, read_signer
+from kernelfarm.signing.manifest import blob_ref
+from kernelfarm.signing.tags import tenant_tag
+from kernelfarm.v1 import cache_service_pb2 as cache_api
+from kernelfarm.v1 import compile_service_pb2 as compile_api
+from kernelfarm.v1 import manifest_pb2
+from kernelfarm.v1 import trace_service_pb2 as api
+from kernelfarm.v1.trace_service_pb2_grpc import TraceServiceStub
+from kernelfarm.wire.manifest import manifest_to_proto
+from kernelfarm.wire.status import error_from_rpc
+from tests.e2e.test_tenants import City, binary_of, city, set_quota  # noqa: F401 (a fixture)
+from tests.support.farm import PATIENCE_S
+from tests.support.small_graphs import h_request
+
+TRACES = 2
+_numbers = iter(range(1, 256))
+
+
+class Traces:
+    """Calls about traces with one token."""
+
+    def __init__(self, city: City, tenant: str, role: Role | None = Role.MEMBER) -> None:  # noqa: F811
+        self.namespace = f"default/{'shared' if role is Role.WARMER else tenant}"
+        self._endpoint = city.farm.endpoint
+        self._token = "" if role is None else city.tokens[tenant, role]
+        self.signer = read_signer(city.farm.data_dir / "keys" / TRACE_KEY, Space.TRACES)
+
+    def look_up(self, digest: bytes, **asked: Any) -> list[api.LookupTraceResponse]:
+        """All parts of the answer."""
+        request = api.LookupTraceRequest(digest=digest, wants_program=True, **asked)
+        with open_blocking_channel(self._endpoint, None, self._token) as channel:
+            try:
+                return list(TraceServiceStub(channel).LookupTrace(request, timeout=PATIENCE_S))
+            except grpc.RpcError as error:
+                raise error_from_rpc(error) from error
+
+    def finds(self, digest: bytes) -> bool:
+        return self.look_up(digest)[0].HasField("trace")
+
+    def explain(self, **asked: Any) -> api.ExplainTraceMissResponse:
+        request = api.ExplainTraceMissRequest(**asked)
+        with open_blocking_channel(self._endpoint, None, self._token) as channel:
+            try:
+                stub = TraceServiceStub(channel)
+                return stub.ExplainTraceMiss(request, timeout=PATIENCE_S)
+            except grpc.RpcError as error:
+                raise error_from_rpc(error) from error
+
+    def put(self, trace: manifest_pb2.SignedVariant, parts: dict[str, str] | None = None) -> int:
+        request = api.PutTraceRequest(trace=trace, parts=parts or {})
+        with open_blocking_channel(self._endpoint, None, self._token) as channel:
+            try:
+                return TraceServiceStub(channel).PutTrace(request, timeout=PATIENCE_S).outcome
+            except grpc.RpcError as error:
+                raise error_from_rpc(error) from error
+
+    def made(
+        self, digest: bytes, content: bytes = b"", signer: Signer | None = None, **changes: Any
+    ) -> manifest_pb2.SignedVariant:
+        """A trace that is signed after the changes, as of now."""
+        content = content or trace_content()
+        now = self.look_up(bytes(32))[0].miss
+        manifest = Manifest(
+            namespace=self.namespace,
+            space=Space.TRACES,
+            key=digest,
+            variant_id=variant_id(()),
+            guard=(),
+            tags=(tenant_tag(self.namespace.partition("/")[2]),),
+            epoch=now.epoch,
+            incarnation=now.incarnation,
+            content=blob_ref(content),
+            blobs=(),
+            cost_ms=0.0,
+            not_after_s=int(time.time()) + 600,
+        )
+        signed = (signer or self.signer).sign(replace(manifest, **changes))
+        return manifest_pb2.SignedVariant(manifest=manifest_to_proto(signed), content=content)
+
+
+def trace_content(program_key: bytes = b"p" * 32, entry: bytes = b"opaque") -> bytes:
+    return api.Trace(program_key=program_key, entry=entry).SerializeToString()
+
+
+def a_digest() -> bytes:
+    return bytes([next(_numbers)]) * 32
+
+
+def test_a_trace_comes_with_its_program_and_the_blobs_that_are_not_held(city: City) -> None:  # noqa: F811
+    request = h_request(401, 24)
+    program = city.caller("acme").compile(request)
+    acme, digest = Traces(city, "acme"), a_digest()
+    trace = acme.made(digest, trace_content(program.key))
+    assert acme.look_up(digest)[0].miss.reason == cache_api.MISS_REASON_KEY
+    assert acme.put(trace) == api.PUT_TRACE_OUTCOME_KEPT
+    first, second, *chunks = acme.look_up(digest)
+    assert first.trace == trace
+    assert second.program.signed.manifest.key == program.key
+    assert second.program.outcome == compile_api.CACHE_OUTCOME_HIT
+    contents: dict[bytes, bytes] = {}
+    for chunk in chunks:
+        contents[chunk.blob.sha256] = contents.get(chunk.blob.sha256, b"") + chunk.blob.data
+    assert all(hashlib.sha256(data).digest() == sha256 for sha256, data in contents.items())
+    assert binary_of(program) in contents and chunks[-1].blob.is_last
+    held = acme.look_up(digest, held=list(contents))
+    assert [part.WhichOneof("part") for part in held] == ["trace", "program"]
+
+
+def test_a_trace_whose_program_is_gone_says_so(city: City) -> None:  # noqa: F811
+    acme, digest = Traces(city, "acme"), a_digest()
+    acme.put(acme.made(digest))
+    parts = acme.look_up(digest)
+    assert [part.WhichOneof("part") for part in parts] == ["trace", "miss"]
+    assert parts[1].miss.is_program
+
+
+def test_a_tenants_traces_are_its_own_and_warmers_are_everybodys(city: City) -> None:  # noqa: F811
+    acme, beta = Traces(city, "acme"), Traces(city, "beta")
+    own, shared = a_digest(), a_digest()
+    assert acme.put(acme.made(own)) == api.PUT_TRACE_OUTCOME_KEPT
+    assert acme.finds(own) and not beta.finds(own)
+    assert Traces(city, "acme", Role.READER).finds(own)
+    warmer = Traces(city, "acme", Role.WARMER)
+    assert warmer.put(warmer.made(shared)) == api.PUT_TRACE_OUTCOME_KEPT
+    assert beta.finds(shared) and acme.finds(shared)
+    # What acme has signed for itself cannot be put into another's part, nor into the shared one.
+    for other in (beta, warmer):
+        with pytest.raises(CallerError, match="without the tags"):
+            other.put(acme.made(own))
+        with pytest.raises(MisplacedManifestError):
+            other.put(acme.made(own, tags=(tenant_tag(other.namespace.partition("/")[2]),)))
+
+
+def test_who_only_reads_and_who_is_nobody_publishes_nothing(city: City) -> None:  # noqa: F811
+    trace = Traces(city, "acme").made(a_digest())
+    with pytest.raises(PermissionDeniedError, match="role member or warmer"):
+        Traces(city, "acme", Role.READER).put(trace)
+    with pytest.raises(PermissionDeniedError):
+        Traces(city, "acme", Role.ADMINISTRATOR).put(trace)
+    with pytest.raises(UnauthenticatedError):
+        Traces(city, "acme", None).put(trace)
+
+
+def test_a_live_trace_stays_as_it_is(city: City) -> None:  # noqa: F811
+    acme, digest = Traces(city, "acme"), a_digest()
+    first = acme.made(digest)
+    assert acme.put(first) == api.PUT_TRACE_OUTCOME_KEPT
+    other = acme.made(digest, trace_content(entry=b"another"))
+    assert acme.put(other) == api.PUT_TRACE_OUTCOME_PRESENT
+    assert acme.look_up(digest)[0].trace == first
+
+
+def spoilt(trace: manifest_pb2.SignedVariant) -> manifest_pb2.SignedVariant:
+    trace.content = trace.content[:-1]
+    return trace
+
+
+def meddled(trace: manifest_pb2.SignedVariant) -> manifest_pb2.SignedVariant:
+    trace.manifest.epoch += 1
+    return trace
+
+
+REFUSED: dict[str, tuple[type[KernelfarmError], Any]] = {
+    "forged": (ForgedManifestError, lambda t, d: meddled(t.made(d))),
+    "a stranger's": (UntrustedKeyError, lambda t, d: t.made(d, signer=new_signer(Space.TRACES))),
+    "expired": (ExpiredManifestError, lambda t, d: t.made(d, not_after_s=5)),
+    "truncated": (PoisonedBlobError, lambda t, d: spoilt(t.made(d))),
+    "of another tenant": (MisplacedManifestError, lambda t, d: t.made(d, namespace="default/beta")),
+    "a program": (CallerError, lambda t, d: t.made(d, space=Space.PROGRAMS)),
+    "with blobs": (CallerError, lambda t, d: t.made(d, blobs=(blob_ref(b"b"),))),
+    "untagged": (CallerError, lambda t, d: t.made(d, tags=())),
+    "with a bad tag": (CallerError, lambda t, d: t.made(d, tags=("tenant:acme", "no tag"))),
+    "no trace": (MalformedMessageError, lambda t, d: t.made(d, b"\xff\xff\xff")),
+    "without a key": (MalformedMessageError, lambda t, d: t.made(d, trace_content(b"short"))),
+    "empty": (MalformedMessageError, lambda t, d: t.made(d, trace_content(entry=b""))),
+    "without a manifest": (
+        MalformedMessageError, lambda t, d: manifest_pb2.SignedVariant(content=b"c"),
+    ),
+    "too large": (CallerError, lambda t, d: t.made(d, trace_content(entry=bytes(4 << 20)))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("harm", REFUSED)
+def test_what_is_no_trace_of_this_tenant_is_refused_and_nothing_is_kept(
+    city: City,  # noqa: F811
+    harm: str,
+) -> None:
+    kind, make = REFUSED[harm]
+    acme, digest = Traces(city, "acme"), a_digest()
+    with pytest.raises(KernelfarmError) as caught:
+        acme.put(make(acme, digest))
+    assert type(caught.value) is kind, caught.value
+    assert not acme.finds(digest)
+
+
+@pytest.mark.parametrize("asked", [{"digest": b"short"}, {"digest": bytes(32), "held": [b"x"]}])
+def test_digests_of_a_wrong_length_are_refused(city: City, asked: dict[str, Any]) -> None:  # noqa: F811
+    with pytest.raises(CallerError, match="expected 32"):
+        Traces(city, "acme").look_up(**asked)
+
+
+def test_invalidating_a_tenant_or_a_model_makes_its_traces_cold(city: City) -> None:  # noqa: F811
+    acme, digest = Traces(city, "acme"), a_digest()
+    trace = acme.made(digest, tags=("model:m@1", "tenant:acme"))
+    acme.put(trace)
+    administrator = city.caller("acme", Role.ADMINISTRATOR)
+    for tag in ("model:m@1", "tenant:acme"):
+        asked = cache_api.InvalidateRequest(tags=[tag], dry_run=True)
+        assert administrator.cache("Invalidate", asked).traces >= 1
+        administrator.cache("Invalidate", cache_api.InvalidateRequest(tags=[tag]))
+        (part,) = acme.look_up(digest)
+        assert (part.miss.reason, part.miss.detail) == (cache_api.MISS_REASON_EPOCH, tag)
+        # What was made before does not come back; what is made now may be kept.
+        assert acme.put(trace) == api.PUT_TRACE_OUTCOME_STALE
+        trace = acme.made(digest, tags=("model:m@1", "tenant:acme"))
+        assert acme.put(trace) == api.PUT_TRACE_OUTCOME_KEPT
+    # A caller's own model counts too, whatever the trace says.
+    administrator.cache("Invalidate", cache_api.InvalidateRequest(tags=["model:mine@1"]))
+    assert acme.look_up(digest, model="mine@1")[0].HasField("miss")
+    assert acme.finds(digest)
+
+
+def test_traces_count_in_usage_and_quotas_and_are_swept(city: City) -> None:  # noqa: F811
+    poor, caller = Traces(city, "poor"), city.caller("poor")
+    before = caller.usage()
+    digest = a_digest()
+    poor.put(poor.made(digest, trace_content(entry=bytes(5000))))
+    poor.finds(digest)
+    after = caller.usage()
+    assert after.held_entries == before.held_entries + 1
+    assert after.held_bytes > before.held_bytes + 5000
+    counters = after.spaces[TRACES].counters
+    assert after.spaces[TRACES].space == manifest_pb2.CACHE_SPACE_TRACES
+    assert (counters["hits"], counters["published"]) == (1, 1) and counters["misses"] >= 1
+    for quota, kind in (
+        (Quota(max_entries=after.held_entries), EntriesQuotaError),
+        (Quota(max_bytes=after.held_bytes), BytesQuotaError),
+    ):
+        set_quota(city, "poor", quota)
+        with pytest.raises(kind):
+            poor.put(poor.made(a_digest()))
+    set_quota(city, "poor", Quota())
+    administrator = city.caller("poor", Role.ADMINISTRATOR)
+    administrator.cache("Sweep", cache_api.SweepRequest())
+    assert caller.usage().spaces[TRACES].entries == 1
+    administrator.cache("Invalidate", cache_api.InvalidateRequest(tags=["tenant:poor"]))
+    administrator.cache("Sweep", cache_api.SweepRequest())
+    assert caller.usage().spaces[TRACES].entries == 0
+
+
+def parts_of(number: int, **changes: str) -> dict[str, str]:
+    """What a digest is over, of a graph of this number."""
+    parts = {"graph": f"g{number}", "calls": f"c{number}", "target": "cpu:x86-64-v3"}
+    return {**parts, "torch": "2.13.0", "options": "deterministic=False", **changes}
+
+
+def differences(told: api.ExplainTraceMissResponse) -> dict[str, tuple[str, str]]:
+    return {d.part: (d.asked, d.nearest) for d in told.trace.differences}
+
+
+def test_a_miss_is_explained_by_the_part_of_the_digest_that_differs(city: City) -> None:  # noqa: F811
+    acme, parts = Traces(city, "acme"), parts_of(1)
+    digest = trace_digest(parts)
+    acme.put(acme.made(digest), parts)
+    told = Traces(city, "acme", Role.READER).explain(parts=parts_of(1, torch="2.11.0"))
+    assert told.trace.reason == cache_api.MISS_REASON_KEY and not told.HasField("manifest")
+    assert told.trace.key == trace_digest(parts_of(1, torch="2.11.0"))
+    assert told.trace.nearest_key == digest
+    assert differences(told) == {"torch": ("2.11.0", "2.13.0")}
+    # A part that one of the two does not have differs too.
+    more = differences(acme.explain(parts=parts_of(1, graph="other", mode="new")))
+    assert more == {"graph": ("other", "g1"), "mode": ("new", "")}
+    assert acme.explain(parts=parts_of(2, target="cpu:x86-64-v4")).trace.nearest_key == b""
+    # Who knows the digest alone is told as much, once it was here.
+    found = acme.explain(digest=digest)
+    assert (found.trace.reason, found.manifest.key) == (cache_api.MISS_REASON_NONE, digest)
+    assert found.program.reason == cache_api.MISS_REASON_KEY
+
+
+def test_a_miss_is_explained_by_the_tag_that_was_invalidated(city: City) -> None:  # noqa: F811
+    acme, parts = Traces(city, "acme"), parts_of(3)
+    tags = ("model:m@3", "tenant:acme")
+    acme.put(acme.made(trace_digest(parts), tags=tags), parts)
+    city.caller("acme", Role.ADMINISTRATOR).cache(
+        "Invalidate", cache_api.InvalidateRequest(tags=["model:m@3"])
+    )
+    told = acme.explain(parts=parts)
+    assert told.trace.reason == cache_api.MISS_REASON_EPOCH
+    assert told.trace.nearest_key == trace_digest(parts)
+    assert differences(told)["tag"][1] == "model:m@3 was invalidated after it was made"
+
+
+def test_nobody_is_told_of_anothers_traces_and_everybody_of_the_shared_ones(
+    city: City,  # noqa: F811
+) -> None:
+    acme, beta, warmer = (
+        Traces(city, "acme"), Traces(city, "beta"), Traces(city, "acme", Role.WARMER),
+    )  # fmt: skip
+    own, shared = parts_of(4, target="cpu:own"), parts_of(5, target="cpu:shared")
+    acme.put(acme.made(trace_digest(own)), own)
+    for asked in ({"parts": own}, {"parts": {**own, "torch": "9"}}, {"digest": trace_digest(own)}):
+        told = beta.explain(**asked).trace
+        assert (told.reason, told.nearest_key) == (cache_api.MISS_REASON_KEY, b"")
+        assert not told.differences
+    warmer.put(warmer.made(trace_digest(shared)), shared)
+    assert beta.explain(parts=shared).trace.reason == cache_api.MISS_REASON_NONE
+    near = beta.explain(parts={**shared, "torch": "9"})
+    assert differences(near) == {"torch": ("9", "2.13.0")}
+    with pytest.raises(UnauthenticatedError):
+        Traces(city, "acme", None).explain(parts=own)
+    with pytest.raises(PermissionDeniedError):
+        Traces(city, "acme", Role.ADMINISTRATOR).explain(parts=own)
+
+
+BAD_PARTS: dict[str, dict[str, str]] = {
+    "of another digest": parts_of(7),
+    "too many": {f"part_{'a' * number}": "" for number in range(33)},
+    "too long": parts_of(6, torch="2" * 201),
+    "not printable": parts_of(6, torch="2\n"),
+    "of another name": parts_of(6, **{"a part": ""}),
+}
+
+
+@pytest.mark.parametrize("harm", BAD_PARTS)
+def test_parts_that_do_not_give_the_digest_are_refused(city: City, harm: str) -> None:  # noqa: F811
+    acme, digest = Traces(city, "acme"), trace_digest(parts_of(6))
+    with pytest.raises((CallerError, MalformedMessageError), match="expected"):
+        acme.put(acme.made(digest), BAD_PARTS[harm])
+    assert not acme.finds(digest)
+
+
+@pytest.mark.parametrize("asked", [{}, {"digest": b"short"}, {"parts": BAD_PARTS["too long"]}])
+def test_questions_without_a_whole_digest_are_refused(city: City, asked: dict[str, Any]) -> None:  # noqa: F811
+    with pytest.raises((CallerError, MalformedMessageError), match="expected"):
+        Traces(city, "acme").explain(**asked)

@@ -1,0 +1,114 @@
+"""PyTorch's own operator database as an outside judge: hundreds of operators, thousands of samples.
+
+What the operators trace to is captured as a client captures it; what the table does not know runs
+in torch. Random results are not compared.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.utils import _pytree as pytree
+
+from frontend_svc.decompose.pipeline import lower_to_prims
+from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.capture.graph import capture
+from tests.support.captured_graphs import run_lowered
+
+pytestmark = pytest.mark.slow
+
+SAMPLES_EACH = 4
+TOLERANCE = {
+    torch.float64: 1e-10,
+    torch.float32: 2e-5,
+    torch.float16: 4e-3,
+    torch.bfloat16: 3e-2,
+}
+RANDOM = ("rand", "bernoulli", "dropout", "normal", "multinomial", "empty")
+WITHOUT_VALUE_SEMANTICS = {
+    "as_strided",
+    "resize_",
+    "as_strided_scatter",
+    "nn.functional.embedding_bag",
+}
+"""What these give depends on memory, or on shapes that differ from those they were traced with."""
+
+
+class Sample:
+    """One call of an operator, as a function of its tensors."""
+
+    def __init__(self, info: OpInfo, sample: SampleInput) -> None:
+        self._info = info
+        parts = (sample.input, sample.args, sample.kwargs)
+        self._leaves, self._spec = pytree.tree_flatten(parts)
+        self._places = [i for i, leaf in enumerate(self._leaves) if isinstance(leaf, torch.Tensor)]
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        return [self._leaves[place].detach().clone() for place in self._places]
+
+    def __call__(self, *tensors: torch.Tensor) -> list[Any]:
+        leaves = list(self._leaves)
+        for place, tensor in zip(self._places, tensors, strict=True):
+            leaves[place] = tensor
+        first, args, kwargs = pytree.tree_unflatten(leaves, self._spec)
+        return pytree.tree_leaves(self._info.op(first, *args, **kwargs))
+
+    def captured(self) -> Captured | None:
+        """The graph as a client would send it; None where it would not send one."""
+        try:
+            function = torch.func.functionalize(self.__call__)
+            module = make_fx(function, tracing_mode="fake")(*self.tensors)
+            module.graph.eliminate_dead_code()
+            return capture(module)
+        except Exception:
+            # Complex numbers, sizes that depend on data, operators that do not trace: no graph.
+            return None
+
+
+def samples(info: OpInfo, dtype: torch.dtype) -> Iterator[Sample]:
+    if dtype in info.supported_dtypes("cpu"):
+        for sample in itertools.islice(info.sample_inputs("cpu", dtype), SAMPLES_EACH):
+            yield Sample(info, sample)
+
+
+def is_comparable(captured: Captured) -> bool:
+    names = [node.op for node in captured.graph.nodes]
+    return not any(word in name for word in RANDOM for name in names)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", sorted({i.name for i in op_db} - WITHOUT_VALUE_SEMANTICS))
+def test_what_an_operator_traces_to_gives_what_eager_gives(name: str) -> None:
+    compared = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for info in (i for i in op_db if i.name == name):
+            for dtype in (*TOLERANCE, torch.int64, torch.uint8, torch.bool):
+                for sample in samples(info, dtype):
+                    compared += compare(sample)
+    if not compared:
+        pytest.skip("nothing that a client could send, or only random numbers")
+
+
+def compare(sample: Sample) -> bool:
+    captured = sample.captured()
+    if captured is None or not is_comparable(captured):
+        return False
+    lowered = lower_to_prims(captured.graph)
+    results = run_lowered(captured, lowered, sample.tensors)
+    for result, expected in zip(results, sample(*sample.tensors), strict=True):
+        if isinstance(expected, torch.Tensor):
+            bound = TOLERANCE.get(expected.dtype, 0)
+            torch.testing.assert_close(
+                torch.as_tensor(result), expected.detach(), rtol=bound, atol=bound, equal_nan=True
+            )
+    return True

@@ -1,0 +1,92 @@
+"""Which sorts are decomposed: all on processors, rows that a block holds on accelerators."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+import torch
+
+from frontend_svc.decompose.pipeline import lower_to_prims
+from frontend_svc.flow.events import EventStream
+from frontend_svc.flow.graph_job_client import LoweredGraph
+from frontend_svc.flow.import_cache import Import
+from frontend_svc.flow.shared_decomposition import Lowering
+from frontend_svc.operators.sorting.ordering import MOST_SORTED, is_sort
+from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.check_graph import PRIMS_DIALECT
+from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.ir.text import parse_graph
+from kernelfarm.targets import target_facts
+from kernelfarm.wire import graph_to_proto
+from tests.frontend_svc.flow.test_graph_imports import job_of
+from tests.frontend_svc.flow.work_processes import cpu_work
+from tests.support.operator_samples.tensors import normal
+from tests.support.single_operator import Call, captured_graph, lowered
+
+
+def _ops(graph: Graph, target: str) -> set[str]:
+    facts = target_facts(target)
+    result = lower_to_prims(graph, sorts_any_row=facts.sorts_any_row).graph
+    assert result.dialect == PRIMS_DIALECT
+    return {node.op for node in result.nodes}
+
+
+@pytest.mark.parametrize("target", ["cuda:sm_90a", "rocm:gfx942", "ascend:910b"])
+def test_accelerators_sort_rows_that_a_block_holds(target: str) -> None:
+    fits = captured_graph(Call("aten.sort.default", [torch.zeros(2, MOST_SORTED)]))
+    assert "argsort" in _ops(fits, target)
+    longer = captured_graph(Call("aten.sort.default", [torch.zeros(2, MOST_SORTED + 1)]))
+    assert _ops(longer, target) == {"extern"}
+
+
+def test_processors_sort_rows_of_any_length() -> None:
+    longer = captured_graph(Call("aten.sort.default", [torch.zeros(2, 100_000)]))
+    assert "argsort" in _ops(longer, "cpu:x86-64-v3")
+    any_length = captured_graph(Call("aten.topk.default", [normal(4, 9), 3]), is_symbolic=True)
+    assert "argsort" in _ops(any_length, "cpu:aarch64")
+    assert _ops(any_length, "cuda:sm_90a") == {"extern"}
+
+
+def test_a_row_that_is_too_long_is_named_as_the_reason() -> None:
+    (report,) = lowered(Call("aten.sort.default", [torch.zeros(3, 5000)])).report
+    assert "rows of 5000 elements; an accelerator's block holds 1024" in report.detail
+
+
+def test_only_operators_that_sort_depend_on_how_a_target_sorts() -> None:
+    assert is_sort("aten.topk.default") and is_sort("aten.median.dim")
+    assert not is_sort("aten.add.Tensor") and not is_sort("aten.no_such.op")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("aten.topk.default(%0, 7)", "the first 7 of 4 elements"),
+        ("aten.topk.default(%0, -1)", "the first -1 of 4 elements"),
+    ],
+)
+def test_more_than_a_row_holds_is_refused(line: str, message: str) -> None:
+    text = (
+        'graph aten 1\n%0: f32[3, 4]@[4, 1] = input "x"\n'
+        f"%1: f32[3, 4], %2: i64[3, 4] = {line} from [0]\nreturn %1: f32[3, 4]@[4, 1]\n"
+    )
+    with pytest.raises(InvalidGraphError, match=message):
+        lower_to_prims(parse_graph(text))
+
+
+def test_a_request_is_decomposed_once_for_targets_that_sort_alike() -> None:
+    async def lower(call: Call) -> list[LoweredGraph]:
+        names = ("cpu:x86-64-v3", "cpu:aarch64", "cuda:sm_90a", "ascend:910b")
+        graph = graph_to_proto(captured_graph(call)).SerializeToString()
+        job = replace(job_of(), graph=graph, targets=names)
+        async with cpu_work() as cpu:
+            imported = Import(job, b"digest", cpu)
+            work = Lowering(cpu, EventStream(), imported, fallback_random=False)
+            return [await work.result(target_facts(name)) for name in names]
+
+    long_rows = Call("aten.sort.default", [torch.zeros(2, 5000)])
+    first, second, third, fourth = asyncio.run(lower(long_rows))
+    assert first is second and third is fourth
+    assert "extern" not in first.report and "extern" in third.report
+    assert len(set(map(id, asyncio.run(lower(Call("aten.neg.default", [torch.ones(3)])))))) == 1

@@ -1,0 +1,93 @@
+"""Several gateways on one port: who serves, what an invalidation reaches, how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from benchmarks.cache.gateways import (
+    LOOKUP,
+    TAG,
+    Bench,
+    lookup_request,
+    publish,
+    running_gateways,
+    running_store,
+    serving_pids,
+)
+from kernelfarm.client.farm.cache_client import CacheAdmin
+from kernelfarm.service.probes import is_serving
+from kernelfarm.v1 import compile_service_pb2 as api
+from tests.support.farm import PATIENCE_S, wait_until
+
+GATEWAYS = 4
+CONNECTIONS = 24
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with running_store() as started:
+        yield started
+
+
+async def answers(address: str, key: bytes) -> list[int | grpc.StatusCode]:
+    """The tier that each of many fresh connections was served from, or its error's status."""
+
+    async def ask() -> int | grpc.StatusCode:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(address, options=options) as channel:
+            call = channel.unary_unary(LOOKUP, None, api.LookupResponse.FromString)
+            try:
+                answer = await call(lookup_request(key), wait_for_ready=True, timeout=PATIENCE_S)
+            except grpc.aio.AioRpcError as error:
+                return error.code()
+            return answer.program.tier
+
+    return list(await asyncio.gather(*(ask() for _ in range(CONNECTIONS))))
+
+
+async def test_when_invalidate_returns_no_gateway_of_four_serves_what_it_hit(bench: Bench) -> None:
+    (key,) = await publish(bench, 1, 1000)
+    with running_gateways(bench, GATEWAYS) as (address, pids):
+        assert len(pids) == GATEWAYS
+        seen = await answers(address, key)
+        while seen != [api.CACHE_TIER_GATEWAY] * CONNECTIONS:  # until each of them has kept it
+            assert set(seen) <= {api.CACHE_TIER_GATEWAY, api.CACHE_TIER_STORE}
+            seen = await answers(address, key)
+        with CacheAdmin(address) as admin:
+            answer = await asyncio.to_thread(admin.invalidate, [TAG])
+        assert await answers(address, key) == [grpc.StatusCode.NOT_FOUND] * CONNECTIONS
+        assert answer.gateways == GATEWAYS
+    log = (bench.folder / f"gateways-{address}.log").read_text()
+    assert log.count('"stopped"') == GATEWAYS, "SIGTERM drains them all"
+
+
+def test_a_gateway_that_dies_is_replaced_while_the_others_serve(bench: Bench) -> None:
+    with running_gateways(bench, 2) as (address, pids):
+        parent = int(_parent_of(pids[0]))
+        os.kill(pids[0], signal.SIGKILL)
+        wait_until(lambda: asyncio.run(is_serving(address)), PATIENCE_S, "the other one serves")
+        wait_until(
+            lambda: len(now := serving_pids(parent)) == 2 and pids[0] not in now,
+            PATIENCE_S,
+            "a new gateway",
+        )
+
+
+def test_gateways_refuse_a_port_that_somebody_has(bench: Bench) -> None:
+    with (
+        running_gateways(bench) as (address, _),
+        pytest.raises(RuntimeError, match="cannot listen on"),
+        running_gateways(bench, 2, frontend_listen=address),
+    ):
+        pass
+
+
+def _parent_of(pid: int) -> str:
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[1]

@@ -1,0 +1,48 @@
+"""Real servers for the cache tests: every one of the matrix that is found, or all of it.
+
+What takes seconds on each (`one_server`) runs on one alone, unless all are asked for: it is about
+our scripts' sequences, of which the other tests run each on every server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from kernelfarm.cache import KernelCache, Space
+from kernelfarm.cache.embedded import EmbeddedServer, Role, ServerProgram, start_server
+from tests.support.redis_servers import server_named, wanted_servers
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs what asks for a server program on each of the matrix, or on the first of those found."""
+    if "program" in metafunc.fixturenames:
+        names = wanted_servers(metafunc.config)
+        is_one_enough = metafunc.definition.get_closest_marker("one_server") is not None
+        if is_one_enough and metafunc.config.getoption("--servers") != "all":
+            names = names[:1]
+        metafunc.parametrize("program", names, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def program(request: pytest.FixtureRequest) -> ServerProgram:
+    """A server of the matrix."""
+    return server_named(request.param)
+
+
+@pytest.fixture(scope="session")
+def server(program: ServerProgram) -> Iterator[EmbeddedServer]:
+    started = start_server(Role.CACHE, program=program)
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+async def cache(
+    server: EmbeddedServer, request: pytest.FixtureRequest
+) -> AsyncIterator[KernelCache]:
+    """The kernel space of a namespace that is the test's own."""
+    namespace = request.node.name
+    async with KernelCache(server.url, namespace=namespace, space=Space.KERNELS) as opened:
+        yield opened

@@ -1,0 +1,126 @@
+"""Failures that are remembered: bounded in size and number, and counted in quotas."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+import redis
+
+from kernelfarm.cache import KernelCache, Published, Space
+from kernelfarm.cache.calls import MAX_FAILURES
+from kernelfarm.cache.embedded import EmbeddedServer
+from kernelfarm.cache.quotas import FAILURE_BYTES, Held, Quotas, most_failures
+from kernelfarm.cache.redis_keys import tenant_namespace
+from kernelfarm.errors import MESSAGE_BYTES, ErrorFacts, InvalidGraphError, error_facts
+from tests.support.farm import PATIENCE_S
+
+FACTS = error_facts(InvalidGraphError("a graph"))
+
+
+@pytest.fixture
+async def farm(
+    server: EmbeddedServer, request: pytest.FixtureRequest
+) -> AsyncIterator[KernelCache]:
+    name = "farm-" + hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
+    async with KernelCache(server.url, namespace=name, space=Space.PROGRAMS) as cache:
+        yield cache
+
+
+def key_of(number: int) -> bytes:
+    return hashlib.sha256(b"%d" % number).digest()
+
+
+@pytest.mark.parametrize("letter", ["x", "\0", "\\", '"', "é", "\U0001f600", "\ud800"])
+async def test_a_failure_is_small_however_much_it_quotes(
+    farm: KernelCache, server: EmbeddedServer, letter: str
+) -> None:
+    facts = error_facts(InvalidGraphError(f"unknown operator {letter * 3_000_000}"))
+    await farm.put_failure(key_of(0), facts, 30)
+    with redis.Redis.from_url(server.url) as raw:
+        (name,) = (n for n in raw.keys(f"kf:{{{farm.namespace}}}:neg:p:*") if b"index" not in n)
+        assert raw.strlen(name) <= FAILURE_BYTES
+    told = await farm.get_failure(key_of(0))
+    assert told == facts
+    assert told.message.startswith("unknown operator")
+    assert len(told.message.encode()) <= MESSAGE_BYTES
+
+
+async def test_what_an_older_farm_stored_is_cut_when_it_is_read(
+    farm: KernelCache, server: EmbeddedServer
+) -> None:
+    stored = {"status": "INVALID_ARGUMENT", "reason": "X", "message": "y" * 10**6}
+    with redis.Redis.from_url(server.url) as raw:
+        raw.set(
+            f"kf:{{{farm.namespace}}}:neg:p:{key_of(0).hex()}",
+            json.dumps({**stored, "retry_after_s": None}),
+        )
+    told = await farm.get_failure(key_of(0))
+    assert isinstance(told, ErrorFacts)
+    assert len(told.message) <= MESSAGE_BYTES
+
+
+async def test_a_namespace_remembers_so_many_failures_and_drops_the_first_to_expire(
+    farm: KernelCache, server: EmbeddedServer
+) -> None:
+    acme = farm.within(tenant_namespace(farm.namespace, "acme"), b"s" * 32, most_failures=20)
+    beta = farm.within(tenant_namespace(farm.namespace, "beta"), b"t" * 32)
+    await beta.put_failure(key_of(0), FACTS, 30)
+    for number in range(200):
+        await acme.put_failure(key_of(number), FACTS, 30 + number)
+    known = [n for n in range(200) if await acme.get_failure(key_of(n)) is not None]
+    assert known == list(range(180, 200))
+    assert await beta.get_failure(key_of(0)) == FACTS
+    with redis.Redis.from_url(server.url) as raw:
+        left = raw.keys(f"kf:{{{farm.namespace}}}:t:acme:*")
+    assert len(left) == 20 + 2, "failures, their index, counters"
+    assert (await acme.stats())["failures_dropped"] == 180
+
+
+async def test_a_failure_that_is_told_again_counts_once(farm: KernelCache) -> None:
+    acme = farm.within(tenant_namespace(farm.namespace, "acme"), b"", most_failures=2)
+    for number in (0, 1, 0, 0):
+        await acme.put_failure(key_of(number), FACTS, 30)
+    assert await acme.get_failure(key_of(1)) == FACTS
+    assert await Quotas(acme.client, acme.names).held() == Held(2 * FAILURE_BYTES, 2)
+
+
+async def test_failures_count_in_what_a_tenant_holds_as_long_as_they_last(
+    farm: KernelCache,
+) -> None:
+    acme = farm.within(tenant_namespace(farm.namespace, "acme"), b"s" * 32)
+    quotas = Quotas(acme.client, acme.names)
+    await acme.put_failure(key_of(0), FACTS, 30)
+    await acme.put_failure(key_of(1), FACTS, 0.001)
+    while await acme.get_failure(key_of(1)) is not None:
+        await acme.ping()
+    assert await quotas.held() == Held(FAILURE_BYTES, 1)
+    assert await Quotas(farm.client, farm.names).held() == Held(0, 0)
+
+
+def test_a_small_quota_remembers_few_failures() -> None:
+    assert most_failures(None, None) == MAX_FAILURES
+    assert most_failures(2_000_000, None) == 78
+    assert most_failures(10**12, 50) == 5
+    assert most_failures(1, 1) == 1
+
+
+async def test_a_failed_kernel_leaves_no_job(farm: KernelCache) -> None:
+    """Inputs of kernels that nobody can compile stayed for a day, and counted for nobody."""
+    lease = await farm.acquire(key_of(0), "us", PATIENCE_S)
+    assert lease is not None
+    await farm.put_job(key_of(0), b"x" * 100_000)
+    assert await farm.put_failure(key_of(0), FACTS, 30, lease) is Published.OK
+    assert not await farm.client.exists(farm._calls.job_key(key_of(0)))
+
+
+async def test_a_failure_of_a_lapsed_lease_takes_no_job_away(farm: KernelCache) -> None:
+    lease = await farm.acquire(key_of(0), "us", PATIENCE_S)
+    assert lease is not None
+    await farm.release(lease)
+    assert await farm.acquire(key_of(0), "they", PATIENCE_S) is not None
+    await farm.put_job(key_of(0), b"x")
+    assert await farm.put_failure(key_of(0), FACTS, 30, lease) is Published.FENCED
+    assert await farm.client.exists(farm._calls.job_key(key_of(0)))

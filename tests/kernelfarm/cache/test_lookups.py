@@ -1,0 +1,180 @@
+"""Look-ups that share a line: each gets its own answer, and what goes wrong is bridged."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import redis
+
+from kernelfarm.cache import KernelCache, Variant, epoch_calls, pipelined_connection
+from kernelfarm.cache.calls import Calls
+from kernelfarm.cache.connection import connect_async
+from kernelfarm.cache.embedded import EmbeddedServer, Role, ServerProgram, start_server
+from kernelfarm.cache.lookups import Lookups
+from kernelfarm.cache.records import Found
+from kernelfarm.errors import UnavailableError
+from tests.support.farm import PATIENCE_S
+
+TAG = "op:aten.gelu.default"
+
+
+def key_of(number: int) -> bytes:
+    return hashlib.sha256(b"program %d" % number).digest()
+
+
+class Reader:
+    """Look-ups of one namespace, on connections of their own."""
+
+    def __init__(self, cache: KernelCache, server: EmbeddedServer) -> None:
+        self.calls = Calls(cache.namespace, cache.space)
+        self.client = connect_async(server.url, epoch_calls.greeting(cache.names, may_write=True))
+        self.lookups = Lookups(self.client)
+
+    async def found(self, number: int) -> Found:
+        return await self.lookups.run(self.calls.lookup(key_of(number), (), is_counted=True))
+
+    async def content(self, number: int) -> bytes:
+        (variant,) = (await self.found(number)).variants
+        return variant.content
+
+    async def on_the_line(self) -> None:
+        await self.found(0)
+        await until(lambda: self.lookups.is_on_line)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def reader(cache: KernelCache, server: EmbeddedServer) -> AsyncIterator[Reader]:
+    opened = Reader(cache, server)
+    yield opened
+    await opened.lookups.close()
+    await opened.client.connection_pool.disconnect()
+
+
+async def publish(cache: KernelCache, number: int, content: bytes) -> None:
+    lease = await cache.acquire(key_of(number), f"maker {number}", 30)
+    assert lease is not None
+    await cache.publish(lease, [Variant(content, tags=(TAG,))])
+
+
+def clients(raw: redis.Redis) -> int:
+    return len(raw.client_list())
+
+
+async def test_many_at_once_share_a_connection_and_each_gets_its_own(
+    cache: KernelCache, server: EmbeddedServer, reader: Reader
+) -> None:
+    for number in range(20):
+        await publish(cache, number, b"%d" % number * 10_000)
+    await reader.on_the_line()
+    with redis.Redis.from_url(server.url) as raw:
+        before = clients(raw)
+        numbers = [number % 20 for number in range(400)]
+        found = await asyncio.gather(*map(reader.content, numbers))
+        assert found == [b"%d" % number * 10_000 for number in numbers]
+        assert clients(raw) == before
+
+
+async def test_an_answer_larger_than_what_is_read_at_once_comes_whole(
+    cache: KernelCache, reader: Reader
+) -> None:
+    await publish(cache, 1, b"x" * 3_000_000)
+    await reader.on_the_line()
+    assert await reader.content(1) == b"x" * 3_000_000
+
+
+async def test_what_was_invalidated_before_the_look_up_is_not_found(
+    cache: KernelCache, reader: Reader
+) -> None:
+    await publish(cache, 1, b"v")
+    await reader.on_the_line()
+    earlier = [asyncio.create_task(reader.found(1)) for _ in range(200)]
+    await cache.epochs.bump([TAG])
+    later = await asyncio.gather(*(reader.found(1) for _ in range(200)))
+    assert {found.reason for found in later} == {"epoch"}
+    assert {found.reason for found in await asyncio.gather(*earlier)} <= {"hit", "epoch"}
+
+
+async def test_callers_that_leave_take_nobody_elses_answer(
+    cache: KernelCache, reader: Reader
+) -> None:
+    for number in range(4):
+        await publish(cache, number, b"%d" % number)
+    await reader.on_the_line()
+    asked = [asyncio.create_task(reader.content(number % 4)) for number in range(200)]
+    await asyncio.sleep(0)
+    for task in asked[::2]:
+        task.cancel()
+    done = await asyncio.gather(*asked, return_exceptions=True)
+    assert done[1::2] == [b"%d" % (number % 4) for number in range(1, 200, 2)]
+
+
+async def test_a_line_that_is_cut_is_bridged_and_made_anew(
+    cache: KernelCache, server: EmbeddedServer, reader: Reader
+) -> None:
+    await publish(cache, 1, b"v")
+    await reader.on_the_line()
+    with redis.Redis.from_url(server.url) as raw:
+        for _ in range(3):
+            asked = [asyncio.create_task(reader.content(1)) for _ in range(200)]
+            await asyncio.sleep(0)
+            raw.client_kill_filter(_type="normal", skipme=True)
+            assert set(await asyncio.gather(*asked)) == {b"v"}
+            await reader.on_the_line()
+
+
+async def test_a_server_that_forgot_the_script_is_told_again(
+    cache: KernelCache, server: EmbeddedServer, reader: Reader
+) -> None:
+    await publish(cache, 1, b"v")
+    await reader.on_the_line()
+    with redis.Redis.from_url(server.url) as raw:
+        raw.script_flush()
+    assert await reader.content(1) == b"v"
+    assert reader.lookups.is_on_line
+
+
+async def test_a_refused_look_up_is_an_error_of_its_own_caller_alone(
+    cache: KernelCache, server: EmbeddedServer, reader: Reader
+) -> None:
+    await publish(cache, 1, b"v")
+    await reader.on_the_line()
+    with redis.Redis.from_url(server.url) as raw:
+        raw.set(cache.names.entry(cache.space, key_of(2)), "no hash")
+    asked = (reader.found(number) for number in (1, 2, 1))
+    first, refused, last = await asyncio.gather(*asked, return_exceptions=True)
+    assert isinstance(refused, UnavailableError)
+    assert isinstance(first, Found)
+    assert isinstance(last, Found)
+    assert first.is_hit
+    assert last.is_hit
+
+
+async def test_a_line_on_which_nothing_is_answered_ends(
+    program: ServerProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipelined_connection, "_SILENCE_S", 0.05)
+    server = start_server(Role.CACHE, program=program, socket_path=tmp_path / "s")
+    _, writer = await asyncio.open_unix_connection(tmp_path / "s")
+    ended = asyncio.Event()
+    asked = pipelined_connection.Line(writer.transport, ended.set)
+    assert await asked.ask(b"PING\r\n", 1) == [b"PONG"]
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        waiting = [asked.ask(b"PING\r\n", 1) for _ in range(200)]
+        assert await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE_S) == [None] * 200
+        await asyncio.wait_for(ended.wait(), PATIENCE_S)
+        assert await asked.ask(b"PING\r\n", 1) is None
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+        server.stop()

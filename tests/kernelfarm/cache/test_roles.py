@@ -1,0 +1,203 @@
+"""The users of deploy/redis/cache-users.acl: each may do its part, and nobody else's."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from kernelfarm.cache import KernelCache, Lease, Published, Space, Variant, WorkerCache
+from kernelfarm.cache.embedded import Role, ServerProgram, server_command
+from kernelfarm.cache.key_index import KeyIndex
+from kernelfarm.cache.quotas import Quotas
+from kernelfarm.cache.records import WorkerReport
+from kernelfarm.cache.redis_keys import Names
+from kernelfarm.cache.sweeper import Sweeper
+from kernelfarm.errors import UnavailableError
+from kernelfarm.signing.manifest import blob_ref
+from tests.support.farm import PATIENCE_S, wait_until
+
+USERS = Path(__file__).parents[3] / "deploy" / "redis" / "cache-users.acl"
+ROLES = ("worker", "edge", "frontend", "sweeper", "reader", "operator")
+KEY = hashlib.sha256(b"a key").digest()
+NAMES = Names("default")
+TENANTS = Names("default/acme", b"salt")
+TAG = "op:aten.gelu.default"
+
+
+@pytest.fixture(scope="module")
+def guarded(program: ServerProgram, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The socket of a server with these users; the password of each is its name."""
+    folder = tmp_path_factory.mktemp("acl")
+    text = USERS.read_text()
+    for role in ROLES:
+        text = text.replace(
+            f"#{role.upper()}_SHA256", f"#{hashlib.sha256(role.encode()).hexdigest()}"
+        )
+    (folder / "users.acl").write_text(text)
+    command = server_command(program, Role.CACHE, folder, folder / "s", 0)
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--aclfile", str(folder / "users.acl")], stdout=log, stderr=log
+        )
+    try:
+        wait_until(
+            lambda: _answers(f"{folder}/s", process, folder / "log"), PATIENCE_S, "the server"
+        )
+        yield f"{folder}/s"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _answers(path: str, process: subprocess.Popen[bytes], log: Path) -> bool:
+    assert process.poll() is None, log.read_text()
+    try:
+        with raw_as("operator", path) as raw:
+            return bool(raw.ping())
+    except redis.exceptions.ConnectionError:
+        return False
+
+
+def raw_as(role: str | None, path: str) -> redis.Redis:
+    """A client that tries once: the library's own retries take seconds to tell of a refusal."""
+    once = Retry(NoBackoff(), 0)
+    return redis.Redis(unix_socket_path=path, username=role, password=role, retry=once)
+
+
+def url_of(role: str, path: str) -> str:
+    return f"unix://{role}:{role}@{path}"
+
+
+@pytest.mark.parametrize("namespace", ["default", "default/acme"])
+async def test_every_role_does_its_part(guarded: str, namespace: str) -> None:
+    blob = b"a binary" * 99
+    blobs = {hashlib.sha256(blob).digest(): blob}
+    variant = Variant(b"v", (blob_ref(blob),), tags=(TAG, "toolchain:cpu@0123"))
+    async with KernelCache(url_of("edge", guarded), space=Space.KERNELS) as farm:
+        edge = farm.within(namespace)
+        await edge.put_job(KEY, b"job")
+        queued = await edge.acquire(KEY, "edge", 30, is_queued=True)
+        assert queued is not None
+        workers = WorkerCache(url_of("worker", guarded)).within(namespace)
+        workers.report(WorkerReport("w", "cpu", "cpu@0123", True))
+        adopted = workers.adopt(Lease(KEY, "worker", queued.fence, 30, 0))
+        assert adopted is not None
+        assert workers.renew(adopted.lease)
+        workers.put_blobs(blobs)
+        assert workers.publish(adopted.lease, [variant]) is Published.OK
+        workers.close()
+        await edge.wait(KEY, 0.1)
+        assert (await edge.lookup(KEY)).is_hit
+        assert await farm.within("default/beta").take_blobs(edge, blobs)
+        assert await edge.worker_reports()
+    async with KernelCache(url_of("frontend", guarded), space=Space.PROGRAMS) as farm:
+        frontend = farm.within(namespace)
+        lease = await frontend.acquire(KEY, "frontend", 30)
+        assert lease is not None
+        await frontend.put_blobs(blobs)
+        assert await frontend.publish(lease, [variant]) is Published.OK
+        parts = {"graph": "g", "operators": "o", "calls": "c", "target": "t"}
+        for space in (Space.PROGRAMS, Space.TRACES):
+            index = KeyIndex(frontend.client, frontend.names, space)
+            await index.add(KEY, parts)
+            assert await index.parts(KEY) == parts
+            await index.nearest(b"x" * 32, parts)
+        await frontend.advertise(["frontend@1"])
+        epoch = await frontend.epochs.obeyed("gateway", await frontend.epochs.current())
+        assert await frontend.epochs.announcements_after(epoch) == []
+        await frontend.epochs.next_announcements(epoch, 0.001)
+        (found,) = (await frontend.lookup(KEY)).variants
+        await frontend.refresh(KEY, found)
+        assert await frontend.get_blobs(list(blobs)) == [blob]
+        await _invalidate_as_gateway(frontend, guarded)
+    async with KernelCache(
+        url_of("reader", guarded), space=Space.PROGRAMS, may_write=False
+    ) as farm:
+        reader = farm.within(namespace)
+        assert (await reader.lookup(KEY)).is_hit
+        assert await reader.get_blobs(list(blobs)) == [blob]
+    async with KernelCache(url_of("sweeper", guarded), space=Space.PROGRAMS) as sweeper:
+        work = Sweeper(sweeper.client, namespace, 1e9)
+        assert (await work.sweep()).entries == 2
+        assert await work.usage()
+        assert await work.count_hit(Space.KERNELS, frozenset([TAG])) == 1
+
+
+async def _invalidate_as_gateway(frontend: KernelCache, guarded: str) -> None:
+    """Invalidates, obeys, and takes its leave; a table's youth, which is waited for, goes by."""
+    bumped = await frontend.epochs.bump(["op:other"])
+    await frontend.epochs.obeyed("gateway", bumped)
+    with raw_as("operator", guarded) as raw:
+        raw.hset(frontend.names.epochs, "@born", 0)
+    await frontend.epochs.wait_for_gateways(bumped)
+    await frontend.epochs.leave("gateway")
+
+
+async def test_a_frontend_counts_what_tenants_hold_and_have_in_flight(guarded: str) -> None:
+    async with KernelCache(url_of("frontend", guarded), space=Space.PROGRAMS) as farm:
+        counted = farm.within("default/beta", b"salt")
+        quotas = Quotas(counted.client, counted.names)
+        assert await quotas.take_off("flight", 30, 1)
+        assert not await quotas.take_off("another", 30, 1)
+        assert await quotas.in_flight() == 1
+        await quotas.land("flight")
+        assert (await quotas.held()).entries == 0
+
+
+@pytest.mark.parametrize(
+    ("role", "key"),
+    [
+        ("worker", NAMES.entry(Space.PROGRAMS, KEY)),
+        ("edge", NAMES.entry(Space.PROGRAMS, KEY)),
+        ("frontend", NAMES.entry(Space.KERNELS, KEY)),
+        ("reader", NAMES.entry(Space.KERNELS, KEY)),
+        ("reader", NAMES.entry(Space.PROGRAMS, KEY)),
+        ("reader", NAMES.epochs),
+        ("worker", NAMES.usage),
+        ("worker", TENANTS.entry(Space.PROGRAMS, KEY)),
+        ("worker", TENANTS.in_flight),
+        ("edge", TENANTS.entry(Space.PROGRAMS, KEY)),
+        ("edge", TENANTS.held),
+        ("frontend", TENANTS.entry(Space.KERNELS, KEY)),
+        ("sweeper", TENANTS.in_flight),
+        ("reader", TENANTS.entry(Space.PROGRAMS, KEY)),
+        ("worker", "elsewhere"),
+        ("frontend", "elsewhere"),
+    ],
+)
+def test_nobody_writes_what_is_not_its_own(guarded: str, role: str, key: str) -> None:
+    with raw_as(role, guarded) as raw, pytest.raises(redis.exceptions.NoPermissionError):
+        raw.hset(key, "order", "")
+
+
+@pytest.mark.parametrize("role", ["worker", "frontend"])
+def test_scripts_do_not_go_around_the_roles(guarded: str, role: str) -> None:
+    other = Space.PROGRAMS if role == "worker" else Space.KERNELS
+    entry = NAMES.entry(other, KEY)
+    with raw_as(role, guarded) as raw, pytest.raises(redis.exceptions.ResponseError):
+        raw.eval("return redis.call('DEL', ARGV[1])", 0, entry)
+
+
+@pytest.mark.parametrize("role", ROLES[:-1])
+@pytest.mark.parametrize("command", ["FLUSHALL", "CONFIG GET *", "KEYS *", "ACL LIST", "SHUTDOWN"])
+def test_nobody_administers(guarded: str, role: str, command: str) -> None:
+    with raw_as(role, guarded) as raw, pytest.raises(redis.exceptions.NoPermissionError):
+        raw.execute_command(*command.split())
+
+
+async def test_a_worker_cannot_publish_programs(guarded: str) -> None:
+    async with KernelCache(url_of("worker", guarded), space=Space.PROGRAMS) as cache:
+        with pytest.raises(UnavailableError, match=r"permission|NOPERM|ACL"):
+            await cache.lookup(KEY)
+
+
+def test_without_a_password_nobody_enters(guarded: str) -> None:
+    with raw_as(None, guarded) as raw, pytest.raises(redis.exceptions.AuthenticationError):
+        raw.ping()

@@ -1,0 +1,240 @@
+"""Another server process takes over: restarted from its file, a replica, a demoted primary."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from kernelfarm.cache import KernelCache, Published, Space, Variant, WorkerCache, epoch_calls
+from kernelfarm.cache.embedded import EmbeddedServer, Role, ServerProgram, server_command
+from kernelfarm.cache.redis_keys import Names
+from kernelfarm.cache.scripts import AsyncScripts
+from kernelfarm.errors import UnavailableError
+from tests.support.farm import PATIENCE_S, wait_until
+from tests.support.redis_proxy import RedisProxy
+
+KEY = hashlib.sha256(b"a program").digest()
+TAG = "op:aten.gelu.default"
+
+
+@contextmanager
+def redis_process(program: ServerProgram, folder: Path) -> Iterator[redis.Redis]:
+    """A server at `folder`/s; SIGKILL at the end, and what it saved stays."""
+    folder.mkdir(exist_ok=True)
+    command = server_command(program, Role.CACHE, folder, folder / "s", 0)
+    with (folder / "log").open("ab") as log:
+        process = subprocess.Popen(
+            [*command, "--repl-diskless-sync-delay", "0"], stdout=log, stderr=log
+        )
+    # One that tries once: the library's own retries would go on for seconds while it starts.
+    raw = redis.Redis(unix_socket_path=str(folder / "s"), retry=Retry(NoBackoff(), 0))
+    try:
+        wait_until(lambda: answers(raw), PATIENCE_S, "the server")
+        yield raw
+    finally:
+        raw.close()
+        process.kill()
+        process.wait()
+
+
+def answers(raw: redis.Redis) -> bool:
+    try:
+        return bool(raw.ping())
+    except redis.exceptions.ConnectionError:
+        return False
+
+
+async def publish(cache: KernelCache, content: bytes) -> Published:
+    seen = (await cache.lookup(KEY, is_counted=False)).stamp
+    lease = await cache.acquire(KEY, content.hex(), 30, seen=seen)
+    assert lease is not None
+    return await cache.publish(lease, [Variant(content, tags=(TAG,))])
+
+
+async def test_a_server_restarted_from_its_file_serves_nothing_from_before(
+    program: ServerProgram, tmp_path: Path
+) -> None:
+    """Its file may lack the last invalidations, and then what they hit would be live again."""
+    async with KernelCache(f"unix://{tmp_path}/s", space=Space.PROGRAMS) as cache:
+        with redis_process(program, tmp_path) as raw:
+            await publish(cache, b"wrong")
+            raw.save()
+            await cache.epochs.bump([TAG])
+            assert not (await cache.lookup(KEY)).is_hit
+        with redis_process(program, tmp_path) as raw:
+            assert raw.exists(cache.names.entry(Space.PROGRAMS, KEY))  # it is there again
+            assert (await cache.lookup(KEY)).reason == "incarnation"
+            assert await publish(cache, b"right") is Published.OK
+            assert [v.content for v in (await cache.lookup(KEY)).variants] == [b"right"]
+
+
+@pytest.mark.parametrize("is_cut", [True, False], ids=["cut", "demoted"])
+async def test_a_replica_that_takes_over_without_the_last_invalidation_serves_nothing_from_before(
+    program: ServerProgram, tmp_path: Path, is_cut: bool
+) -> None:
+    with (
+        redis_process(program, tmp_path / "a") as first,
+        redis_process(program, tmp_path / "b") as second,
+        RedisProxy(tmp_path / "proxy", tmp_path / "a" / "s") as proxy,
+    ):
+        replicate(second, first, tmp_path)
+        async with KernelCache(proxy.url, space=Space.PROGRAMS) as cache:
+            await publish(cache, b"wrong")
+            entry = cache.names.entry(Space.PROGRAMS, KEY)
+            wait_until(lambda: second.exists(entry) == 1, PATIENCE_S, "the replica has it")
+            second.replicaof("NO", "ONE")  # it follows no more, and the bump does not reach it
+            await cache.epochs.bump([TAG])
+            if is_cut:
+                proxy.lead_to(tmp_path / "b" / "s")
+            else:  # old connections stay, and what they lead to follows the new primary
+                proxy.lead_to(tmp_path / "b" / "s", cuts=False)
+                replicate(first, second, tmp_path)
+            found = await cache.lookup(KEY)
+            assert (found.is_hit, found.reason) == (False, "incarnation")
+            assert await publish(cache, b"right") is Published.OK
+            assert [v.content for v in (await cache.lookup(KEY)).variants] == [b"right"]
+            assert second.exists(entry)
+
+
+async def test_a_lease_from_before_a_takeover_publishes_nothing(
+    program: ServerProgram, tmp_path: Path
+) -> None:
+    with redis_process(program, tmp_path) as raw:
+        async with KernelCache(f"unix://{tmp_path}/s", space=Space.PROGRAMS) as cache:
+            lease = await cache.acquire(KEY, "before", 30)
+            assert lease is not None
+            raw.save()
+    with redis_process(program, tmp_path):
+        async with KernelCache(f"unix://{tmp_path}/s", space=Space.PROGRAMS) as cache:
+            refused = await cache.publish(lease, [Variant(b"old", tags=(TAG,))])
+            assert refused is Published.STALE_INC
+
+
+async def test_who_may_only_read_waits_until_a_new_life_began(
+    program: ServerProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelfarm.cache.connection._GREETING_S", 0.1)
+    monkeypatch.setattr("kernelfarm.cache.retry_policy._RETRIES", 1)
+    url = f"unix://{tmp_path}/s"
+    with redis_process(program, tmp_path):
+        async with KernelCache(url, space=Space.PROGRAMS, may_write=False) as reader:
+            with pytest.raises(UnavailableError, match="nobody who may write"):
+                await reader.lookup(KEY)
+            async with KernelCache(url, space=Space.PROGRAMS) as cache:
+                await publish(cache, b"v")
+            assert (await reader.lookup(KEY)).is_hit
+
+
+async def test_a_new_connection_to_the_same_process_changes_nothing(server: EmbeddedServer) -> None:
+    lives = set()
+    for _ in range(3):
+        async with KernelCache(server.url, namespace="same", space=Space.PROGRAMS) as cache:
+            lives.add(await cache.epochs.current())
+    worker = WorkerCache(server.url, namespace="same")
+    worker.withdraw("nobody")
+    worker.close()
+    async with KernelCache(server.url, namespace="same", space=Space.PROGRAMS) as cache:
+        lives.add(await cache.epochs.current())
+    assert len(lives) == 1
+
+
+async def test_scripts_that_the_server_forgot_are_sent_again(
+    cache: KernelCache, server: EmbeddedServer
+) -> None:
+    worker = WorkerCache(server.url, namespace=cache.namespace)
+    with redis.Redis.from_url(server.url) as raw:
+        for content in (b"first", b"second"):
+            raw.script_flush()
+            key = hashlib.sha256(content).digest()
+            lease = await cache.acquire(key, "maker", 30)
+            raw.script_flush()
+            assert lease is not None
+            assert worker.publish(lease, [Variant(content)]) is Published.OK
+            raw.script_flush()
+            assert (await cache.lookup(key)).is_hit
+    worker.close()
+
+
+async def test_tags_are_forgotten_beyond_a_number_and_what_is_as_old_is_cold(
+    cache: KernelCache, server: EmbeddedServer
+) -> None:
+    scripts, names = AsyncScripts(cache.client), Names(cache.namespace)
+    most = 24
+
+    async def bump(tag: str) -> None:
+        await scripts.run(epoch_calls.bump(names, [tag], most))
+
+    await publish(cache, b"old")
+    for number in range(5):
+        await bump(f"op:{number}")
+    young = hashlib.sha256(b"young").digest()
+    for number in range(5, 12):
+        await bump(f"op:{number}")
+    lease = await cache.acquire(young, "maker", 30)
+    assert lease is not None
+    await cache.publish(lease, [Variant(b"young", tags=("op:0", "pass:a"))])
+    for number in range(12, 25):
+        await bump(f"op:{number}")
+        with redis.Redis.from_url(server.url) as raw:
+            assert raw.hlen(names.epochs) <= most
+    told = await cache.lookup(KEY)
+    assert (told.reason, told.detail) == ("epoch", "forgotten")
+    assert (await cache.lookup(young)).is_hit
+    await bump("pass:a")
+    assert not (await cache.lookup(young)).is_hit
+
+
+async def test_a_lease_older_than_what_is_known_of_invalidations_publishes_nothing(
+    cache: KernelCache,
+) -> None:
+    scripts, names = AsyncScripts(cache.client), Names(cache.namespace)
+    lease = await cache.acquire(KEY, "maker", 30)
+    assert lease is not None
+    for number in range(12):
+        await scripts.run(epoch_calls.bump(names, [f"op:{number}"], 8))
+    assert await cache.publish(lease, [Variant(b"v", tags=(TAG,))]) is Published.STALE_EPOCH
+
+
+async def test_connections_by_tcp_see_that_a_silent_host_is_gone(
+    program: ServerProgram, tmp_path: Path
+) -> None:
+    with redis_process(program, tmp_path) as raw:
+        port = listen_by_tcp(raw)
+        async with KernelCache(f"redis://127.0.0.1:{port}", space=Space.PROGRAMS) as cache:
+            await publish(cache, b"v")
+            assert (await cache.lookup(KEY)).is_hit
+            connection = await cache.client.connection_pool.get_connection()
+            told = connection._writer.get_extra_info("socket")
+            assert told.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            await cache.client.connection_pool.release(connection)
+
+
+def replicate(replica: redis.Redis, primary: redis.Redis, folder: Path) -> None:
+    """Makes a server follow another one; returns once it does. Replicas follow by TCP alone."""
+    port = primary.config_get("port")["port"]
+    replica.replicaof("127.0.0.1", listen_by_tcp(primary) if port == "0" else port)
+    wait_until(
+        lambda: replica.info("replication")["master_link_status"] == "up", PATIENCE_S, "a replica"
+    )
+
+
+def listen_by_tcp(raw: redis.Redis) -> int:
+    """The port at which a server listens from now on."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        try:
+            raw.config_set("port", str(port))
+        except redis.exceptions.ResponseError:  # somebody took it meanwhile
+            continue
+        return port

@@ -1,0 +1,102 @@
+"""Cache and broker behind TLS, by their URLs alone."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from codegen_svc.celery_app import JobQueue, QueuedJob
+from codegen_svc.settings import CodegenSettings
+from kernelfarm.cache import KernelCache, Published, Space, Variant, WorkerCache
+from kernelfarm.errors import UnavailableError
+from tests.support.certificates import Authority
+from tests.support.farm import PATIENCE_S, wait_until
+
+KEY = hashlib.sha256(b"a kernel").digest()
+# The server in the embedded wheel is built without TLS.
+SERVER = shutil.which("valkey-server") or shutil.which("redis-server")
+
+pytestmark = pytest.mark.skipif(SERVER is None, reason="no Redis or Valkey server on PATH")
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server that listens by TLS alone; its CA rides in the URL."""
+    folder = tmp_path_factory.mktemp("redis-tls")
+    authority = Authority(folder)
+    pair = authority.issue_server()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = {
+        "port": 0,
+        "tls-port": port,
+        "bind": "127.0.0.1",
+        "tls-cert-file": pair.cert_file,
+        "tls-key-file": pair.key_file,
+        "tls-ca-cert-file": authority.ca_file,
+        "tls-auth-clients": "no",
+        "save": "",
+        "dir": folder,
+    }
+    command = [str(SERVER), *(part for k, v in options.items() for part in (f"--{k}", str(v)))]
+    log = folder / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+    address = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={authority.ca_file}"
+    try:
+        wait_until(lambda: _answers(address, process, log), PATIENCE_S, "the server")
+        yield address
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _answers(address: str, process: subprocess.Popen[bytes], log: Path) -> bool:
+    if process.poll() is not None:
+        pytest.skip(f"a server without TLS: {log.read_text()[-300:]}")
+    try:
+        with redis.Redis.from_url(address, retry=Retry(NoBackoff(), 0)) as raw:
+            return bool(raw.ping())
+    except redis.exceptions.ConnectionError:
+        return False
+
+
+async def test_services_and_workers_reach_a_cache_by_tls(url: str) -> None:
+    async with KernelCache(url, space=Space.KERNELS) as cache:
+        lease = await cache.acquire(KEY, "owner", 30)
+        assert lease is not None
+        workers = WorkerCache(url)
+        assert workers.publish(lease, [Variant(b"v")]) is Published.OK
+        workers.close()
+        await cache.wait(KEY, 0.1)
+        assert (await cache.lookup(KEY)).is_hit
+
+
+async def test_a_cache_whose_certificate_is_not_believed_is_not_used(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelfarm.cache.connection._GREETING_S", 0.1)
+    monkeypatch.setattr("kernelfarm.cache.retry_policy._RETRIES", 1)
+    other = f"{url.partition('?')[0]}?ssl_ca_certs={Authority(tmp_path).ca_file}"
+    async with KernelCache(other, space=Space.KERNELS) as cache:
+        with pytest.raises(UnavailableError, match=r"(?i)certificate"):
+            await cache.lookup(KEY)
+
+
+async def test_jobs_are_queued_in_a_broker_by_tls(url: str) -> None:
+    settings = CodegenSettings(broker_url=f"{url}&ssl_cert_reqs=required", signing="off")
+    queue = JobQueue(settings)
+    await queue.send(QueuedJob("cpu", "default", KEY, 1))
+    queue.close()
+    with redis.Redis.from_url(url) as raw:
+        assert raw.llen("cpu") == 1

@@ -1,0 +1,115 @@
+"""The commands as a user runs them: installed scripts, exit codes, and what they print."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from examples.real_inputs import function_h
+from kernelfarm.cli import COMMANDS
+from tests.e2e.compiled_inputs import ACCELERATORS
+from tests.support.farm import PATIENCE_S
+
+KERNELFARM = str(Path(sys.executable).with_name("kernelfarm"))
+NOBODY = "127.0.0.1:9"  # the discard port: nothing listens there
+TARGETS = ("cpu:aarch64", "cuda:sm_89", "rocm:gfx1201", "ascend:910b")
+BINARIES = {"cpu": "so", "cuda": "cubin", "rocm": "hsaco", "ascend": "kernel.o"}
+
+# What a user writes: kernelfarm itself is not imported.
+SCRIPT = """
+import torch
+def model(a, b):
+    if a.sum() > 0:
+        return (a @ b).softmax(-1)
+    return a.cos()
+fast = torch.compile(model, backend="kernelfarm")
+a, b = torch.ones(8, 8), torch.randn(8, 8)
+for args in ((a, b), (-a, b)):
+    torch.testing.assert_close(fast(*args), model(*args))
+print("equal")
+"""
+
+
+def run(*command: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(part) for part in command],
+        env={**os.environ, "COLUMNS": "120", **environment},
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_S,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`h` in float16, saved as users save models."""
+
+    class Model(torch.nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return source.model(a, b)
+
+    source = function_h().half()
+    path = tmp_path_factory.mktemp("saved") / "h.pt2"
+    torch.export.save(torch.export.export(Model(), source.args), path)
+    return path
+
+
+def test_help_lists_every_command() -> None:
+    shown = run(KERNELFARM, "--help")
+    assert shown.returncode == 0
+    for command in COMMANDS:
+        assert f" {command} " in shown.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_every_command_has_examples(command: str) -> None:
+    shown = run(KERNELFARM, command, "--help")
+    assert shown.returncode == 0
+    examples = shown.stdout.partition("Examples")[2]
+    assert f"kernelfarm {command}" in examples
+
+
+@pytest.mark.vendors(*ACCELERATORS)
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_file_compiles_for_four_vendors_and_is_explained(
+    endpoint: str, model_file: Path, tmp_path: Path
+) -> None:
+    wanted = [part for target in TARGETS for part in ("--target", target)]
+    done = run(KERNELFARM, "compile", model_file, *wanted, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "stub: " in done.stdout
+    programs = json.loads((tmp_path / "manifest.json").read_text())["programs"]
+    assert [program["target"] for program in programs] == list(TARGETS)
+    for program in programs:
+        binary = BINARIES[program["target"].partition(":")[0]]
+        for kernel in program["kernels"]:
+            for variant in kernel["variants"]:
+                assert variant["binary"] == binary
+                content = (tmp_path / variant["stages"][binary]).read_bytes()
+                assert content.startswith(b"\x7fELF")
+    shown = run(KERNELFARM, "explain", tmp_path, "--target", "ascend:910b", "--stage", "linalg")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.count("func.func @") == len(programs[-1]["kernels"])
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_missing_farm_is_one_line_with_a_hint(model_file: Path, tmp_path: Path) -> None:
+    command = ("compile", model_file, "--out", tmp_path, "--endpoint", NOBODY)
+    done = run(KERNELFARM, *command)
+    assert done.returncode == 1
+    error, hint = done.stderr.strip().splitlines()
+    assert NOBODY in error and "kernelfarm up" in hint
+
+
+def test_a_script_without_a_farm_runs_eager_and_is_told_once() -> None:
+    done = run(sys.executable, "-c", SCRIPT, KERNELFARM_ENDPOINT=NOBODY)
+    assert (done.returncode, done.stdout) == (0, "equal\n"), done.stderr
+    assert done.stderr.count("Warning") == 1
+    assert NOBODY in done.stderr and "kernelfarm up" in done.stderr

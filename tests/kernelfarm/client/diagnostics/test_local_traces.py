@@ -1,0 +1,97 @@
+"""`kernelfarm explain-miss --traces`: why this machine traced what others had traced already."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from kernelfarm.cli import make_app
+from kernelfarm.client.diagnostics.local_traces import traces_here
+from kernelfarm.client.farm.cache_client import CacheAdmin
+from kernelfarm.digest import trace_digest
+from kernelfarm.signing import Space
+from kernelfarm.signing.key_files import PUBLIC_KEYS, read_keyring, write_keyring
+from tests.kernelfarm.client.traces.test_shared import Fleet, fleet, traces_made  # noqa: F401 (a fixture)
+
+
+def told(*asked: str) -> str:
+    shown = CliRunner().invoke(make_app(), ["explain-miss", "--traces", *asked])
+    assert shown.exit_code == 0, shown.output
+    return shown.output
+
+
+def differing(output: str) -> dict[str, tuple[str, str]]:
+    """What was asked and what is there, by part."""
+    lines = re.findall(r"^  (\w+): asked (.*); there (.*)$", output, re.MULTILINE)
+    return {part: (asked, there) for part, asked, there in lines}
+
+
+def test_what_was_published_is_found_and_believed(fleet: Fleet) -> None:  # noqa: F811
+    disk = fleet.machine(publishes=True)
+    assert f"nothing was traced here (in {disk})" in told()
+    fleet.works()
+    (trace,) = traces_here(disk)
+    assert trace_digest(trace.parts) == trace.digest
+    output = told()
+    assert f"trace {trace.digest.hex()} is found\n  it is believed here\n" in output
+    assert re.search(r"^  its program [0-9a-f]{64} is found$", output, re.MULTILINE)
+
+
+def test_the_part_that_differs_is_told(fleet: Fleet) -> None:  # noqa: F811
+    fleet.machine(publishes=True)
+    fleet.works()
+    disk = fleet.machine()
+    fleet.works(fallback_random=True)
+    (trace,) = traces_here(disk)
+    output = told()
+    assert f"trace {trace.digest.hex()} is not found: key" in output
+    with_it = "deterministic=False, fallback_random=True"
+    assert differing(output) == {"options": (with_it, with_it.replace("True", "False"))}
+    # By its digest, too; of one that was never here nothing is known.
+    assert told(trace.digest.hex()) == output
+    assert "no entry is near it" in told("0" * 64)
+
+
+def test_a_graph_of_other_numbers_is_the_nearest(fleet: Fleet) -> None:  # noqa: F811
+    fleet.machine(publishes=True)
+    fleet.works()
+    fleet.machine()
+    fleet.number += 0.25
+    fleet.works()
+    assert set(differing(told())) == {"graph"}
+
+
+def test_the_tag_that_was_invalidated_is_told(fleet: Fleet) -> None:  # noqa: F811
+    fleet.machine(publishes=True, MODEL="explained@1")
+    fleet.works()
+    with CacheAdmin(fleet.farm.endpoint) as admin:
+        admin.invalidate(["model:explained@1"])
+    fleet.machine(MODEL="explained@1")
+    fleet.works()
+    output = told()
+    assert "is not found: epoch" in output
+    there = differing(output)["tag"][1]
+    assert there == "model:explained@1 was invalidated after it was made"
+
+
+def test_who_does_not_believe_what_is_there_is_told_why(fleet: Fleet) -> None:  # noqa: F811
+    fleet.machine(publishes=True)
+    fleet.works()
+    pinned = fleet.folder / "pinned.json"
+    known = read_keyring(fleet.keys / PUBLIC_KEYS).keys
+    write_keyring(pinned, [key for key in known if key.space is not Space.TRACES])
+    fleet.machine(TRUSTED_KEYS_FILE=str(pinned))
+    fleet.works()
+    assert traces_made() == 1
+    output = told()
+    assert "this machine asks for no traces: our own alone: no key for traces" in output
+    assert "is found\n  it is not believed here: UNTRUSTED_KEY: " in output
+
+
+@pytest.mark.parametrize("source", ["model.pt2", "12ab"])
+def test_what_is_no_digest_is_refused(source: str) -> None:
+    shown = CliRunner().invoke(make_app(), ["explain-miss", "--traces", source])
+    assert shown.exit_code != 0
+    assert "no digest of 64 hex digits" in str(shown.exception)

@@ -1,0 +1,112 @@
+"""One graph waits for the farm once, whatever its compile asks for; here of one that is mute."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernelfarm.client import torch_backend
+from kernelfarm.client.farm.wait_budget import FarmTime, within_time
+from kernelfarm.client.programs.eager import KernelfarmWarning, forget_warnings
+from kernelfarm.client.programs.store import ProgramStore
+from kernelfarm.errors import DeadlineError, KernelfarmError
+from kernelfarm.signing import Space, new_signer
+from kernelfarm.signing.key_files import write_keyring
+from tests.support.client_process import new_process
+from tests.support.client_timeouts import be_patient
+from tests.support.farm import PATIENCE_S, wait_until
+from tests.support.traced_graphs import traced_one
+from tests.support.unresponsive_servers import MuteFarm
+
+
+@pytest.fixture(params=["heard", "silent"])
+def farm(request: pytest.FixtureRequest) -> MuteFarm:
+    """A farm that answers no call; the watch hears of it, or nothing at all."""
+    return MuteFarm(is_heard=request.param == "heard")
+
+
+@pytest.fixture(params=["pinned", "asked for"])
+def keys(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """The farm's keys: then a trace is asked for first, or the keys are."""
+    if request.param == "pinned":
+        known = [new_signer(space).trusted for space in Space]
+        write_keyring(tmp_path / "public.json", known)
+        monkeypatch.setenv("KERNELFARM_TRUSTED_KEYS_FILE", str(tmp_path / "public.json"))
+    monkeypatch.setattr(torch_backend, "_store", ProgramStore())
+    yield
+    torch_backend._accesses.clear()
+
+
+def compiled(endpoint: str, folder: Path, mode: str) -> torch.Tensor:
+    new_process(endpoint, folder)
+    forget_warnings()
+    torch._dynamo.reset()
+    options = {"endpoint": endpoint, "timeout_s": 1.0, "mode": mode}
+    return torch.compile(lambda a: (a * 4.5).sin(), backend="kernelfarm", options=options)(
+        torch.ones(3)
+    )
+
+
+@pytest.mark.usefixtures("keys")
+def test_strict_waits_once_for_a_farm_that_answers_nothing(
+    farm: MuteFarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    be_patient(monkeypatch, 0.1)
+    with farm.served() as endpoint:
+        with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as caught:
+            compiled(endpoint, tmp_path / "disk", "strict")
+        assert isinstance(caught.value.inner_exception, DeadlineError)
+    assert len(farm.calls) <= 1, farm.calls  # none, where a slow machine had no time left to ask
+
+
+@pytest.mark.usefixtures("keys")
+def test_wait_waits_once_too_and_runs_eager(
+    farm: MuteFarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    be_patient(monkeypatch, 0.1)
+    with farm.served() as endpoint, pytest.warns(KernelfarmWarning):
+        result = compiled(endpoint, tmp_path / "disk", "wait")
+    torch.testing.assert_close(result, (torch.ones(3) * 4.5).sin())
+    assert len(farm.calls) <= 1, farm.calls
+
+
+def test_who_waits_for_another_thread_keeps_to_its_own_time(tmp_path: Path) -> None:
+    graph = traced_one(lambda a: (a * 5.5).sin(), torch.ones(3))
+    farm = MuteFarm(is_heard=True)
+    with farm.served() as endpoint:
+        process = new_process(endpoint, tmp_path, signing="off")
+        ends: list[KernelfarmError] = []
+
+        def ask() -> None:
+            try:
+                process.program(graph)
+            except KernelfarmError as error:
+                ends.append(error)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        wait_until(lambda: farm.calls == ["Compile"], PATIENCE_S, "the first thread's call")
+        with FarmTime(0.1).spent(), pytest.raises(DeadlineError, match="another thread"):
+            process.program(graph)
+        assert farm.calls == ["Compile"] and not ends
+        process.access.client.close()
+        asking.join()
+    assert len(ends) == 1
+
+
+def test_what_passes_between_does_not_count() -> None:
+    time = FarmTime(PATIENCE_S)
+    with time.spent():
+        first = within_time(2 * PATIENCE_S)
+        assert within_time(0.5) == 0.5
+    assert within_time(2 * PATIENCE_S) == 2 * PATIENCE_S
+    with time.spent():
+        assert within_time(2 * PATIENCE_S) < first <= PATIENCE_S
+    with FarmTime(0.0).spent():
+        assert within_time(PATIENCE_S) == 0.0

@@ -1,0 +1,489 @@
+"""Traces by way of the farm: a machine with an empty disk traces nothing that another one traced.
+
+A machine is a client process with a disk tier of its own; what this process knows is forgotten
+between two of them. Each test has graphs of its own, by a constant that nobody else uses.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kernelfarm.client import counters, torch_backend
+from kernelfarm.client.farm.cache_client import CacheAdmin
+from kernelfarm.client.programs import tiers
+from kernelfarm.client.programs.eager import KernelfarmWarning
+from kernelfarm.client.programs.store import ProgramStore
+from kernelfarm.client.traces.header import joined, parted
+from kernelfarm.client.traces.shared import TraceNotPublishedWarning
+from kernelfarm.signing import Signer, Space, new_signer
+from kernelfarm.signing.key_files import (
+    PROGRAM_KEY,
+    PUBLIC_KEYS,
+    TRACE_KEY,
+    read_keyring,
+    read_signer,
+    write_keyring,
+    write_signer,
+)
+from kernelfarm.signing.manifest import blob_ref
+from kernelfarm.v1 import manifest_pb2
+from kernelfarm.v1 import trace_service_pb2 as pb
+from kernelfarm.wire.manifest import manifest_from_proto, manifest_to_proto
+from tests.support.client_process import new_process
+from tests.support.farm import PATIENCE_S, Farm, wait_until
+from tests.support.like_eager import assert_like_eager, compiled, numbers
+from tests.support.tampering_proxy import MeddlingFarm
+
+_numbers = iter(range(1000))
+
+
+@dataclass
+class Fleet:
+    """Machines that ask one farm, through somebody who counts and may change what it answers."""
+
+    farm: Farm
+    meddling: MeddlingFarm
+    endpoint: str
+    folder: Path
+    environment: pytest.MonkeyPatch
+    number: float = field(default_factory=lambda: next(_numbers) + 0.375)
+    machines: int = 0
+
+    @property
+    def keys(self) -> Path:
+        return self.farm.data_dir / "keys"
+
+    def signer(self) -> Signer:
+        """Who may sign traces."""
+        return read_signer(self.keys / TRACE_KEY, Space.TRACES)
+
+    def machine(self, *, publishes: bool = False, disk: str = "", **settings: str) -> Path:
+        """Begins a machine, with an empty disk unless that of another is named; its disk."""
+        self.machines += 1
+        root = self.folder / (disk or f"disk-{self.machines}")
+        new_process(self.endpoint, root)
+        torch_backend._accesses.clear()
+        self.environment.setattr(torch_backend, "_store", ProgramStore())
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        stated = {"ENDPOINT": self.endpoint, "DISK_CACHE_DIR": str(root), **settings}
+        if publishes:
+            stated["TRACE_KEY_FILE"] = str(self.keys / TRACE_KEY)
+        for name in ("TRACE_KEY_FILE", "TRUSTED_KEYS_FILE", "MODEL", "MODE", "DISK_CACHE_BYTES"):
+            self.environment.delenv(f"KERNELFARM_{name}", raising=False)
+        for name, value in stated.items():
+            self.environment.setenv(f"KERNELFARM_{name}", value)
+        self.meddling.calls.clear()
+        return root
+
+    def works(self, **options: Any) -> dict[str, int]:
+        """Compiles a graph of its own, sees that it is right, and gives the counters."""
+        number = self.number
+        function = lambda x: (x * number).sin().sum(0)  # noqa: E731 (it is what is compiled)
+        assert_like_eager(function, lambda: (numbers(5, 7),), rtol=1e-5, **options)
+        return counted()
+
+
+@pytest.fixture
+def fleet(farm: Farm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+    meddling = MeddlingFarm(farm.endpoint)
+    yield Fleet(farm, meddling, meddling.start(), tmp_path, monkeypatch)
+    meddling.stop()
+
+
+def counted() -> dict[str, int]:
+    return {name: times for name, times in counters.snapshot().items() if times}
+
+
+def traces_made() -> int:
+    """Graphs that AOT Autograd traced."""
+    return int(torch._dynamo.utils.counters["aot_autograd"]["total"])
+
+
+def writes_a_cache(number: float) -> tuple[Callable[..., Any], Callable[[], Any]]:
+    def step(cache: torch.Tensor, row: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        cache.index_copy_(0, at, row * number)
+        return (cache @ row.t()).softmax(0)
+
+    return step, lambda: (numbers(8, 6), numbers(1, 6, seed=1), torch.tensor([3]))
+
+
+def gives_inputs_and_views(number: float) -> tuple[Callable[..., Any], Callable[[], Any]]:
+    def views(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y.mul_(number)
+        z = x + y
+        return x, x.t(), x[1:, ::2], y.view(-1), z, z[0], z.t()
+
+    return views, lambda: (numbers(4, 6), numbers(4, 6, seed=1))
+
+
+def holds_constants(number: float) -> tuple[Callable[..., Any], Callable[[], Any]]:
+    def attends(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        mask = torch.ones(4, 4).triu() + number
+        return torch.nn.functional.scaled_dot_product_attention(x, y, y, attn_mask=mask)
+
+    return attends, lambda: (numbers(1, 2, 4, 6), numbers(1, 2, 4, 6, seed=1))
+
+
+@pytest.mark.parametrize("case", [writes_a_cache, gives_inputs_and_views, holds_constants])
+def test_a_machine_with_an_empty_disk_traces_nothing_and_asks_once(fleet: Fleet, case) -> None:
+    function, make = case(fleet.number)
+    fleet.machine(publishes=True)
+    assert_like_eager(function, make, rtol=1e-5)
+    assert (traces_made(), counted()["warm.farm.published"]) == (1, 1)
+    disk = fleet.machine()
+    assert_like_eager(function, make, rtol=1e-5)
+    assert (traces_made(), counted()["warm.farm.hits"], counted()["farm.prefetched"]) == (0, 1, 1)
+    assert dict(fleet.meddling.calls) == {"LookupTrace": 1}
+    # What it got it keeps: the next process of this machine asks nobody.
+    fleet.machine(disk=disk.name)
+    assert_like_eager(function, make, rtol=1e-5)
+    assert (traces_made(), counted()["warm.disk.hits"], counted()["disk.hits"]) == (0, 1, 1)
+    assert not fleet.meddling.calls
+
+
+def test_sizes_may_vary_on_the_other_machine_too(fleet: Fleet) -> None:
+    number = fleet.number
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x @ y * number).softmax(-1), x.reshape(-1)[: y.shape[0]], x.t()
+
+    for publishes in (True, False):
+        fleet.machine(publishes=publishes)
+        fast = compiled(function, dynamic=True)
+        for rows in (3, 5, 9):
+            x, y = numbers(rows, 4), numbers(4, 7, seed=rows)
+            for ours, theirs in zip(fast(x, y), function(x, y), strict=True):
+                torch.testing.assert_close(ours, theirs)
+                assert ours.stride() == theirs.stride()
+    assert (traces_made(), counted()["warm.farm.hits"]) == (0, 1)
+    assert dict(fleet.meddling.calls) == {"LookupTrace": 1}
+
+
+_PROGRAM = """
+import json, torch
+from kernelfarm.client import counters
+cache, row = torch.zeros(8, 6), torch.arange(6.0).view(1, 6)
+@torch.compile(backend="kernelfarm", options={"strict": True})
+def step(cache, row):
+    cache[2:3].add_(row * 0.1875)
+    return cache.sum(0), cache[2]
+total, view = step(cache, row)
+assert torch.equal(view, row[0] * 0.1875) and torch.equal(total, view)
+assert view.data_ptr() == cache[2].data_ptr()
+made = torch._dynamo.utils.counters["aot_autograd"]["total"]
+print(json.dumps({"made": made, **counters.snapshot()}))
+"""
+
+
+def test_two_processes_with_a_disk_each(fleet: Fleet) -> None:
+    def run(disk: str, **settings: str) -> dict[str, int]:
+        environment = {
+            **os.environ,
+            "KERNELFARM_ENDPOINT": fleet.endpoint,
+            "KERNELFARM_DISK_CACHE_DIR": str(fleet.folder / disk),
+            **settings,
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", _PROGRAM],
+            env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    first = run("one", KERNELFARM_TRACE_KEY_FILE=str(fleet.keys / TRACE_KEY))
+    assert (first["made"], first["warm.farm.published"]) == (1, 1)
+    fleet.meddling.calls.clear()
+    second = run("two")
+    assert (second["made"], second["warm.farm.hits"], second["farm.prefetched"]) == (0, 1, 1)
+    assert dict(fleet.meddling.calls) == {"LookupTrace": 1}
+
+
+def test_equal_graphs_of_a_process_ask_once_also_without_a_disk(fleet: Fleet) -> None:
+    fleet.machine(publishes=True)
+    fleet.works()
+    fleet.machine(DISK_CACHE_BYTES="0")
+    fleet.works()
+    torch._dynamo.reset()
+    seen = fleet.works()
+    assert (traces_made(), seen["warm.memory.hits"], seen["memory.hits"]) == (0, 1, 1)
+    assert dict(fleet.meddling.calls) == {"LookupTrace": 1}
+
+
+def test_what_is_on_disk_starts_without_the_farm(fleet: Fleet) -> None:
+    fleet.machine(publishes=True)
+    fleet.works()
+    disk = fleet.machine()
+    fleet.works()
+    fleet.meddling.stop()
+    fleet.machine(disk=disk.name)
+    seen = fleet.works()
+    assert (traces_made(), seen["warm.disk.hits"], seen["disk.hits"]) == (0, 1, 1)
+    fleet.meddling.start()
+
+
+@pytest.mark.parametrize("mode", ["wait", "swap"])
+def test_without_a_farm_a_graph_is_traced_and_runs_eager(fleet: Fleet, mode: str) -> None:
+    # A server that just stopped may still take connections and answer nothing: not for long.
+    fleet.machine(publishes=True, TIMEOUT_S="5")
+    fleet.environment.setattr(tiers, "WATCH_TIMEOUT_S", 1.0)
+    fleet.meddling.stop()
+    number, x = fleet.number, numbers(5, 7)
+    function = lambda x: (x * number).cos()  # noqa: E731 (it is what is compiled)
+    fast = torch.compile(function, backend="kernelfarm", options={"mode": mode})
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        wait_until(
+            lambda: torch.equal(fast(x), function(x)) and bool(said), PATIENCE_S, "the warning"
+        )
+    assert [w.category for w in said] == [KernelfarmWarning]
+    assert traces_made() == 1
+    fleet.meddling.start()
+
+
+def test_in_mode_swap_the_trace_is_used_once_the_keys_are_known(fleet: Fleet) -> None:
+    fleet.machine(publishes=True)
+    fleet.works()
+    fleet.machine(TRUSTED_KEYS_FILE=str(fleet.keys / PUBLIC_KEYS))
+    number, x = fleet.number, numbers(5, 7)
+    function = lambda x: (x * number).sin().sum(0)  # noqa: E731 (it is what is compiled)
+    fast = torch.compile(function, backend="kernelfarm", options={"mode": "swap"})
+    torch.testing.assert_close(fast(x), function(x))
+    assert (traces_made(), counted()["warm.farm.hits"]) == (0, 1)
+
+
+def test_without_the_private_key_nothing_is_published(fleet: Fleet) -> None:
+    for _ in range(2):
+        fleet.machine()
+        fleet.works()
+        assert (traces_made(), fleet.meddling.calls["PutTrace"]) == (1, 0)
+        assert counted()["warm.farm.misses"] == 1
+
+
+def test_who_trusts_no_key_for_traces_never_asks(fleet: Fleet) -> None:
+    fleet.machine(publishes=True)
+    fleet.works()
+    pinned = fleet.folder / "pinned.json"
+    known = read_keyring(fleet.keys / PUBLIC_KEYS).keys
+    write_keyring(pinned, [key for key in known if key.space is not Space.TRACES])
+    for publishes in (False, True):
+        fleet.machine(publishes=publishes, TRUSTED_KEYS_FILE=str(pinned))
+        fleet.works()
+        assert traces_made() == 1
+        assert not {"LookupTrace", "PutTrace"} & fleet.meddling.calls.keys()
+
+
+def test_a_key_that_is_not_trusted_any_more_ends_what_is_on_disk(fleet: Fleet) -> None:
+    fleet.machine(publishes=True)
+    fleet.works()
+    disk = fleet.machine()
+    fleet.works()
+    pinned = fleet.folder / "pinned.json"
+    known = read_keyring(fleet.keys / PUBLIC_KEYS).keys
+    others = [key for key in known if key.space is not Space.TRACES]
+    write_keyring(pinned, [*others, new_signer(Space.TRACES).trusted])
+    fleet.machine(disk=disk.name, TRUSTED_KEYS_FILE=str(pinned))
+    seen = fleet.works()
+    assert traces_made() == 1
+    assert seen["refused.disk.untrusted_key"] == seen["refused.warm_farm.untrusted_key"] == 1
+
+
+def test_the_farm_takes_no_trace_of_a_key_that_it_does_not_know(fleet: Fleet) -> None:
+    stranger = new_signer(Space.TRACES)
+    write_signer(fleet.folder / "stranger.key", stranger)
+    fleet.machine(ENDPOINT=fleet.farm.endpoint, TRACE_KEY_FILE=str(fleet.folder / "stranger.key"))
+    with pytest.warns(TraceNotPublishedWarning, match="nobody of that name may sign"):
+        seen = fleet.works()
+    assert seen["warm.farm.not_published.untrusted_key"] == 1
+
+
+def resigned(fleet: Fleet, **changes: Any) -> Callable[[manifest_pb2.SignedVariant], None]:
+    """The same trace under another statement that somebody who may signed."""
+
+    def change(trace: manifest_pb2.SignedVariant) -> None:
+        made = fleet.signer().sign(replace(manifest_from_proto(trace.manifest), **changes))
+        trace.manifest.CopyFrom(manifest_to_proto(made))
+
+    return change
+
+
+def forged(fleet: Fleet) -> Callable[[manifest_pb2.SignedVariant], None]:
+    def change(trace: manifest_pb2.SignedVariant) -> None:
+        trace.manifest.epoch += 1000
+
+    return change
+
+
+def signed_by(signer: Signer) -> Callable[[manifest_pb2.SignedVariant], None]:
+    def change(trace: manifest_pb2.SignedVariant) -> None:
+        made = signer.sign(manifest_from_proto(trace.manifest))
+        trace.manifest.CopyFrom(manifest_to_proto(made))
+
+    return change
+
+
+def truncated(trace: manifest_pb2.SignedVariant) -> None:
+    trace.content = trace.content[:-9]
+
+
+def with_content(
+    fleet: Fleet, rewrite: Callable[[pb.Trace], None]
+) -> Callable[[manifest_pb2.SignedVariant], None]:
+    """Another content, signed by somebody who may."""
+
+    def change(trace: manifest_pb2.SignedVariant) -> None:
+        made = pb.Trace.FromString(trace.content)
+        rewrite(made)
+        trace.content = made.SerializeToString()
+        resigned(fleet, content=blob_ref(trace.content))(trace)
+
+    return change
+
+
+def cut_entry(trace: pb.Trace) -> None:
+    trace.entry = trace.entry[:-9]
+
+
+def another_program(trace: pb.Trace) -> None:
+    trace.program_key = b"\1" * 32
+
+
+def another_graph(trace: pb.Trace) -> None:
+    header, graph = parted(trace.entry)
+    parts = {**header.parts, "grad": "another"}
+    trace.entry = joined(header.model_copy(update={"parts": parts}).model_dump_json(), graph)
+
+
+REFUSED: dict[str, tuple[str, Callable[[Fleet], Any]]] = {
+    "forged": ("forged_manifest", forged),
+    "by a stranger": ("untrusted_key", lambda f: signed_by(new_signer(Space.TRACES))),
+    "by who signs programs": (
+        "untrusted_key", lambda f: signed_by(read_signer(f.keys / PROGRAM_KEY, Space.PROGRAMS)),
+    ),
+    "of another digest": ("misplaced_manifest", lambda f: resigned(f, key=b"\1" * 32)),
+    "of another namespace": ("misplaced_manifest", lambda f: resigned(f, namespace="other")),
+    "of another tenant": ("misplaced_manifest", lambda f: resigned(f, namespace="default/acme")),
+    "of another space": ("untrusted_key", lambda f: resigned(f, space=Space.PROGRAMS)),
+    "expired": ("expired_manifest", lambda f: resigned(f, not_after_s=int(time.time()) - 10)),
+    "truncated": ("poisoned_blob", lambda f: truncated),
+    "truncated before it was signed": ("malformed_message", lambda f: with_content(f, cut_entry)),
+    "of another program": ("misplaced_manifest", lambda f: with_content(f, another_program)),
+    "of another graph": ("misplaced_manifest", lambda f: with_content(f, another_graph)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("harm", REFUSED)
+def test_a_trace_that_cannot_be_believed_is_not(fleet: Fleet, harm: str) -> None:
+    reason, change = REFUSED[harm]
+    fleet.machine(publishes=True)
+    fleet.works()
+    fleet.machine()
+    fleet.meddling.trace_change = change(fleet)
+    seen = fleet.works()
+    refused = {name: times for name, times in seen.items() if name.startswith("refused.")}
+    assert refused == {f"refused.warm_farm.{reason}": 1}
+    assert (traces_made(), seen["farm.hits"]) == (1, 1)
+    assert "warm.farm.hits" not in seen
+
+
+def test_the_trace_of_one_graph_is_none_of_another(fleet: Fleet) -> None:
+    """As it was signed, not changed at all: only its place is wrong."""
+    fleet.machine(publishes=True)
+    fleet.works()
+    fleet.machine()
+    kept: list[manifest_pb2.SignedVariant] = []
+    fleet.meddling.trace_change = lambda trace: kept.append(
+        manifest_pb2.SignedVariant.FromString(trace.SerializeToString())
+    )
+    fleet.works()
+    fleet.number += 0.25
+    fleet.machine(publishes=True)
+    fleet.meddling.trace_change = lambda _: None
+    fleet.works()
+    fleet.machine()
+    fleet.meddling.trace_change = lambda trace: trace.CopyFrom(kept[0])
+    seen = fleet.works()
+    assert (traces_made(), seen["refused.warm_farm.misplaced_manifest"]) == (1, 1)
+
+
+def test_a_blob_that_is_spoilt_on_its_way_is_read_again(fleet: Fleet) -> None:
+    fleet.machine(publishes=True)
+    fleet.works()
+    fleet.machine()
+    fleet.meddling.poisoned_reads = 1
+    seen = fleet.works()
+    assert (traces_made(), seen["warm.farm.hits"], seen["farm.hits"]) == (0, 1, 1)
+    assert seen["refused.farm.poisoned_blob"] == 1
+
+
+@pytest.mark.parametrize("tag", ["model:shared@1", "pass:capture"])
+def test_what_was_invalidated_is_traced_again(fleet: Fleet, tag: str) -> None:
+    fleet.machine(publishes=True, MODEL="shared@1")
+    fleet.works()
+    disk = fleet.machine(MODEL="shared@1")
+    fleet.works()
+    assert traces_made() == 0
+    with CacheAdmin(fleet.farm.endpoint) as admin:
+        assert admin.invalidate([tag], dry_run=True).traces >= 1
+        admin.invalidate([tag])
+    # Neither the disk, which hears of it, nor the farm gives it any more.
+    fleet.machine(disk=disk.name, MODEL="shared@1")
+    seen = fleet.works()
+    assert (traces_made(), seen["warm.farm.misses.epoch"]) == (1, 1)
+    assert "warm.disk.hits" not in seen
+    # Whoever may publishes again what it traces anew.
+    fleet.machine(publishes=True, MODEL="shared@1")
+    assert fleet.works()["warm.farm.published"] == 1
+    fleet.machine(MODEL="shared@1")
+    fleet.works()
+    assert traces_made() == 0
+
+
+def test_a_publisher_publishes_what_its_own_disk_has_but_the_farm_has_not(fleet: Fleet) -> None:
+    disk = fleet.machine()
+    fleet.works()
+    assert traces_made() == 1
+    # It is traced anew: what lies there may be older than an invalidation.
+    fleet.machine(publishes=True, disk=disk.name)
+    seen = fleet.works()
+    assert (traces_made(), seen["warm.farm.published"]) == (1, 1)
+    fleet.machine()
+    assert fleet.works()["warm.farm.hits"] == 1 and traces_made() == 0
+    # What the farm has it neither traces nor publishes again.
+    fleet.machine(publishes=True, disk=disk.name)
+    seen = fleet.works()
+    assert (traces_made(), seen["warm.farm.hits"]) == (0, 1)
+    assert dict(fleet.meddling.calls) == {"LookupTrace": 1}
+
+
+def test_a_publisher_starts_from_its_disk_while_the_farm_is_away(fleet: Fleet) -> None:
+    disk = fleet.machine(publishes=True)
+    fleet.works()
+    fleet.meddling.stop()
+    fleet.machine(publishes=True, disk=disk.name)
+    seen = fleet.works()
+    assert (traces_made(), seen["warm.hits"], seen["disk.hits"]) == (0, 1, 1)
+    assert "warm.farm.published" not in seen
+    fleet.meddling.start()
+
+
+def test_what_was_invalidated_is_published_anew_from_a_machine_that_kept_it(fleet: Fleet) -> None:
+    disk = fleet.machine(publishes=True, MODEL="kept@1")
+    fleet.works()
+    with CacheAdmin(fleet.farm.endpoint) as admin:
+        admin.invalidate(["model:kept@1"])
+    fleet.machine(publishes=True, disk=disk.name, MODEL="kept@1")
+    seen = fleet.works()
+    assert (traces_made(), seen["warm.farm.misses.epoch"], seen["warm.farm.published"]) == (1, 1, 1)

@@ -1,0 +1,398 @@
+"""Children of a farm: how they start, come back, and end. The children here are tiny programs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernelfarm.errors import CallerError, UnavailableError
+from kernelfarm.processes.child import ChildFailedError, ChildSpec
+from kernelfarm.processes.hang_rules import HangDetector, WatchTimes
+from kernelfarm.processes.ports import bound_address
+from kernelfarm.supervisor.layout import FarmPlan, farm_layout
+from kernelfarm.supervisor.run import FarmOptions, run_farm
+from kernelfarm.supervisor.supervisor import FarmLayout, Supervisor, sole_owner
+from tests.support.farm import PATIENCE_S, wait_until
+
+_ROOT = Path(__file__).parents[3]
+
+# Says that it serves, then writes down the moment of its end.
+_PROGRAM = """
+import pathlib, signal, sys, time
+name, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+def end(*_):
+    with (folder / "ends").open("a") as ends:
+        ends.write(name + "\\n")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+(folder / name).touch()
+while True:
+    signal.pause()
+"""
+
+
+def spec(name: str, folder: Path, program: str = _PROGRAM) -> ChildSpec:
+    async def probe() -> bool:
+        return (folder / name).exists()
+
+    argv = (sys.executable, "-c", program, name, str(folder))
+    return ChildSpec(name, argv, (), probe, drain_s=PATIENCE_S)
+
+
+def run(
+    folder: Path, stages: tuple[tuple[ChildSpec, ...], ...], serve: object, **layout: int
+) -> list[str]:
+    """Runs a supervisor whose `serve` is started when it is ready; returns what it reported."""
+    reports: list[str] = []
+    supervisor = Supervisor(FarmLayout("nowhere:0", folder, stages, **layout), reports.append)
+
+    async def main() -> None:
+        tasks = []
+
+        async def announce() -> None:
+            tasks.append(asyncio.create_task(serve(supervisor)))  # type: ignore[operator]
+
+        await supervisor.run(announce, PATIENCE_S)
+        await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+    return reports
+
+
+async def stop(supervisor: Supervisor) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_children_drain_stage_by_stage(tmp_path: Path) -> None:
+    stages = ((spec("edge", tmp_path),), (spec("room", tmp_path),), (spec("store", tmp_path),))
+    run(tmp_path, stages, stop)
+    assert (tmp_path / "ends").read_text().split() == ["edge", "room", "store"]
+    assert json.loads((tmp_path / "farm.json").read_text())["state"] == "stopped"
+
+
+def test_a_killed_child_is_back_at_once(tmp_path: Path) -> None:
+    async def kill_one(supervisor: Supervisor) -> None:
+        (child,) = (c for c in supervisor.children if c.spec.name == "room")
+        first = child.pid
+        (tmp_path / "room").unlink()
+        os.kill(first, signal.SIGKILL)
+        async with asyncio.timeout(PATIENCE_S):
+            while child.pid in (None, first) or not child.is_ready:
+                await asyncio.sleep(0.01)
+        assert child.restarts == 1
+        await stop(supervisor)
+
+    reports = run(tmp_path, ((spec("room", tmp_path),), (spec("store", tmp_path),)), kill_one)
+    assert any("room ended (killed by SIGKILL)" in line for line in reports)
+
+
+_WATCH = WatchTimes(every_s=0.1, probe_s=0.5, hung_s=1.0, start_s=PATIENCE_S)
+
+
+def answering_spec(folder: Path, name: str = "room") -> ChildSpec:
+    """A child that answers on a socket of its own."""
+    program = """
+import pathlib, signal, socket, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+path = pathlib.Path(sys.argv[2], sys.argv[1])
+path.unlink(missing_ok=True)
+with socket.socket(socket.AF_UNIX) as listener:
+    listener.bind(str(path))
+    listener.listen()
+    while True:
+        caller, _ = listener.accept()
+        with caller:
+            caller.sendall(b"well")
+"""
+
+    async def probe() -> bool:
+        reader, writer = await asyncio.open_unix_connection(str(folder / name))
+        try:
+            return await reader.read() == b"well"
+        finally:
+            writer.close()
+
+    argv = (sys.executable, "-c", program, name, str(folder))
+    return ChildSpec(name, argv, (), probe, drain_s=PATIENCE_S, watch=_WATCH)
+
+
+def test_a_child_that_is_stopped_is_told_killed_and_started_again(tmp_path: Path) -> None:
+    states: list[bool] = []
+
+    async def stop_one(supervisor: Supervisor) -> None:
+        (child,) = (c for c in supervisor.children if c.spec.name == "room")
+        first = child.pid
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        async with asyncio.timeout(PATIENCE_S):
+            while child.pid in (None, first) or not child.is_ready:
+                status = json.loads((tmp_path / "farm.json").read_text())
+                states.append(status["children"]["room"]["ready"])
+                await asyncio.sleep(0.01)
+        assert child.restarts == 1
+        await stop(supervisor)
+
+    stages = ((answering_spec(tmp_path),), (spec("store", tmp_path),))
+    reports = run(tmp_path, stages, stop_one)
+    assert any(line.startswith("room hangs") for line in reports)
+    assert states[0] and not states[-1]
+
+
+def test_what_a_killed_child_started_ends_with_it(tmp_path: Path) -> None:
+    parent = """
+import pathlib, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+pathlib.Path(sys.argv[2], sys.argv[1]).write_text(str(child.pid))
+child.wait()
+"""
+
+    async def kill_one(supervisor: Supervisor) -> None:
+        (child,) = (c for c in supervisor.children if c.spec.name == "room")
+        grandchild = int((tmp_path / "room").read_text())
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        async with asyncio.timeout(PATIENCE_S):
+            while Path(f"/proc/{grandchild}/cmdline").exists() and is_running(grandchild):
+                await asyncio.sleep(0.01)
+        await stop(supervisor)
+
+    child = replace(spec("room", tmp_path, parent), drain_s=0.2)
+    run(tmp_path, ((child,), (spec("store", tmp_path),)), kill_one)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def probed(detector: HangDetector, *probes: tuple[bool, float]) -> list[bool]:
+    """What a detector says of probes that each take no time: their answer, and the pause before."""
+    said, now_s = [], 0.0
+    for is_alive, slept_s in probes:
+        now_s += slept_s
+        ends = detector.hangs(is_alive=is_alive, slept_s=slept_s, began_s=now_s, ended_s=now_s)
+        said.append(ends)
+    return said
+
+
+def test_a_child_hangs_when_probes_fail_for_long_enough_and_we_were_awake() -> None:
+    times = WatchTimes(every_s=2, probe_s=5, hung_s=10, start_s=60)
+    detector = HangDetector(times)
+    detector.sees(1, has_served=True)
+    fails = (False, 2.0)
+    assert probed(detector, *[fails] * 6) == [False] * 5 + [True]
+    detector.sees(2, has_served=True)
+    assert not any(probed(detector, *[fails] * 4, (True, 2.0), *[fails] * 4))
+    detector.sees(3, has_served=True)
+    assert not any(probed(detector, *[fails] * 4, (False, 60.0), *[fails] * 4)), "we slept, too"
+    detector.sees(4, has_served=False)
+    assert not any(probed(detector, *[fails] * 20)), "it may still start"
+
+
+def test_a_log_is_moved_away_when_it_is_large_and_its_process_writes_on(tmp_path: Path) -> None:
+    talker = """
+import pathlib, sys, time
+pathlib.Path(sys.argv[2], sys.argv[1]).touch()
+while True:
+    print("x" * 99, flush=True)
+    time.sleep(0.0001)
+"""
+
+    async def wait_for_rotation(supervisor: Supervisor) -> None:
+        log = tmp_path / "logs" / "room.log"
+        async with asyncio.timeout(PATIENCE_S):
+            while not log.with_suffix(".log.1").exists():
+                await asyncio.sleep(0.01)
+            size = log.stat().st_size
+            while log.stat().st_size <= size:  # written to after it was cut
+                size = min(size, log.stat().st_size)
+                await asyncio.sleep(0.01)
+        await stop(supervisor)
+
+    stages = ((replace(spec("room", tmp_path, talker), drain_s=5),), (spec("store", tmp_path),))
+    run(tmp_path, stages, wait_for_rotation, log_max_bytes=10_000)
+
+
+def test_a_farm_that_cannot_write_its_status_says_so_and_serves_on(tmp_path: Path) -> None:
+    async def kill_one(supervisor: Supervisor) -> None:
+        (tmp_path / "farm.json.new").mkdir()
+        (child,) = (c for c in supervisor.children if c.spec.name == "room")
+        first = child.pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        async with asyncio.timeout(PATIENCE_S):
+            while child.pid in (None, first) or not child.is_ready:
+                await asyncio.sleep(0.01)
+        await stop(supervisor)
+
+    reports = run(tmp_path, ((spec("room", tmp_path),), (spec("store", tmp_path),)), kill_one)
+    assert sum("cannot write farm.json" in line for line in reports) == 1
+
+
+# Is killed as it starts, as often as its environment says.
+_UNLUCKY = f"""
+import os, pathlib, signal, sys
+with pathlib.Path(sys.argv[2], "starts").open("a") as starts:
+    starts.write("x")
+if pathlib.Path(sys.argv[2], "starts").stat().st_size <= int(os.environ["UNLUCKY"]):
+    os.kill(os.getpid(), signal.SIGKILL)
+{_PROGRAM}
+"""
+
+
+def test_a_child_that_is_killed_as_it_starts_is_started_again(tmp_path: Path) -> None:
+    unlucky = replace(spec("room", tmp_path, _UNLUCKY), environment=(("UNLUCKY", "2"),))
+    reports = run(tmp_path, ((unlucky, spec("other", tmp_path)), (spec("store", tmp_path),)), stop)
+    assert sum("room was killed as it started" in line for line in reports) == 2
+    assert (tmp_path / "starts").read_text() == "xxx"
+    assert sorted((tmp_path / "ends").read_text().split()) == ["other", "room", "store"]
+
+
+def test_a_child_that_is_always_killed_as_it_starts_ends_the_farm(tmp_path: Path) -> None:
+    unlucky = replace(spec("room", tmp_path, _UNLUCKY), environment=(("UNLUCKY", "99"),))
+    with pytest.raises(ChildFailedError, match=r"room did not start \(killed by SIGKILL"):
+        run(tmp_path, ((unlucky,), (spec("store", tmp_path),)), stop)
+    assert (tmp_path / "ends").read_text().split() == ["store"]
+
+
+def test_a_child_that_cannot_start_is_quoted_and_the_rest_is_stopped(tmp_path: Path) -> None:
+    broken = spec("room", tmp_path, "raise SystemExit('no tool called frobnicate')")
+    with pytest.raises(ChildFailedError, match="room did not start") as caught:
+        run(tmp_path, ((broken,), (spec("store", tmp_path),)), stop)
+    assert "no tool called frobnicate" in str(caught.value)
+    assert (tmp_path / "ends").read_text().split() == ["store"]
+
+
+def test_a_child_that_hangs_at_its_end_is_killed(tmp_path: Path) -> None:
+    deaf = """
+import pathlib, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(sys.argv[2], sys.argv[1]).touch()
+while True: signal.pause()
+"""
+    slow = spec("room", tmp_path, deaf)
+    slow = replace(slow, drain_s=0.2)
+    reports = run(tmp_path, ((slow,), (spec("store", tmp_path),)), stop)
+    assert any("room did not drain" in line for line in reports)
+
+
+def test_children_end_with_a_supervisor_that_was_killed(tmp_path: Path) -> None:
+    script = f"""
+import asyncio
+from pathlib import Path
+from kernelfarm.supervisor.supervisor import FarmLayout, Supervisor
+from tests.kernelfarm.supervisor.test_supervisor import spec
+folder = Path({str(tmp_path)!r})
+layout = FarmLayout("nowhere:0", folder, ((spec("room", folder),), (spec("store", folder),)))
+async def announce(): print("READY", flush=True)
+asyncio.run(Supervisor(layout, print).run(announce, {PATIENCE_S}))
+"""
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=_ROOT) as supervisor:
+        assert supervisor.stdout is not None
+        assert supervisor.stdout.readline() == "READY\n"
+        supervisor.kill()
+    ends = tmp_path / "ends"
+    wait_until(
+        lambda: ends.exists() and len(ends.read_text().split()) == 2, PATIENCE_S, "both ends"
+    )
+
+
+def test_two_farms_cannot_share_a_data_directory(tmp_path: Path) -> None:
+    with (
+        sole_owner(tmp_path),
+        pytest.raises(UnavailableError, match="another farm uses"),
+        sole_owner(tmp_path),
+    ):
+        raise AssertionError("held twice")
+
+
+def test_a_taken_port_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(UnavailableError, match=address):
+            bound_address(address)
+
+
+@pytest.mark.parametrize("listen", ["50051", "localhost:", ":50051", "host:99999"])
+def test_an_address_without_host_and_port_is_refused(listen: str) -> None:
+    with pytest.raises(CallerError, match="expected HOST:PORT"):
+        bound_address(listen)
+
+
+def test_an_unknown_vendor_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    options = FarmOptions(None, ("cpu", "abacus"), 0, tmp_path, follow=False)
+    with pytest.raises(CallerError, match="abacus"):
+        run_farm(options)
+    assert not list(tmp_path.iterdir())
+
+
+def plan_of(folder: Path, **urls: str | None) -> FarmPlan:
+    return FarmPlan(
+        endpoint="127.0.0.1:1",
+        data_dir=folder,
+        run_dir=folder,
+        vendors=("cpu", "cuda"),
+        cpu_workers=2,
+        jobs_each=3,
+        **{"broker_url": None, "cache_url": None, **urls},
+    )
+
+
+def test_a_farm_has_two_servers_three_services_and_workers_for_each_vendor(tmp_path: Path) -> None:
+    layout = farm_layout(plan_of(tmp_path))
+    assert [[child.name for child in stage] for stage in layout.stages] == [
+        ["frontend"],
+        ["codegen"],
+        ["optimizer"],
+        ["worker-cpu-0", "worker-cpu-1", "worker-cuda-0"],
+        ["redis-broker", "redis-cache"],
+    ]
+
+
+def test_several_frontends_share_the_endpoint_and_are_asked_one_by_one(tmp_path: Path) -> None:
+    layout = farm_layout(replace(plan_of(tmp_path), frontends=2))
+    assert [child.name for child in layout.stages[0]] == ["frontend-0", "frontend-1"]
+    environments = [dict(child.environment) for child in layout.stages[0]]
+    assert {found["KERNELFARM_FRONTEND_LISTEN"] for found in environments} == {"127.0.0.1:1"}
+    assert len({found["KERNELFARM_FRONTEND_OWN_LISTEN"] for found in environments}) == 2
+
+
+def test_a_configured_server_is_used_instead_of_an_own_one(tmp_path: Path) -> None:
+    layout = farm_layout(plan_of(tmp_path, cache_url="redis://cache:6379/0"))
+    assert [child.name for child in layout.stages[-1]] == ["redis-broker"]
+    (frontend,) = layout.stages[0]
+    assert dict(frontend.environment)["KERNELFARM_CACHE_URL"] == "redis://cache:6379/0"
+
+
+def test_help_needs_neither_torch_nor_redis_nor_grpc() -> None:
+    code = """
+import sys
+sys.argv = ["kernelfarm", "--help"]
+from kernelfarm.cli import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code
+heavy = {"torch", "redis", "grpc"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "up" in shown.stdout

@@ -1,0 +1,253 @@
+"""What becomes one kernel, what does not, and the reason that the report gives."""
+
+from __future__ import annotations
+
+from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import as_expr, symbol
+from kernelfarm.ir.graph_ir import SizeSymbol
+from kernelfarm.ir.loop_ir import Load, Reduce, Store
+from kernelfarm.ir.text import print_kernel
+from tests.support.prims_graphs import (
+    Maker,
+    extern_calls,
+    launches,
+    layer_norm,
+    only_kernel,
+    program_of,
+    report_of,
+    sizes,
+    softmax,
+    tensor,
+    tensor_with_strides,
+)
+
+LAYER_NORM_KERNEL = """\
+kernel fused_sum_mul_rsqrt_sigmoid_NAME
+param in in0: f32[4096]
+param in in1: f32[128]
+param in in2: f32[128]
+param out out0: f32[4096]
+for d0 in 32
+reduce r0 in 128
+  %0: f32 = load in0[128*d0 + r0]
+  %1: f32 = sum %0
+  %2: f32 = 0.0078125
+  %3: f32 = mul %1, %2
+  %4: f32 = sub %0, %3
+  %5: f32 = mul %4, %4
+  %6: f32 = sum %5
+  %7: f32 = mul %6, %2
+  %8: f32 = 1e-05
+  %9: f32 = add %7, %8
+  %10: f32 = rsqrt %9
+  %11: f32 = mul %4, %10
+  %12: f32 = load in1[r0]
+  %13: f32 = mul %11, %12
+  %14: f32 = load in2[r0]
+  %15: f32 = add %13, %14
+  %16: f32 = sigmoid %15
+  %17: f32 = mul %15, %16
+  store out0[128*d0 + r0] = %17
+"""
+
+
+def test_layer_norm_and_silu_are_one_kernel() -> None:
+    make = Maker()
+    x, weight, bias = (make.add_input(tensor(*shape)) for shape in ((32, 128), (128,), (128,)))
+    y = layer_norm(make, x, weight, bias)
+    kernel = only_kernel(make.returning(make.add("mul", y, make.add("sigmoid", y))))
+    text = print_kernel(kernel).replace(kernel.name[-8:], "NAME")
+    assert text.strip() == LAYER_NORM_KERNEL.strip()
+
+
+def test_softmax_is_one_kernel_that_computes_each_exponential_once() -> None:
+    make = Maker()
+    kernel = only_kernel(make.returning(softmax(make, make.add_input(tensor(64, 100)), 64, 100)))
+    ops = [getattr(statement, "op", "") for statement in kernel.body]
+    assert ops.count("exp") == 1
+    assert [s.op for s in kernel.body if isinstance(s, Reduce)] == ["amax", "sum"]
+    assert sum(isinstance(s, Store) for s in kernel.body) == 1
+
+
+def test_softmax_of_a_symbolic_matrix_is_one_kernel() -> None:
+    make = Maker([SizeSymbol("s0", 2, None), SizeSymbol("s1", 2, None)])
+    rows, width = symbol("s0"), symbol("s1")
+    x = make.add_input(tensor(rows, width))
+    kernel = only_kernel(make.returning(softmax(make, x, rows, width)))
+    assert [size.name for size in kernel.sizes] == ["s0", "s1"]
+
+
+def test_a_reduced_axis_in_front_fuses_with_its_reader() -> None:
+    make = Maker()
+    x = make.add_input(tensor(16, 40))
+    mean = make.spread(make.add("sum", x, dims=(0,)), (1,), 16, 40)
+    kernel = only_kernel(make.returning(make.add("sub", x, mean)))
+    assert [axis.extent for axis in kernel.outer] == [40]
+    assert [axis.extent for axis in kernel.reduction] == [16]
+
+
+def test_a_reader_in_another_shape_fuses_through_the_reshape() -> None:
+    make = Maker()
+    x = make.add_input(tensor(1, 64, 128))
+    total = make.add("sum", x, dims=(2,))
+    flat = make.add("reshape", x, shape=sizes(64, 128))
+    row = make.add("reshape", total, shape=sizes(64))
+    kernel = only_kernel(make.returning(make.add("mul", flat, make.spread(row, (0,), 64, 128))))
+    assert [axis.extent for axis in (*kernel.outer, *kernel.reduction)] == [64, 128]
+
+
+def test_rows_split_by_the_reader_are_split_in_the_kernel() -> None:
+    make = Maker()
+    x = make.add_input(tensor(64, 128))
+    total = make.add("reshape", make.add("sum", x, dims=(1,)), shape=sizes(4, 16))
+    heads = make.add("permute", make.add("reshape", x, shape=sizes(4, 16, 128)), dims=(1, 0, 2))
+    spread = make.spread(make.add("permute", total, dims=(1, 0)), (0, 1), 16, 4, 128)
+    kernel = only_kernel(make.returning(make.add("mul", heads, spread)))
+    assert {axis.extent for axis in kernel.outer} == {as_expr(4), as_expr(16)}
+
+
+def test_sibling_reductions_read_their_input_once() -> None:
+    make = Maker()
+    x = make.add_input(tensor(64, 128))
+    kernel = only_kernel(
+        make.returning(make.add("sum", x, dims=(1,)), make.add("amax", x, dims=(1,)))
+    )
+    assert sum(isinstance(s, Load) for s in kernel.body) == 1
+
+
+def test_a_value_that_its_kernel_alone_reads_is_never_stored() -> None:
+    make = Maker()
+    x = make.add_input(tensor(64, 100))
+    program = program_of(make.returning(softmax(make, x, 64, 100)))
+    assert program.plan.arena_bytes == 0
+
+
+def test_independent_loops_over_one_domain_that_feed_one_call_are_one_kernel() -> None:
+    make = Maker()
+    q, k = (make.add_input(tensor(1, 4, 8, 16)) for _ in range(2))
+    found = [make.add("neg", q), make.add("exp", k)]
+    (result,) = make.add_extern(
+        "aten.attend.default",
+        5,
+        found,
+        [tensor_with_strides(1, 4, 8, 16)],
+        is_contraction=True,
+    )
+    program = program_of(make.returning(result))
+    assert len(launches(program)) == 1
+    assert len(launches(program)[0].buffers) == 4
+
+
+def test_a_kernel_is_not_fused_around_an_extern_call() -> None:
+    make = Maker()
+    x = make.add_input(tensor(8, 8))
+    y = make.add("exp", x)
+    (z,) = make.add_extern(
+        "aten.mm.default", 1, [y], [tensor_with_strides(8, 8)], is_contraction=True
+    )
+    graph = make.returning(make.add("add", y, z))
+    program = program_of(graph)
+    assert len(launches(program)) == 2
+    assert len(extern_calls(program)) == 1
+    assert "another kernel or extern step lies between them" in report_of(graph)
+
+
+def test_a_shifted_read_is_refused_with_its_reason() -> None:
+    make = Maker()
+    x = make.add_input(tensor(100))
+    power = make.add("exp", x)
+    here = make.add("slice", power, starts=sizes(0), limits=sizes(99), steps=sizes(1))
+    there = make.add("slice", power, starts=sizes(1), limits=sizes(100), steps=sizes(1))
+    graph = make.returning(make.add("sub", there, here))
+    assert len(launches(program_of(graph))) == 2
+    assert "extents 100 and 99 have no common factor" in report_of(graph)
+
+
+def test_few_long_rows_are_not_fused() -> None:
+    make = Maker()
+    x = make.add_input(tensor(2, 1 << 20))
+    graph = make.returning(softmax(make, x, 2, 1 << 20))
+    assert len(launches(program_of(graph))) > 1
+    assert "too few to work in parallel" in report_of(graph)
+
+
+def test_a_body_stays_below_the_limit() -> None:
+    make = Maker()
+    x = make.add_input(tensor(64))
+    for _ in range(500):
+        x = make.add("tanh", make.add("sin", x))
+    program = program_of(make.returning(x))
+    assert len(launches(program)) > 1
+    assert all(len(kernel.body) <= 400 for kernel in program.kernels)
+
+
+def test_equal_layers_share_one_kernel() -> None:
+    make = Maker()
+    x = make.add_input(tensor(32, 128))
+    for layer in range(3):
+        weight, bias = make.add_input(tensor(128)), make.add_input(tensor(128))
+        kind = tensor_with_strides(32, 128)
+        (x,) = make.add_extern("aten.mm.default", layer, [x], [kind], is_contraction=True)
+        x = layer_norm(make, x, weight, bias)
+    program = program_of(make.returning(x))
+    assert len(launches(program)) == 3
+    assert len(program.kernels) == 1
+
+
+def test_equal_kernels_of_different_sizes_share_one_symbolic_kernel() -> None:
+    make = Maker([SizeSymbol("s0", 2, None), SizeSymbol("s1", 2, None)])
+    a, b = make.add_input(tensor(symbol("s0"))), make.add_input(tensor(symbol("s1")))
+    program = program_of(make.returning(make.add("exp", a), make.add("exp", b)))
+    assert len(program.kernels) == 1
+    assert [step.sizes for step in launches(program)] == [(symbol("s0"),), (symbol("s1"),)]
+
+
+def test_a_half_precision_value_keeps_the_rounding_that_eager_has() -> None:
+    make = Maker()
+    x = make.add_input(tensor(32, dtype=DType.F16))
+    wide = make.add("convert", x, dtype=DType.F32)
+    rounded = make.add("convert", make.add("exp", wide), dtype=DType.F16)
+    again = make.add("sin", make.add("convert", rounded, dtype=DType.F32))
+    kernel = only_kernel(make.returning(make.add("convert", again, dtype=DType.F16)))
+    ops = [getattr(statement, "op", "") for statement in kernel.body]
+    assert ops.count("convert") == 4
+
+
+def test_members_run_in_graph_order_though_a_pass_renumbered_them() -> None:
+    # div by a power of two becomes a new node whose id is larger than its reader's.
+    make = Maker()
+    x = make.add_input(tensor(5))
+    halved = make.add("div", x, make.full(2.0, 5))
+    total = make.add("sum", halved, dims=(0,))
+    kernel = only_kernel(make.returning(total, halved))
+    loads = [s.param for s in kernel.body if isinstance(s, Load)]
+    stores = [s.param for s in kernel.body if isinstance(s, Store)]
+    assert not set(loads) & set(stores)
+
+
+def _costly_then_gated(make: Maker) -> tuple[int, int]:
+    """A value of four tensors, and the value times its sigmoid."""
+    a, b, c, d = (make.add_input(tensor(32, 32)) for _ in range(4))
+    costly = make.add("div", make.add("add", make.add("mul", a, b), c), d)
+    return costly, make.add("mul", costly, make.add("sigmoid", costly))
+
+
+def _padded(make: Maker, value: int) -> int:
+    return make.add("pad", value, low=sizes(1, 1), high=sizes(1, 1), value=0.0)
+
+
+def test_a_value_whose_readers_come_together_is_computed_within_a_padding() -> None:
+    make = Maker()
+    _, gated = _costly_then_gated(make)
+    kernel = only_kernel(make.returning(_padded(make, gated)))
+    assert sum(isinstance(s, Load) for s in kernel.body) == 4
+
+
+def test_a_costly_value_with_another_reader_is_not_computed_twice() -> None:
+    make = Maker()
+    costly, gated = _costly_then_gated(make)
+    total = make.add("sum", costly, dims=(1,))
+    program = program_of(make.returning(_padded(make, gated), total))
+    assert len(launches(program)) == 2
+    loads = [sum(isinstance(s, Load) for s in kernel.body) for kernel in program.kernels]
+    assert sorted(loads) == [1, 4]

@@ -1,0 +1,51 @@
+"""Property: for random graphs, the program computes what the graph means, element for element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+
+from kernelfarm.ir.interpret import run_graph, run_program
+from kernelfarm.ir.verify import verify_program
+from kernelfarm.targets import target_facts
+from optimizer_svc.pipeline import optimize
+from tests.support.random_graphs import Case, cases, run_extern
+
+TARGET = target_facts("cpu:x86-64-v3")
+PATIENT = settings(
+    deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, print_blob=True
+)
+
+
+@given(case=cases())
+@settings(PATIENT, max_examples=250)
+def test_a_static_program_means_its_graph(case: Case) -> None:
+    _check(case)
+
+
+@given(case=cases(symbolic=True))
+@settings(PATIENT, max_examples=200)
+def test_a_symbolic_program_means_its_graph(case: Case) -> None:
+    _check(case)
+
+
+def _check(case: Case) -> None:
+    expected = run_graph(case.graph, case.inputs, run_extern)
+    program = optimize(case.graph, TARGET).program
+    verify_program(program)
+    found = run_program(program, case.inputs, run_extern)
+    kinds = zip(expected, found, case.graph.output_types, strict=True)
+    for wanted, got, kind in kinds:
+        _check_array(wanted, got)
+        assert kind is not None and kind.strides is not None
+
+
+def _check_array(wanted: Any, got: Any) -> None:
+    assert got.shape == wanted.shape
+    assert got.dtype == wanted.dtype
+    # Fused loops sum in another order than whole arrays; all else is the same arithmetic.
+    np.testing.assert_allclose(
+        got, wanted, rtol=2e-3 if wanted.dtype == np.float16 else 1e-5, atol=1e-6
+    )

@@ -1,0 +1,77 @@
+"""Calls over a real socket, and what came back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import grpc
+
+from kernelfarm.errors import KernelfarmError
+from kernelfarm.service.channels import channel_options
+from kernelfarm.v1 import compile_service_pb2 as api
+from kernelfarm.v1 import compile_service_pb2_grpc as api_grpc
+from kernelfarm.wire.status import error_from_rpc
+from tests.support.farm import PATIENCE_S
+
+DEADLINE_S = PATIENCE_S
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The events of one Compile call, in order."""
+
+    stages: list[api.StageEvent]
+    programs: list[api.ProgramResult]
+
+    @property
+    def program(self) -> api.ProgramResult:
+        """The only program."""
+        (program,) = self.programs
+        return program
+
+
+@contextmanager
+def stub_of(endpoint: str) -> Iterator[api_grpc.CompileServiceStub]:
+    """A stub on a channel of its own."""
+    with grpc.insecure_channel(endpoint, options=channel_options()) as channel:
+        yield api_grpc.CompileServiceStub(channel)
+
+
+def compile_at(endpoint: str, request: api.CompileRequest, timeout: float = DEADLINE_S) -> Compiled:
+    """Compiles and collects every event."""
+    stages, programs = [], []
+    with stub_of(endpoint) as stub:
+        for event in stub.Compile(request, timeout=timeout):
+            if event.WhichOneof("event") == "program":
+                programs.append(event.program)
+            else:
+                stages.append(event.stage)
+    return Compiled(stages, programs)
+
+
+def refusal_of(endpoint: str, request: api.CompileRequest | bytes) -> KernelfarmError:
+    """The error that a Compile call ends with; bytes are sent as they are."""
+    with grpc.insecure_channel(endpoint, options=channel_options()) as channel:
+        call = channel.unary_stream(
+            "/kernelfarm.v1.CompileService/Compile",
+            request_serializer=lambda data: data,
+            response_deserializer=api.CompileResponse.FromString,
+        )
+        data = request if isinstance(request, bytes) else request.SerializeToString()
+        try:
+            events = list(call(data, timeout=DEADLINE_S))
+        except grpc.RpcError as error:
+            return error_from_rpc(error)
+    raise AssertionError(f"accepted, with {len(events)} events")
+
+
+def read_blobs(endpoint: str, *digests: bytes) -> list[bytes]:
+    """Blobs by digest, put together from their chunks."""
+    contents = [bytearray() for _ in digests]
+    with stub_of(endpoint) as stub:
+        for chunk in stub.ReadBlobs(api.ReadBlobsRequest(sha256=digests), timeout=DEADLINE_S):
+            assert chunk.offset_bytes == len(contents[chunk.index])
+            contents[chunk.index] += chunk.data
+    return [bytes(content) for content in contents]

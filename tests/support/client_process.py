@@ -1,0 +1,55 @@
+"""What a client process starts with, within this one: nothing in memory, a disk tier that stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelfarm.client import counters
+from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.farm import access as farm_access
+from kernelfarm.client.farm import invalidation_watch
+from kernelfarm.client.farm.access import FarmAccess
+from kernelfarm.client.farm.compile_options import CompileOptions
+from kernelfarm.client.loaders.by_device import device_support
+from kernelfarm.client.programs import kernels
+from kernelfarm.client.programs.store import ProgramStore, SharedProgram
+from kernelfarm.client.runtime.runner import PlanRunner
+from kernelfarm.client.settings import client_settings
+from tests.support.farm import PATIENCE_S
+
+
+@dataclass
+class NewProcess:
+    """A client as it starts; only one at a time."""
+
+    access: FarmAccess
+    store: ProgramStore = field(default_factory=ProgramStore)
+
+    def program(self, captured: Captured) -> SharedProgram:
+        support = device_support(captured.device)
+        return self.store.program(self.access, captured, support, CompileOptions())
+
+    def run(self, captured: Captured, *args: torch.Tensor) -> list[Any]:
+        support = device_support(captured.device)
+        program = self.program(captured).for_graph(captured, support.loader)
+        return PlanRunner(program)(list(args))
+
+
+Start = Callable[..., NewProcess]
+
+
+def new_process(endpoint: str, folder: Path, **settings: object) -> NewProcess:
+    """Forgets what this process knows, ends its watches, and counts from 0."""
+    for watch in invalidation_watch._watches.values():
+        watch.close()
+    invalidation_watch._watches.clear()
+    kernels._kernels.clear()
+    farm_access._failures.clear()
+    counters.reset()
+    stated = {"endpoint": endpoint, "disk_cache_dir": folder, "timeout_s": PATIENCE_S, **settings}
+    return NewProcess(FarmAccess(client_settings(**stated)))

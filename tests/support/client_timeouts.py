@@ -1,0 +1,16 @@
+"""Clients on a slow machine: a farm that is busy is not taken to be away."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.farm import PATIENCE_S
+
+# Who waits for word of what was invalidated.
+_WAITERS = ("programs.tiers", "traces.shared")
+
+
+def be_patient(monkeypatch: pytest.MonkeyPatch, patience_s: float = PATIENCE_S) -> None:
+    """Lets clients of this process wait for a farm's word as long as it takes."""
+    for module in _WAITERS:
+        monkeypatch.setattr(f"kernelfarm.client.{module}.WATCH_TIMEOUT_S", patience_s)

@@ -1,0 +1,95 @@
+"""The whole farm as one function: a captured graph becomes a callable, without servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+from torch._functorch.aot_autograd import aot_function, make_boxed_func
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from codegen_svc.backends.cpu.backend import BACKEND
+from frontend_svc.decompose.pipeline import lower_to_prims
+from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.capture.graph import capture
+from kernelfarm.client.loaders.cpu import CpuKernel, CpuLoader
+from kernelfarm.client.loaders.host_target import host_cpu_target
+from kernelfarm.client.loaders.variants import Variant
+from kernelfarm.client.runtime.program import LoadedProgram
+from kernelfarm.client.runtime.results import hand_out
+from kernelfarm.client.runtime.runner import PlanRunner
+from kernelfarm.digest import kernel_key
+from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.program_ir import DrawSeeds, ExternCall, Launch, Plan
+from kernelfarm.ir.verify import verify_program
+from kernelfarm.targets import target_facts
+from optimizer_svc.pipeline import optimize
+from tests.support.captured_graphs import run_lowered
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the plans of a sample consist of."""
+
+    graphs: int = 0
+    nodes: int = 0
+    launches: int = 0
+    draws: int = 0
+    externs: list[str] = field(default_factory=list)
+
+    def add(self, captured: Captured, plan: Plan) -> None:
+        """Counts one compiled graph."""
+        self.graphs += 1
+        self.nodes += len(captured.nodes)
+        self.launches += sum(isinstance(step, Launch) for step in plan.steps)
+        self.draws += sum(isinstance(step, DrawSeeds) for step in plan.steps)
+        self.externs += [step.op for step in plan.steps if isinstance(step, ExternCall)]
+
+
+Compile = Callable[[Captured, Counts], Callable[[Sequence[Any]], list[Any]]]
+"""Makes a callable of a captured graph and counts what it consists of."""
+
+_loader = CpuLoader()
+_kernels: dict[bytes, CpuKernel] = {}
+
+
+def compile_here(captured: Captured, counts: Counts) -> PlanRunner:
+    """Every room in turn, in this process, for this machine's processor."""
+    target = target_facts(host_cpu_target())
+    lowered = lower_to_prims(captured.graph, sorts_any_row=target.sorts_any_row)
+    program = optimize(lowered.graph, target).program
+    verify_program(program)
+    counts.add(captured, program.plan)
+    kernels = tuple((Variant((), _loaded(kernel, target.name)),) for kernel in program.kernels)
+    return PlanRunner(LoadedProgram(program.plan, kernels, captured, _loader))
+
+
+def interpret_here(captured: Captured, counts: Counts) -> Callable[[Sequence[Any]], list[Any]]:
+    """The Prims of a graph in NumPy: what random numbers mean, given the seeds that are drawn."""
+    lowered = lower_to_prims(captured.graph)
+    handed_out = hand_out(captured, {}) or (lambda outputs, args: outputs)
+    return lambda args: handed_out(run_lowered(captured, lowered, args), args)
+
+
+def _loaded(kernel: Kernel, target: str) -> CpuKernel:
+    # The symbol is part of the binary, and equal keys may bear different names.
+    key = kernel_key(kernel, target) + kernel.name.encode()
+    if key not in _kernels:
+        (built,) = BACKEND.build(kernel, target_facts(target))
+        binary = next(s.content for s in built.stages if s.name == built.binary_stage)
+        _kernels[key] = _loader.load(binary, built.launch)
+    return _kernels[key]
+
+
+def compiled_here(function: Callable[..., Any]) -> tuple[Callable[..., Any], Counts]:
+    """The function through AOT Autograd and all rooms, and what its graphs consist of so far."""
+    counts = Counts()
+
+    def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        with unset_fake_temporarily():
+            runner = compile_here(capture(gm), counts)
+        return make_boxed_func(lambda *args: runner(args))
+
+    return aot_function(function, fw_compiler=compiler), counts

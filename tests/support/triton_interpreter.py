@@ -1,0 +1,126 @@
+"""Runs emitted Triton source in Triton's CPU interpreter, in a process of its own.
+
+The interpreter is chosen when `triton` is imported (TRITON_INTERPRET=1), so it cannot share a
+process with tests that compile. One process serves all tests: most of a short run is its start.
+Protocol: pickles of our own making on stdin (a list of cases each), for each of them a pickle of
+every case's buffers after the run on stdout; the process ends with its stdin.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from codegen_svc.emitters.triton.source import TritonSource
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One launch: source, number of programs, buffers in the order of parameters, sizes."""
+
+    source: TritonSource
+    programs: int
+    buffers: tuple[np.ndarray[Any, Any], ...]
+    sizes: tuple[int, ...]
+
+
+def run_interpreted(cases: list[Case]) -> list[tuple[np.ndarray[Any, Any], ...] | str]:
+    """The buffers after each launch, or the text of the error that ended it."""
+    process, errors = _interpreter()
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        pickle.dump(cases, process.stdin)
+        process.stdin.flush()
+        results: list[tuple[np.ndarray[Any, Any], ...] | str] = pickle.load(process.stdout)
+    except (BrokenPipeError, EOFError):
+        process.wait()
+        errors.seek(0)
+        said = errors.read().decode()[-4000:]
+        end_interpreter()
+        raise AssertionError(f"the interpreter ended:\n{said}") from None
+    return results
+
+
+def end_interpreter() -> None:
+    """Ends the process, if there is one."""
+    if _interpreter.cache_info().currsize:
+        process, errors = _interpreter()
+        process.communicate()
+        errors.close()
+        _interpreter.cache_clear()
+
+
+@lru_cache(maxsize=1)
+def _interpreter() -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+    """The process and what it says on stderr."""
+    errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.triton_interpreter"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        cwd=ROOT,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+    )
+    return process, errors
+
+
+def _run(case: Case) -> tuple[np.ndarray[Any, Any], ...] | str:
+    import torch  # noqa: PLC0415 - only the child needs it
+
+    source = case.source
+    file_name = f"{source.name}.py"
+    lines = source.text.splitlines(keepends=True)
+    linecache.cache[file_name] = (len(source.text), None, lines, file_name)
+    namespace: dict[str, Any] = {"__name__": source.name}
+    exec(compile(source.text, file_name, "exec"), namespace)
+    tensors = [_to_torch(torch, array) for array in case.buffers]
+    try:
+        namespace[source.name][(case.programs,)](*tensors, *case.sizes, **dict(source.constexprs))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}\n{error.__cause__}"
+    return tuple(
+        _to_numpy(tensor, array) for tensor, array in zip(tensors, case.buffers, strict=True)
+    )
+
+
+def _to_torch(torch: Any, array: np.ndarray[Any, Any]) -> Any:
+    if array.dtype == np.bool_:
+        return torch.from_numpy(array.view(np.uint8).copy())
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(array.copy())
+
+
+def _to_numpy(tensor: Any, like: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    import torch  # noqa: PLC0415
+
+    if like.dtype.name == "bfloat16":
+        return np.asarray(tensor.view(torch.int16).numpy().view(like.dtype))
+    return np.asarray(tensor.numpy().view(like.dtype))
+
+
+def _serve() -> None:
+    while True:
+        try:
+            received = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        pickle.dump([_run(case) for case in received], sys.stdout.buffer)
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    _serve()
