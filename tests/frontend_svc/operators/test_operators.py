@@ -35,7 +35,7 @@ TESTED_IN_FILES_OF_THEIR_OWN = {
 }
 """Some results are not made, or PyTorch has no kernel for the CPU."""
 
-RANDOM = ("random_choices", "random_numbers")
+RANDOM = ("random.choices", "random.numbers")
 """Families without values of their own: `test_random_numbers` has distributions."""
 
 OF_STATIC_SIZES_ONLY = {

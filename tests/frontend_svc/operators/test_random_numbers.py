@@ -190,7 +190,7 @@ def test_numbers_have_their_frequencies(name: str, seed: int) -> None:
 
 
 def test_every_random_operator_is_tested_here() -> None:
-    families = ("random_numbers", "random_choices")
+    families = ("random.numbers", "random.choices")
     random = {name for name, operator in DECOMPOSED.items() if operator.family in families}
     tested = {made.op for made, _ in (*CONTINUOUS.values(), *DISCRETE.values())}
     others = {
