@@ -93,7 +93,7 @@ def _backend(arm: str) -> Callable[..., Any]:
     store = import_module("kernelfarm.client.programs.store")
     traces = import_module("kernelfarm.client.farm.trace_client").TraceClient
     store.find_program = timed("program", store.find_program)
-    traces.look_up = timed("ask", traces.look_up)
+    traces.lookup = timed("ask", traces.lookup)
     tiers.load_kernels = timed("load", tiers.load_kernels)
     torch_backend.preload()
     return lambda gm, args: torch_backend.kernelfarm(gm, args, mode="strict")

@@ -163,17 +163,17 @@ def compile_timed(graph: Graph, clock: _Clock) -> None:
     for step in FRONTEND_PASSES:
         lowered = clock.run(step.name, step.rewrite, lowered, graph).graph
     clock.run("print", print_graph, graph)
-    message = clock.run("between rooms", graph_to_proto, lowered)
-    facts: dict[str, Any] = {"graph": clock.run("between rooms", graph_from_proto, message)}
+    message = clock.run("between services", graph_to_proto, lowered)
+    facts: dict[str, Any] = {"graph": clock.run("between services", graph_from_proto, message)}
     clock.run("verify", verify_graph, facts["graph"])
     facts["target"] = target_facts(TARGET)
     for step in OPTIMIZER_PASSES:
         facts[step.gives] = clock.run(step.name, step.run, *(facts[name] for name in step.needs))
     program = facts["program"]
     clock.run("print", stage_texts, facts["graph"], program, facts["report"])
-    clock.run("between rooms", plan_to_proto, program.plan)
+    clock.run("between services", plan_to_proto, program.plan)
     for kernel in program.kernels:
-        clock.run("between rooms", kernel_to_proto, kernel)
+        clock.run("between services", kernel_to_proto, kernel)
         clock.run("kernel keys", kernel_key, kernel, TARGET)
 
 

@@ -30,7 +30,7 @@ from examples.large_models import LARGE
 from examples.model_zoo import MODELS as ZOO
 from examples.model_zoo import model_of
 from examples.real_inputs import RealInput, reference_model
-from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.ir.graph_ir import Graph
 
 TARGET = "cuda:sm_90a"
@@ -101,7 +101,7 @@ def _captured(wanted: list[str]) -> Iterator[tuple[str, list[Graph]]]:
 
 def graphs_of(source: RealInput, *, runs: bool) -> list[Graph]:
     """The model's graphs where its weights lie."""
-    found: list[Captured] = []
+    found: list[CapturedGraph] = []
     torch._dynamo.reset()
     with torch.no_grad():
         torch.compile(source.model, backend=recording(found, runs=runs))(*source.args)

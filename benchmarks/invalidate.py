@@ -15,9 +15,9 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable
 
-from kernelfarm.cache import KernelCache, Space, Trust, Variant
-from kernelfarm.cache.embedded import Role, start_server
-from kernelfarm.cache.redis_keys import Names
+from kernelfarm.cache import KernelCache, SigningPolicy, Space, UnsignedVariant
+from kernelfarm.cache.embedded import ServerRole, start_server
+from kernelfarm.cache.redis_keys import RedisKeys
 from kernelfarm.signing import Keyring, new_signer
 
 TAG = "op:aten.gelu.default"
@@ -29,12 +29,12 @@ PUBLISHED = 500
 
 async def main(kernels: int) -> None:
     """Prints one line for each figure."""
-    server = start_server(Role.CACHE)
+    server = start_server(ServerRole.CACHE)
     signer = new_signer(Space.KERNELS)
-    trust = Trust(signer, Keyring([signer.trusted]))
+    trust = SigningPolicy(signer, Keyring([signer.trusted]))
     try:
         async with KernelCache(
-            server.url, namespace="bench", space=Space.KERNELS, trust=trust
+            server.url, namespace="bench", space=Space.KERNELS, signing=trust
         ) as cache:
             keys = [hashlib.sha256(b"%d" % number).digest() for number in range(kernels)]
             await _publish(cache, keys)
@@ -47,10 +47,10 @@ async def _time_all(cache: KernelCache, keys: list[bytes], kernels: int) -> None
     await cache.client.set("beside", CONTENT)
     await _report("bare GET", lambda at: cache.client.get("beside"))
     await _report("look-up, hit", lambda at: cache.lookup(keys[at % len(keys)]))
-    await cache.epochs.bump(["op:another"])
+    await cache.epochs.invalidate(["op:another"])
     await _report("look-up, hit, after a bump", lambda at: cache.lookup(keys[at % len(keys)]))
     began_s = time.perf_counter()
-    await cache.epochs.bump([TAG])
+    await cache.epochs.invalidate([TAG])
     print(f"{kernels} kernels invalidated in {1e6 * (time.perf_counter() - began_s):.0f} us")
     await _report("look-up, stale", lambda at: cache.lookup(keys[at % len(keys)]))
 
@@ -61,8 +61,8 @@ async def _publish(cache: KernelCache, keys: list[bytes]) -> None:
         lease = await cache.acquire(key, "maker", 30)
         if lease is None:
             raise RuntimeError("a kernel that nobody makes could not be leased")
-        await cache.publish(lease, [Variant(CONTENT, tags=TAGS)])
-    names = Names(cache.namespace)
+        await cache.publish(lease, [UnsignedVariant(CONTENT, tags=TAGS)])
+    names = RedisKeys(cache.namespace)
     source = names.entry(Space.KERNELS, keys[0])
     pipeline = cache.client.pipeline(transaction=False)
     for key in keys[PUBLISHED:]:

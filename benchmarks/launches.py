@@ -30,7 +30,7 @@ from examples.real_inputs import WHOLE_GRAPHS, RealInput
 from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.capture.tracing import backend_around
 from kernelfarm.client.compile_model import connect
-from kernelfarm.client.farm.compiled_program import FoundProgram
+from kernelfarm.client.farm.compiled_program import CompiledProgram
 from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.ir.program_ir import DrawSeeds, ExternCall, Launch
 
@@ -86,7 +86,7 @@ def print_row(name: str, ours: Launches, theirs: Launches) -> None:
         )
 
 
-def programs_of(source: RealInput, endpoint: str) -> list[FoundProgram]:
+def programs_of(source: RealInput, endpoint: str) -> list[CompiledProgram]:
     """The programs that `torch.compile` asks the farm for, one for each captured graph."""
     client, target = connect(endpoint), host_cpu_target()
     programs = []
@@ -103,7 +103,7 @@ def programs_of(source: RealInput, endpoint: str) -> list[FoundProgram]:
     return programs
 
 
-def launches_of_plans(programs: list[FoundProgram]) -> Launches:
+def launches_of_plans(programs: list[CompiledProgram]) -> Launches:
     """What the plans' steps launch, all graphs together; a kernel is what has its own key."""
     plans = [program.plan for program in programs]
     keys = {key for plan in plans for key in plan.kernel_keys}

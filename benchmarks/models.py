@@ -39,7 +39,7 @@ from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.capture.tracing import backend_around
 from kernelfarm.client.compile_model import connect
 from kernelfarm.client.farm.client import FarmClient
-from kernelfarm.client.farm.compiled_program import FoundProgram
+from kernelfarm.client.farm.compiled_program import CompiledProgram
 from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.errors import KernelfarmError
 from kernelfarm.ir.graph_ir import Graph
@@ -159,7 +159,7 @@ class _Asked:
         self._client = client
         self._targets = targets
         self.captured: list[Graph] = []
-        self.programs: list[FoundProgram] = []
+        self.programs: list[CompiledProgram] = []
         self.farm_s = 0.0
 
     def ask(self, source: RealInput) -> None:

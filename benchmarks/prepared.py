@@ -21,14 +21,14 @@ from torch import fx
 from torch._functorch.aot_autograd import make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.capture.tracing import GraphCompiler, backend_around
 from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.caller_facts import facts_of
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.loaders.contract import LoadedKernel
-from kernelfarm.client.programs.tiers import Request, find_program
+from kernelfarm.client.programs.tiers import ProgramRequest, find_program
 from kernelfarm.client.settings import client_settings
 from kernelfarm.digest import canonical_graph, program_key
 from kernelfarm.ir.artifact import LaunchFacts
@@ -69,7 +69,7 @@ def prepare(
 
         def ask(name: str, graph: Graph) -> None:
             key = program_key(graph, target, OPTIONS.pairs())
-            request = Request(graph, key, target, OPTIONS, facts_of(graph), _NothingLoads())
+            request = ProgramRequest(graph, key, target, OPTIONS, facts_of(graph), _NothingLoads())
             try:
                 find_program(access, request)
             except Exception as error:  # one failure is reported with the others
@@ -115,7 +115,7 @@ def environment(stated: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def recording(found: list[Captured], *, runs: bool = True) -> GraphCompiler:
+def recording(found: list[CapturedGraph], *, runs: bool = True) -> GraphCompiler:
     """A backend that notes each graph; where it does not run them, results hold anything."""
 
     def compiler(gm: fx.GraphModule, _: Any) -> Any:

@@ -125,10 +125,10 @@ def measured(name: str, layout: str, width: int, elems: int, threads: int) -> Fi
     runs.append(eager)
     best = [float("inf")] * len(runs)
     for _ in range(ROUNDS):
-        for place, run in enumerate(runs):
+        for position, run in enumerate(runs):
             start = time.perf_counter()
             run()
-            best[place] = min(best[place], time.perf_counter() - start)
+            best[position] = min(best[position], time.perf_counter() - start)
     return Figures(name, layout, width, *(1e3 * seconds for seconds in best))
 
 

@@ -98,14 +98,14 @@ def best_ms(runs: list[Callable[[], object]]) -> list[float]:
     """The best of some rounds, in which the runs take turns."""
     best = [float("inf")] * len(runs)
     for _ in range(ROUNDS):
-        for place, call in enumerate(runs):
+        for position, call in enumerate(runs):
             start, end = (_event() for _ in range(2))
             start.record()
             for _ in range(CALLS):
                 call()
             end.record()
             end.synchronize()
-            best[place] = min(best[place], start.elapsed_time(end) / CALLS)
+            best[position] = min(best[position], start.elapsed_time(end) / CALLS)
     return best
 
 

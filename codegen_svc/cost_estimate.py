@@ -44,7 +44,7 @@ _BASE_MS: Final = {"cuda": 60.0, "rocm": 40.0, "cpu": 20.0, "ascend": 150.0}
 _SCAN_MS, _SORT_MS, _REDUCE_MS = 400.0, 1500.0, 30.0
 _VARIANTS: Final = {"cuda": 3, "rocm": 3, "cpu": 1, "ascend": 2}
 # Powers up to this are multiplied out.
-_MOST_MULTIPLIED: Final = 64
+_MAX_MULTIPLICATIONS: Final = 64
 # A called function costs its call, in blocks of one element for each thread.
 _CALLED_MS: Final = 12.0
 
@@ -87,7 +87,7 @@ def _is_product(kernel: Kernel, compute: Compute) -> bool:
     if not isinstance(exponent, Literal):
         return False
     value = float(exponent.value)
-    return value == 0.5 or (value.is_integer() and abs(value) <= _MOST_MULTIPLIED)
+    return value == 0.5 or (value.is_integer() and abs(value) <= _MAX_MULTIPLICATIONS)
 
 
 def _row_ms(statement: object) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import Field, field_validator
 
 from codegen_svc.sandbox.level import STRONGEST, required_mechanisms
-from codegen_svc.sandbox.limits import Limits
+from codegen_svc.sandbox.limits import SandboxLimits
 from kernelfarm.service.signing import SigningSettings
 
 _OUTPUT_BYTES = 256 << 20
@@ -43,9 +43,9 @@ class CodegenSettings(FarmSettings):
     """For how long it is refused."""
     max_jobs: int = Field(default=4096, gt=0)
     """Kernels that one edge has in flight; more are told to come back."""
-    max_jobs_of_a_tenant: int = Field(default=2048, gt=0)
+    max_jobs_per_tenant: int = Field(default=2048, gt=0)
     """Of these, kernels of one tenant."""
-    queue_places: int = Field(default=0, ge=0)
+    queue_headroom: int = Field(default=0, ge=0)
     """Jobs that one edge has in a queue beside two for each worker process; others take turns."""
     slow_kernel_s: float = Field(default=4.0, gt=0)
     """Kernels that are expected to compile longer leave one worker process of a vendor free."""
@@ -96,9 +96,9 @@ class WorkerSettings(FarmSettings):
         required_mechanisms(value)
         return value
 
-    def sandbox_limits(self) -> Limits:
+    def sandbox_limits(self) -> SandboxLimits:
         """The bounds of one compilation."""
-        return Limits(
+        return SandboxLimits(
             memory_bytes=self.sandbox_memory_bytes,
             processor_s=math.ceil(self.job_time_limit_s) + 1,
             file_bytes=self.sandbox_file_bytes,

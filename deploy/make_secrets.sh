@@ -30,9 +30,9 @@ new_certificate() { # FILE CA NAMES
 }
 
 # Rooms have a CA of their own: whoever bears one of its certificates is a room.
-new_ca rooms-ca "kernelfarm rooms"
-for room in frontend optimizer codegen worker; do
-  new_certificate "$room" rooms-ca "DNS:$room,DNS:localhost,IP:127.0.0.1"
+new_ca internal-ca "kernelfarm services"
+for service in frontend optimizer codegen worker; do
+  new_certificate "$service" internal-ca "DNS:$service,DNS:localhost,IP:127.0.0.1"
 done
 new_ca public-ca "kernelfarm public"
 new_certificate public public-ca "DNS:$public_name,DNS:localhost,IP:127.0.0.1"

@@ -9,7 +9,7 @@ _LEAST_S = 1.0
 """Programs whose calls took all of the grace still get this much, to be published."""
 
 
-class DrainClock:
+class DrainDeadline:
     """Counts from `begin`; a supervisor kills what takes much longer than the grace."""
 
     def __init__(self, grace_s: float, clock: Callable[[], float] = time.monotonic) -> None:

@@ -37,13 +37,13 @@ async def serve_gateways(settings: FrontendSettings) -> None:
     address = bound_address(settings.frontend_listen)
     with tempfile.TemporaryDirectory(prefix="kernelfarm-") as folder:
         gateways = [
-            Child(_spec(settings, address, Path(folder), number), None, _tell)
+            Child(_spec(settings, address, Path(folder), number), None, _report)
             for number in range(settings.frontend_processes)
         ]
         try:
             await _started(gateways, stop)
             keepers = [asyncio.create_task(gateway.keep_alive()) for gateway in gateways]
-            get_logger().info("gateways_serve", address=address, processes=len(gateways))
+            get_logger().info("gateways_serving", address=address, processes=len(gateways))
             await stop.wait()
         finally:
             await asyncio.gather(*(gateway.stop() for gateway in gateways))
@@ -74,12 +74,12 @@ def _spec(settings: FrontendSettings, address: str, folder: Path, number: int) -
         environment=(
             ("KERNELFARM_FRONTEND_PROCESSES", "1"),
             ("KERNELFARM_FRONTEND_LISTEN", address),
-            ("KERNELFARM_FRONTEND_OWN_LISTEN", own),
+            ("KERNELFARM_FRONTEND_PROCESS_LISTEN", own),
         ),
         probe=ServiceProbe(own, DEFAULT_WATCH.probe_s),
         drain_s=2 * settings.drain_grace_s + _DRAIN_MARGIN_S,
     )
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     get_logger().warning("gateway_changed", message=line)

@@ -14,7 +14,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from frontend_svc.decompose.pipeline import PASSES, lower_to_prims
+from frontend_svc.decompose.pipeline import PASSES, decompose_to_prims
 from frontend_svc.operators.sorting.ordering import is_sort
 from kernelfarm.digest import kernel_key, program_key, program_keys, program_parts
 from kernelfarm.errors import InvalidGraphError, MalformedMessageError, MessageTooLargeError
@@ -118,7 +118,7 @@ def _import(message: bytes, facts: Facts) -> list[bytes]:
 def _lower(message: bytes, facts: Facts) -> list[bytes]:
     """The Prims graph as a message, the captured graph as text, and what became of each node."""
     graph = _graphs.of(message, facts)
-    lowered = lower_to_prims(
+    lowered = decompose_to_prims(
         graph, fallback_random=facts["fallback_random"], sorts_any_row=facts["sorts_any_row"]
     )
     report = "\n".join(
@@ -159,8 +159,8 @@ def _counted(
     """A job that takes no more steps than its facts allow."""
 
     def run(arguments: Sequence[bytes]) -> list[bytes]:
-        message, told = arguments
-        facts = json.loads(told)
+        message, facts_text = arguments
+        facts = json.loads(facts_text)
         with work_budget(facts["max_steps"]):
             return job(message, facts)
 

@@ -21,7 +21,7 @@ class FrontendSettings(SigningSettings, WorkSettings):
     frontend_listen: str = "127.0.0.1:50051"
     frontend_processes: int = Field(default=1, gt=0)
     """Gateways that share the port, each a process with a memory of its own."""
-    frontend_own_listen: str = ""
+    frontend_process_listen: str = ""
     """Address of this process alone; with it the port may be shared with other gateways."""
     optimizer_address: str = "127.0.0.1:50052"
     codegen_address: str = "127.0.0.1:50053"
@@ -30,11 +30,11 @@ class FrontendSettings(SigningSettings, WorkSettings):
 
     max_message_bytes: int = Field(default=16 * _MIB, gt=0, lt=2**31)
     """Largest message that a client may send; a graph of 50,000 nodes takes a third of it."""
-    max_answers_bytes: int = Field(default=512 * _MIB, gt=0)
+    max_response_bytes: int = Field(default=512 * _MIB, gt=0)
     """Blobs on their way to clients, those taken slowly among them; more must come again."""
     max_watches: int = Field(default=2048, gt=0)
     """Streams of invalidations that one gateway serves at once."""
-    max_watches_of_a_tenant: int = Field(default=512, gt=0)
+    max_watches_per_tenant: int = Field(default=512, gt=0)
     """Those of one tenant among them: each of its processes has one."""
     max_trace_bytes: int = Field(default=3 * _MIB, gt=0, lt=4 * _MIB)
     """Largest trace that clients may share; a Llama of 180 layers takes 1.5 MiB."""
@@ -42,7 +42,7 @@ class FrontendSettings(SigningSettings, WorkSettings):
     """A 32-layer Llama has 3,000; a graph of this size is compiled in seconds, not minutes."""
     max_compiles: int = Field(default=256, gt=0)
     """Programs compiled at once by one frontend; more are told to come back."""
-    max_compiles_of_a_tenant: int = Field(default=128, gt=0)
+    max_compiles_per_tenant: int = Field(default=128, gt=0)
     """Programs compiled at once for a tenant without a limit of its own, by all frontends."""
     cpu_processes: int = Field(default=2, gt=0)
     """Child processes for decoding and decomposing, and as many more for heavy graphs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-_AGAIN_S = 0.1
+_RETRY_S = 0.1
 
 
 async def end_task(task: asyncio.Task[Any]) -> None:
@@ -17,6 +17,6 @@ async def end_task(task: asyncio.Task[Any]) -> None:
     """
     while not task.done():
         task.cancel()
-        await asyncio.wait((task,), timeout=_AGAIN_S)
+        await asyncio.wait((task,), timeout=_RETRY_S)
     if not task.cancelled():
         task.exception()

@@ -21,7 +21,7 @@ class KernelfarmError(Exception):
     status: ClassVar[str] = "INTERNAL"
     reason: ClassVar[str] = "INTERNAL"
     retry_after_s: float | None = None
-    was_known: bool = False
+    was_cached: bool = False
     """Whether it is told again without the work that found it."""
 
 
@@ -260,10 +260,10 @@ class UntrustedKeyError(IntegrityError):
     reason = "UNTRUSTED_KEY"
 
 
-class MisplacedManifestError(IntegrityError):
+class ManifestMismatchError(IntegrityError):
     """A manifest that was made for another key, space, namespace or guard."""
 
-    reason = "MISPLACED_MANIFEST"
+    reason = "MANIFEST_MISMATCH"
 
 
 class ExpiredManifestError(IntegrityError):

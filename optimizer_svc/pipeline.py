@@ -79,14 +79,14 @@ check_order(PASSES)  # when the service starts, not at its first request
 
 
 @dataclass(frozen=True, slots=True)
-class Optimized:
+class OptimizeResult:
     """A program, and its stages as (name, text): prims, loops, plan, report."""
 
     program: Program
     stages: tuple[tuple[str, str], ...]
 
 
-def optimize(graph: Graph, target: TargetFacts) -> Optimized:
+def optimize(graph: Graph, target: TargetFacts) -> OptimizeResult:
     """The program of a Prims graph.
 
     Raises:
@@ -100,4 +100,4 @@ def optimize(graph: Graph, target: TargetFacts) -> Optimized:
             facts[step.gives] = step.run(*(facts[name] for name in step.needs))
     program: Program = facts["program"]
     with phase("stage texts"):
-        return Optimized(program, stage_texts(facts["graph"], program, facts["report"]))
+        return OptimizeResult(program, stage_texts(facts["graph"], program, facts["report"]))

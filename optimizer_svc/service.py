@@ -12,8 +12,8 @@ from kernelfarm.internal.v1.optimizer_service_pb2_grpc import (
     add_OptimizerServiceServicer_to_server,
 )
 from kernelfarm.service.logs.logger import get_logger
-from kernelfarm.service.process_pool.pool import ProcessPool, Work
-from kernelfarm.service.server import Door, Registration, serve
+from kernelfarm.service.process_pool.pool import ProcessPool, WorkItem
+from kernelfarm.service.server import Listener, ServiceRegistration, serve
 from optimizer_svc.settings import OptimizerSettings
 
 SERVICE_NAME = "kernelfarm.internal.v1.OptimizerService"
@@ -34,7 +34,7 @@ class OptimizerService(OptimizerServiceServicer):
     ) -> bytes:
         """Optimizes one graph for one target."""
         parts = (request.graph, request.target.encode(), self._max_steps)
-        response, kernels, steps = await self._pool.run(Work("optimize", parts, request.tenant))
+        response, kernels, steps = await self._pool.run(WorkItem("optimize", parts, request.tenant))
         get_logger().info(
             "graph_optimized",
             target=request.target,
@@ -49,7 +49,7 @@ class OptimizerService(OptimizerServiceServicer):
     ) -> bytes:
         """Tells what optimizes here: the children know, who run the passes."""
         if not self._toolchain:
-            (self._toolchain,) = await self._pool.run(Work("toolchain", ()))
+            (self._toolchain,) = await self._pool.run(WorkItem("toolchain", ()))
         return self._toolchain
 
 
@@ -62,8 +62,8 @@ async def serve_optimizer(settings: OptimizerSettings) -> None:
         await pool.start()
         add = partial(add_OptimizerServiceServicer_to_server, service)
         await serve(
-            [Door(settings.optimizer_listen, settings.room_server_tls())],
-            [Registration(SERVICE_NAME, add)],
+            [Listener(settings.optimizer_listen, settings.internal_server_tls())],
+            [ServiceRegistration(SERVICE_NAME, add)],
             settings,
         )
     finally:

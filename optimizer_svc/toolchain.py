@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 import optimizer_svc
-from kernelfarm.service.fingerprint import fingerprint_of_room
+from kernelfarm.service.fingerprint import service_fingerprint
 
 
 @lru_cache(maxsize=1)
 def toolchain() -> str:
     """`optimizer@fingerprint`, read once in a process."""
-    return f"optimizer@{fingerprint_of_room(optimizer_svc)}"
+    return f"optimizer@{service_fingerprint(optimizer_svc)}"

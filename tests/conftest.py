@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.farm import PATIENCE_S, Farm, running_farm
+from tests.support.farm import TIMEOUT_S, Farm, running_farm
 
 pytest_plugins = [
     "tests.support.not_run",
@@ -119,7 +119,7 @@ def own_disk_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("client-cache")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("KERNELFARM_DISK_CACHE_DIR", str(folder))
-        environment.setenv("KERNELFARM_TIMEOUT_S", str(PATIENCE_S))
+        environment.setenv("KERNELFARM_TIMEOUT_S", str(TIMEOUT_S))
         yield folder
 
 

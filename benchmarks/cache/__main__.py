@@ -47,8 +47,8 @@ def main() -> int:
                 rows = time_hits(bench, key, options.rounds, options.seconds)
                 lines += [f"## Hits of {content_bytes // 1024} KiB", "", *table(rows), ""]
                 is_met &= all(is_within_bars(rows))
-        for name, told in others(bench, keys[CONTENT_BYTES[0]], options):
-            lines += [f"## {name}", "", *told, ""]
+        for name, reported in others(bench, keys[CONTENT_BYTES[0]], options):
+            lines += [f"## {name}", "", *reported, ""]
     lines += [f"Load average at the end: {os.getloadavg()[0]:.1f}."]
     text = "\n".join(lines)
     print(text)

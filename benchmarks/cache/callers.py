@@ -15,7 +15,7 @@ from benchmarks.cache.calls import GrpcCall, RedisGet
 
 Call = Union[GrpcCall, RedisGet]
 _RECEIVE_BYTES = 1 << 20
-_PATIENCE_S = 30.0
+_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ def _run(load: Load, callers: int) -> Measured:
             connection.send()
         waiting = callers
         while waiting:
-            ready = selector.select(_PATIENCE_S)
+            ready = selector.select(_TIMEOUT_S)
             if not ready:
-                raise RuntimeError(f"no answer from {load.address} in {_PATIENCE_S:.0f} s")
+                raise RuntimeError(f"no answer from {load.address} in {_TIMEOUT_S:.0f} s")
             for key, _ in ready:
                 connection = key.data
                 latency_s = connection.receive()

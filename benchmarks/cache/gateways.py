@@ -17,8 +17,8 @@ from pathlib import Path
 
 import grpc
 
-from kernelfarm.cache import KernelCache, Space, Trust, Variant
-from kernelfarm.cache.embedded import EmbeddedServer, Role, start_server
+from kernelfarm.cache import KernelCache, SigningPolicy, Space, UnsignedVariant
+from kernelfarm.cache.embedded import EmbeddedServer, ServerRole, start_server
 from kernelfarm.signing import BlobRef
 from kernelfarm.signing.key_files import (
     KERNEL_KEY,
@@ -48,15 +48,15 @@ class Bench:
     environment: dict[str, str]
 
     @property
-    def trust(self) -> Trust:
+    def trust(self) -> SigningPolicy:
         """Who publishes, as the gateways themselves do."""
         keys = self.folder / "keys"
         signer = read_signer(keys / PROGRAM_KEY, Space.PROGRAMS)
-        return Trust(signer, read_keyring(keys / PUBLIC_KEYS))
+        return SigningPolicy(signer, read_keyring(keys / PUBLIC_KEYS))
 
     def cache(self) -> KernelCache:
         """The programs' key space."""
-        return KernelCache(self.store.url, space=Space.PROGRAMS, trust=self.trust)
+        return KernelCache(self.store.url, space=Space.PROGRAMS, signing=self.trust)
 
 
 @contextlib.contextmanager
@@ -65,7 +65,7 @@ def running_store() -> Iterator[Bench]:
     with tempfile.TemporaryDirectory(prefix="kf-bench-") as name:
         folder = Path(name)
         make_keys(folder / "keys")
-        store = start_server(Role.CACHE)
+        store = start_server(ServerRole.CACHE)
         environment = {
             **os.environ,
             "KERNELFARM_CACHE_URL": store.url,
@@ -88,7 +88,7 @@ async def publish(bench: Bench, count: int, content_bytes: int) -> list[bytes]:
     keys = [hashlib.sha256(b"%d %d" % (content_bytes, n)).digest() for n in range(count)]
     await publish_under(bench, keys, content_bytes)
     async with bench.cache() as cache:
-        await cache.epochs.bump(["op:another"])
+        await cache.epochs.invalidate(["op:another"])
     return keys
 
 
@@ -97,7 +97,7 @@ async def publish_under(bench: Bench, keys: list[bytes], content_bytes: int) -> 
     content = os.urandom(content_bytes)
     blob = os.urandom(256)
     sha256 = hashlib.sha256(blob).digest()
-    variant = Variant(content, (BlobRef(sha256, len(blob)),), tags=TAGS)
+    variant = UnsignedVariant(content, (BlobRef(sha256, len(blob)),), tags=TAGS)
     async with bench.cache() as cache:
         await cache.put_blobs({sha256: blob})
         for first in range(0, len(keys), _AT_ONCE):
@@ -106,7 +106,7 @@ async def publish_under(bench: Bench, keys: list[bytes], content_bytes: int) -> 
             )
 
 
-async def _publish_one(cache: KernelCache, key: bytes, variant: Variant) -> None:
+async def _publish_one(cache: KernelCache, key: bytes, variant: UnsignedVariant) -> None:
     lease = await cache.acquire(key, key.hex(), 30)
     if lease is None:
         raise RuntimeError("a program that nobody makes could not be leased")
@@ -135,8 +135,8 @@ def running_gateways(
     try:
         deadline_s = time.monotonic() + _START_TIMEOUT_S
         # Whoever keeps several alive does so once all serve; one that ends earlier ends them all.
-        told = b"gateways_serve" if processes > 1 else b""
-        while listeners(address) < processes or told not in logs.read_bytes():
+        reported = b"gateways_serving" if processes > 1 else b""
+        while listeners(address) < processes or reported not in logs.read_bytes():
             if process.poll() is not None or time.monotonic() > deadline_s:
                 raise RuntimeError(f"gateways did not start:\n{logs.read_text()[-4000:]}")
             time.sleep(0.05)

@@ -45,7 +45,7 @@ async def time_invalidation(bench: Bench, entries: int) -> list[str]:
         _expect(await _found(address, keys), 0, "after")
     return [
         f"{entries:,} programs, each found before and none after: the call took {took_ms:.1f} ms"
-        f" (it returns when every gateway has obeyed); the look-up right after it, on a new"
+        f" (it returns when every gateway has applied it); the look-up right after it, on a new"
         f" connection, {next_ms:.1f} ms."
     ]
 

@@ -41,7 +41,7 @@ class ToolNeeds:
 
 
 @runtime_checkable
-class StatesNeeds(Protocol):
+class HasToolNeeds(Protocol):
     """A backend that says what its toolchain needs; of others `ToolNeeds()` is taken."""
 
     def needs(self) -> ToolNeeds:
@@ -50,7 +50,7 @@ class StatesNeeds(Protocol):
 
 def needs_of(backend: object) -> ToolNeeds:
     """What a backend states, or what is taken where it states nothing."""
-    return backend.needs() if isinstance(backend, StatesNeeds) else ToolNeeds()
+    return backend.needs() if isinstance(backend, HasToolNeeds) else ToolNeeds()
 
 
 class Backend(Protocol):

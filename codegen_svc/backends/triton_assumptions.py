@@ -23,29 +23,31 @@ _BUFFER_LIMIT_BYTES = 1 << 31
 # Two classes cover the hidden sizes and attention rows of common models; wider rows are looped.
 _WIDTH_CLASSES = (1024, 4096)
 
-Promises = Mapping[str, tuple[tuple[str, int], ...]]
+Assumptions = Mapping[str, tuple[tuple[str, int], ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class VariantPlan:
     """One variant to compile: promises by argument, index width, and the guard they need.
 
     `width_limit`: reductions of varying extent have at most so many points.
     """
 
-    promises: Promises
+    assumptions: Assumptions
     index_bits: int
     guard: tuple[GuardAtom, ...]
     width_limit: int | None = None
 
 
-def plan_variants(kernel: Kernel, uses_pointer_range: bool) -> tuple[Variant, ...]:
+def plan_variants(kernel: Kernel, uses_pointer_range: bool) -> tuple[VariantPlan, ...]:
     """The variants of a kernel, most specific first; the last needs no guard."""
     wide = needs_64_bit_indices(kernel)
-    general = Variant(_pointer_promises(kernel, False, uses_pointer_range), 64 if wide else 32, ())
+    general = VariantPlan(
+        _pointer_assumptions(kernel, False, uses_pointer_range), 64 if wide else 32, ()
+    )
     can_narrow = wide and _can_be_narrow(kernel)
-    aligned = Variant(
-        _pointer_promises(kernel, True, uses_pointer_range, assumed_small=can_narrow),
+    aligned = VariantPlan(
+        _pointer_assumptions(kernel, True, uses_pointer_range, assumed_small=can_narrow),
         32 if can_narrow or not wide else 64,
         (
             *_alignment_guard(kernel),
@@ -55,8 +57,8 @@ def plan_variants(kernel: Kernel, uses_pointer_range: bool) -> tuple[Variant, ..
     strided = _stride_symbols(kernel)
     if not strided:
         return aligned, general
-    even = Variant(
-        {**aligned.promises, **{name: (_DIVISIBLE,) for name in strided}},
+    even = VariantPlan(
+        {**aligned.assumptions, **{name: (_DIVISIBLE,) for name in strided}},
         aligned.index_bits,
         (
             *aligned.guard,
@@ -66,7 +68,7 @@ def plan_variants(kernel: Kernel, uses_pointer_range: bool) -> tuple[Variant, ..
     return *_width_classes(kernel, even), even, aligned, general
 
 
-def _width_classes(kernel: Kernel, base: Variant) -> list[Variant]:
+def _width_classes(kernel: Kernel, base: VariantPlan) -> list[VariantPlan]:
     """Variants that hold a whole row of a reduction whose extent varies up to a limit."""
     width = numel(kernel.reduction)
     if len(width.symbols) != 1 or width.constant or reads_columns(kernel):
@@ -84,27 +86,27 @@ def _width_classes(kernel: Kernel, base: Variant) -> list[Variant]:
     return found
 
 
-def plan_index_variants(kernel: Kernel) -> tuple[Variant, ...]:
+def plan_index_variants(kernel: Kernel) -> tuple[VariantPlan, ...]:
     """Variants that differ in index width alone, for chips that take no other promises."""
     if not needs_64_bit_indices(kernel):
-        return (Variant({}, 32, ()),)
-    general = Variant({}, 64, ())
+        return (VariantPlan({}, 32, ()),)
+    general = VariantPlan({}, 64, ())
     if not _can_be_narrow(kernel):
         return (general,)
-    return Variant({}, 32, _narrow_guard(kernel, uses_pointer_range=False)), general
+    return VariantPlan({}, 32, _narrow_guard(kernel, uses_pointer_range=False)), general
 
 
-def _pointer_promises(
+def _pointer_assumptions(
     kernel: Kernel, is_aligned: bool, uses_pointer_range: bool, assumed_small: bool = False
-) -> Promises:
-    promises: dict[str, tuple[tuple[str, int], ...]] = {}
+) -> Assumptions:
+    assumptions: dict[str, tuple[tuple[str, int], ...]] = {}
     for position, param in enumerate(kernel.params):
         facts = [_DIVISIBLE] if is_aligned else []
         if uses_pointer_range and (assumed_small or _is_small(kernel, position)):
             facts.append(_SMALL_BUFFER)
         if facts:
-            promises[f"{param.name}_ptr"] = tuple(facts)
-    return promises
+            assumptions[f"{param.name}_ptr"] = tuple(facts)
+    return assumptions
 
 
 def _alignment_guard(kernel: Kernel) -> tuple[GuardAtom, ...]:

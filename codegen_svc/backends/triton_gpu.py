@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from codegen_svc.backends.triton_assumptions import Variant, plan_variants
+from codegen_svc.backends.triton_assumptions import VariantPlan, plan_variants
 from codegen_svc.backends.triton_called_math import called_library, calls_math
-from codegen_svc.backends.triton_toolchain import Compiled, CompileTarget, compile_triton
+from codegen_svc.backends.triton_toolchain import CompiledStages, CompileTarget, compile_triton
 from codegen_svc.emitters.triton.index import numel
 from codegen_svc.emitters.triton.precision import hides_division_errors
 from codegen_svc.emitters.triton.scalar import ScalarRules
@@ -26,7 +26,7 @@ _SCRATCH_POINTERS = ("scratch", "scratch")
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ResourceUsage:
     """What a binary needs of a chip, as its toolchain reports it; `spills` per thread."""
 
     registers: int
@@ -41,15 +41,15 @@ class GpuToolchain:
     binary_stage: str
     uses_pointer_range: bool
     options: Mapping[str, Any]
-    usage_of: Callable[[str, Compiled], Usage]
+    usage_of: Callable[[str, CompiledStages], ResourceUsage]
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
     source: TritonSource
     tiling: Tiling
-    compiled: Compiled
-    usage: Usage
+    compiled: CompiledStages
+    usage: ResourceUsage
 
 
 def build_gpu_kernel(
@@ -80,7 +80,7 @@ def scalar_rules(target: TargetFacts, kernel: Kernel) -> ScalarRules:
 
 
 def _build_variant(
-    kernel: Kernel, target: TargetFacts, toolchain: GpuToolchain, variant: Variant
+    kernel: Kernel, target: TargetFacts, toolchain: GpuToolchain, variant: VariantPlan
 ) -> BuiltKernel:
     """Shrinks the tile until nothing spills and two programs fit a multiprocessor.
 
@@ -114,7 +114,7 @@ def _build_variant(
 
 
 def _with_calls(
-    kernel: Kernel, target: TargetFacts, toolchain: GpuToolchain, variant: Variant
+    kernel: Kernel, target: TargetFacts, toolchain: GpuToolchain, variant: VariantPlan
 ) -> _Attempt | None:
     """The first block of at most one element for each thread that fits; None if none does.
 
@@ -137,7 +137,7 @@ def _compile(
     kernel: Kernel,
     target: TargetFacts,
     toolchain: GpuToolchain,
-    variant: Variant,
+    variant: VariantPlan,
     tiling: Tiling,
     *,
     library_of: Callable[[str], str] | None = None,
@@ -148,7 +148,7 @@ def _compile(
         target.extra("triton_backend"), int(arch) if arch.isdigit() else arch, target.warp_size
     )
     options = {**toolchain.options, "num_warps": tiling.num_warps, "num_stages": tiling.num_stages}
-    compiled = compile_triton(source, where, options, variant.promises, library_of=library_of)
+    compiled = compile_triton(source, where, options, variant.assumptions, library_of=library_of)
     if compiled.facts.get("global_scratch_size") or compiled.facts.get("profile_scratch_size"):
         raise KernelRejectedError(
             f"kernel {kernel.name} asks for scratch memory, which launches do not provide"
@@ -156,7 +156,7 @@ def _compile(
     return _Attempt(source, tiling, compiled, toolchain.usage_of(kernel.name, compiled))
 
 
-def _fits(usage: Usage, target: TargetFacts) -> bool:
+def _fits(usage: ResourceUsage, target: TargetFacts) -> bool:
     within_registers = usage.registers <= int(target.extra("max_registers"))
     return within_registers and usage.shared_bytes <= target.max_shared_bytes
 
@@ -175,7 +175,7 @@ def _built(
     kernel: Kernel,
     target: TargetFacts,
     toolchain: GpuToolchain,
-    variant: Variant,
+    variant: VariantPlan,
     attempt: _Attempt,
 ) -> BuiltKernel:
     notes = list(attempt.source.notes)

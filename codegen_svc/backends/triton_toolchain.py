@@ -46,7 +46,7 @@ class CompileTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompiledStages:
     """Stages by Triton's names, in order, and the facts that the stages stated."""
 
     stages: Mapping[str, str | bytes]
@@ -68,10 +68,10 @@ def compile_triton(
     source: TritonSource,
     target: CompileTarget,
     options: Mapping[str, Any],
-    promises: Mapping[str, tuple[tuple[str, int], ...]] | None = None,
+    assumptions: Mapping[str, tuple[tuple[str, int], ...]] | None = None,
     last_stage: str | None = None,
     library_of: Callable[[str], str] | None = None,
-) -> Compiled:
+) -> CompiledStages:
     """Every stage up to `last_stage` (the binary if None).
 
     `promises` gives attributes (`tt.divisibility`, 16) of arguments by name: what is not evident
@@ -89,8 +89,10 @@ def compile_triton(
 
     gpu = GPUTarget(target.backend, target.arch, target.warp_size)
     function = _jit_function(source)
-    places = {name: place for place, (name, _) in enumerate(source.signature)}
-    attrs = {(places[name],): [list(f) for f in facts] for name, facts in (promises or {}).items()}
+    positions = {name: position for position, (name, _) in enumerate(source.signature)}
+    attrs = {
+        (positions[name],): [list(f) for f in facts] for name, facts in (assumptions or {}).items()
+    }
     syntax = ASTSource(function, dict(source.signature), dict(source.constexprs), attrs)
     log = io.StringIO()
     try:
@@ -123,7 +125,7 @@ def _run_stages(
     gpu: Any,
     parsed: Any,
     last_stage: str | None,
-) -> Compiled:
+) -> CompiledStages:
     from triton._C.libtriton import ir  # noqa: PLC0415
 
     facts: dict[str, Any] = {"target": gpu, **parsed.__dict__, "triton_version": triton.__version__}
@@ -146,7 +148,7 @@ def _run_stages(
         stages[name] = module if isinstance(module, str | bytes) else str(module)
         if name == last_stage:
             break
-    return Compiled(stages, facts)
+    return CompiledStages(stages, facts)
 
 
 def _jit_function(source: TritonSource) -> Any:
@@ -199,11 +201,11 @@ def backend_fingerprint(backend_file: str, *more: str) -> str:
     folder = Path(backend_file).parent
     own = b"\0".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
     wheel = wheel_digest("triton", _REMEDY)
-    parts = [wheel, *stated_to_triton(), emitter_digest(), hashlib.sha256(own).hexdigest(), *more]
+    parts = [wheel, *triton_environment(), emitter_digest(), hashlib.sha256(own).hexdigest(), *more]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def stated_to_triton() -> tuple[str, ...]:
+def triton_environment() -> tuple[str, ...]:
     """`NAME=VALUE` of variables by which Triton or its LLVM make other code than they would.
 
     A file that is named stands by its digest.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from codegen_svc.celery_app import JobQueue, QueuedJob
-from codegen_svc.edge.fair_queue import Claim, FairTurns, Turn
+from codegen_svc.edge.fair_queue import FairQueue, JobClass, Permit
 from codegen_svc.settings import CodegenSettings
 from kernelfarm.cache import KernelCache, Lease, StoredVariant
 from kernelfarm.cache.redis_keys import tenant_namespace, tenant_of
@@ -32,7 +32,7 @@ from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.service.tenants.identity import SHARED_TENANT
 
 # A worker's death, two invalidations and a lost cache in one flight are rare enough together.
-_MAX_JOBS_OF_A_FLIGHT = 8
+_MAX_JOBS_PER_BUILD = 8
 _COUNT_WORKERS_S = 5.0
 # They only wait for a worker to report.
 _JOBS_WITHOUT_WORKERS = 8
@@ -59,7 +59,7 @@ class KernelJob:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundKernel:
+class KernelResult:
     """A kernel's variants as published, and whether asking for it caused a job."""
 
     variants: tuple[StoredVariant, ...]
@@ -74,17 +74,17 @@ class Dispatcher:
 
     def __init__(self, cache: KernelCache, queue: JobQueue, settings: CodegenSettings) -> None:
         self._cache = cache
-        self._shared = cache.within(tenant_namespace(cache.namespace, SHARED_TENANT))
+        self._shared = cache.for_namespace(tenant_namespace(cache.namespace, SHARED_TENANT))
         self._queue = queue
         self._settings = settings
-        self._flights: dict[tuple[str, bytes], asyncio.Task[FoundKernel]] = {}
-        self._flights_of: Counter[str] = Counter()
-        self._parts: dict[tuple[str, bytes], KernelCache] = {}
-        self._turns: dict[str, FairTurns] = {}
+        self._builds: dict[tuple[str, bytes], asyncio.Task[KernelResult]] = {}
+        self._build_counts: Counter[str] = Counter()
+        self._namespace_caches: dict[tuple[str, bytes], KernelCache] = {}
+        self._fair_queues: dict[str, FairQueue] = {}
         self._workers: Counter[str] = Counter()
         self._counted_s = float("-inf")
 
-    async def find_or_build(self, job: KernelJob) -> FoundKernel:
+    async def find_or_build(self, job: KernelJob) -> KernelResult:
         """The kernel's artifacts.
 
         Raises:
@@ -93,65 +93,65 @@ class Dispatcher:
             UnavailableError: cache, broker or workers do not answer.
             FarmFullError: too many kernels are in flight, of all or of this tenant.
         """
-        cache = self._part(job)
-        name = (cache.namespace, cache.names.slot(job.key))
-        flight = self._flights.get(name)
-        if flight is not None:
+        cache = self._namespace_cache(job)
+        name = (cache.namespace, cache.redis_keys.storage_key(job.key))
+        build = self._builds.get(name)
+        if build is not None:
             await cache.count("merged")
-            found = await asyncio.shield(flight)
-            return FoundKernel(found.variants, caused_job=False)
-        self._check_room(cache.namespace)
-        flight = asyncio.create_task(self._fly(job, cache))
-        self._flights[name] = flight
-        self._flights_of[cache.namespace] += 1
-        flight.add_done_callback(lambda done: self._land(name, done))
-        return await asyncio.shield(flight)
+            found = await asyncio.shield(build)
+            return KernelResult(found.variants, caused_job=False)
+        self._check_capacity(cache.namespace)
+        build = asyncio.create_task(self._find_or_queue(job, cache))
+        self._builds[name] = build
+        self._build_counts[cache.namespace] += 1
+        build.add_done_callback(lambda done: self._build_done(name, done))
+        return await asyncio.shield(build)
 
     async def abandon(self) -> None:
         """Ends what is still in flight; leases lapse by themselves."""
-        await asyncio.gather(*map(end_task, list(self._flights.values())))
+        await asyncio.gather(*map(end_task, list(self._builds.values())))
 
-    def _part(self, job: KernelJob) -> KernelCache:
+    def _namespace_cache(self, job: KernelJob) -> KernelCache:
         """The cache of the job's namespace."""
         name = (job.namespace, job.salt)
-        if name not in self._parts:
+        if name not in self._namespace_caches:
             namespace = job.namespace or self._cache.namespace
-            self._parts[name] = self._cache.within(namespace, job.salt)
-        return self._parts[name]
+            self._namespace_caches[name] = self._cache.for_namespace(namespace, job.salt)
+        return self._namespace_caches[name]
 
-    def _check_room(self, namespace: str) -> None:
-        if len(self._flights) >= self._settings.max_jobs:
-            raise FarmFullError(f"{len(self._flights)} kernels are in flight; come back later")
-        most = self._settings.max_jobs_of_a_tenant
-        if tenant_of(namespace) and self._flights_of[namespace] >= most:
+    def _check_capacity(self, namespace: str) -> None:
+        if len(self._builds) >= self._settings.max_jobs:
+            raise FarmFullError(f"{len(self._builds)} kernels are in flight; come back later")
+        most = self._settings.max_jobs_per_tenant
+        if tenant_of(namespace) and self._build_counts[namespace] >= most:
             raise CompilesQuotaError(f"{most} kernels of this tenant are in flight, its share here")
 
-    def _land(self, name: tuple[str, bytes], flight: asyncio.Task[FoundKernel]) -> None:
-        del self._flights[name]
-        self._flights_of[name[0]] -= 1
-        if not flight.cancelled() and flight.exception() is not None:
-            get_logger().debug("flight_failed", key=name[1].hex(), message=str(flight.exception()))
+    def _build_done(self, name: tuple[str, bytes], build: asyncio.Task[KernelResult]) -> None:
+        del self._builds[name]
+        self._build_counts[name[0]] -= 1
+        if not build.cancelled() and build.exception() is not None:
+            get_logger().debug("build_failed", key=name[1].hex(), message=str(build.exception()))
 
-    async def _fly(self, job: KernelJob, cache: KernelCache) -> FoundKernel:
+    async def _find_or_queue(self, job: KernelJob, cache: KernelCache) -> KernelResult:
         """Looks, also in the shared part; if nothing is there, builds, or waits for who does."""
         jobs_sent = 0
-        is_first_look = True
+        is_first_lookup = True
         while True:
-            found = await cache.lookup(job.key, is_counted=is_first_look)
+            found = await cache.lookup(job.key, is_counted=is_first_lookup)
             if found.is_hit:
-                return FoundKernel(found.variants, caused_job=jobs_sent > 0)
-            if is_first_look and (shared := await self._taken_from_shared(job, cache)):
-                return FoundKernel(shared, caused_job=False)
+                return KernelResult(found.variants, caused_job=jobs_sent > 0)
+            if is_first_lookup and (shared := await self._copy_from_shared(job, cache)):
+                return KernelResult(shared, caused_job=False)
             await _raise_failure(cache, job.key)
             if await self._build(job, cache, found.stamp, jobs_sent):
                 jobs_sent += 1
                 continue
-            if is_first_look and jobs_sent == 0:
+            if is_first_lookup and jobs_sent == 0:
                 await cache.count("merged")
-            is_first_look = False
+            is_first_lookup = False
             await cache.wait(job.key, self._settings.queued_lease_ttl_s, seen=found.stamp)
 
-    async def _taken_from_shared(
+    async def _copy_from_shared(
         self, job: KernelJob, cache: KernelCache
     ) -> tuple[StoredVariant, ...]:
         """What warmers published of a tenant's kernel; its blobs are then in the tenant's part.
@@ -162,7 +162,7 @@ class Dispatcher:
             return ()
         theirs = await self._shared.lookup(job.key, is_counted=False)
         digests = {blob.sha256 for found in theirs.variants for blob in found.manifest.blobs}
-        if not theirs.is_hit or not await cache.take_blobs(self._shared, digests):
+        if not theirs.is_hit or not await cache.copy_blobs(self._shared, digests):
             return ()
         await cache.count("shared_hits")
         return theirs.variants
@@ -170,47 +170,47 @@ class Dispatcher:
     async def _build(self, job: KernelJob, cache: KernelCache, seen: str, jobs_sent: int) -> bool:
         """Queues the job, in the tenant's turn, until it ends; False if somebody else does."""
         await self._count_workers()
-        turns = self._turns_of(job.queue)
-        claim = await self._claim(job, cache)
-        if turns.must_wait(claim):
-            get_logger().info("turn_awaited", key=job.key.hex(), namespace=cache.namespace)
-        async with turns.turn(claim) as turn:
+        fair_queue = self._fair_queue(job.queue)
+        job_class = await self._job_class(job, cache)
+        if fair_queue.must_wait(job_class):
+            get_logger().info("job_waiting", key=job.key.hex(), namespace=cache.namespace)
+        async with fair_queue.permit(job_class) as permit:
             ttl_s = self._settings.queued_lease_ttl_s
             lease = await cache.acquire(job.key, uuid.uuid4().hex, ttl_s, is_queued=True, seen=seen)
             if lease is None:
                 return False
             self._check_jobs(job, jobs_sent + 1)
-            await self._send(job, cache, lease, claim)
-            await self._attend(job, cache, lease, turn, seen)
+            await self._send(job, cache, lease, job_class)
+            await self._await_adoption(job, cache, lease, permit, seen)
             await self._await_end(job, cache, seen)
             return True
 
-    async def _claim(self, job: KernelJob, cache: KernelCache) -> Claim:
+    async def _job_class(self, job: KernelJob, cache: KernelCache) -> JobClass:
         """Whose turn it is to be; a kernel is slow by its estimate, or as a worker found out."""
         is_slow = job.cost_s > self._settings.slow_kernel_s or await cache.is_slow(job.key)
-        return Claim(cache.namespace, is_warm_up=job.is_warm_up, is_slow=is_slow)
+        return JobClass(cache.namespace, is_warm_up=job.is_warm_up, is_slow=is_slow)
 
     async def _await_end(self, job: KernelJob, cache: KernelCache, seen: str) -> None:
         """Returns when a worker ended the job, or is gone: its slot is then free."""
         ttl_s = self._settings.queued_lease_ttl_s
         while True:
             await cache.wait(job.key, ttl_s, seen=seen)
-            if not await cache.is_being_made(job.key, seen=seen):
+            if not await cache.is_in_progress(job.key, seen=seen):
                 return
 
-    def _turns_of(self, queue: str) -> FairTurns:
-        if queue not in self._turns:
+    def _fair_queue(self, queue: str) -> FairQueue:
+        if queue not in self._fair_queues:
             slots = partial(self._slots, queue)
-            self._turns[queue] = FairTurns(slots, partial(self._places, queue))
-        return self._turns[queue]
+            self._fair_queues[queue] = FairQueue(slots, partial(self._max_sent, queue))
+        return self._fair_queues[queue]
 
     def _slots(self, queue: str) -> int:
         return self._workers[queue]
 
-    def _places(self, queue: str) -> int:
+    def _max_sent(self, queue: str) -> int:
         if not self._workers[queue]:
             return _JOBS_WITHOUT_WORKERS
-        return self._settings.queue_places + 2 * self._workers[queue]
+        return self._settings.queue_headroom + 2 * self._workers[queue]
 
     async def _count_workers(self) -> None:
         """Counts the workers of each queue now and then."""
@@ -226,14 +226,16 @@ class Dispatcher:
         Raises:
             UnavailableError: workers, epochs or keys change faster than the kernel is made.
         """
-        if jobs_sent > _MAX_JOBS_OF_A_FLIGHT:
+        if jobs_sent > _MAX_JOBS_PER_BUILD:
             raise UnavailableError(
                 f"kernel {job.name} ({job.key.hex()[:16]}) was queued {jobs_sent - 1} times without"
                 " a result that could be kept: was something invalidated, or do workers sign with"
                 " a key that is not trusted? See the counters of `kernelfarm usage`"
             )
 
-    async def _send(self, job: KernelJob, cache: KernelCache, lease: Lease, claim: Claim) -> None:
+    async def _send(
+        self, job: KernelJob, cache: KernelCache, lease: Lease, job_class: JobClass
+    ) -> None:
         """Queues a job under a fresh lease.
 
         Raises:
@@ -243,7 +245,7 @@ class Dispatcher:
             await self._quarantine(job, cache, lease)
         await cache.put_job(job.key, job.job)
         await cache.count("jobs")
-        await self._enqueue(job, cache, lease, claim)
+        await self._enqueue(job, cache, lease, job_class)
 
     async def _quarantine(self, job: KernelJob, cache: KernelCache, lease: Lease) -> None:
         ttl_s = self._settings.quarantine_ttl_s
@@ -258,17 +260,17 @@ class Dispatcher:
         raise error
 
     async def _enqueue(
-        self, job: KernelJob, cache: KernelCache, lease: Lease, claim: Claim
+        self, job: KernelJob, cache: KernelCache, lease: Lease, job_class: JobClass
     ) -> None:
         message = QueuedJob(
             job.queue,
             cache.namespace,
-            cache.names.slot(job.key),
+            cache.redis_keys.storage_key(job.key),
             lease.fence,
             is_warm_up=job.is_warm_up,
             request_id=job.request_id,
-            is_slow=claim.is_slow,
-            stands_back=self._turns_of(job.queue).must_stand_back(claim.tenant),
+            is_slow=job_class.is_slow,
+            stands_back=self._fair_queue(job.queue).must_stand_back(job_class.tenant),
         )
         try:
             await self._queue.send(message)
@@ -280,12 +282,12 @@ class Dispatcher:
             key=job.key.hex(),
             fence=lease.fence,
             attempts=lease.attempts,
-            is_slow=claim.is_slow,
+            is_slow=job_class.is_slow,
             stands_back=message.stands_back,
         )
 
-    async def _attend(
-        self, job: KernelJob, cache: KernelCache, lease: Lease, turn: Turn, seen: str
+    async def _await_adoption(
+        self, job: KernelJob, cache: KernelCache, lease: Lease, permit: Permit, seen: str
     ) -> None:
         """Returns when the job is no more waiting in its queue: adopted, ended, or lost.
 
@@ -299,14 +301,14 @@ class Dispatcher:
         while True:
             await cache.wait(job.key, lease.ttl_s / 3, seen=seen)
             if not await cache.renew(lease):
-                turn.begin()
+                permit.begin()
                 return
             if clock() - started_s > self._settings.no_worker_grace_s:
                 await self._check_workers(job, cache, lease)
             if clock() >= send_again_s:
                 pause_s *= 2
                 send_again_s = clock() + pause_s
-                await self._enqueue(job, cache, lease, turn.claim)
+                await self._enqueue(job, cache, lease, permit.job_class)
 
     async def _check_workers(self, job: KernelJob, cache: KernelCache, lease: Lease) -> None:
         if any(report.queue == job.queue for report in await self._cache.worker_reports()):

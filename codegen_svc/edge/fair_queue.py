@@ -25,14 +25,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-_FORGETS_HALF_IN_S = 60.0
+_HALF_LIFE_S = 60.0
 _ACTIVE_S = 60.0
 _REMEMBERED_TENANTS = 1024
 _MUCH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class JobClass:
     """Whose job it is, and of which kind."""
 
     tenant: str
@@ -41,10 +41,10 @@ class Claim:
 
 
 @dataclass(slots=True)
-class Turn:
+class Permit:
     """A job that was let through."""
 
-    claim: Claim
+    job_class: JobClass
     clock: Callable[[], float]
     begun_s: float | None = None
 
@@ -59,40 +59,40 @@ class Turn:
 
 
 @dataclass(slots=True)
-class _Account:
+class _UsageAccount:
     """What a tenant used, as of a time."""
 
     used_s: float = 0.0
     at_s: float = 0.0
 
     def at(self, now_s: float) -> float:
-        return self.used_s * math.pow(0.5, (now_s - self.at_s) / _FORGETS_HALF_IN_S)
+        return self.used_s * math.pow(0.5, (now_s - self.at_s) / _HALF_LIFE_S)
 
 
-class FairTurns:
+class FairQueue:
     """Turns of one queue; `slots` and `places` tell how many there are now."""
 
     def __init__(
         self,
         slots: Callable[[], int],
-        places: Callable[[], int],
+        max_sent: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._slots = slots
-        self._places = places
+        self._max_sent = max_sent
         self._clock = clock
-        self._held: Counter[Claim] = Counter()
-        self._lines: dict[Claim, deque[asyncio.Future[None]]] = {}
-        self._accounts: dict[str, _Account] = {}
+        self._held: Counter[JobClass] = Counter()
+        self._waiting_by_class: dict[JobClass, deque[asyncio.Future[None]]] = {}
+        self._accounts: dict[str, _UsageAccount] = {}
 
     @property
     def waiting(self) -> int:
         """How many wait for a turn."""
-        return sum(len(line) for line in self._lines.values())
+        return sum(len(queue) for queue in self._waiting_by_class.values())
 
-    def must_wait(self, claim: Claim) -> bool:
+    def must_wait(self, job_class: JobClass) -> bool:
         """True if whoever comes now with such a job waits."""
-        return bool(self._lines) or not self._may_pass(claim)
+        return bool(self._waiting_by_class) or not self._may_send(job_class)
 
     def used_s(self, tenant: str) -> float:
         """The time that a tenant's jobs ran lately."""
@@ -111,56 +111,59 @@ class FairTurns:
         return used_s >= sum(active) / max(1, len(active))
 
     @asynccontextmanager
-    async def turn(self, claim: Claim) -> AsyncIterator[Turn]:
+    async def permit(self, job_class: JobClass) -> AsyncIterator[Permit]:
         """Holds a turn while the block runs; waits for it behind the tenant's own others."""
-        await self._take(claim)
-        turn = Turn(claim, self._clock)
+        await self._acquire(job_class)
+        permit = Permit(job_class, self._clock)
         try:
-            yield turn
+            yield permit
         finally:
-            self._charge(claim.tenant, turn.spent_s)
-            self._give_back(claim)
+            self._charge(job_class.tenant, permit.spent_s)
+            self._release(job_class)
 
-    async def _take(self, claim: Claim) -> None:
-        self._charge(claim.tenant, 0.0)
-        if not self._lines and self._may_pass(claim):
-            self._held[claim] += 1
+    async def _acquire(self, job_class: JobClass) -> None:
+        self._charge(job_class.tenant, 0.0)
+        if not self._waiting_by_class and self._may_send(job_class):
+            self._held[job_class] += 1
             return
-        called: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._lines.setdefault(claim, deque()).append(called)
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting_by_class.setdefault(job_class, deque()).append(waiter)
         self._serve()  # it may pass those who wait; and slots may have been added since
         try:
-            await called
+            await waiter
         except asyncio.CancelledError:
-            if called.done() and not called.cancelled():
-                self._give_back(claim)
+            if waiter.done() and not waiter.cancelled():
+                self._release(job_class)
             else:
-                self._leave(claim, called)
+                self._cancel_wait(job_class, waiter)
             raise
 
-    def _give_back(self, claim: Claim) -> None:
-        self._held[claim] -= 1
-        if not self._held[claim]:
-            del self._held[claim]
+    def _release(self, job_class: JobClass) -> None:
+        self._held[job_class] -= 1
+        if not self._held[job_class]:
+            del self._held[job_class]
         self._serve()
 
     def _charge(self, tenant: str, spent_s: float) -> None:
         now_s = self._clock()
         used_s = self.used_s(tenant)
         self._accounts.pop(tenant, None)  # the last active one stands last
-        self._accounts[tenant] = _Account(used_s + spent_s, now_s)
+        self._accounts[tenant] = _UsageAccount(used_s + spent_s, now_s)
         while len(self._accounts) > _REMEMBERED_TENANTS:
             del self._accounts[next(iter(self._accounts))]
 
-    def _may_pass(self, claim: Claim) -> bool:
-        places = max(1, self._places())
+    def _may_send(self, job_class: JobClass) -> bool:
+        max_sent = max(1, self._max_sent())
         all_but_one = max(1, self._slots() - 1)
-        of_tenant = all_but_one if self._is_another_active(claim.tenant) else places
+        of_tenant = all_but_one if self._is_another_active(job_class.tenant) else max_sent
         bounds = (
-            (places, lambda held: True),
-            (of_tenant, lambda held: held.tenant == claim.tenant),
-            (all_but_one if claim.is_slow else places, lambda held: held.is_slow),
-            (max(1, places // 2) if claim.is_warm_up else places, lambda held: held.is_warm_up),
+            (max_sent, lambda held: True),
+            (of_tenant, lambda held: held.tenant == job_class.tenant),
+            (all_but_one if job_class.is_slow else max_sent, lambda held: held.is_slow),
+            (
+                max(1, max_sent // 2) if job_class.is_warm_up else max_sent,
+                lambda held: held.is_warm_up,
+            ),
         )
         return all(
             sum(count for held, count in self._held.items() if is_meant(held)) < bound
@@ -175,22 +178,26 @@ class FairTurns:
 
     def _serve(self) -> None:
         """Gives turns to those who may pass: interactive before warm-up, least used first."""
-        while self._lines:
-            allowed = [claim for claim in self._lines if self._may_pass(claim)]
+        while self._waiting_by_class:
+            allowed = [
+                job_class for job_class in self._waiting_by_class if self._may_send(job_class)
+            ]
             if not allowed:
                 return
-            claim = min(allowed, key=lambda c: (c.is_warm_up, self.used_s(c.tenant)))
-            line = self._lines.pop(claim)
-            called = line.popleft()
-            if line:
-                self._lines[claim] = line  # now the last of all lines: equals take turns
+            job_class = min(allowed, key=lambda c: (c.is_warm_up, self.used_s(c.tenant)))
+            queue = self._waiting_by_class.pop(job_class)
+            called = queue.popleft()
+            if queue:
+                self._waiting_by_class[job_class] = (
+                    queue  # now the last of all lines: equals take turns
+                )
             if not called.done():
-                self._held[claim] += 1
+                self._held[job_class] += 1
                 called.set_result(None)
 
-    def _leave(self, claim: Claim, called: asyncio.Future[None]) -> None:
-        line = self._lines.get(claim, deque())
-        if called in line:
-            line.remove(called)
-        if not line:
-            self._lines.pop(claim, None)
+    def _cancel_wait(self, job_class: JobClass, waiter: asyncio.Future[None]) -> None:
+        queue = self._waiting_by_class.get(job_class, deque())
+        if waiter in queue:
+            queue.remove(waiter)
+        if not queue:
+            self._waiting_by_class.pop(job_class, None)

@@ -13,7 +13,7 @@ from codegen_svc.celery_app import JobQueue
 from codegen_svc.cost_estimate import estimated_cost_s
 from codegen_svc.edge.dispatch import Dispatcher, KernelJob
 from codegen_svc.settings import CodegenSettings
-from kernelfarm.cache import KernelCache, Space, Trust
+from kernelfarm.cache import KernelCache, SigningPolicy, Space
 from kernelfarm.digest import kernel_key
 from kernelfarm.end_task import end_task
 from kernelfarm.errors import (
@@ -31,7 +31,7 @@ from kernelfarm.internal.v1.codegen_service_pb2_grpc import (
 from kernelfarm.ir.verify import verify_kernel
 from kernelfarm.service.interceptors import current_request_id
 from kernelfarm.service.logs.logger import get_logger
-from kernelfarm.service.server import Door, Registration, serve
+from kernelfarm.service.server import Listener, ServiceRegistration, serve
 from kernelfarm.targets import TargetFacts, all_targets, target_facts
 from kernelfarm.v1 import artifact_pb2, compile_service_pb2, manifest_pb2
 from kernelfarm.wire import kernel_from_proto
@@ -94,18 +94,18 @@ class CodegenService(CodegenServiceServicer):
 
 async def serve_codegen(settings: CodegenSettings) -> None:
     """Serves until SIGTERM; calls in flight get the drain's grace."""
-    trust = Trust(keyring=settings.keyring(), verified_bytes=settings.verified_bytes)
+    trust = SigningPolicy(keyring=settings.keyring(), verified_bytes=settings.verified_bytes)
     queue = JobQueue(settings)
     async with KernelCache(
-        settings.cache_url, namespace=settings.namespace, space=Space.KERNELS, trust=trust
+        settings.cache_url, namespace=settings.namespace, space=Space.KERNELS, signing=trust
     ) as cache:
         dispatcher = Dispatcher(cache, queue, settings)
         service = CodegenService(dispatcher, cache)
         add = partial(add_CodegenServiceServicer_to_server, service)
         ahead = asyncio.create_task(_connect_ahead(queue, cache))
         try:
-            door = Door(settings.codegen_listen, settings.room_server_tls())
-            await serve([door], [Registration(SERVICE_NAME, add)], settings)
+            door = Listener(settings.codegen_listen, settings.internal_server_tls())
+            await serve([door], [ServiceRegistration(SERVICE_NAME, add)], settings)
         finally:
             await end_task(ahead)
             await dispatcher.abandon()
@@ -119,7 +119,7 @@ async def _connect_ahead(queue: JobQueue, cache: KernelCache) -> None:
         await queue.connect()
         await cache.worker_reports()
     except UnavailableError as error:
-        get_logger().warning("not_connected_yet", message=str(error))
+        get_logger().warning("connect_failed", message=str(error))
 
 
 def _jobs(request: pb.BuildKernelsRequest) -> list[KernelJob]:

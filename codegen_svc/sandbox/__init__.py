@@ -8,6 +8,6 @@ worker (`compiler.py`) sends a kernel's bytes, limits the time, and checks what 
 """
 
 from codegen_svc.sandbox.compiler import SandboxedBackend
-from codegen_svc.sandbox.level import Level, Mechanism
+from codegen_svc.sandbox.level import ConfinementLevel, Mechanism
 
-__all__ = ["Level", "Mechanism", "SandboxedBackend"]
+__all__ = ["ConfinementLevel", "Mechanism", "SandboxedBackend"]

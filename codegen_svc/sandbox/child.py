@@ -29,7 +29,7 @@ from codegen_svc.sandbox.connection import (
     RESULT_HEADER,
 )
 from codegen_svc.sandbox.level import Mechanism
-from codegen_svc.sandbox.limits import Limits
+from codegen_svc.sandbox.limits import SandboxLimits
 from codegen_svc.sandbox.namespaces import enter_process_namespace
 from codegen_svc.sandbox.outcome import lost_outcome, outcome_of_error, outcome_of_variants
 from codegen_svc.sandbox.process_tree import TreeUsage, processor_s, shared_out_bytes, tree_usage
@@ -39,9 +39,9 @@ from kernelfarm.service.priority import leave_a_processor, yield_to_all, yield_t
 from kernelfarm.targets import target_facts
 from kernelfarm.wire.job import job_from_bytes
 
-_LOOK_EVERY_MS: Final = 100
+_CHECK_INTERVAL_MS: Final = 100
 # Longer than a worker keeps it, so that none takes a job with it.
-_MOST_IDLE_MS: Final = 30_000
+_MAX_IDLE_MS: Final = 30_000
 _LOG_CHARS: Final = 600
 
 
@@ -54,29 +54,31 @@ class ChildEnds:
     supervision: socket.socket
 
 
-def run_child(backend: Backend, given: Confinement, base: Path, ends: ChildEnds) -> None:
+def run_child(backend: Backend, confinement: Confinement, base: Path, ends: ChildEnds) -> None:
     """Supervises one process's compilations; never returns."""
     status = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         die_with_parent(signal.SIGKILL)
-        if Mechanism.NAMESPACES in given.level.mechanisms:
+        if Mechanism.NAMESPACES in confinement.level.mechanisms:
             enter_process_namespace()
         folder = Path(tempfile.mkdtemp(dir=base))
         compiler = os.fork()
         if compiler == 0:
             ends.supervision.close()
-            _compile_jobs(backend, given, folder, ends)
+            _compile_jobs(backend, confinement, folder, ends)
         for descriptor in (ends.job, ends.result):
             os.close(descriptor)
-        _supervise(compiler, given.limits, folder, ends.supervision)
+        _supervise(compiler, confinement.limits, folder, ends.supervision)
         shutil.rmtree(folder, ignore_errors=True)
         status = 0
     finally:
         os._exit(status)
 
 
-def _compile_jobs(backend: Backend, given: Confinement, folder: Path, ends: ChildEnds) -> None:
+def _compile_jobs(
+    backend: Backend, confinement: Confinement, folder: Path, ends: ChildEnds
+) -> None:
     """Confines itself, takes jobs, hands the outcomes over; never returns."""
     status = 1
     try:
@@ -86,15 +88,15 @@ def _compile_jobs(backend: Backend, given: Confinement, folder: Path, ends: Chil
         scratch = folder / "tmp"
         scratch.mkdir()
         os.environ["HOME"] = os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
-        confine(given, folder)
+        confine(confinement, folder)
         for job in _jobs(ends.job, scratch):
-            _hand_over(ends.result, _outcome(backend, job, given.limits, scratch))
+            _hand_over(ends.result, _outcome(backend, job, confinement.limits, scratch))
         status = 0
     finally:
         os._exit(status)
 
 
-def _outcome(backend: Backend, job: bytes, limits: Limits, scratch: Path) -> bytes:
+def _outcome(backend: Backend, job: bytes, limits: SandboxLimits, scratch: Path) -> bytes:
     try:
         kernel, target_name = job_from_bytes(job)
         target = target_facts(target_name)
@@ -147,7 +149,7 @@ def _hand_over(descriptor: int, content: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def _supervise(compiler: int, limits: Limits, folder: Path, worker: socket.socket) -> None:
+def _supervise(compiler: int, limits: SandboxLimits, folder: Path, worker: socket.socket) -> None:
     """Waits for the process's end, brings it about where needed, and reports it."""
     handle = os.pidfd_open(compiler)
     reason = _await_end(compiler, handle, limits, worker)
@@ -164,10 +166,10 @@ def _supervise(compiler: int, limits: Limits, folder: Path, worker: socket.socke
         **asdict(TreeUsage(0, 0)),
         "log": _tail(folder / "log"),
     }
-    _tell(worker, record)
+    _send_record(worker, record)
 
 
-def _await_end(compiler: int, handle: int, limits: Limits, worker: socket.socket) -> str:
+def _await_end(compiler: int, handle: int, limits: SandboxLimits, worker: socket.socket) -> str:
     """Why the process is over: empty if it ended by itself."""
     poll = select.poll()
     poll.register(handle, select.POLLIN)
@@ -175,19 +177,19 @@ def _await_end(compiler: int, handle: int, limits: Limits, worker: socket.socket
     pause_ms = None  # before its first job it may wait as long as it likes
     while True:
         ready = {descriptor for descriptor, _ in poll.poll(pause_ms)}
-        word = _word(worker) if worker.fileno() in ready else None
+        word = _read_word(worker) if worker.fileno() in ready else None
         if handle in ready:
             return ""
         if word == JOB_BEGINS:
-            pause_ms = _LOOK_EVERY_MS
+            pause_ms = _CHECK_INTERVAL_MS
             continue
         usage = tree_usage(compiler)
         if word == JOB_ENDED:
-            pause_ms = _MOST_IDLE_MS
-            _tell(worker, {"processor_s": processor_s(compiler), **asdict(usage)})
+            pause_ms = _MAX_IDLE_MS
+            _send_record(worker, {"processor_s": processor_s(compiler), **asdict(usage)})
         elif word is not None:
             return "worker"
-        elif pause_ms == _MOST_IDLE_MS:
+        elif pause_ms == _MAX_IDLE_MS:
             return "idle"
         elif usage.tasks > limits.processes:
             return "processes"
@@ -195,20 +197,20 @@ def _await_end(compiler: int, handle: int, limits: Limits, worker: socket.socket
             return "memory"
 
 
-def _is_too_large(compiler: int, limits: Limits) -> bool:
+def _is_too_large(compiler: int, limits: SandboxLimits) -> bool:
     """Looks more closely, as forks share pages; where that is not told, the first look counts."""
     memory_bytes = shared_out_bytes(compiler)
     return memory_bytes is None or memory_bytes > limits.memory_bytes
 
 
-def _word(worker: socket.socket) -> bytes:
+def _read_word(worker: socket.socket) -> bytes:
     try:
         return worker.recv(1)
     except OSError:  # it ended with an answer unread
         return b""
 
 
-def _tell(worker: socket.socket, record: dict[str, object]) -> None:
+def _send_record(worker: socket.socket, record: dict[str, object]) -> None:
     with contextlib.suppress(OSError):
         worker.sendall(json.dumps(record).encode() + b"\n")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from codegen_svc.backends.contract import ToolStatus
-from codegen_svc.sandbox.connection import Allowance, Child, End
+from codegen_svc.sandbox.connection import CompilationEnd, SandboxProcess, TimeLimits
 from codegen_svc.sandbox.end_errors import TimeLimitError, error_of_end, processor_time_error
-from codegen_svc.sandbox.level import Level, check_level, parse_level
-from codegen_svc.sandbox.limits import Limits
+from codegen_svc.sandbox.level import ConfinementLevel, check_level, parse_level
+from codegen_svc.sandbox.limits import SandboxLimits
 from codegen_svc.sandbox.outcome import LostCompilationError, variants_of_outcome
-from codegen_svc.sandbox.processes import Children
+from codegen_svc.sandbox.processes import SandboxProcesses
 from kernelfarm.errors import KernelfarmError, KernelRejectedError
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.loop_ir import Kernel
@@ -26,7 +26,7 @@ class _Job:
 
     kernel: Kernel
     target: TargetFacts
-    given: Allowance
+    time_limits: TimeLimits
     namespace: str
 
 
@@ -36,12 +36,12 @@ class SandboxedBackend:
     `spent_s` is the processor time of the last compilation, whichever way it ended.
     """
 
-    def __init__(self, vendor: str, limits: Limits, *, demanded: str, wall_s: float) -> None:
+    def __init__(self, vendor: str, limits: SandboxLimits, *, demanded: str, wall_s: float) -> None:
         self._vendor = vendor
         self._limits = limits
         self._wall_s = wall_s
         self.spent_s = 0.0
-        self._children = Children(vendor, limits)
+        self._children = SandboxProcesses(vendor, limits)
         try:
             check_level(self.level, demanded)
         except KernelfarmError:
@@ -54,7 +54,7 @@ class SandboxedBackend:
         return self._vendor
 
     @property
-    def level(self) -> Level:
+    def level(self) -> ConfinementLevel:
         """The mechanisms that confine its compilations."""
         return parse_level(self._children.hello.level)
 
@@ -64,9 +64,9 @@ class SandboxedBackend:
         return self._children.hello.warm_up_ms
 
     @property
-    def is_able(self) -> bool:
+    def can_compile(self) -> bool:
         """False after its processes were lost and could not be started again."""
-        return self._children.is_able
+        return self._children.can_start
 
     def tools(self) -> tuple[ToolStatus, ...]:
         """Nothing: `kernelfarm doctor` asks the backend itself."""
@@ -86,10 +86,10 @@ class SandboxedBackend:
         Raises:
             KernelfarmError: as `compile`.
         """
-        return self.compile(kernel, target, Allowance(self._wall_s, self._limits.processor_s))
+        return self.compile(kernel, target, TimeLimits(self._wall_s, self._limits.processor_s))
 
     def compile(
-        self, kernel: Kernel, target: TargetFacts, given: Allowance, namespace: str = ""
+        self, kernel: Kernel, target: TargetFacts, time_limits: TimeLimits, namespace: str = ""
     ) -> tuple[BuiltKernel, ...]:
         """The kernel's variants, made in a confined process within a time.
 
@@ -102,7 +102,7 @@ class SandboxedBackend:
             UnavailableError: a tool is missing, or what compiles was lost, twice.
             InternalError: our bug.
         """
-        job = _Job(kernel, target, given, namespace)
+        job = _Job(kernel, target, time_limits, namespace)
         self.spent_s = 0.0
         child = self._children.take(namespace, must_be_fresh=False)
         try:
@@ -121,26 +121,28 @@ class SandboxedBackend:
         """Ends its processes."""
         self._children.close()
 
-    def _run(self, child: Child, job: _Job) -> tuple[BuiltKernel, ...]:
+    def _run(self, child: SandboxProcess, job: _Job) -> tuple[BuiltKernel, ...]:
         content = job_to_bytes(kernel_to_proto(job.kernel), job.target.name)
         # What is slow is nicer too, for good.
-        may_stay = not job.given.niceness and self._children.may_stay(child, job.namespace)
+        may_stay = not job.time_limits.niceness and self._children.is_reusable(child, job.namespace)
         try:
-            end = child.run(content, job.given, self._limits.output_bytes, is_last=not may_stay)
+            end = child.run(
+                content, job.time_limits, self._limits.output_bytes, is_last=not may_stay
+            )
             self.spent_s += end.processor_s
             variants = self._variants(end, job)
         except BaseException:
             child.close()
             raise
-        self._children.give_back(child, job.namespace, end)
+        self._children.release(child, job.namespace, end)
         return variants
 
-    def _variants(self, end: End, job: _Job) -> tuple[BuiltKernel, ...]:
+    def _variants(self, end: CompilationEnd, job: _Job) -> tuple[BuiltKernel, ...]:
         if end.ended_for or end.exit_status != 0:
-            raise error_of_end(end, job.given, self._limits)
+            raise error_of_end(end, job.time_limits, self._limits)
         try:
             return variants_of_outcome(end.result, job.kernel.name, job.target.name)
         except KernelRejectedError as error:
-            if end.processor_s >= job.given.processor_s:  # a program of the toolchain hit it
-                raise processor_time_error(job.given) from error
+            if end.processor_s >= job.time_limits.processor_s:  # a program of the toolchain hit it
+                raise processor_time_error(job.time_limits) from error
             raise

@@ -29,7 +29,7 @@ _END_WITHIN_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class CompilationEnd:
     """How a compilation ended.
 
     `is_over` is false where its process waits for another one. `ended_for` is empty if it ended by
@@ -49,7 +49,7 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class TimeLimits:
     """What one compilation gets: time by the clock, processor time of each process, niceness."""
 
     wall_s: float
@@ -57,7 +57,7 @@ class Allowance:
     niceness: int = 0
 
 
-class Child:
+class SandboxProcess:
     """A confined process that waits for its jobs, which it takes one after the other.
 
     `jobs` is how many it was given, `processor_s` what it has used, `idle_since_s` when its last
@@ -81,15 +81,17 @@ class Child:
         self._job = self._result = -1
         self._supervision.close()
 
-    def run(self, job: bytes, given: Allowance, output_bytes: int, *, is_last: bool) -> End:
+    def run(
+        self, job: bytes, time_limits: TimeLimits, output_bytes: int, *, is_last: bool
+    ) -> CompilationEnd:
         """Gives a job and waits for its end, which it brings about when the time is over.
 
         After the last job, and after any other end than a result, the process is over.
         """
-        ends_s = time.monotonic() + given.wall_s
+        ends_s = time.monotonic() + time_limits.wall_s
         self.jobs += 1
         self._tell(JOB_BEGINS)
-        header = JOB_HEADER.pack(len(job), given.processor_s, given.niceness, is_last)
+        header = JOB_HEADER.pack(len(job), time_limits.processor_s, time_limits.niceness, is_last)
         self._send(header + job, ends_s)
         result, ended_for = self._read(ends_s, output_bytes)
         waits = not is_last and not ended_for and result is not None
@@ -100,13 +102,13 @@ class Child:
                 self._supervision.shutdown(socket.SHUT_WR)
         record = self._record()
         if record is None:
-            return End(b"", ended_for or "its supervisor was lost")
+            return CompilationEnd(b"", ended_for or "its supervisor was lost")
         return self._end(record, result or b"", ended_for)
 
-    def _end(self, record: dict[str, Any], result: bytes, ended_for: str) -> End:
+    def _end(self, record: dict[str, Any], result: bytes, ended_for: str) -> CompilationEnd:
         before_s, self.processor_s = self.processor_s, float(record["processor_s"])
         self.idle_since_s = time.monotonic()
-        return End(
+        return CompilationEnd(
             result=result,
             ended_for=ended_for or str(record.get("ended_for", "")),
             is_over="exit" in record,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from typing import Final
 
-from codegen_svc.sandbox.connection import Allowance, End
-from codegen_svc.sandbox.limits import Limits
+from codegen_svc.sandbox.connection import CompilationEnd, TimeLimits
+from codegen_svc.sandbox.limits import SandboxLimits
 from codegen_svc.sandbox.outcome import LostCompilationError
 from kernelfarm.errors import InternalError, KernelfarmError, KernelRejectedError
 
@@ -17,32 +17,34 @@ class TimeLimitError(KernelRejectedError):
     """A compilation that took longer than it was given."""
 
 
-def error_of_end(end: End, given: Allowance, limits: Limits) -> KernelfarmError:
+def error_of_end(
+    end: CompilationEnd, time_limits: TimeLimits, limits: SandboxLimits
+) -> KernelfarmError:
     """What a compilation that gave no outcome ended for."""
-    told = {
-        "time": f"took longer than {given.wall_s:g} s",
+    messages = {
+        "time": f"took longer than {time_limits.wall_s:g} s",
         "output": f"gave more than {limits.output_bytes >> 20} MiB",
         "memory": f"needs more than {limits.memory_bytes >> 20} MiB of memory",
         "processes": f"needs more than {limits.processes} processes and threads",
     }.get(end.ended_for)
-    if told is not None:
+    if messages is not None:
         kind = TimeLimitError if end.ended_for == "time" else KernelRejectedError
-        return kind(f"the compilation {told}")
+        return kind(f"the compilation {messages}")
     if end.ended_for:
         return LostCompilationError(f"the compilation was ended: {end.ended_for}")
-    if end.processor_s >= given.processor_s:
-        return processor_time_error(given)
+    if end.processor_s >= time_limits.processor_s:
+        return processor_time_error(time_limits)
     return _error_of_exit(end, limits)
 
 
-def processor_time_error(given: Allowance) -> TimeLimitError:
+def processor_time_error(time_limits: TimeLimits) -> TimeLimitError:
     """What a compilation ended for that used up its processor time."""
     return TimeLimitError(
-        f"the compilation took longer than {given.processor_s} s of processor time"
+        f"the compilation took longer than {time_limits.processor_s} s of processor time"
     )
 
 
-def _error_of_exit(end: End, limits: Limits) -> KernelfarmError:
+def _error_of_exit(end: CompilationEnd, limits: SandboxLimits) -> KernelfarmError:
     """What a process that ended without an outcome died of."""
     if end.exit_status == -signal.SIGKILL:
         return LostCompilationError("the compilation was killed: is the host short of memory?")

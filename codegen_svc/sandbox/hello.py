@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
+class ZygoteHello:
     """Its toolchain and level, or why it has none (`reason`, `message`).
 
     `takes_many_jobs` is true if its children take one job after the other.
@@ -26,6 +26,6 @@ class Hello:
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
-    def from_bytes(cls, line: bytes) -> Hello:
+    def from_bytes(cls, line: bytes) -> ZygoteHello:
         """What a line says."""
         return cls(**json.loads(line))

@@ -73,13 +73,13 @@ def _rights(version: int) -> int:
 
 def _allow(rules: int, path: Path, rights: int) -> None:
     try:
-        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return
     try:
-        if not stat.S_ISDIR(os.fstat(place).st_mode):
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             rights &= _OF_FILES
-        rule = struct.pack("=Qi", rights, place)
+        rule = struct.pack("=Qi", rights, descriptor)
         system_call(LANDLOCK_ADD_RULE, rules, _RULE_PATH_BENEATH, rule, 0)
     finally:
-        os.close(place)
+        os.close(descriptor)

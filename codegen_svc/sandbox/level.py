@@ -25,7 +25,7 @@ class Mechanism(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class ConfinementLevel:
     """The mechanisms that are in force, strongest first."""
 
     mechanisms: frozenset[Mechanism]
@@ -34,10 +34,10 @@ class Level:
         return "+".join(m.value for m in Mechanism if m in self.mechanisms) or "none"
 
 
-def parse_level(text: str) -> Level:
+def parse_level(text: str) -> ConfinementLevel:
     """The level of a report such as `landlock+limits`; unknown words count for nothing."""
     words = set(text.split("+"))
-    return Level(frozenset(m for m in Mechanism if m.value in words))
+    return ConfinementLevel(frozenset(m for m in Mechanism if m.value in words))
 
 
 def required_mechanisms(setting: str) -> frozenset[Mechanism]:
@@ -59,7 +59,7 @@ def required_mechanisms(setting: str) -> frozenset[Mechanism]:
     return frozenset(known[word] for word in words)
 
 
-def check_level(level: Level, setting: str) -> None:
+def check_level(level: ConfinementLevel, setting: str) -> None:
     """Passes a level that offers what a setting demands.
 
     Raises:

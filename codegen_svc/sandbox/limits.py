@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SandboxLimits:
     """Bounds of one compilation.
 
     `memory_bytes` bounds each process's private memory and all of them together; `processor_s` each
@@ -27,6 +27,6 @@ class Limits:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Limits:
+    def from_json(cls, text: str) -> SandboxLimits:
         """The limits of an argument."""
         return cls(**json.loads(text))

@@ -13,7 +13,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from codegen_svc.sandbox.limits import Limits
+from codegen_svc.sandbox.limits import SandboxLimits
 from kernelfarm.errors import (
     CallerError,
     InternalError,
@@ -30,7 +30,7 @@ _NO_KEY: Final = bytes(32)
 _STAGE_NAME: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 _MOST_VARIANTS, _MOST_STAGES, _MOST_NOTES = 16, 32, 64
 _MESSAGE_CHARS: Final = 4096
-_TOLD_KINDS: Final = (KernelRejectedError, UnavailableError, VerificationError, InternalError)
+_REPORTED_ERRORS: Final = (KernelRejectedError, UnavailableError, VerificationError, InternalError)
 _LOST: Final = "SANDBOX_LOST"
 
 
@@ -50,14 +50,14 @@ def outcome_of_variants(variants: tuple[BuiltKernel, ...], target: str) -> bytes
     return outcome.SerializeToString()
 
 
-def outcome_of_error(error: BaseException, limits: Limits) -> bytes:
+def outcome_of_error(error: BaseException, limits: SandboxLimits) -> bytes:
     """The message of a compilation that gave none; limits that were hit are named."""
-    told = _error_of_limit(error, limits) or error
-    if isinstance(told, KernelfarmError):
-        reason, message = told.reason, str(told)
+    reported = _error_of_limit(error, limits) or error
+    if isinstance(reported, KernelfarmError):
+        reason, message = reported.reason, str(reported)
     else:
         reason = InternalError.reason
-        message = f"the backend failed with {type(told).__name__}: {told}"
+        message = f"the backend failed with {type(reported).__name__}: {reported}"
     failure = pb.CompileFailure(reason=reason, message=_storable(message))
     return pb.CompileOutcome(failure=failure).SerializeToString()
 
@@ -84,7 +84,7 @@ def variants_of_outcome(content: bytes, symbol: str, target: str) -> tuple[Built
             f"a compilation ended with {len(content)} bytes of no message"
         ) from error
     if outcome.HasField("failure"):
-        raise _told_error(outcome.failure)
+        raise _reported_error(outcome.failure)
     if not len(outcome.artifacts) <= _MOST_VARIANTS:
         raise InternalError(f"a compilation gave {len(outcome.artifacts)} variants")
     blobs = {hashlib.sha256(c).digest(): c for c in outcome.contents}
@@ -111,14 +111,14 @@ def _check_sizes(variant: BuiltKernel) -> None:
             raise InternalError(f"a compilation gave a stage with the name {name[:64]!r}")
 
 
-def _told_error(failure: pb.CompileFailure) -> KernelfarmError:
+def _reported_error(failure: pb.CompileFailure) -> KernelfarmError:
     if failure.reason == _LOST:
         return LostCompilationError(_storable(failure.message))
-    kind = next((k for k in _TOLD_KINDS if k.reason == failure.reason), InternalError)
+    kind = next((k for k in _REPORTED_ERRORS if k.reason == failure.reason), InternalError)
     return kind(_storable(failure.message))
 
 
-def _error_of_limit(error: BaseException, limits: Limits) -> KernelRejectedError | None:
+def _error_of_limit(error: BaseException, limits: SandboxLimits) -> KernelRejectedError | None:
     """The limit that a failure of the system is due to; None if it is due to none."""
     number = errno.ENOMEM if isinstance(error, MemoryError) else getattr(error, "errno", None)
     size = f"more than {limits.file_bytes >> 20} MiB of files"

@@ -6,14 +6,14 @@ import subprocess
 import sys
 from typing import Final
 
-from codegen_svc.sandbox.level import Level, parse_level
+from codegen_svc.sandbox.level import ConfinementLevel, parse_level
 from codegen_svc.sandbox.restrictions import reached_level
 from kernelfarm.errors import UnavailableError
 
 _WITHIN_S: Final = 60.0
 
 
-def probed_level() -> Level:
+def probed_level() -> ConfinementLevel:
     """What this host offers, tried in a process of its own.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import Final
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _TICKS_OF_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
-_MOST_LOOKED_AT: Final = 4096
+_MAX_PROCESSES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ def tree_usage(root: int) -> TreeUsage:
     Pages that a fork shares with its parent count once for each of them.
     """
     memory_bytes = tasks = 0
-    for place in _tree(root):
+    for process in _tree(root):
         try:
-            resident, shared = map(int, (place / "statm").read_text().split()[1:3])
-            tasks += len(os.listdir(place / "task"))
+            resident, shared = map(int, (process / "statm").read_text().split()[1:3])
+            tasks += len(os.listdir(process / "task"))
         except OSError:
             continue
         memory_bytes += (resident - shared) * _PAGE_BYTES
@@ -51,30 +51,30 @@ def shared_out_bytes(root: int) -> int | None:
     It takes the kernel far longer to tell than `tree_usage`.
     """
     memory_bytes = 0
-    for place in _tree(root):
+    for process in _tree(root):
         try:
-            lines = (place / "smaps_rollup").read_text().splitlines()
+            lines = (process / "smaps_rollup").read_text().splitlines()
         except (FileNotFoundError, ProcessLookupError):
             continue
         except OSError:
             return None
-        told = next((line for line in lines if line.startswith("Pss_Anon:")), None)
-        if told is None:
+        line = next((line for line in lines if line.startswith("Pss_Anon:")), None)
+        if line is None:
             return None
-        memory_bytes += int(told.split()[1]) << 10
+        memory_bytes += int(line.split()[1]) << 10
     return memory_bytes
 
 
 def _tree(root: int) -> Iterator[Path]:
     """The folders of a process and its descendants."""
     waiting = [root]
-    for _ in range(_MOST_LOOKED_AT):
+    for _ in range(_MAX_PROCESSES):
         if not waiting:
             return
-        place = Path("/proc", str(waiting.pop()))
-        yield place
+        process = Path("/proc", str(waiting.pop()))
+        yield process
         try:
-            for thread in os.listdir(place / "task"):
-                waiting += map(int, (place / "task" / thread / "children").read_text().split())
+            for thread in os.listdir(process / "task"):
+                waiting += map(int, (process / "task" / thread / "children").read_text().split())
         except OSError:
             continue

@@ -11,26 +11,26 @@ import time
 from dataclasses import replace
 from typing import Final
 
-from codegen_svc.sandbox.connection import Child, End
-from codegen_svc.sandbox.hello import Hello
-from codegen_svc.sandbox.limits import Limits
-from codegen_svc.sandbox.restrictions import MOST_KEPT_PROCESSOR_S
+from codegen_svc.sandbox.connection import CompilationEnd, SandboxProcess
+from codegen_svc.sandbox.hello import ZygoteHello
+from codegen_svc.sandbox.limits import SandboxLimits
+from codegen_svc.sandbox.restrictions import MAX_REUSED_PROCESSOR_S
 from codegen_svc.sandbox.zygote_process import ZygoteProcess
 from kernelfarm.errors import UnavailableError
 
-_MOST_JOBS: Final = 32
+_MAX_JOBS: Final = 32
 # Shorter than its supervisor leaves it waiting.
-_MOST_IDLE_S: Final = 20.0
-_MOST_GROWTH_BYTES: Final = 256 << 20
+_MAX_IDLE_S: Final = 20.0
+_MAX_GROWTH_BYTES: Final = 256 << 20
 
 
-class Children:
+class SandboxProcesses:
     """A zygote, which is started again when something of it is lost, and one used child.
 
-    `is_able` is false after it could not be started again.
+    `can_start` is false after it could not be started again.
     """
 
-    def __init__(self, vendor: str, limits: Limits) -> None:
+    def __init__(self, vendor: str, limits: SandboxLimits) -> None:
         """Starts the zygote.
 
         Raises:
@@ -39,40 +39,40 @@ class Children:
         self._vendor = vendor
         self._limits = limits
         self._zygote: ZygoteProcess | None = ZygoteProcess(vendor, limits)
-        self.hello: Hello = self._zygote.hello
-        self.is_able = True
-        self._kept: Child | None = None
-        self._kept_for = ""
+        self.hello: ZygoteHello = self._zygote.hello
+        self.can_start = True
+        self._idle_process: SandboxProcess | None = None
+        self._idle_namespace = ""
         self._first_bytes = 0
 
-    def take(self, namespace: str, *, must_be_fresh: bool) -> Child:
+    def take(self, namespace: str, *, must_be_fresh: bool) -> SandboxProcess:
         """A child for one job of a namespace; an empty one gets a child of its own.
 
         Raises:
             UnavailableError: there is none, and the zygote cannot be started again.
         """
-        kept, self._kept = self._kept, None
+        kept, self._idle_process = self._idle_process, None
         if kept is not None:
-            is_idle = time.monotonic() - kept.idle_since_s > _MOST_IDLE_S
-            if not must_be_fresh and self._kept_for == namespace and not is_idle:
+            is_idle = time.monotonic() - kept.idle_since_s > _MAX_IDLE_S
+            if not must_be_fresh and self._idle_namespace == namespace and not is_idle:
                 return kept
             kept.close()
         return self._fresh()
 
-    def may_stay(self, child: Child, namespace: str) -> bool:
+    def is_reusable(self, child: SandboxProcess, namespace: str) -> bool:
         """True if the child may wait for another job after its next one."""
-        return bool(namespace) and self.hello.takes_many_jobs and child.jobs < _MOST_JOBS - 1
+        return bool(namespace) and self.hello.takes_many_jobs and child.jobs < _MAX_JOBS - 1
 
-    def give_back(self, child: Child, namespace: str, end: End) -> None:
+    def release(self, child: SandboxProcess, namespace: str, end: CompilationEnd) -> None:
         """Keeps a child that gave a result, if it is still as good as a fresh one."""
         if child.jobs == 1:
             self._first_bytes = end.memory_bytes
-        has_grown = end.memory_bytes - self._first_bytes > _MOST_GROWTH_BYTES
-        is_worn = has_grown or child.processor_s > MOST_KEPT_PROCESSOR_S
+        has_grown = end.memory_bytes - self._first_bytes > _MAX_GROWTH_BYTES
+        is_worn = has_grown or child.processor_s > MAX_REUSED_PROCESSOR_S
         if end.is_over or end.tasks != 1 or is_worn:  # what a job left behind ends with it
             child.close()
             return
-        self._kept, self._kept_for = child, namespace
+        self._idle_process, self._idle_namespace = child, namespace
 
     def renew(self) -> None:
         """After something was lost: the next child is one that is forked then.
@@ -84,42 +84,42 @@ class Children:
 
     def close(self) -> None:
         """Ends them all."""
-        if self._kept is not None:
-            self._kept.close()
-            self._kept = None
+        if self._idle_process is not None:
+            self._idle_process.close()
+            self._idle_process = None
         if self._zygote is not None:
             self._zygote.close()
             self._zygote = None
 
-    def _fresh(self) -> Child:
+    def _fresh(self) -> SandboxProcess:
         if self._zygote is not None and self._zygote.is_whole():
             try:
                 return self._zygote.child()
             except OSError:  # it is gone, or hangs; that costs nobody an attempt
                 pass
         if self._zygote is not None:
-            self._zygote.close(patience_s=0.0)
+            self._zygote.close(timeout_s=0.0)
             self._zygote = None
         return self._from_new_zygote()
 
-    def _from_new_zygote(self) -> Child:
-        self.is_able = False
+    def _from_new_zygote(self) -> SandboxProcess:
+        self.can_start = False
         zygote = ZygoteProcess(self._vendor, self._limits)
         try:
             self._check_same(zygote.hello)
             child = zygote.child()
         except OSError as error:
-            zygote.close(patience_s=0.0)
+            zygote.close(timeout_s=0.0)
             raise UnavailableError(
                 f"the {self._vendor} toolchain's process ends as soon as it starts: {error}"
             ) from error
         except UnavailableError:
             zygote.close()
             raise
-        self._zygote, self.is_able = zygote, True
+        self._zygote, self.can_start = zygote, True
         return child
 
-    def _check_same(self, hello: Hello) -> None:
+    def _check_same(self, hello: ZygoteHello) -> None:
         """Raises UnavailableError if the toolchain, or what confines it, is another than before."""
         if replace(hello, warm_up_ms=self.hello.warm_up_ms) != self.hello:
             raise UnavailableError(

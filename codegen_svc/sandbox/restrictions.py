@@ -14,8 +14,8 @@ from typing import Final
 
 from codegen_svc.sandbox import seccomp
 from codegen_svc.sandbox.landlock import landlock_version, restrict_files
-from codegen_svc.sandbox.level import Level, Mechanism
-from codegen_svc.sandbox.limits import Limits
+from codegen_svc.sandbox.level import ConfinementLevel, Mechanism
+from codegen_svc.sandbox.limits import SandboxLimits
 from codegen_svc.sandbox.namespaces import (
     enter_process_namespace,
     enter_shared_namespaces,
@@ -30,7 +30,7 @@ from codegen_svc.sandbox.system_calls import (
     install_filter,
 )
 
-MOST_KEPT_PROCESSOR_S: Final = 10
+MAX_REUSED_PROCESSOR_S: Final = 10
 """A process that has used more takes no further job."""
 
 # Address space that is reserved and never used: libraries, stacks and heaps of threads.
@@ -41,15 +41,15 @@ _RESERVED_BYTES: Final = 16 << 30
 class Confinement:
     """What a child may use: files by path, programs, and how much."""
 
-    level: Level
-    limits: Limits
+    level: ConfinementLevel
+    limits: SandboxLimits
     readable: tuple[Path, ...]
     writable: tuple[Path, ...]
     may_start_programs: bool
     takes_many_jobs: bool
 
 
-def reached_level() -> Level:
+def reached_level() -> ConfinementLevel:
     """The mechanisms that this host offers; each is tried in a process that ends.
 
     Call it in a process of one thread.
@@ -60,30 +60,32 @@ def reached_level() -> Level:
         Mechanism.SECCOMP: _try_seccomp,
         Mechanism.LIMITS: lambda: None,
     }
-    return Level(frozenset(m for m, trial in trials.items() if _works(trial)))
+    return ConfinementLevel(frozenset(m for m, trial in trials.items() if _works(trial)))
 
 
-def confine(given: Confinement, own_folder: Path) -> None:
+def confine(confinement: Confinement, work_folder: Path) -> None:
     """Gives everything up, for ever, in this process and all that it starts.
 
     Raises:
         OSError: a mechanism of the level fails after all.
     """
-    mechanisms, limits = given.level.mechanisms, given.limits
+    mechanisms, limits = confinement.level.mechanisms, confinement.limits
     die_with_parent(signal.SIGKILL)
     os.setsid()
     if Mechanism.NAMESPACES in mechanisms:
         limit_namespace_processes(limits.processes)
-    _limit(given, is_alone=Mechanism.NAMESPACES in mechanisms)
+    _limit(confinement, is_alone=Mechanism.NAMESPACES in mechanisms)
     drop_capabilities()
     deny_new_privileges()
     be_no_dump()
-    if given.takes_many_jobs:
+    if confinement.takes_many_jobs:
         adopt_orphans()
     if Mechanism.LANDLOCK in mechanisms:
-        restrict_files(given.readable, (own_folder, *given.writable))
+        restrict_files(confinement.readable, (work_folder, *confinement.writable))
     if Mechanism.SECCOMP in mechanisms:
-        program = seccomp.filter_program(os.getpid(), may_start_programs=given.may_start_programs)
+        program = seccomp.filter_program(
+            os.getpid(), may_start_programs=confinement.may_start_programs
+        )
         install_filter(program)
 
 
@@ -93,18 +95,18 @@ def limit_processor_time(seconds: int, *, for_ever: bool) -> None:
     Unless it is `for_ever`, another call may give more.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    wanted = math.ceil(time.process_time()) + seconds
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    limit_s = math.ceil(time.process_time()) + seconds
+    most = limit_s if hard == resource.RLIM_INFINITY else min(limit_s, hard)
     resource.setrlimit(resource.RLIMIT_CPU, (most, most if for_ever else hard))
 
 
-def _limit(given: Confinement, *, is_alone: bool) -> None:
-    limits = given.limits
-    kept_s = MOST_KEPT_PROCESSOR_S if given.takes_many_jobs else 0
+def _limit(confinement: Confinement, *, is_alone: bool) -> None:
+    limits = confinement.limits
+    reserved_s = MAX_REUSED_PROCESSOR_S if confinement.takes_many_jobs else 0
     bounds = {
         resource.RLIMIT_DATA: limits.memory_bytes,
         resource.RLIMIT_AS: limits.memory_bytes + _RESERVED_BYTES,
-        resource.RLIMIT_CPU: limits.processor_s + kept_s,
+        resource.RLIMIT_CPU: limits.processor_s + reserved_s,
         resource.RLIMIT_FSIZE: limits.file_bytes,
         resource.RLIMIT_NOFILE: limits.open_files,
         resource.RLIMIT_CORE: 0,

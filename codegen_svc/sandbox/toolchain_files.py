@@ -26,7 +26,7 @@ def readable_paths(backend: Backend) -> tuple[Path, ...]:
     python = [Path(schemes[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     programs = [Path(sys.executable), Path(sys.executable).resolve()]
     shared = [Path(sys.prefix) / "lib", Path(sys.base_prefix) / "lib", Path(sys.prefix) / "share"]
-    own = [Path(place) for name in _PACKAGES for place in _places_of(name)]
+    own = [Path(path) for name in _PACKAGES for path in _package_paths(name)]
     plug_in = [Path(file)] if (file := _file_of(backend)) else []
     system = [Path(path) for path in _SYSTEM]
     needed = needs_of(backend).readable
@@ -38,7 +38,7 @@ def writable_paths(needs: ToolNeeds) -> tuple[Path, ...]:
     return existing([*map(Path, _WRITABLE), *needs.writable])
 
 
-def _places_of(package: str) -> list[str]:
+def _package_paths(package: str) -> list[str]:
     spec = find_spec(package)
     return list(spec.submodule_search_locations or ()) if spec is not None else []
 

@@ -18,7 +18,7 @@ _PREFIX: Final = "kernelfarm-compilations-"
 _ATTEMPTS: Final = 16
 
 
-class OwnFolder:
+class WorkFolder:
     """A fresh folder that only this user can read."""
 
     def __init__(self) -> None:

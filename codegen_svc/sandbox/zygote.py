@@ -21,9 +21,9 @@ from pathlib import Path
 from codegen_svc.backends.contract import Backend, needs_of
 from codegen_svc.backends.registry import find_backend
 from codegen_svc.sandbox.child import ChildEnds, run_child
-from codegen_svc.sandbox.hello import Hello
-from codegen_svc.sandbox.level import Level, Mechanism
-from codegen_svc.sandbox.limits import Limits
+from codegen_svc.sandbox.hello import ZygoteHello
+from codegen_svc.sandbox.level import ConfinementLevel, Mechanism
+from codegen_svc.sandbox.limits import SandboxLimits
 from codegen_svc.sandbox.namespaces import enter_shared_namespaces, mount_memory
 from codegen_svc.sandbox.restrictions import Confinement, reached_level
 from codegen_svc.sandbox.system_calls import die_with_parent
@@ -33,7 +33,7 @@ from kernelfarm.errors import InternalError, KernelfarmError, error_facts
 
 
 @dataclass(slots=True)
-class _Child:
+class _ForkedChild:
     """A child that waits, and the worker's ends of its connections."""
 
     job: int
@@ -52,13 +52,13 @@ def main(argv: list[str]) -> int:
     die_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker decides when to end
     worker = socket.socket(fileno=arguments.socket)
-    limits = Limits.from_json(arguments.limits)
+    limits = SandboxLimits.from_json(arguments.limits)
     _serve(worker, arguments.vendor, limits, arguments.folder)
     sys.stdout.flush()
     os._exit(0)  # toolchains complain at an interpreter's end
 
 
-def _serve(worker: socket.socket, vendor: str, limits: Limits, base: Path) -> None:
+def _serve(worker: socket.socket, vendor: str, limits: SandboxLimits, base: Path) -> None:
     level = reached_level()
     if Mechanism.NAMESPACES in level.mechanisms:
         enter_shared_namespaces()
@@ -69,24 +69,24 @@ def _serve(worker: socket.socket, vendor: str, limits: Limits, base: Path) -> No
         warm_up(backend)
         warm_up_ms = (time.monotonic() - started_s) * 1e3
         _check_threads()
-        given = _confinement(backend, level, limits)
-        hello = Hello(
+        confinement = _confinement(backend, level, limits)
+        hello = ZygoteHello(
             backend.fingerprint(),
             backend.makes_runnable_binaries(),
             str(level),
             warm_up_ms,
-            given.takes_many_jobs,
+            confinement.takes_many_jobs,
         )
     except KernelfarmError as error:
-        worker.sendall(Hello(reason=error_facts(error).reason, message=str(error)).to_bytes())
+        worker.sendall(ZygoteHello(reason=error_facts(error).reason, message=str(error)).to_bytes())
         return
     gc.collect()
     gc.freeze()  # children share these pages
     worker.sendall(hello.to_bytes())
-    _fork_on_request(worker, backend, given, base)
+    _fork_on_request(worker, backend, confinement, base)
 
 
-def _confinement(backend: Backend, level: Level, limits: Limits) -> Confinement:
+def _confinement(backend: Backend, level: ConfinementLevel, limits: SandboxLimits) -> Confinement:
     needs = needs_of(backend)
     return Confinement(
         level=level,
@@ -99,10 +99,10 @@ def _confinement(backend: Backend, level: Level, limits: Limits) -> Confinement:
 
 
 def _fork_on_request(
-    worker: socket.socket, backend: Backend, given: Confinement, base: Path
+    worker: socket.socket, backend: Backend, confinement: Confinement, base: Path
 ) -> None:
     while True:
-        child = _fork_child(worker, backend, given, base)
+        child = _fork_child(worker, backend, confinement, base)
         if not worker.recv(1):
             return
         descriptors = [child.job, child.result, child.supervision.fileno()]
@@ -120,7 +120,9 @@ def _reap() -> None:
             pass
 
 
-def _fork_child(worker: socket.socket, backend: Backend, given: Confinement, base: Path) -> _Child:
+def _fork_child(
+    worker: socket.socket, backend: Backend, confinement: Confinement, base: Path
+) -> _ForkedChild:
     job_there, job_here = os.pipe()
     result_here, result_there = os.pipe()
     here, there = socket.socketpair()
@@ -130,11 +132,11 @@ def _fork_child(worker: socket.socket, backend: Backend, given: Confinement, bas
             here.close()
             os.close(job_here)
             os.close(result_here)
-        run_child(backend, given, base, ChildEnds(job_there, result_there, there))
+        run_child(backend, confinement, base, ChildEnds(job_there, result_there, there))
     os.close(job_there)
     os.close(result_there)
     there.close()
-    return _Child(job_here, result_here, here)
+    return _ForkedChild(job_here, result_here, here)
 
 
 def _check_threads() -> None:

@@ -9,10 +9,10 @@ import subprocess
 import sys
 from typing import Final
 
-from codegen_svc.sandbox.connection import Child
-from codegen_svc.sandbox.hello import Hello
-from codegen_svc.sandbox.limits import Limits
-from codegen_svc.sandbox.work_folder import OwnFolder
+from codegen_svc.sandbox.connection import SandboxProcess
+from codegen_svc.sandbox.hello import ZygoteHello
+from codegen_svc.sandbox.limits import SandboxLimits
+from codegen_svc.sandbox.work_folder import WorkFolder
 from kernelfarm.errors import ErrorFacts, UnavailableError, error_from_facts
 
 # A toolchain's first import from a cold disk.
@@ -40,7 +40,7 @@ def scrubbed_environment() -> dict[str, str]:
 class ZygoteProcess:
     """A zygote that has said hello."""
 
-    def __init__(self, vendor: str, limits: Limits) -> None:
+    def __init__(self, vendor: str, limits: SandboxLimits) -> None:
         """Starts it and waits until its toolchain is warm.
 
         Raises:
@@ -62,7 +62,7 @@ class ZygoteProcess:
             self.close()
             raise
 
-    def child(self) -> Child:
+    def child(self) -> SandboxProcess:
         """A child that is confined and waits for its job.
 
         Raises:
@@ -74,24 +74,24 @@ class ZygoteProcess:
         if word != b"c" or len(descriptors) != 3:
             raise ConnectionResetError("the zygote gave no child")
         job, result, supervision = descriptors
-        return Child(job, result, socket.socket(fileno=supervision))
+        return SandboxProcess(job, result, socket.socket(fileno=supervision))
 
     def is_whole(self) -> bool:
         """True if its process runs, and its folder is the one that it was given."""
         return self._process.poll() is None and self._folder.is_there()
 
-    def close(self, patience_s: float = _END_WITHIN_S) -> None:
+    def close(self, timeout_s: float = _END_WITHIN_S) -> None:
         """Ends it, by force if it does not end by itself; what it forked ends too."""
         self._socket.close()
         try:
-            self._process.wait(patience_s)
+            self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         self._folder.remove()
 
     def _started(
-        self, vendor: str, limits: Limits, there: socket.socket
+        self, vendor: str, limits: SandboxLimits, there: socket.socket
     ) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "codegen_svc.sandbox.zygote", "--vendor", vendor]
         command += ["--socket", str(there.fileno()), "--limits", limits.to_json()]
@@ -103,7 +103,7 @@ class ZygoteProcess:
             env=scrubbed_environment(),
         )
 
-    def _hello(self, vendor: str) -> Hello:
+    def _hello(self, vendor: str) -> ZygoteHello:
         self._socket.settimeout(_START_WITHIN_S)
         line = b""
         try:
@@ -116,16 +116,16 @@ class ZygoteProcess:
             line = b""
         if not line.endswith(b"\n"):
             raise UnavailableError(f"the {vendor} toolchain's process ended before it was ready")
-        hello = Hello.from_bytes(line)
+        hello = ZygoteHello.from_bytes(line)
         if hello.reason:
             status = UnavailableError.status if hello.reason == UnavailableError.reason else ""
             raise error_from_facts(ErrorFacts(status, hello.reason, hello.message, None))
         return hello
 
 
-def _own_folder() -> OwnFolder:
+def _own_folder() -> WorkFolder:
     try:
-        return OwnFolder()
+        return WorkFolder()
     except OSError as error:
         raise _unstarted(error) from error
 

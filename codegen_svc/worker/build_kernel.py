@@ -12,13 +12,13 @@ from weakref import WeakKeyDictionary
 from codegen_svc.backends.contract import Backend
 from codegen_svc.backends.defined_symbols import ELF_MAGIC, check_defines
 from codegen_svc.backends.registry import is_in_tree
-from kernelfarm.cache import Variant
+from kernelfarm.cache import UnsignedVariant
 from kernelfarm.errors import InternalError
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.guards import FactAtom, FactSubject
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.verify import verify_kernel
-from kernelfarm.service.fingerprint import fingerprint_of_room
+from kernelfarm.service.fingerprint import service_fingerprint
 from kernelfarm.signing import BlobRef
 from kernelfarm.signing.tags import artifact_tag, driver_tag, toolchain_tag
 from kernelfarm.targets import TargetFacts
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # generated code stays behind its fence: here it is only a ty
 class BuildResult:
     """What is published: serialized artifacts in order, and the contents that they name."""
 
-    variants: tuple[Variant, ...]
+    variants: tuple[UnsignedVariant, ...]
     blobs: dict[bytes, bytes]
 
 
@@ -49,7 +49,7 @@ def toolchain_of(backend: Backend) -> str:
     """
     known = _toolchains.get(backend)
     if known is None:
-        parts = (backend.fingerprint(), fingerprint_of_room(sys.modules[__name__]))
+        parts = (backend.fingerprint(), service_fingerprint(sys.modules[__name__]))
         fingerprint = hashlib.sha256("; ".join(parts).encode()).hexdigest()
         known = _toolchains[backend] = f"{backend.vendor}@{fingerprint}"
     return known
@@ -96,10 +96,10 @@ def build_kernel(
 
 def _variant(
     message: ArtifactMessage, built: BuiltKernel, toolchain: str, target: TargetFacts
-) -> Variant:
+) -> UnsignedVariant:
     """What is published: a variant's guard on its launch is a guard of the entry too."""
     named = {stage.blob.sha256: stage.blob.size_bytes for stage in message.stages}
-    return Variant(
+    return UnsignedVariant(
         content=message.SerializeToString(deterministic=True),
         blobs=tuple(BlobRef(sha256, size_bytes) for sha256, size_bytes in named.items()),
         guard=tuple(

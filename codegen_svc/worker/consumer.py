@@ -18,7 +18,7 @@ from celery import bootsteps
 from celery.worker.consumer import Consumer
 from celery.worker.state import maybe_shutdown
 
-from kernelfarm.service.liveness import last_beat
+from kernelfarm.service.liveness import read_heartbeat
 from kernelfarm.service.logs.logger import get_logger
 
 BUSY, IDLE, WARM = "busy", "idle", "warm"
@@ -31,7 +31,7 @@ _RETRY_S = 1.0
 
 
 @dataclass(slots=True)
-class ConsumerNotes:
+class ConsumerStatus:
     """What the consumer's event loop noted: seconds of `time.monotonic`, and the pool's state.
 
     `pool` are all its processes, `up` those that are ready, `busy` of them have a job;
@@ -60,11 +60,11 @@ class FarmConsumer(Consumer):  # type: ignore[misc] # Celery has no types
     def ensure_connected(self, conn: Any) -> Any:
         """Connects, however long that takes; ends when the worker is told to."""
 
-        def tell(error: Exception, pause_s: float) -> None:
-            get_logger().warning("broker_away", message=str(error), again_in_s=pause_s)
+        def log_error(error: Exception, pause_s: float) -> None:
+            get_logger().warning("broker_unreachable", message=str(error), again_in_s=pause_s)
 
         connected = conn.ensure_connection(
-            tell,
+            log_error,
             interval_start=_RETRY_S,
             interval_step=0,
             interval_max=_RETRY_S,
@@ -74,7 +74,7 @@ class FarmConsumer(Consumer):  # type: ignore[misc] # Celery has no types
         return connected
 
 
-def noting_step(notes: ConsumerNotes) -> type[bootsteps.StartStopStep]:
+def status_step(status: ConsumerStatus) -> type[bootsteps.StartStopStep]:
     """The step of Celery's consumer that keeps the notes and ends pool processes that hang."""
 
     class NotingStep(bootsteps.StartStopStep):  # type: ignore[misc] # nor here
@@ -85,36 +85,36 @@ def noting_step(notes: ConsumerNotes) -> type[bootsteps.StartStopStep]:
             consumer.task_consumer.channel.do_restore = False
 
         def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
-            hub.call_repeatedly(_EVERY_S, _note, notes, consumer)
+            hub.call_repeatedly(_EVERY_S, _update_status, status, consumer)
 
     return NotingStep
 
 
-def _note(notes: ConsumerNotes, consumer: Any) -> None:
+def _update_status(status: ConsumerStatus, consumer: Any) -> None:
     channel = consumer.task_consumer.channel
-    notes.ran_s = time.monotonic()
-    notes.polled_s = channel._brpop_sent_at or float("-inf")
+    status.ran_s = time.monotonic()
+    status.polled_s = channel._brpop_sent_at or float("-inf")
     pool = set(consumer.pool.info["processes"])
-    for gone in notes.pool - pool:  # its number may be another process's one day
-        process_file(notes.heartbeat_file, gone).unlink(missing_ok=True)
-    notes.pool = pool
-    states = [_state(notes, pid) for pid in pool]
-    notes.up = sum(state is not None for state in states)
-    notes.busy = states.count(BUSY)
-    notes.has_reported = BUSY in states or IDLE in states
+    for gone in status.pool - pool:  # its number may be another process's one day
+        process_file(status.heartbeat_file, gone).unlink(missing_ok=True)
+    status.pool = pool
+    states = [_state(status, pid) for pid in pool]
+    status.up = sum(state is not None for state in states)
+    status.busy = states.count(BUSY)
+    status.has_reported = BUSY in states or IDLE in states
 
 
-def _state(notes: ConsumerNotes, pid: int) -> str | None:
+def _state(status: ConsumerStatus, pid: int) -> str | None:
     """A pool process's state, None while it starts; kills one that hangs: Celery starts another.
 
     This runs in the event loop, which alone reaps these processes: the number is no other one's.
     """
-    path = process_file(notes.heartbeat_file, pid)
-    beat = last_beat(path)
+    path = process_file(status.heartbeat_file, pid)
+    beat = read_heartbeat(path)
     if beat is None:
         return None
     if abs(beat.age_s) > _HUNG_S:
-        get_logger().error("pool_process_hangs", pid=pid, silent_s=round(beat.age_s, 1))
+        get_logger().error("pool_process_hung", pid=pid, silent_s=round(beat.age_s, 1))
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         path.unlink(missing_ok=True)

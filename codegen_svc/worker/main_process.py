@@ -17,7 +17,7 @@ from celery.platforms import SecurityWarning
 
 from codegen_svc.celery_app import BROKER_TIMEOUT_S, HEARTBEAT_SETTING, QUEUE_SETTING, make_app
 from codegen_svc.settings import WorkerSettings
-from codegen_svc.worker.consumer import ConsumerNotes, noting_step
+from codegen_svc.worker.consumer import ConsumerStatus, status_step
 from codegen_svc.worker.watchdog import start_watchdog
 from kernelfarm.cache.connection import server_answers
 
@@ -34,15 +34,15 @@ def run_worker(settings: WorkerSettings, queue: str, concurrency: int) -> int:
     app.conf[QUEUE_SETTING] = queue
     with _heartbeat_file(settings) as heartbeat_file:
         app.conf[HEARTBEAT_SETTING] = str(heartbeat_file)
-        notes = ConsumerNotes(heartbeat_file)
-        app.steps["consumer"].add(noting_step(notes))
+        status = ConsumerStatus(heartbeat_file)
+        app.steps["consumer"].add(status_step(status))
 
         def drain(**_: object) -> None:
-            notes.is_draining = True
+            status.is_draining = True
 
         signals.worker_shutting_down.connect(drain, weak=False)
         broker_answers = partial(server_answers, settings.broker_url, BROKER_TIMEOUT_S)
-        start_watchdog(notes, broker_answers, settings.worker_wedged_after_s)
+        start_watchdog(status, broker_answers, settings.worker_wedged_after_s)
         worker = app.Worker(
             hostname=f"{queue}@{socket.gethostname()}:{os.getpid()}",
             queues=[queue],

@@ -17,13 +17,13 @@ from codegen_svc.settings import WorkerSettings
 from codegen_svc.worker.build_kernel import toolchain_of
 from codegen_svc.worker.consumer import BUSY, IDLE, WARM, process_file
 from codegen_svc.worker.watchdog import WorkerState
-from kernelfarm.cache import Space, Trust, WorkerCache, WorkerReport
+from kernelfarm.cache import SigningPolicy, Space, WorkerCache, WorkerReport
 from kernelfarm.errors import InternalError, KernelfarmError, UnavailableError
-from kernelfarm.service.liveness import Heartbeat, last_beat
+from kernelfarm.service.liveness import HeartbeatFile, read_heartbeat
 from kernelfarm.service.logs.logger import configure_logs, get_logger
 
 _BEAT_EVERY_S = 1.0
-_LOOK_EVERY_S = 0.5
+_CHECK_INTERVAL_S = 0.5
 _TAKES_JOBS = {WorkerState.POLLING.value, WorkerState.SERVING.value}
 
 # A toolchain that could not be started is not tried again for each job.
@@ -41,7 +41,7 @@ class WorkerProcess:
     def __init__(self, settings: WorkerSettings, queue: str, heartbeat_file: Path) -> None:
         self.settings = settings
         self._worker_file = heartbeat_file
-        self._heartbeat = Heartbeat(process_file(heartbeat_file, os.getpid()))
+        self._heartbeat = HeartbeatFile(process_file(heartbeat_file, os.getpid()))
         self._has_reported = False
         self._has_job = False
         self._queue = queue
@@ -51,8 +51,8 @@ class WorkerProcess:
         self._threads: list[threading.Thread] = []
         self._backend: SandboxedBackend | KernelfarmError | None = None
         self._prepared_s = float("-inf")
-        self._told: WorkerReport | None = None
-        self._trust = Trust(signer=settings.signer(Space.KERNELS))
+        self._state_changed: WorkerReport | None = None
+        self._trust = SigningPolicy(signer=settings.signer(Space.KERNELS))
 
     @classmethod
     def start(cls, settings: WorkerSettings, queue: str, heartbeat_file: Path) -> None:
@@ -86,9 +86,9 @@ class WorkerProcess:
         """The store of a namespace; all share connections."""
         if self._cache is None:
             self._cache = WorkerCache(
-                self.settings.cache_url, namespace=self.settings.namespace, trust=self._trust
+                self.settings.cache_url, namespace=self.settings.namespace, signing=self._trust
             )
-        return self._cache.within(namespace)
+        return self._cache.for_namespace(namespace)
 
     def backend(self) -> SandboxedBackend:
         """The queue's toolchain, whose compilations run in processes of their own.
@@ -102,13 +102,13 @@ class WorkerProcess:
             raise InternalError("a task runs before its process is prepared")
         is_due = time.monotonic() - self._prepared_s > _TRY_AGAIN_S
         if isinstance(self._backend, UnavailableError) and is_due:
-            self._told = self._prepared()
+            self._state_changed = self._prepared()
         if isinstance(self._backend, KernelfarmError):
             raise self._backend
         return self._backend
 
     def _begin(self) -> None:
-        self._told = self._prepared()
+        self._state_changed = self._prepared()
         gc.freeze()  # what was imported stays: no full collection in the middle of a job
         for work in (self._beat, self._report):
             thread = threading.Thread(target=work, daemon=True)
@@ -116,11 +116,11 @@ class WorkerProcess:
             self._threads.append(thread)
 
     @classmethod
-    def tell_job(cls, *, has_job: bool) -> None:
+    def set_busy(cls, *, has_job: bool) -> None:
         """Notes whether this process has a job."""
         if cls._current is not None:
             cls._current._has_job = has_job
-            cls._current._tell()
+            cls._current._report_until_stopped()
 
     def _prepared(self) -> WorkerReport:
         """Warms the toolchain up; a worker without it reports too, with an empty toolchain."""
@@ -147,45 +147,47 @@ class WorkerProcess:
         )
         return WorkerReport(self._name, self._queue, toolchain, is_runnable)
 
-    def _tell(self) -> None:
+    def _report_until_stopped(self) -> None:
         # The job comes first: its worker asks for no other one, and must not count as stuck.
-        ready = IDLE if self._has_reported and self._is_able() else WARM
+        ready = IDLE if self._has_reported and self._can_compile() else WARM
         self._heartbeat.beat(BUSY if self._has_job else ready)
 
     def _beat(self) -> None:
         while True:
-            self._tell()
+            self._report_until_stopped()
             if self._is_stopping.wait(_BEAT_EVERY_S):
                 return
 
     def _report(self) -> None:
         """Reports while the worker takes jobs, and takes the report back when it does not."""
-        told_s = float("-inf")
+        reported_s = float("-inf")
         while True:
-            due = time.monotonic() - told_s > self.settings.report_every_s
+            due = time.monotonic() - reported_s > self.settings.report_every_s
             takes_jobs = self._takes_jobs()
             if takes_jobs and due:
-                told_s = time.monotonic() if self._reported() else told_s
-            elif not takes_jobs and told_s > 0:
+                reported_s = time.monotonic() if self._reported() else reported_s
+            elif not takes_jobs and reported_s > 0:
                 get_logger().warning("report_withdrawn", message="the worker takes no jobs now")
                 self._withdraw()
-                told_s = float("-inf")
-            if self._is_stopping.wait(_LOOK_EVERY_S):
+                reported_s = float("-inf")
+            if self._is_stopping.wait(_CHECK_INTERVAL_S):
                 return
 
     def _takes_jobs(self) -> bool:
-        beat = last_beat(self._worker_file)
-        return beat is not None and beat.is_fresh and beat.state in _TAKES_JOBS and self._is_able()
+        beat = read_heartbeat(self._worker_file)
+        return (
+            beat is not None and beat.is_fresh and beat.state in _TAKES_JOBS and self._can_compile()
+        )
 
-    def _is_able(self) -> bool:
+    def _can_compile(self) -> bool:
         """False while what compiles cannot be started again; each job tries to."""
-        return not isinstance(self._backend, SandboxedBackend) or self._backend.is_able
+        return not isinstance(self._backend, SandboxedBackend) or self._backend.can_compile
 
     def _reported(self) -> bool:
-        if self._told is None:
+        if self._state_changed is None:
             return False
         try:
-            self.cache(self.settings.namespace).report(self._told)
+            self.cache(self.settings.namespace).report(self._state_changed)
         except UnavailableError as error:
             get_logger().warning("report_failed", message=str(error))
             return False
@@ -211,9 +213,9 @@ class WorkerProcess:
 
 @signals.task_prerun.connect  # type: ignore[untyped-decorator] # Celery has no types
 def _job_begins(**_: object) -> None:
-    WorkerProcess.tell_job(has_job=True)
+    WorkerProcess.set_busy(has_job=True)
 
 
 @signals.task_postrun.connect  # type: ignore[untyped-decorator] # nor here
 def _job_ends(**_: object) -> None:
-    WorkerProcess.tell_job(has_job=False)
+    WorkerProcess.set_busy(has_job=False)

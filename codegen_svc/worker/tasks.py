@@ -22,12 +22,12 @@ from codegen_svc.celery_app import (
     SLOW_HEADER,
     STANDS_BACK_HEADER,
 )
-from codegen_svc.sandbox.connection import Allowance
+from codegen_svc.sandbox.connection import TimeLimits
 from codegen_svc.sandbox.end_errors import TimeLimitError
 from codegen_svc.settings import WorkerSettings
 from codegen_svc.worker.build_kernel import BuildResult, build_kernel
 from codegen_svc.worker.pool_process import WorkerProcess
-from kernelfarm.cache import Lease, Published, Variant
+from kernelfarm.cache import Lease, PublishStatus, UnsignedVariant
 from kernelfarm.cache.redis_keys import tenant_of
 from kernelfarm.digest import kernel_key
 from kernelfarm.errors import (
@@ -48,7 +48,7 @@ from kernelfarm.wire.job import job_from_bytes
 # Blobs vanish between storing and publishing only if the cache is full: try again, then give up.
 _PUBLISH_ATTEMPTS = 2
 # How many times its processor time a quick kernel may take by the clock.
-_PATIENCE = 3
+_WALL_FACTOR = 3
 
 
 @signals.worker_process_init.connect  # type: ignore[untyped-decorator] # Celery has no types
@@ -77,7 +77,7 @@ def build(task: Any, namespace: str, key_hex: str, fence: int) -> None:
     with structlog.contextvars.bound_contextvars(request_id=request_id, key=key_hex, fence=fence):
         adopted = cache.adopt(lease)
         if adopted is None:
-            get_logger().info("job_dropped", why="its fence is old, or it is being built")
+            get_logger().info("job_dropped", reason="its fence is old, or it is being built")
         elif not adopted.job:
             # The edge sees the lease go, and queues the kernel again with its input.
             cache.release(lease)
@@ -87,9 +87,9 @@ def build(task: Any, namespace: str, key_hex: str, fence: int) -> None:
             is_slow = bool(task.request.get(SLOW_HEADER))
             stands_back = bool(task.request.get(STANDS_BACK_HEADER))
             job = _Job(namespace, adopted.lease, adopted.job, is_slow, stands_back)
-            with cache.kept(lease):
+            with cache.lease_renewal(lease):
                 outcome = _run(worker, job)
-            if outcome.startswith(Published.FENCED.value):
+            if outcome.startswith(PublishStatus.FENCED.value):
                 cache.release(lease)  # it lost its lease, but ended in order: no failed attempt
             get_logger().info("job_done", outcome=outcome)
 
@@ -114,27 +114,27 @@ def _run(worker: WorkerProcess, job: _Job) -> str:
         return _build_and_publish(worker, job).value
     except TimeLimitError as caught:
         if not job.is_slow and worker.settings.quick_time_limit_s < limit_s:
-            return _leave_to_slow_ones(worker, job)
+            return _requeue_as_slow(worker, job)
         error: Exception = caught
     except SoftTimeLimitExceeded:
         error = KernelRejectedError(f"the compilation took longer than {limit_s:g} s")
     except Exception as caught:  # the edge of the process: every failure is told to the waiters
         error = caught
     facts, ttl_s = _failure(worker, error)
-    told = worker.cache(job.namespace).put_failure(job.lease, facts, ttl_s)
-    return f"{told.value} {facts.reason}"
+    status = worker.cache(job.namespace).put_failure(job.lease, facts, ttl_s)
+    return f"{status.value} {facts.reason}"
 
 
-def _leave_to_slow_ones(worker: WorkerProcess, job: _Job) -> str:
+def _requeue_as_slow(worker: WorkerProcess, job: _Job) -> str:
     """Gives the job back: whoever waits for it sends it again, as a slow one."""
     cache = worker.cache(job.namespace)
     cache.mark_slow(job.lease.key)
     cache.release(job.lease)
-    cache.count("slow_found", 1)
+    cache.count("slow_kernels", 1)
     return "found to be slow"
 
 
-def _build_and_publish(worker: WorkerProcess, job: _Job) -> Published:
+def _build_and_publish(worker: WorkerProcess, job: _Job) -> PublishStatus:
     kernel, target_name = job_from_bytes(job.content)
     target = target_facts(target_name)
     # Our own reckoning: what is signed is the key of what was compiled, wherever it lies.
@@ -142,32 +142,32 @@ def _build_and_publish(worker: WorkerProcess, job: _Job) -> Published:
     backend = worker.backend()
     if target.vendor != backend.vendor:
         raise InternalError(f"a job for {target_name} is in the queue of {backend.vendor}")
-    given = _allowance(worker.settings, job)
-    build = partial(backend.compile, given=given, namespace=job.namespace)
+    time_limits = _time_limits(worker.settings, job)
+    build = partial(backend.compile, time_limits=time_limits, namespace=job.namespace)
     with structlog.contextvars.bound_contextvars(kernel=kernel.name, target=target_name):
         started = time.monotonic()
         try:
             result = build_kernel(backend, kernel, target, key, time.monotonic, build)
         finally:
-            _account(worker, job, backend.spent_s)
+            _record_processor_time(worker, job, backend.spent_s)
         elapsed_ms = round((time.monotonic() - started) * 1e3, 3)
         get_logger().info("kernel_built", variants=len(result.variants), elapsed_ms=elapsed_ms)
     return _publish(worker, job, key, result)
 
 
-def _allowance(settings: WorkerSettings, job: _Job) -> Allowance:
+def _time_limits(settings: WorkerSettings, job: _Job) -> TimeLimits:
     """What a compilation gets: one that is expected to be quick mostly processor time, as hosts
     are busy.
     """
     quick_s, limit_s = settings.quick_time_limit_s, settings.job_time_limit_s
     niceness = settings.slow_niceness if job.is_slow or job.stands_back else 0
     if job.is_slow:
-        return Allowance(limit_s, math.ceil(limit_s), niceness)
-    wall_s = min(limit_s, _PATIENCE * quick_s)
-    return Allowance(wall_s, math.ceil(min(limit_s, quick_s)), niceness)
+        return TimeLimits(limit_s, math.ceil(limit_s), niceness)
+    wall_s = min(limit_s, _WALL_FACTOR * quick_s)
+    return TimeLimits(wall_s, math.ceil(min(limit_s, quick_s)), niceness)
 
 
-def _account(worker: WorkerProcess, job: _Job, spent_s: float) -> None:
+def _record_processor_time(worker: WorkerProcess, job: _Job, spent_s: float) -> None:
     """Adds a compilation's processor time to its tenant's counter, and tells the log."""
     spent_ms = round(spent_s * 1e3)
     get_logger().info("processor_time", spent_ms=spent_ms, is_slow=job.is_slow)
@@ -177,19 +177,19 @@ def _account(worker: WorkerProcess, job: _Job, spent_s: float) -> None:
         get_logger().warning("processor_time_lost", message=str(error))
 
 
-def _publish(worker: WorkerProcess, job: _Job, key: bytes, result: BuildResult) -> Published:
+def _publish(worker: WorkerProcess, job: _Job, key: bytes, result: BuildResult) -> PublishStatus:
     namespace, lease = job.namespace, job.lease
     cache = worker.cache(namespace)
     variants = _of_tenant(result.variants, tenant_of(namespace))
     for _ in range(_PUBLISH_ATTEMPTS):
         cache.put_blobs(result.blobs)
         published = cache.publish(lease, variants, key=key)
-        if published is not Published.MISSING_BLOB:
+        if published is not PublishStatus.MISSING_BLOB:
             return published
     raise UnavailableError("the cache drops blobs as soon as they are stored: give it more memory")
 
 
-def _of_tenant(variants: tuple[Variant, ...], tenant: str) -> tuple[Variant, ...]:
+def _of_tenant(variants: tuple[UnsignedVariant, ...], tenant: str) -> tuple[UnsignedVariant, ...]:
     """Variants that an invalidation of the tenant's hits."""
     if not tenant:
         return variants
@@ -203,10 +203,10 @@ def _failure(worker: WorkerProcess, error: Exception) -> tuple[ErrorFacts, float
         get_logger().info("kernel_rejected", message=str(error))
         return error_facts(error), settings.rejection_ttl_s
     if isinstance(error, (MemoryError, OSError)):
-        get_logger().warning("job_short_of_resources", exc_info=error)
+        get_logger().warning("job_out_of_resources", exc_info=error)
         error = UnavailableError(f"the worker is short of resources: {error}")
     if isinstance(error, UnavailableError):
-        get_logger().warning("job_unserved", message=str(error))
+        get_logger().warning("job_unavailable", message=str(error))
         return error_facts(error), settings.shortage_ttl_s
     get_logger().error("job_failed", exc_info=error)
     if not isinstance(error, InternalError):

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from codegen_svc.worker.consumer import ConsumerNotes
-from kernelfarm.service.liveness import Heartbeat
+from codegen_svc.worker.consumer import ConsumerStatus
+from kernelfarm.service.liveness import HeartbeatFile
 from kernelfarm.service.logs.logger import get_logger
 
 WEDGED_EXIT_CODE = 75
@@ -42,7 +42,7 @@ class WorkerState(enum.Enum):
 
 
 @dataclass(slots=True)
-class Judgement:
+class WorkerHealth:
     """Tells a worker's state from its consumer's notes; `is_wedged` once it is hopeless."""
 
     began_s: float
@@ -51,15 +51,15 @@ class Judgement:
     has_run: bool = False
 
     def state(
-        self, notes: ConsumerNotes, now_s: float, broker_answers: Callable[[], bool]
+        self, status: ConsumerStatus, now_s: float, broker_answers: Callable[[], bool]
     ) -> WorkerState:
         """The state now; the broker is asked only if the consumer does not work."""
-        if notes.is_draining:
+        if status.is_draining:
             self.stuck_since_s = None
             return WorkerState.DRAINING
-        if _takes_jobs(notes, now_s):
+        if _takes_jobs(status, now_s):
             self.stuck_since_s, self.has_run = None, True
-            return WorkerState.SERVING if notes.has_reported else WorkerState.POLLING
+            return WorkerState.SERVING if status.has_reported else WorkerState.POLLING
         if not broker_answers():
             self.stuck_since_s = None
             return WorkerState.WAITING
@@ -73,49 +73,49 @@ class Judgement:
         return self.stuck_since_s is not None and now_s - self.stuck_since_s > limit_s
 
 
-def _takes_jobs(notes: ConsumerNotes, now_s: float) -> bool:
+def _takes_jobs(status: ConsumerStatus, now_s: float) -> bool:
     """True if the event loop runs, and asks the broker unless no process is free.
 
     How long a process may start or have one job Celery limits.
     """
-    if now_s - notes.ran_s > _RECENT_S:
+    if now_s - status.ran_s > _RECENT_S:
         return False
-    has_free = notes.up > notes.busy or not notes.pool
-    return now_s - notes.polled_s <= _RECENT_S or not has_free
+    has_free = status.up > status.busy or not status.pool
+    return now_s - status.polled_s <= _RECENT_S or not has_free
 
 
 def start_watchdog(
-    notes: ConsumerNotes, broker_answers: Callable[[], bool], wedged_after_s: float
+    status: ConsumerStatus, broker_answers: Callable[[], bool], wedged_after_s: float
 ) -> None:
     """Watches from a thread until the process ends; which is soon after it took no jobs so long."""
-    heartbeat = Heartbeat(notes.heartbeat_file)
+    heartbeat = HeartbeatFile(status.heartbeat_file)
     heartbeat.beat(WorkerState.STARTING.value)
-    judgement = Judgement(time.monotonic(), wedged_after_s)
-    arguments = (notes, heartbeat, broker_answers, judgement)
+    health = WorkerHealth(time.monotonic(), wedged_after_s)
+    arguments = (status, heartbeat, broker_answers, health)
     threading.Thread(target=_watch, args=arguments, name="watchdog", daemon=True).start()
 
 
 def _watch(
-    notes: ConsumerNotes,
-    heartbeat: Heartbeat,
+    status: ConsumerStatus,
+    heartbeat: HeartbeatFile,
     broker_answers: Callable[[], bool],
-    judgement: Judgement,
+    health: WorkerHealth,
 ) -> None:
-    last_s = judgement.began_s
+    last_s = health.began_s
     while True:
         now_s = time.monotonic()
         if now_s - last_s > _RECENT_S:  # this machine or process stood still: judge it anew
-            judgement.stuck_since_s = None
+            health.stuck_since_s = None
         last_s = now_s
-        heartbeat.beat(judgement.state(notes, now_s, broker_answers).value)
-        if judgement.is_wedged(now_s):
+        heartbeat.beat(health.state(status, now_s, broker_answers).value)
+        if health.is_wedged(now_s):
             get_logger().critical(
                 "worker_wedged",
                 message="takes no jobs although the broker answers; ended, to be started again",
-                polled_ago_s=round(now_s - notes.polled_s, 1),
-                ran_ago_s=round(now_s - notes.ran_s, 1),
-                busy=notes.busy,
-                up=notes.up,
+                polled_ago_s=round(now_s - status.polled_s, 1),
+                ran_ago_s=round(now_s - status.ran_s, 1),
+                busy=status.busy,
+                up=status.up,
             )
             os._exit(WEDGED_EXIT_CODE)  # its event loop cannot be trusted to end it
         time.sleep(_EVERY_S)

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from frontend_svc.api.byte_budget import ByteBudget
-from frontend_svc.cache.tiered_programs import Programs
+from frontend_svc.cache.tiered_programs import TieredProgramCache
 
 MAX_CHUNK_BYTES = 512 * 1024
 
@@ -22,7 +22,7 @@ class Chunk:
 
 
 async def read_blobs(
-    programs: Programs, digests: tuple[bytes, ...], budget: ByteBudget
+    programs: TieredProgramCache, digests: tuple[bytes, ...], budget: ByteBudget
 ) -> AsyncGenerator[Chunk]:
     """The blobs in the order asked for; an empty blob is one empty chunk.
 

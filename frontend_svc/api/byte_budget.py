@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kernelfarm.errors import FarmFullError
-from kernelfarm.service.tenants.identity import known_tenant
+from kernelfarm.service.tenants.identity import current_tenant
 
 _RETRY_AFTER_S = 1.0
 
@@ -32,7 +32,7 @@ class ByteBudget:
         Raises:
             FarmFullError: too much is in flight; the error tells when to come again.
         """
-        tenant = known_tenant()
+        tenant = current_tenant()
         self._check(tenant, size_bytes)
         self.held_bytes += size_bytes
         self._held_by[tenant] += size_bytes

@@ -15,14 +15,14 @@ from frontend_svc.api.envelopes import Enveloped, Graph
 from frontend_svc.api.requests import DIGEST_BYTES, caller_of, options_of
 from frontend_svc.cache.explain_miss import explain_miss
 from frontend_svc.cache.invalidation_feed import FeedEvent, InvalidationFeed
-from frontend_svc.cache.refusal_reporter import RefusalTeller
+from frontend_svc.cache.refusal_reporter import RefusalReporter
 from frontend_svc.cache.sweeping import FarmSweeper
-from frontend_svc.cache.tenant_caches import Part
+from frontend_svc.cache.tenant_caches import TenantCache
 from frontend_svc.cache.tiered_programs import Caller
-from frontend_svc.cache.watch_streams import Watches
-from frontend_svc.flow.admission import Rate
-from frontend_svc.flow.compile_flow import Rooms, check_targets
-from frontend_svc.flow.graph_job_client import CpuWork, GraphSource
+from frontend_svc.cache.watch_streams import WatchStreams
+from frontend_svc.flow.admission import RateLimiter
+from frontend_svc.flow.compile_flow import FlowServices, check_targets
+from frontend_svc.flow.graph_job_client import GraphJobClient, GraphSource
 from frontend_svc.flow.import_cache import BYTES_AT_ONCE
 from frontend_svc.settings import FrontendSettings
 from kernelfarm.cache import Epoch, Space
@@ -33,7 +33,7 @@ from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.service.tenants.authentication import TenantsFile
 from kernelfarm.service.tenants.identity import (
     CACHE_USERS,
-    Partition,
+    NamespaceConfig,
     Role,
     current_identity,
 )
@@ -51,27 +51,27 @@ Context = grpc.aio.ServicerContext[object, object]
 
 
 @dataclass(frozen=True, slots=True)
-class CacheWork:
+class CacheDependencies:
     """Whom the service asks."""
 
-    rooms: Rooms
-    cpu: CpuWork
+    services: FlowServices
+    graph_jobs: GraphJobClient
     feed: InvalidationFeed
     sweeper: FarmSweeper
-    refusals: RefusalTeller
+    refusals: RefusalReporter
     tenants: TenantsFile | None
 
 
 class CacheService(CacheServiceServicer):
     """Answers the RPCs about the cache."""
 
-    def __init__(self, work: CacheWork, settings: FrontendSettings) -> None:
+    def __init__(self, work: CacheDependencies, settings: FrontendSettings) -> None:
         self._work = work
         self._settings = settings
-        self._watches = Watches(
-            work.rooms.parts, settings.max_watches, settings.max_watches_of_a_tenant
+        self._watches = WatchStreams(
+            work.services.tenant_caches, settings.max_watches, settings.max_watches_per_tenant
         )
-        self._dry_runs = Rate(settings.dry_runs_per_minute)
+        self._dry_runs = RateLimiter(settings.dry_runs_per_minute)
 
     async def Invalidate(
         self, request: api.InvalidateRequest, context: Context
@@ -84,11 +84,11 @@ class CacheService(CacheServiceServicer):
             check_tag(tag)
         if request.dry_run:
             return await self._dry_run(frozenset(request.tags))
-        epochs = self._work.rooms.cache.epochs
-        epoch = await epochs.bump(request.tags)
+        epochs = self._work.services.cache.epochs
+        epoch = await epochs.invalidate(request.tags)
         gateways = await epochs.wait_for_gateways(epoch)
         get_logger().warning(
-            "invalidated", tags=list(request.tags), epoch=epoch.number, why=request.reason
+            "invalidated", tags=list(request.tags), epoch=epoch.number, reason=request.reason
         )
         return api.InvalidateResponse(
             epoch=epoch.number, programs=-1, kernels=-1, traces=-1, gateways=gateways
@@ -103,7 +103,7 @@ class CacheService(CacheServiceServicer):
         with self._watches.watching(identity.tenant):
             async with aclosing(self._work.feed.watch(resumed)) as events:
                 async for event in events:
-                    yield _event(await self._watches.shown(identity, event))
+                    yield _event(await self._watches.visible_to(identity, event))
 
     async def ExplainMiss(  # type: ignore[override] # `with_envelopes` registers it
         self, request: Enveloped[ExplainMissEnvelope], context: Context
@@ -111,29 +111,31 @@ class CacheService(CacheServiceServicer):
         """Tells why a program is not found."""
         identity = current_identity()
         identity.require(*CACHE_USERS)
-        part = self._work.rooms.parts.of(identity.partition)
+        tenant_cache = self._work.services.tenant_caches.of(identity.namespace_config)
         caller = _caller(request.fields)
         key, parts = await self._key_and_parts(request.fields, request.graph, identity.tenant)
         del request  # it is not needed while the cache is asked
-        explained = await explain_miss(part.cache, part.index, key, parts, caller)
+        explained = await explain_miss(tenant_cache.cache, tenant_cache.index, key, parts, caller)
         return explained.to_proto()
 
     async def GetUsage(
         self, request: api.GetUsageRequest, context: Context
     ) -> api.GetUsageResponse:
         """Tells what a tenant holds, and the counters."""
-        part = self._work.rooms.parts.of(self._asked_for(request.tenant))
-        await self._work.refusals.tell()
-        usage = await self._work.sweeper.usage(part.namespace)
-        counters = await part.cache.counters()
+        tenant_cache = self._work.services.tenant_caches.of(self._requested_tenant(request.tenant))
+        await self._work.refusals.report()
+        usage = await self._work.sweeper.usage(tenant_cache.namespace)
+        counters = await tenant_cache.cache.counters()
         spaces = usage.spaces if usage else dict.fromkeys(Space, SpaceUsage())
         response = api.GetUsageResponse(
-            spaces=[_space(space, told, counters[space]) for space, told in spaces.items()]
+            spaces=[
+                _space(space, space_usage, counters[space]) for space, space_usage in spaces.items()
+            ]
         )
         if usage is not None:
             response.counted_time.FromNanoseconds(round(usage.counted_s * 1e9))
             response.blobs, response.blob_bytes = usage.blobs, usage.blob_bytes
-        await _tell_quota(part, response)
+        await _fill_quota(tenant_cache, response)
         return response
 
     async def Sweep(self, request: api.SweepRequest, context: Context) -> api.SweepResponse:
@@ -143,13 +145,13 @@ class CacheService(CacheServiceServicer):
         return api.SweepResponse(
             entries=swept.entries,
             dead_variants=swept.dead_variants,
-            holes=swept.holes,
+            incomplete_variants=swept.incomplete_variants,
             orphan_blobs=swept.orphan_blobs,
         )
 
     async def _dry_run(self, tags: frozenset[str]) -> api.InvalidateResponse:
         self._dry_runs.take("dry runs")
-        epoch = await self._work.rooms.cache.epochs.current()
+        epoch = await self._work.services.cache.epochs.current()
         return api.InvalidateResponse(
             epoch=epoch.number,
             programs=await self._work.sweeper.count_hit(Space.PROGRAMS, tags),
@@ -157,7 +159,7 @@ class CacheService(CacheServiceServicer):
             traces=await self._work.sweeper.count_hit(Space.TRACES, tags),
         )
 
-    def _asked_for(self, tenant: str) -> Partition:
+    def _requested_tenant(self, tenant: str) -> NamespaceConfig:
         """Whose usage is asked for.
 
         Raises:
@@ -167,12 +169,12 @@ class CacheService(CacheServiceServicer):
         identity, tenants = current_identity(), self._work.tenants
         identity.require(*Role)
         if not tenant and (tenants is None or Role.ADMINISTRATOR in identity.roles):
-            return Partition()
-        wanted = tenant or identity.tenant
-        identity.require_tenant(wanted)
-        known = tenants.current().partition_of(wanted) if tenants else None
+            return NamespaceConfig()
+        tenant_name = tenant or identity.tenant
+        identity.require_tenant(tenant_name)
+        known = tenants.current().namespace_config_of(tenant_name) if tenants else None
         if known is None:
-            raise NotFoundError(f"this farm has no tenant {wanted[:80]!r}")
+            raise NotFoundError(f"this farm has no tenant {tenant_name[:80]!r}")
         return known
 
     async def _key_and_parts(
@@ -187,7 +189,7 @@ class CacheService(CacheServiceServicer):
         check_targets((request.target,))
         source = GraphSource(graph, await _digest(graph), tenant)
         options = options_of(request.options)
-        return await self._work.cpu.explain(source, request.target, options)
+        return await self._work.graph_jobs.explain(source, request.target, options)
 
 
 async def _digest(graph: Graph) -> bytes:
@@ -197,11 +199,11 @@ async def _digest(graph: Graph) -> bytes:
     return (await asyncio.to_thread(hashlib.sha256, graph)).digest()
 
 
-async def _tell_quota(part: Part, response: api.GetUsageResponse) -> None:
-    held, quota = await part.quotas.held(), part.partition.quota
-    response.tenant = part.partition.tenant
+async def _fill_quota(tenant_cache: TenantCache, response: api.GetUsageResponse) -> None:
+    held, quota = await tenant_cache.quotas.usage(), tenant_cache.namespace_config.quota
+    response.tenant = tenant_cache.namespace_config.tenant
     response.held_bytes, response.held_entries = held.size_bytes, held.entries
-    response.compiles_in_flight = await part.quotas.in_flight()
+    response.compiles_in_flight = await tenant_cache.quotas.compiles_in_flight()
     response.max_bytes = quota.max_bytes or 0
     response.max_entries = quota.max_entries or 0
     response.max_compiles = quota.max_compiles or 0

@@ -13,10 +13,10 @@ from frontend_svc.api.blob_reader import read_blobs
 from frontend_svc.api.byte_budget import ByteBudget
 from frontend_svc.api.envelopes import Enveloped
 from frontend_svc.api.requests import DIGEST_BYTES, MAX_BLOBS_PER_READ, caller_of, options_of
-from frontend_svc.api.responses import hit_within, program_within
-from frontend_svc.cache.tenant_caches import Part
-from frontend_svc.flow.compile_flow import CompileFlow, Rooms
-from frontend_svc.flow.events import CompileJob, Event, Outcome, ProgramReady, StageDone
+from frontend_svc.api.responses import hit_message, program_message
+from frontend_svc.cache.tenant_caches import TenantCache
+from frontend_svc.flow.compile_flow import CompileFlow, FlowServices
+from frontend_svc.flow.events import CacheOutcome, CompileJob, Event, ProgramReady, StageProgress
 from frontend_svc.settings import FrontendSettings
 from kernelfarm.errors import CallerError, MalformedMessageError, NotFoundError
 from kernelfarm.internal.v1.envelopes_pb2 import CompileEnvelope
@@ -32,8 +32,8 @@ from kernelfarm.wire.manifest import key_to_proto
 SERVICE_NAME = "kernelfarm.v1.CompileService"
 
 _OUTCOMES = {
-    Outcome.MISS: api.CACHE_OUTCOME_MISS,
-    Outcome.MERGED: api.CACHE_OUTCOME_MERGED,
+    CacheOutcome.MISS: api.CACHE_OUTCOME_MISS,
+    CacheOutcome.MERGED: api.CACHE_OUTCOME_MERGED,
 }
 
 _PROGRAM_OF_EVENT = field_number(api.CompileResponse, "program")
@@ -45,11 +45,13 @@ Context = grpc.aio.ServicerContext[object, object]
 class CompileService(CompileServiceServicer):
     """Answers the public RPCs."""
 
-    def __init__(self, flow: CompileFlow, rooms: Rooms, settings: FrontendSettings) -> None:
+    def __init__(
+        self, flow: CompileFlow, services: FlowServices, settings: FrontendSettings
+    ) -> None:
         self._flow = flow
-        self._rooms = rooms
+        self._services = services
         self._settings = settings
-        self._answers = ByteBudget(settings.max_answers_bytes, "blobs")
+        self._response_bytes = ByteBudget(settings.max_response_bytes, "blobs")
         keyring = settings.keyring()
         self._public_keys = [key_to_proto(key) for key in keyring.keys] if keyring else []
 
@@ -58,9 +60,9 @@ class CompileService(CompileServiceServicer):
     ) -> AsyncIterator[api.CompileResponse | bytes]:
         """Compiles a graph for its targets, or finds the programs."""
         identity = _cache_user()
-        part = self._rooms.parts.of(identity.partition)
+        tenant_cache = self._services.tenant_caches.of(identity.namespace_config)
         may_compile = not identity.roles.isdisjoint((Role.MEMBER, Role.WARMER))
-        job = _job(request, part, may_compile=may_compile)
+        job = _job(request, tenant_cache, may_compile=may_compile)
         wants_signed = request.fields.wants_signed
         del request  # the job has what is needed
         async for event in self._flow.run(job):
@@ -70,19 +72,19 @@ class CompileService(CompileServiceServicer):
         self, request: api.LookupRequest, context: Context
     ) -> bytes:
         """Finds a program by key."""
-        part = self._rooms.parts.of(_cache_user().partition)
+        tenant_cache = self._services.tenant_caches.of(_cache_user().namespace_config)
         _check_digest("key", request.key)
         caller = caller_of(request.model, request.facts)
-        looked = await part.programs.find(request.key, caller)
-        if looked.program is None:
+        lookup = await tenant_cache.programs.find(request.key, caller)
+        if lookup.program is None:
             raise NotFoundError(f"no program with key {request.key.hex()}; call Compile")
-        return hit_within(_PROGRAM_OF_ANSWER, looked.program, wants_signed=request.wants_signed)
+        return hit_message(_PROGRAM_OF_ANSWER, lookup.program, wants_signed=request.wants_signed)
 
     async def ReadBlobs(
         self, request: api.ReadBlobsRequest, context: Context
     ) -> AsyncIterator[api.ReadBlobsResponse]:
         """Streams blobs in chunks."""
-        part = self._rooms.parts.of(_cache_user().partition)
+        tenant_cache = self._services.tenant_caches.of(_cache_user().namespace_config)
         if len(request.sha256) > MAX_BLOBS_PER_READ:
             raise CallerError(
                 f"{len(request.sha256)} digests; expected at most {MAX_BLOBS_PER_READ}"
@@ -90,7 +92,9 @@ class CompileService(CompileServiceServicer):
         for digest in request.sha256:
             _check_digest("sha256", digest)
         digests = tuple(request.sha256)
-        async with aclosing(read_blobs(part.programs, digests, self._answers)) as chunks:
+        async with aclosing(
+            read_blobs(tenant_cache.programs, digests, self._response_bytes)
+        ) as chunks:
             async for chunk in chunks:
                 yield api.ReadBlobsResponse(
                     index=chunk.index,
@@ -103,7 +107,7 @@ class CompileService(CompileServiceServicer):
         self, request: api.GetCapabilitiesRequest, context: Context
     ) -> api.GetCapabilitiesResponse:
         """Tells targets, toolchains and limits."""
-        reported = {entry.target: entry for entry in await self._rooms.codegen.toolchains()}
+        reported = {entry.target: entry for entry in await self._services.codegen.toolchains()}
         return api.GetCapabilitiesResponse(
             min_abi_version=ABI_VERSION,
             max_abi_version=ABI_VERSION,
@@ -115,7 +119,9 @@ class CompileService(CompileServiceServicer):
             is_signed=self._settings.is_signed,
             public_keys=self._public_keys,
             namespace=self._namespace(),
-            shared_namespace=self._rooms.parts.shared_namespace if self._has_tenants else "",
+            shared_namespace=self._services.tenant_caches.shared_namespace
+            if self._has_tenants
+            else "",
             needs_credentials=self._has_tenants,
             is_encrypted=b"ssl" in context.auth_context().get("transport_security_type", ()),
         )
@@ -129,7 +135,7 @@ class CompileService(CompileServiceServicer):
         identity = current_identity()
         if self._has_tenants and not identity.tenant:
             return ""
-        return self._rooms.parts.of(identity.partition).namespace
+        return self._services.tenant_caches.of(identity.namespace_config).namespace
 
 
 def _cache_user() -> Identity:
@@ -143,7 +149,9 @@ def _cache_user() -> Identity:
     return identity
 
 
-def _job(request: Enveloped[CompileEnvelope], part: Part, *, may_compile: bool) -> CompileJob:
+def _job(
+    request: Enveloped[CompileEnvelope], tenant_cache: TenantCache, *, may_compile: bool
+) -> CompileJob:
     if request.graph is None:
         raise MalformedMessageError("CompileRequest without a graph; expected one")
     fields = request.fields
@@ -153,7 +161,7 @@ def _job(request: Enveloped[CompileEnvelope], part: Part, *, may_compile: bool) 
         targets=tuple(fields.targets),
         options=options_of(fields.options),
         priority=fields.priority,
-        part=part,
+        tenant_cache=tenant_cache,
         caller=caller_of(fields.model, fields.facts),
         may_compile=may_compile,
     )
@@ -162,13 +170,13 @@ def _job(request: Enveloped[CompileEnvelope], part: Part, *, may_compile: bool) 
 def _response(event: Event, *, wants_signed: bool) -> api.CompileResponse | bytes:
     if not isinstance(event, ProgramReady):
         return api.CompileResponse(stage=_stage(event))
-    if event.outcome is Outcome.HIT:
-        return hit_within(_PROGRAM_OF_EVENT, event.found, wants_signed=wants_signed)
-    told = api.ProgramResult(outcome=_OUTCOMES[event.outcome], codegen_jobs=event.codegen_jobs)
-    return program_within(_PROGRAM_OF_EVENT, event.found, told, wants_signed=wants_signed)
+    if event.outcome is CacheOutcome.HIT:
+        return hit_message(_PROGRAM_OF_EVENT, event.selected, wants_signed=wants_signed)
+    result = api.ProgramResult(outcome=_OUTCOMES[event.outcome], codegen_jobs=event.codegen_jobs)
+    return program_message(_PROGRAM_OF_EVENT, event.selected, result, wants_signed=wants_signed)
 
 
-def _stage(event: StageDone) -> api.StageEvent:
+def _stage(event: StageProgress) -> api.StageEvent:
     elapsed = Duration()
     elapsed.FromNanoseconds(round(event.elapsed_s * 1e9))
     return api.StageEvent(

@@ -22,7 +22,7 @@ from kernelfarm.internal.v1 import envelopes_pb2
 from kernelfarm.v1 import cache_service_pb2, compile_service_pb2
 
 _LARGE_BYTES = 64 * 1024
-_MAX_LOOKED_AT = 128
+_MAX_FIELDS = 128
 """Fields of a large request that are looked at one by one; those of real ones are fewer."""
 _LENGTH_DELIMITED = 2
 _SIZES = {1: 8, 5: 4}
@@ -64,9 +64,9 @@ class EnvelopeParser(Generic[FieldsT]):
             DecodeError: the bytes are no envelope.
         """
         if len(data) >= _LARGE_BYTES:
-            place = _only_place(data, self._graph_field)
-            if place is not None:
-                begin, content, end = place
+            span = _only_span(data, self._graph_field)
+            if span is not None:
+                begin, content, end = span
                 others = data[:begin] + data[end:]
                 if len(others) < _LARGE_BYTES:
                     return Enveloped(self._parse(others), memoryview(data)[content:end])
@@ -74,17 +74,17 @@ class EnvelopeParser(Generic[FieldsT]):
         return Enveloped(fields, graph_of(fields))
 
 
-def _only_place(data: bytes, number: int) -> tuple[int, int, int] | None:
+def _only_span(data: bytes, number: int) -> tuple[int, int, int] | None:
     """Where a field begins, where its content does, and where it ends; None unless it occurs once.
 
     None too where the bytes are odd in any way, or have many fields: a parser has to tell.
     """
     found = None
-    looked_at = 0
+    fields_read = 0
     try:
-        for tag, begin, content, end in _places(data):
-            looked_at += 1
-            if looked_at > _MAX_LOOKED_AT:
+        for tag, begin, content, end in _field_spans(data):
+            fields_read += 1
+            if fields_read > _MAX_FIELDS:
                 return None
             if tag >> 3 == number:
                 if found is not None or tag & 7 != _LENGTH_DELIMITED:
@@ -95,7 +95,7 @@ def _only_place(data: bytes, number: int) -> tuple[int, int, int] | None:
     return found
 
 
-def _places(data: bytes) -> Iterator[tuple[int, int, int, int]]:
+def _field_spans(data: bytes) -> Iterator[tuple[int, int, int, int]]:
     """Each field's tag, and where it begins, where its content does, and where it ends."""
     at = 0
     while at < len(data):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from frontend_svc.cache.tiered_programs import FoundProgram, Tier
+from frontend_svc.cache.tiered_programs import CacheTier, SelectedVariant
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.v1 import manifest_pb2
 from kernelfarm.wire.embedded import embedded, field_number
@@ -11,17 +11,17 @@ _SIGNED = field_number(api.ProgramResult, "signed")
 _MANIFEST = field_number(manifest_pb2.SignedVariant, "manifest")
 _CONTENT = field_number(manifest_pb2.SignedVariant, "content")
 
-_TIERS = {Tier.GATEWAY: api.CACHE_TIER_GATEWAY, Tier.STORE: api.CACHE_TIER_STORE}
+_TIERS = {CacheTier.GATEWAY: api.CACHE_TIER_GATEWAY, CacheTier.STORE: api.CACHE_TIER_STORE}
 
 
-def hit_within(field: int, found: FoundProgram, *, wants_signed: bool) -> bytes:
+def hit_message(field: int, found: SelectedVariant, *, wants_signed: bool) -> bytes:
     """A serialized message whose field of this number is a hit."""
-    told = api.ProgramResult(outcome=api.CACHE_OUTCOME_HIT, tier=_TIERS[found.tier])
-    return program_within(field, found, told, wants_signed=wants_signed)
+    result = api.ProgramResult(outcome=api.CACHE_OUTCOME_HIT, tier=_TIERS[found.tier])
+    return program_message(field, found, result, wants_signed=wants_signed)
 
 
-def program_within(
-    field: int, found: FoundProgram, told: api.ProgramResult, *, wants_signed: bool
+def program_message(
+    field: int, found: SelectedVariant, result: api.ProgramResult, *, wants_signed: bool
 ) -> bytes:
     """A serialized message whose field of this number is a program.
 
@@ -29,9 +29,9 @@ def program_within(
     """
     variant = found.variant
     if not wants_signed:
-        return b"".join(embedded(field, variant.content, told.SerializeToString()))
-    told.key = variant.manifest.key
+        return b"".join(embedded(field, variant.content, result.SerializeToString()))
+    result.key = variant.manifest.key
     manifest = embedded(_MANIFEST, variant.manifest_bytes)
     content = embedded(_CONTENT, variant.content)
     signed = embedded(_SIGNED, *manifest, *content)
-    return b"".join(embedded(field, told.SerializeToString(), *signed))
+    return b"".join(embedded(field, result.SerializeToString(), *signed))

@@ -10,15 +10,15 @@ import grpc.aio
 from frontend_svc.api.blob_reader import read_blobs
 from frontend_svc.api.byte_budget import ByteBudget
 from frontend_svc.api.requests import DIGEST_BYTES, MAX_BLOBS_PER_READ, caller_of
-from frontend_svc.api.responses import hit_within
-from frontend_svc.cache.explain_miss import REASONS, Explanation, explain_miss
-from frontend_svc.cache.tenant_caches import Part, Parts
-from frontend_svc.cache.tiered_programs import Caller, FoundProgram
+from frontend_svc.api.responses import hit_message
+from frontend_svc.cache.explain_miss import REASONS, MissExplanation, explain_miss
+from frontend_svc.cache.tenant_caches import TenantCache, TenantCaches
+from frontend_svc.cache.tiered_programs import Caller, SelectedVariant
 from frontend_svc.cache.traces import trace_of
-from frontend_svc.flow.admission import Gate
+from frontend_svc.flow.admission import AdmissionControl
 from frontend_svc.settings import FrontendSettings
-from kernelfarm.cache import Found, StoredVariant
-from kernelfarm.cache.trace_cache import PutTrace
+from kernelfarm.cache import LookupResult, StoredVariant
+from kernelfarm.cache.trace_cache import PutTraceStatus
 from kernelfarm.digest import trace_digest
 from kernelfarm.errors import CallerError, MalformedMessageError
 from kernelfarm.ir.guards import CallerFacts
@@ -35,10 +35,10 @@ TRACE_SERVICE = "kernelfarm.v1.TraceService"
 
 _PROGRAM_OF_PART = field_number(api.LookupTraceResponse, "program")
 _OUTCOMES = {
-    PutTrace.OK: api.PUT_TRACE_OUTCOME_KEPT,
-    PutTrace.PRESENT: api.PUT_TRACE_OUTCOME_PRESENT,
-    PutTrace.STALE_INC: api.PUT_TRACE_OUTCOME_STALE,
-    PutTrace.STALE_EPOCH: api.PUT_TRACE_OUTCOME_STALE,
+    PutTraceStatus.OK: api.PUT_TRACE_OUTCOME_STORED,
+    PutTraceStatus.PRESENT: api.PUT_TRACE_OUTCOME_PRESENT,
+    PutTraceStatus.STALE_INC: api.PUT_TRACE_OUTCOME_STALE,
+    PutTraceStatus.STALE_EPOCH: api.PUT_TRACE_OUTCOME_STALE,
 }
 
 Context = grpc.aio.ServicerContext[object, object]
@@ -47,11 +47,13 @@ Context = grpc.aio.ServicerContext[object, object]
 class TraceService(TraceServiceServicer):
     """Answers the RPCs about traces."""
 
-    def __init__(self, parts: Parts, gate: Gate, settings: FrontendSettings) -> None:
-        self._parts = parts
-        self._gate = gate
+    def __init__(
+        self, tenant_caches: TenantCaches, admission: AdmissionControl, settings: FrontendSettings
+    ) -> None:
+        self._tenant_caches = tenant_caches
+        self._admission = admission
         self._settings = settings
-        self._answers = ByteBudget(settings.max_answers_bytes, "blobs")
+        self._response_bytes = ByteBudget(settings.max_response_bytes, "blobs")
 
     async def LookupTrace(  # type: ignore[override] # hits are ready bytes, which the edge passes
         self, request: api.LookupTraceRequest, context: Context
@@ -59,11 +61,11 @@ class TraceService(TraceServiceServicer):
         """Finds a trace, and its program with what that loads."""
         identity = current_identity()
         identity.require(*CACHE_USERS)
-        part = self._parts.of(identity.partition)
+        tenant_cache = self._tenant_caches.of(identity.namespace_config)
         _check(request)
         caller = caller_of(request.model, request.facts)
-        await part.programs.models.note(caller.tags)
-        found = await part.traces.find(request.digest, caller.tags)
+        await tenant_cache.programs.models.record(caller.tags)
+        found = await tenant_cache.traces.find(request.digest, caller.tags)
         if not found.is_hit:
             yield api.LookupTraceResponse(miss=_miss(found))
             return
@@ -75,8 +77,10 @@ class TraceService(TraceServiceServicer):
             )
         )
         if request.wants_program:
-            held = frozenset(request.held)
-            async with aclosing(_program(part, stored, caller, held, self._answers)) as responses:
+            held = frozenset(request.present_blobs)
+            async with aclosing(
+                _program(tenant_cache, stored, caller, held, self._response_bytes)
+            ) as responses:
                 async for response in responses:
                     yield response
 
@@ -86,15 +90,15 @@ class TraceService(TraceServiceServicer):
         """Keeps a trace that its caller signed."""
         identity = current_identity()
         identity.require(Role.MEMBER, Role.WARMER)
-        part = self._parts.of(identity.partition)
+        tenant_cache = self._tenant_caches.of(identity.namespace_config)
         self._check_size("a trace", request.ByteSize())
         if not request.trace.HasField("manifest"):
             raise MalformedMessageError("a trace without its manifest; expected one")
-        await self._gate.check_held(part)
+        await self._admission.check_quota(tenant_cache)
         manifest = request.trace.manifest.SerializeToString(deterministic=True)
         stored = StoredVariant(manifest, request.trace.content)
-        await part.programs.models.note(request.trace.manifest.tags)
-        outcome = await part.traces.put(stored, request.parts, part.tags)
+        await tenant_cache.programs.models.record(request.trace.manifest.tags)
+        outcome = await tenant_cache.traces.put(stored, request.parts, tenant_cache.tags)
         return api.PutTraceResponse(outcome=_OUTCOMES[outcome])
 
     async def ExplainTraceMiss(
@@ -103,19 +107,19 @@ class TraceService(TraceServiceServicer):
         """Tells why a trace is not found, or its program where it is."""
         identity = current_identity()
         identity.require(*CACHE_USERS)
-        part = self._parts.of(identity.partition)
+        tenant_cache = self._tenant_caches.of(identity.namespace_config)
         self._check_size("a question", request.ByteSize())
         parts = dict(request.parts) or None
         digest = request.digest if parts is None else trace_digest(parts)
         _check_digest(digest)
         caller = caller_of(request.model, manifest_pb2.CallerFacts())
-        explained = await part.traces.explain(digest, parts, caller)
+        explained = await tenant_cache.traces.explain(digest, parts, caller)
         response = api.ExplainTraceMissResponse(trace=explained.to_proto())
-        found = await part.traces.find(digest, caller.tags, is_counted=False)
+        found = await tenant_cache.traces.find(digest, caller.tags, is_counted=False)
         if found.is_hit:
             stored = found.variants[0]
             response.manifest.ParseFromString(stored.manifest_bytes)
-            program = await _explained_program(part, trace_of(stored.content), caller)
+            program = await _explained_program(tenant_cache, trace_of(stored.content), caller)
             response.program.CopyFrom(program.to_proto())
         return response
 
@@ -125,36 +129,42 @@ class TraceService(TraceServiceServicer):
             raise CallerError(f"{what} of {size_bytes} bytes; this farm keeps at most {most}")
 
 
-def _runs(trace: api.Trace, caller: Caller) -> Caller:
+def _program_caller(trace: api.Trace, caller: Caller) -> Caller:
     """Who asks for the program of a trace."""
     # Inputs are the captured graph's, which the trace knows; where it runs, the caller knows.
     inputs = facts_from_proto(trace.facts).inputs
     return Caller(caller.tags, CallerFacts(inputs=inputs, environment=caller.facts.environment))
 
 
-async def _explained_program(part: Part, trace: api.Trace, caller: Caller) -> Explanation:
+async def _explained_program(
+    tenant_cache: TenantCache, trace: api.Trace, caller: Caller
+) -> MissExplanation:
     """Whether the program of a trace is found, here or in the shared part."""
-    key, runs = trace.program_key, _runs(trace, caller)
-    looked = await part.programs.find(key, runs, is_counted=False)
-    if looked.program is not None:
-        return Explanation("found", key, key, ())
-    return await explain_miss(part.cache, part.index, key, None, runs)
+    key, program_caller = trace.program_key, _program_caller(trace, caller)
+    lookup = await tenant_cache.programs.find(key, program_caller, is_counted=False)
+    if lookup.program is not None:
+        return MissExplanation("found", key, key, ())
+    return await explain_miss(tenant_cache.cache, tenant_cache.index, key, None, program_caller)
 
 
 async def _program(
-    part: Part, stored: StoredVariant, caller: Caller, held: frozenset[bytes], budget: ByteBudget
+    tenant_cache: TenantCache,
+    stored: StoredVariant,
+    caller: Caller,
+    held: frozenset[bytes],
+    budget: ByteBudget,
 ) -> AsyncGenerator[api.LookupTraceResponse | bytes]:
     """The program of a trace, and the binaries that it loads."""
     trace = trace_of(stored.content)
-    looked = await part.programs.find(trace.program_key, _runs(trace, caller))
-    if looked.program is None:
+    lookup = await tenant_cache.programs.find(trace.program_key, _program_caller(trace, caller))
+    if lookup.program is None:
         yield api.LookupTraceResponse(
             miss=api.TraceMiss(is_program=True, reason=cache_api.MISS_REASON_KEY)
         )
         return
-    yield hit_within(_PROGRAM_OF_PART, looked.program, wants_signed=True)
-    digests = [digest for digest in _binaries(looked.program) if digest not in held]
-    async with aclosing(read_blobs(part.programs, tuple(digests), budget)) as chunks:
+    yield hit_message(_PROGRAM_OF_PART, lookup.program, wants_signed=True)
+    digests = [digest for digest in _binaries(lookup.program) if digest not in held]
+    async with aclosing(read_blobs(tenant_cache.programs, tuple(digests), budget)) as chunks:
         async for chunk in chunks:
             sha256 = digests[chunk.index]
             yield api.LookupTraceResponse(
@@ -162,7 +172,7 @@ async def _program(
             )
 
 
-def _binaries(found: FoundProgram) -> list[bytes]:
+def _binaries(found: SelectedVariant) -> list[bytes]:
     """Digests of what a client loads to run a program, each once."""
     content = compile_api.ProgramResult.FromString(found.variant.content)
     digests = (
@@ -175,11 +185,11 @@ def _binaries(found: FoundProgram) -> list[bytes]:
 
 
 def _check(request: api.LookupTraceRequest) -> None:
-    if len(request.held) > MAX_BLOBS_PER_READ:
+    if len(request.present_blobs) > MAX_BLOBS_PER_READ:
         raise CallerError(
-            f"{len(request.held)} digests held; expected at most {MAX_BLOBS_PER_READ}"
+            f"{len(request.present_blobs)} digests held; expected at most {MAX_BLOBS_PER_READ}"
         )
-    for digest in (request.digest, *request.held):
+    for digest in (request.digest, *request.present_blobs):
         _check_digest(digest)
 
 
@@ -188,7 +198,7 @@ def _check_digest(digest: bytes) -> None:
         raise CallerError(f"a digest of {len(digest)} bytes; expected {DIGEST_BYTES}")
 
 
-def _miss(found: Found) -> api.TraceMiss:
+def _miss(found: LookupResult) -> api.TraceMiss:
     return api.TraceMiss(
         reason=REASONS[found.reason],
         detail=found.detail,

@@ -15,19 +15,19 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from frontend_svc.cache.gateway_tier import ProgramTier
-from kernelfarm.cache import Announcement, Epoch, KernelCache
+from frontend_svc.cache.gateway_tier import GatewayTier
+from kernelfarm.cache import Epoch, InvalidationRecord, KernelCache
 from kernelfarm.cache.epochs import GATEWAY_LEASE_S
 from kernelfarm.end_task import end_task
 from kernelfarm.errors import UnavailableError
 from kernelfarm.service.logs.logger import get_logger
 
 # Shorter than others wait for a gateway that does not answer, by room for the clocks' drift.
-_SURE_S = GATEWAY_LEASE_S - 1.0
-_TURN_S = 0.5
+_MEMORY_LEASE_S = GATEWAY_LEASE_S - 1.0
+_POLL_S = 0.5
 _PAUSE_S = 0.2
 # A watcher that does not read loses its place and must resume.
-_MAX_WAITING = 1000
+_MAX_QUEUED_EVENTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +46,23 @@ _END = FeedEvent(Epoch("", 0))
 class InvalidationFeed:
     """One for the whole service; `name` is the gateway's own."""
 
-    def __init__(self, cache: KernelCache, tier: ProgramTier, name: str) -> None:
+    def __init__(self, cache: KernelCache, tier: GatewayTier, name: str) -> None:
         self._cache = cache
         self._tier = tier
         self._name = name
-        self._seen: Epoch | None = None
+        self._applied: Epoch | None = None
         self._watchers: set[asyncio.Queue[FeedEvent]] = set()
         self._is_draining = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begins to follow."""
-        self._cache.follow_lost(self._tier.drop_naming)
+        self._cache.on_missing_blob(self._tier.drop_referencing)
         self._task = asyncio.create_task(self._follow())
 
     async def close(self) -> None:
         """Stops to follow; the memory may serve no more."""
-        self._tier.be_sure_until(float("-inf"))
+        self._tier.set_lease_end(float("-inf"))
         if self._task is not None:
             await end_task(self._task)
         with suppress(UnavailableError):  # then its lease lapses
@@ -82,32 +82,32 @@ class InvalidationFeed:
         Raises:
             UnavailableError: the past cannot be read, or this watcher is too slow.
         """
-        queue: asyncio.Queue[FeedEvent] = asyncio.Queue(_MAX_WAITING)
+        queue: asyncio.Queue[FeedEvent] = asyncio.Queue(_MAX_QUEUED_EVENTS)
         self._watchers.add(queue)
         try:
-            told = await self._cache.epochs.current()
-            if resumed is not None and resumed != told:
+            sent = await self._cache.epochs.current()
+            if resumed is not None and resumed != sent:
                 async for event in self._past(resumed):
-                    told = event.epoch
+                    sent = event.epoch
                     yield event
-            yield FeedEvent(told)
+            yield FeedEvent(sent)
             while True:
                 event = await queue.get()
                 if queue not in self._watchers:
                     why = "this gateway ends" if self._is_draining else "this watcher is too slow"
                     raise UnavailableError(f"{why}; resume with the last token")
                 is_old = (
-                    event.epoch.incarnation == told.incarnation and event.epoch.number < told.number
+                    event.epoch.incarnation == sent.incarnation and event.epoch.number < sent.number
                 )
-                if is_old or (event.tags and event.epoch == told):
+                if is_old or (event.tags and event.epoch == sent):
                     continue
-                told = event.epoch
+                sent = event.epoch
                 yield event
         finally:
             self._watchers.discard(queue)
 
     async def _past(self, resumed: Epoch) -> AsyncIterator[FeedEvent]:
-        past = await self._cache.epochs.announcements_after(resumed)
+        past = await self._cache.epochs.invalidations_after(resumed)
         if past is None:
             yield FeedEvent(await self._cache.epochs.current(), is_flush=True)
             return
@@ -117,46 +117,46 @@ class InvalidationFeed:
     async def _follow(self) -> None:
         while True:
             try:
-                await self._turn()
+                await self._poll()
             except UnavailableError as error:
-                get_logger().warning("invalidations_not_followed", message=str(error))
+                get_logger().warning("invalidation_feed_failed", message=str(error))
                 await asyncio.sleep(_PAUSE_S)
 
-    async def _turn(self) -> None:
+    async def _poll(self) -> None:
         epochs = self._cache.epochs
-        if self._seen is None:
-            self._seen = await epochs.current()
-            self._flush(self._seen)
+        if self._applied is None:
+            self._applied = await epochs.current()
+            self._flush(self._applied)
         asked_s = time.monotonic()
-        present = await epochs.obeyed(self._name, self._seen)
-        if present != self._seen:
-            await self._catch_up(self._seen, present)
+        present = await epochs.acknowledge(self._name, self._applied)
+        if present != self._applied:
+            await self._catch_up(self._applied, present)
             return
-        self._tier.be_sure_until(asked_s + _SURE_S)
-        self._tell(FeedEvent(present))
+        self._tier.set_lease_end(asked_s + _MEMORY_LEASE_S)
+        self._publish(FeedEvent(present))
         await self._count_hits()
-        await self._check_last(present)
-        await epochs.next_announcements(self._seen, _TURN_S)
+        await self._verify_last_served(present)
+        await epochs.wait_for_invalidation(self._applied, _POLL_S)
 
     async def _catch_up(self, seen: Epoch, present: Epoch) -> None:
-        past = await self._cache.epochs.announcements_after(seen)
+        past = await self._cache.epochs.invalidations_after(seen)
         if past is None:
             self._flush(present)
             return
         for announcement in past:
-            self._obey(announcement)
+            self._apply(announcement)
 
-    def _obey(self, announcement: Announcement) -> None:
-        self._tier.obey(announcement)
-        self._seen = announcement.epoch
-        self._tell(FeedEvent(announcement.epoch, announcement.tags))
+    def _apply(self, announcement: InvalidationRecord) -> None:
+        self._tier.apply_invalidation(announcement)
+        self._applied = announcement.epoch
+        self._publish(FeedEvent(announcement.epoch, announcement.tags))
 
     def _flush(self, epoch: Epoch) -> None:
         self._tier.flush()
-        self._seen = epoch
-        self._tell(FeedEvent(epoch, is_flush=True))
+        self._applied = epoch
+        self._publish(FeedEvent(epoch, is_flush=True))
 
-    def _tell(self, event: FeedEvent) -> None:
+    def _publish(self, event: FeedEvent) -> None:
         for queue in list(self._watchers):
             if queue.full():
                 self._watchers.discard(queue)
@@ -168,9 +168,9 @@ class InvalidationFeed:
         if hits:
             await self._cache.count("gateway_hits", hits)
 
-    async def _check_last(self, seen: Epoch) -> None:
+    async def _verify_last_served(self, seen: Epoch) -> None:
         """Compares the program that was served last with what the store holds of it."""
         served, self._tier.last_served = self._tier.last_served, None
         if served is not None:
             checker, key, tags = served
-            await checker.check_again(key, tags, seen)
+            await checker.verify_against_store(key, tags, seen)

@@ -4,57 +4,57 @@ from __future__ import annotations
 
 import asyncio
 
-from frontend_svc.cache.tenant_caches import Parts
+from frontend_svc.cache.tenant_caches import TenantCaches
 from kernelfarm.errors import UnavailableError
 from kernelfarm.service.logs.logger import get_logger
-from kernelfarm.service.tenants.access import Access
-from kernelfarm.service.tenants.identity import Partition
+from kernelfarm.service.tenants.access import AccessControl
+from kernelfarm.service.tenants.identity import NamespaceConfig
 
 _EVERY_S = 5.0
 
 
-class RefusalTeller:
+class RefusalReporter:
     """Refusals become counters `refused_<reason>` of the tenant's part, or of the farm's own."""
 
-    def __init__(self, access: Access, parts: Parts) -> None:
+    def __init__(self, access: AccessControl, tenant_caches: TenantCaches) -> None:
         self._access = access
-        self._parts = parts
-        self._faults_told = 0
+        self._tenant_caches = tenant_caches
+        self._reloads_reported = 0
 
     async def run(self) -> None:
         """Tells now and then, until it is cancelled."""
         while True:
             await asyncio.sleep(_EVERY_S)
             try:
-                await self.tell()
+                await self.report()
             except UnavailableError as error:
-                get_logger().warning("refusals_not_told", message=str(error))
+                get_logger().warning("refusal_report_failed", message=str(error))
 
-    async def tell(self) -> None:
+    async def report(self) -> None:
         """Tells what was counted since the last time.
 
         Raises:
             UnavailableError: the cache does not answer; it is told the next time.
         """
-        counts = self._access.refusals.take()
+        counts = self._access.refusals.drain()
         try:
             while counts:
                 (tenant, reason), number = next(iter(counts.items()))
-                cache = self._parts.of(self._partition(tenant)).cache
+                cache = self._tenant_caches.of(self._namespace_config(tenant)).cache
                 await cache.count(f"refused_{reason.lower()}", number)
                 del counts[tenant, reason]
         finally:
-            self._access.refusals.give_back(counts)
-        await self._tell_faults()
+            self._access.refusals.restore(counts)
+        await self._report_failed_reloads()
 
-    async def _tell_faults(self) -> None:
+    async def _report_failed_reloads(self) -> None:
         tenants = self._access.authenticator.tenants
-        new = tenants.faults - self._faults_told if tenants else 0
+        new = tenants.failed_reloads - self._reloads_reported if tenants else 0
         if new:
-            await self._parts.of(Partition()).cache.count("tenants_file_faults", new)
-            self._faults_told += new
+            await self._tenant_caches.of(NamespaceConfig()).cache.count("tenants_file_errors", new)
+            self._reloads_reported += new
 
-    def _partition(self, tenant: str) -> Partition:
+    def _namespace_config(self, tenant: str) -> NamespaceConfig:
         tenants = self._access.authenticator.tenants
-        known = tenants.current().partition_of(tenant) if tenants and tenant else None
-        return known or Partition()
+        known = tenants.current().namespace_config_of(tenant) if tenants and tenant else None
+        return known or NamespaceConfig()

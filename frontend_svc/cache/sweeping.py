@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelfarm.cache import Space
 from kernelfarm.cache.redis_keys import tenant_namespace
-from kernelfarm.cache.sweeper import Sweeper, Swept, Usage
+from kernelfarm.cache.sweeper import NamespaceUsage, Sweeper, SweepResult
 from kernelfarm.service.tenants.authentication import TenantsFile
 from kernelfarm.service.tenants.identity import SHARED_TENANT
 
@@ -23,16 +23,18 @@ class FarmSweeper:
         self._keys_per_s = keys_per_s
         self._tenants = tenants
 
-    async def sweep(self) -> Swept:
+    async def sweep(self) -> SweepResult:
         """Frees what is dead in every part."""
-        total = Swept()
+        total = SweepResult()
         for sweeper in self._sweepers():
             swept = await sweeper.sweep()
-            sums = {f.name: getattr(total, f.name) + getattr(swept, f.name) for f in fields(Swept)}
-            total = Swept(**sums)
+            sums = {
+                f.name: getattr(total, f.name) + getattr(swept, f.name) for f in fields(SweepResult)
+            }
+            total = SweepResult(**sums)
         return total
 
-    async def usage(self, namespace: str) -> Usage | None:
+    async def usage(self, namespace: str) -> NamespaceUsage | None:
         """What the last sweep counted in a part."""
         return await Sweeper(self._client, namespace, self._keys_per_s).usage()
 

@@ -6,25 +6,25 @@ import hashlib
 import hmac
 from dataclasses import dataclass, field
 
-from frontend_svc.cache.gateway_tier import ProgramTier
-from frontend_svc.cache.tiered_programs import Programs
-from frontend_svc.cache.traces import Traces, trace_trust
-from kernelfarm.cache import KernelCache, Space, Trust
+from frontend_svc.cache.gateway_tier import GatewayTier
+from frontend_svc.cache.tiered_programs import TieredProgramCache
+from frontend_svc.cache.traces import Traces, trace_signing
+from kernelfarm.cache import KernelCache, SigningPolicy, Space
 from kernelfarm.cache.key_index import KeyIndex
-from kernelfarm.cache.named_models import Models
+from kernelfarm.cache.named_models import NamedModels
 from kernelfarm.cache.quotas import Quotas, most_failures
-from kernelfarm.cache.redis_keys import Names, tenant_namespace
-from kernelfarm.service.tenants.identity import SHARED_TENANT, Partition
+from kernelfarm.cache.redis_keys import RedisKeys, tenant_namespace
+from kernelfarm.service.tenants.identity import SHARED_TENANT, NamespaceConfig
 from kernelfarm.signing.tags import tenant_tag
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TenantCache:
     """What the requests of one tenant use; `kernel_salt` is for the places of its kernels."""
 
-    partition: Partition
+    namespace_config: NamespaceConfig
     cache: KernelCache
-    programs: Programs
+    programs: TieredProgramCache
     traces: Traces
     index: KeyIndex
     quotas: Quotas
@@ -38,62 +38,66 @@ class Part:
     @property
     def tags(self) -> tuple[str, ...]:
         """Epoch tags of everything that is published here."""
-        tenant = self.partition.tenant
+        tenant = self.namespace_config.tenant
         return (tenant_tag(tenant),) if tenant else ()
 
 
-class Parts:
+class TenantCaches:
     """All parts of one farm's cache; they share connections, memory and epochs."""
 
-    def __init__(self, cache: KernelCache, tier: ProgramTier, trust: Trust) -> None:
+    def __init__(self, cache: KernelCache, tier: GatewayTier, signing: SigningPolicy) -> None:
         self._cache = cache
         self._tier = tier
-        self._trust = trust
-        self._parts: dict[tuple[str, bytes], Part] = {}
+        self._signing = signing
+        self._caches: dict[tuple[str, bytes], TenantCache] = {}
 
-    def of(self, partition: Partition) -> Part:
+    def of(self, namespace_config: NamespaceConfig) -> TenantCache:
         """The part that a caller works in."""
-        name = (partition.tenant, partition.salt)
-        known = self._parts.get(name)
-        if known is None or known.partition != partition:  # its quota may have changed
-            known = self._parts[name] = self._made(partition)
-        return known
+        name = (namespace_config.tenant, namespace_config.salt)
+        found = self._caches.get(name)
+        if (
+            found is None or found.namespace_config != namespace_config
+        ):  # its quota may have changed
+            found = self._caches[name] = self._create(namespace_config)
+        return found
 
     @property
     def shared_namespace(self) -> str:
         """The namespace that warmers fill and every tenant reads."""
         return tenant_namespace(self._cache.namespace, SHARED_TENANT)
 
-    def shared_models(self) -> Models:
+    def shared_models(self) -> NamedModels:
         """The models that warmers have named."""
-        return Models(self._cache.client, Names(self.shared_namespace))
+        return NamedModels(self._cache.client, RedisKeys(self.shared_namespace))
 
-    def _made(self, partition: Partition) -> Part:
-        namespace = tenant_namespace(self._cache.namespace, partition.tenant)
-        salt, quota = partition.salt, partition.quota
+    def _create(self, namespace_config: NamespaceConfig) -> TenantCache:
+        namespace = tenant_namespace(self._cache.namespace, namespace_config.tenant)
+        salt, quota = namespace_config.salt, namespace_config.quota
         failures = most_failures(quota.max_bytes, quota.max_entries)
-        cache = self._cache.within(namespace, salt, failures)
-        return Part(
-            partition,
+        cache = self._cache.for_namespace(namespace, salt, failures)
+        return TenantCache(
+            namespace_config,
             cache,
-            Programs(cache, self._tier, self._trust, self._shared_programs(partition)),
-            self._traces(cache, partition),
-            KeyIndex(cache.client, cache.names, Space.PROGRAMS),
-            Quotas(cache.client, cache.names),
+            TieredProgramCache(
+                cache, self._tier, self._signing, self._shared_programs(namespace_config)
+            ),
+            self._traces(cache, namespace_config),
+            KeyIndex(cache.client, cache.redis_keys, Space.PROGRAMS),
+            Quotas(cache.client, cache.redis_keys),
             hmac.digest(salt, b"kernels", hashlib.sha256) if salt else b"",
         )
 
-    def _shared_programs(self, partition: Partition) -> Programs | None:
-        shared = self._shared(partition)
-        return None if shared is None else Programs(shared, self._tier, self._trust)
+    def _shared_programs(self, namespace_config: NamespaceConfig) -> TieredProgramCache | None:
+        shared = self._shared(namespace_config)
+        return None if shared is None else TieredProgramCache(shared, self._tier, self._signing)
 
-    def _traces(self, cache: KernelCache, partition: Partition) -> Traces:
-        trust, shared = trace_trust(self._trust), self._shared(partition)
-        theirs = None if shared is None else shared.in_space(Space.TRACES, trust)
-        return Traces(cache.in_space(Space.TRACES, trust), trust, theirs)
+    def _traces(self, cache: KernelCache, namespace_config: NamespaceConfig) -> Traces:
+        signing, shared = trace_signing(self._signing), self._shared(namespace_config)
+        theirs = None if shared is None else shared.for_space(Space.TRACES, signing)
+        return Traces(cache.for_space(Space.TRACES, signing), signing, theirs)
 
-    def _shared(self, partition: Partition) -> KernelCache | None:
+    def _shared(self, namespace_config: NamespaceConfig) -> KernelCache | None:
         """Where a tenant looks after its own part; a farm without tenants has nothing beside."""
-        if partition.tenant in ("", SHARED_TENANT):
+        if namespace_config.tenant in ("", SHARED_TENANT):
             return None
-        return self._cache.within(self.shared_namespace)
+        return self._cache.for_namespace(self.shared_namespace)

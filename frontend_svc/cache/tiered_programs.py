@@ -5,16 +5,16 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from frontend_svc.cache.gateway_tier import ProgramTier
-from kernelfarm.cache import Epoch, KernelCache, StoredVariant, Trust
-from kernelfarm.cache.named_models import Models
-from kernelfarm.cache.records import FORGOTTEN, STALE_SERVES
+from frontend_svc.cache.gateway_tier import GatewayTier
+from kernelfarm.cache import Epoch, KernelCache, SigningPolicy, StoredVariant
+from kernelfarm.cache.named_models import NamedModels
+from kernelfarm.cache.records import STALE_SERVES_COUNTER, TAGS_DISCARDED
 from kernelfarm.errors import NotFoundError, PoisonedBlobError, UnavailableError
 from kernelfarm.ir.guards import NO_FACTS, CallerFacts, first_failing
 from kernelfarm.service.logs.logger import get_logger
 
 
-class Tier(enum.Enum):
+class CacheTier(enum.Enum):
     """Where a program was found."""
 
     GATEWAY = "gateway"
@@ -29,27 +29,27 @@ class Caller:
     facts: CallerFacts = NO_FACTS
 
 
-NOBODY = Caller()
+UNKNOWN_CALLER = Caller()
 """Who names no model and tells no facts."""
 
 
 @dataclass(frozen=True, slots=True)
-class FoundProgram:
+class SelectedVariant:
     """The variant that fits."""
 
     variant: StoredVariant
-    tier: Tier
+    tier: CacheTier
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class ProgramLookup:
     """What a look-up gave, and the stamp of the entry that it saw."""
 
-    program: FoundProgram | None
+    program: SelectedVariant | None
     stamp: str
 
 
-class Programs:
+class TieredProgramCache:
     """Both tiers of one part of the cache as one; `trust` is this frontend's.
 
     Programs of `shared`, a part that others fill, are found too.
@@ -58,65 +58,65 @@ class Programs:
     def __init__(
         self,
         cache: KernelCache,
-        tier: ProgramTier,
-        trust: Trust,
-        shared: Programs | None = None,
+        tier: GatewayTier,
+        signing: SigningPolicy,
+        shared: TieredProgramCache | None = None,
     ) -> None:
         self._cache = cache
         self._tier = tier
-        self._trust = trust
+        self._signing = signing
         self._shared = shared
         # Parts share the memory: equal keys of two tenants are two programs there.
         self._prefix = cache.namespace.encode() + b"\0"
-        self.models = Models(cache.client, cache.names)
+        self.models = NamedModels(cache.client, cache.redis_keys)
 
-    async def find(self, key: bytes, caller: Caller, *, is_counted: bool = True) -> Looked:
+    async def find(self, key: bytes, caller: Caller, *, is_counted: bool = True) -> ProgramLookup:
         """The program of a key for a caller; the stamp is that of this part's own entry.
 
         Raises:
             UnavailableError: it is not in memory, and the store does not answer.
         """
         # Before it is given away: whoever has it must hear when its model is invalidated.
-        await self.models.note(caller.tags)
+        await self.models.record(caller.tags)
         if self._shared is not None:
-            await self._shared.models.note(())
+            await self._shared.models.record(())
         near = self._in_memory(key, caller) or (
             self._shared._in_memory(key, caller) if self._shared else None
         )
         if near is not None:
             self._tier.hits += is_counted
-            return Looked(near, "")
+            return ProgramLookup(near, "")
         own = await self._in_store(key, caller, is_counted=is_counted)
         if own.program is not None or self._shared is None:
             return own
         theirs = await self._shared._in_store(key, caller, is_counted=is_counted)
         if theirs.program is not None and is_counted:
             await self._cache.count("shared_hits")
-        return Looked(theirs.program, own.stamp)
+        return ProgramLookup(theirs.program, own.stamp)
 
-    def _in_memory(self, key: bytes, caller: Caller) -> FoundProgram | None:
-        kept = self._tier.get(self._prefix + key, caller.tags)
-        fitting = fitting_variant(kept.variants, caller.facts) if kept else None
-        if kept is None or fitting is None:
+    def _in_memory(self, key: bytes, caller: Caller) -> SelectedVariant | None:
+        cached = self._tier.get(self._prefix + key, caller.tags)
+        fitting = fitting_variant(cached.variants, caller.facts) if cached else None
+        if cached is None or fitting is None:
             return None
         self._tier.last_served = (self, key, caller.tags)
-        return FoundProgram(fitting, Tier.GATEWAY)
+        return SelectedVariant(fitting, CacheTier.GATEWAY)
 
-    async def _in_store(self, key: bytes, caller: Caller, *, is_counted: bool) -> Looked:
+    async def _in_store(self, key: bytes, caller: Caller, *, is_counted: bool) -> ProgramLookup:
         changes = self._tier.changes()
         found = await self._cache.lookup(key, tags=caller.tags, is_counted=is_counted)
         fitting = fitting_variant(found.variants, caller.facts)
         if fitting is None:
             if found.is_hit and is_counted:
                 await self._count_guard_miss()
-            return Looked(None, found.stamp)
+            return ProgramLookup(None, found.stamp)
         variants = found.variants
-        if self._trust.is_short_lived(fitting.manifest):
-            renewed = await self._renewed(key, fitting)
+        if self._signing.is_short_lived(fitting.manifest):
+            renewed = await self._renew(key, fitting)
             variants = tuple(renewed if v is fitting else v for v in variants)
             fitting = renewed
-        self._tier.keep(self._prefix + key, variants, caller.tags, changes)
-        return Looked(FoundProgram(fitting, Tier.STORE), found.stamp)
+        self._tier.put(self._prefix + key, variants, caller.tags, changes)
+        return ProgramLookup(SelectedVariant(fitting, CacheTier.STORE), found.stamp)
 
     async def blob(self, sha256: bytes) -> bytes:
         """A blob's content, of this part or the shared one.
@@ -129,9 +129,9 @@ class Programs:
         if content is None and self._shared is not None:
             content = await self._shared._own_blob(sha256)
         if content is None:
-            await self._lose(sha256)
+            await self._report_missing_blob(sha256)
             if self._shared is not None:
-                await self._shared._lose(sha256)
+                await self._shared._report_missing_blob(sha256)
             raise NotFoundError(f"no blob with SHA-256 {sha256.hex()}; compile the program again")
         return content
 
@@ -139,15 +139,15 @@ class Programs:
         try:
             return await self._cache.get_blob(sha256)
         except PoisonedBlobError:
-            self._tier.drop_naming(sha256, self._prefix)
+            self._tier.drop_referencing(sha256, self._prefix)
             raise
 
-    async def _lose(self, sha256: bytes) -> None:
+    async def _report_missing_blob(self, sha256: bytes) -> None:
         """Forgets the programs here that name a blob which is not stored; other gateways too."""
-        self._tier.drop_naming(sha256, self._prefix)
-        await self._cache.tell_lost(sha256)
+        self._tier.drop_referencing(sha256, self._prefix)
+        await self._cache.report_missing_blob(sha256)
 
-    async def check_again(self, key: bytes, tags: tuple[str, ...], seen: Epoch) -> None:
+    async def verify_against_store(self, key: bytes, tags: tuple[str, ...], seen: Epoch) -> None:
         """Looks whether the store, too, would serve a program that is in memory.
 
         What is not in the store any more is forgotten. What it calls stale as of the epoch up to
@@ -157,18 +157,18 @@ class Programs:
         name = self._prefix + key
         if found.is_hit or self._tier.get(name, tags) is None:
             return
-        self._tier.forget(name)
-        is_stale = found.reason in {"epoch", "incarnation"} and found.detail != FORGOTTEN
+        self._tier.drop(name)
+        is_stale = found.reason in {"epoch", "incarnation"} and found.detail != TAGS_DISCARDED
         if is_stale and Epoch(found.incarnation, found.epoch) == seen:
-            await self._cache.count(STALE_SERVES)
+            await self._cache.count(STALE_SERVES_COUNTER)
             get_logger().error("stale_serve", key=key.hex(), reason=found.detail)
 
-    async def _renewed(self, key: bytes, variant: StoredVariant) -> StoredVariant:
+    async def _renew(self, key: bytes, variant: StoredVariant) -> StoredVariant:
         """The variant, good for its full time again; as it is if that cannot be stored."""
         try:
             return await self._cache.refresh(key, variant)
         except UnavailableError as error:
-            get_logger().warning("not_refreshed", key=key.hex(), message=str(error))
+            get_logger().warning("refresh_failed", key=key.hex(), message=str(error))
             return variant
 
     async def _count_guard_miss(self) -> None:

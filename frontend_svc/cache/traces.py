@@ -11,26 +11,28 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from frontend_svc.cache.explain_miss import Explanation, explain_miss
+from frontend_svc.cache.explain_miss import MissExplanation, explain_miss
 from frontend_svc.cache.tiered_programs import Caller
-from kernelfarm.cache import Found, KernelCache, StoredVariant, Trust
+from kernelfarm.cache import KernelCache, LookupResult, SigningPolicy, StoredVariant
 from kernelfarm.cache.key_index import KeyIndex
-from kernelfarm.cache.trace_cache import PutTrace, put_trace
+from kernelfarm.cache.trace_cache import PutTraceStatus, put_trace
 from kernelfarm.digest import trace_digest
 from kernelfarm.errors import CallerError, MalformedMessageError, UnavailableError
-from kernelfarm.signing import Keyring, Manifest, Place, Space
+from kernelfarm.signing import CacheAddress, Keyring, Manifest, Space
 from kernelfarm.signing.tags import check_tag
 from kernelfarm.v1 import trace_service_pb2 as api
 
 DIGEST_BYTES = 32
 
 
-def trace_trust(trust: Trust) -> Trust:
+def trace_signing(signing: SigningPolicy) -> SigningPolicy:
     """Whose traces a frontend takes: those of the public keys for traces that it knows.
 
     A farm that signs nothing knows none.
     """
-    return Trust(keyring=trust.keyring or Keyring(()), verified_bytes=trust.verified_bytes)
+    return SigningPolicy(
+        keyring=signing.keyring or Keyring(()), verified_bytes=signing.verified_bytes
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,12 @@ class Traces:
     """One part's traces; those of `shared`, a part that others fill, are found too."""
 
     cache: KernelCache
-    trust: Trust
+    signing: SigningPolicy
     shared: KernelCache | None = None
 
-    async def find(self, digest: bytes, tags: Sequence[str], *, is_counted: bool = True) -> Found:
+    async def find(
+        self, digest: bytes, tags: Sequence[str], *, is_counted: bool = True
+    ) -> LookupResult:
         """The live trace of a digest, or why this part has none.
 
         Raises:
@@ -59,23 +63,25 @@ class Traces:
 
     async def explain(
         self, digest: bytes, parts: dict[str, str] | None, caller: Caller
-    ) -> Explanation:
+    ) -> MissExplanation:
         """Why no trace of a digest is found here; `parts` are what it is over, if they are known.
 
         Raises:
             UnavailableError: the store does not answer.
         """
-        told = await explain_miss(self.cache, _index(self.cache), digest, parts, caller)
-        if self.shared is None or told.reason == "found":
-            return told
+        explanation = await explain_miss(self.cache, _index(self.cache), digest, parts, caller)
+        if self.shared is None or explanation.reason == "found":
+            return explanation
         theirs = await explain_miss(self.shared, _index(self.shared), digest, parts, caller)
         # What lies nearest is told of: an entry of this digest, then one beside it.
-        is_nearer = told.reason == "key" and (theirs.reason != "key" or not told.nearest_key)
-        return theirs if theirs.reason == "found" or is_nearer else told
+        is_nearer = explanation.reason == "key" and (
+            theirs.reason != "key" or not explanation.nearest_key
+        )
+        return theirs if theirs.reason == "found" or is_nearer else explanation
 
     async def put(
         self, stored: StoredVariant, parts: Mapping[str, str], expected_tags: Sequence[str]
-    ) -> PutTrace:
+    ) -> PutTraceStatus:
         """Keeps a trace that was signed for this part, and what its digest is over.
 
         Raises:
@@ -86,7 +92,7 @@ class Traces:
         """
         manifest = stored.manifest
         _check_form(manifest, expected_tags)
-        self.trust.check(Place(self.cache.namespace, Space.TRACES, manifest.key), stored)
+        self.signing.check(CacheAddress(self.cache.namespace, Space.TRACES, manifest.key), stored)
         trace_of(stored.content)
         if parts and trace_digest(parts) != manifest.key:
             raise CallerError(
@@ -94,15 +100,17 @@ class Traces:
             )
         # What lies there and is not believed any more is dropped by being looked at.
         await self.cache.lookup(manifest.key, is_counted=False)
-        outcome = await put_trace(self.cache.client, self.cache.names, manifest, stored.content)
-        if parts and outcome in (PutTrace.OK, PutTrace.PRESENT):
+        outcome = await put_trace(
+            self.cache.client, self.cache.redis_keys, manifest, stored.content
+        )
+        if parts and outcome in (PutTraceStatus.OK, PutTraceStatus.PRESENT):
             with suppress(UnavailableError):  # an explanation is not worth a failure
                 await _index(self.cache).add(manifest.key, parts)
         return outcome
 
 
 def _index(cache: KernelCache) -> KeyIndex:
-    return KeyIndex(cache.client, cache.names, Space.TRACES)
+    return KeyIndex(cache.client, cache.redis_keys, Space.TRACES)
 
 
 def trace_of(content: bytes) -> api.Trace:

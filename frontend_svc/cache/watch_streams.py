@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from frontend_svc.cache.invalidation_feed import FeedEvent
-from frontend_svc.cache.tenant_caches import Parts
+from frontend_svc.cache.tenant_caches import TenantCaches
 from kernelfarm.errors import WatchesQuotaError
 from kernelfarm.service.tenants.identity import SHARED_TENANT, Identity, Role
 from kernelfarm.signing.tags import tenant_tag
@@ -15,16 +15,16 @@ from kernelfarm.signing.tags import tenant_tag
 _REMEMBERED = 1024
 
 
-class Watches:
+class WatchStreams:
     """Those of one gateway; a tenant may have `most_of_one` of them."""
 
-    def __init__(self, parts: Parts, most: int, most_of_one: int) -> None:
-        self._parts = parts
-        self._shared = parts.shared_models()
-        self._most = most
-        self._most_of_one = most_of_one
+    def __init__(self, tenant_caches: TenantCaches, max_streams: int, max_per_tenant: int) -> None:
+        self._tenant_caches = tenant_caches
+        self._shared = tenant_caches.shared_models()
+        self._max_streams = max_streams
+        self._max_per_tenant = max_per_tenant
         self._open: Counter[str] = Counter()
-        self._shown: dict[tuple[str, FeedEvent], FeedEvent] = {}
+        self._visible: dict[tuple[str, FeedEvent], FeedEvent] = {}
 
     @contextmanager
     def watching(self, tenant: str) -> Iterator[None]:
@@ -33,14 +33,14 @@ class Watches:
         Raises:
             WatchesQuotaError: there are too many.
         """
-        if self._open.total() >= self._most:
+        if self._open.total() >= self._max_streams:
             raise WatchesQuotaError(
-                f"{self._most} streams of invalidations are open at this gateway, its limit"
+                f"{self._max_streams} streams of invalidations are open at this gateway, its limit"
             )
         # An empty tenant is a farm that knows none: it has all of them.
-        if tenant and self._open[tenant] >= self._most_of_one:
+        if tenant and self._open[tenant] >= self._max_per_tenant:
             raise WatchesQuotaError(
-                f"{self._most_of_one} streams of invalidations of tenant {tenant!r} are open at"
+                f"{self._max_per_tenant} streams of invalidations of tenant {tenant!r} are open at"
                 " this gateway, its limit: close one, or share one between processes"
             )
         self._open[tenant] += 1
@@ -51,7 +51,7 @@ class Watches:
             if not self._open[tenant]:
                 del self._open[tenant]
 
-    async def shown(self, identity: Identity, event: FeedEvent) -> FeedEvent:
+    async def visible_to(self, identity: Identity, event: FeedEvent) -> FeedEvent:
         """An event as a caller may see it: without other tenants and their models.
 
         Where it is not sure that a model is none of the caller's, it is told to drop everything.
@@ -62,11 +62,11 @@ class Watches:
         if not event.tags or not identity.tenant or Role.ADMINISTRATOR in identity.roles:
             return event
         name = (identity.tenant, event)
-        known = self._shown.get(name)
+        known = self._visible.get(name)
         if known is None:
-            if len(self._shown) >= _REMEMBERED:
-                self._shown.clear()
-            known = self._shown[name] = await self._filtered(identity, event)
+            if len(self._visible) >= _REMEMBERED:
+                self._visible.clear()
+            known = self._visible[name] = await self._filtered(identity, event)
         return known
 
     async def _filtered(self, identity: Identity, event: FeedEvent) -> FeedEvent:
@@ -74,12 +74,12 @@ class Watches:
         # Who the others are is nobody's business.
         tags = tuple(t for t in event.tags if t in visible or not t.startswith("tenant:"))
         hidden = {tag for tag in tags if tag.startswith("model:")}
-        is_sure = True
-        own = self._parts.of(identity.partition).programs.models
+        is_complete = True
+        own = self._tenant_caches.of(identity.namespace_config).programs.models
         for models in (own, self._shared):
             if hidden:
-                hidden, is_known = await models.hidden(sorted(hidden))
-                is_sure = is_sure and is_known
-        if hidden and not is_sure:
+                hidden, is_known = await models.unnamed(sorted(hidden))
+                is_complete = is_complete and is_known
+        if hidden and not is_complete:
             return FeedEvent(event.epoch, is_flush=True)
         return FeedEvent(event.epoch, tuple(tag for tag in tags if tag not in hidden))

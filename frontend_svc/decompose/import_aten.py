@@ -17,9 +17,9 @@ from frontend_svc.operators import (
     EXTERN_OPERANDS,
     Extents,
     ExternGroup,
-    Lowering,
     NotDecomposedError,
     Operator,
+    PrimsBuilder,
     Tensor,
     extern_group_of,
     text_of,
@@ -44,7 +44,7 @@ _EFFECT = "effect: it gives no tensor, and the framework runs it in its place"
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportResult:
     """The Prims graph as decomposed; `externs` says why captured nodes went to the framework."""
 
     graph: Graph
@@ -53,7 +53,7 @@ class Imported:
 
 def import_aten(
     graph: Graph, *, fallback_random: bool = False, sorts_any_row: bool = False
-) -> Imported:
+) -> ImportResult:
     """Decomposes every node of a captured graph.
 
     With `fallback_random`, whatever draws random numbers is left to the framework; unless
@@ -63,7 +63,9 @@ def import_aten(
         InvalidGraphError: an argument is malformed, or a stated type contradicts its operator;
             names the node by index and operator, what was seen and what was expected.
     """
-    lowering = partial(Lowering, is_random_native=not fallback_random, sorts_any_row=sorts_any_row)
+    lowering = partial(
+        PrimsBuilder, is_random_native=not fallback_random, sorts_any_row=sorts_any_row
+    )
     importer = _Importer(graph, lowering)
     for index, node in enumerate(graph.nodes):
         try:
@@ -84,7 +86,7 @@ def import_aten(
 
 class _Importer:
     def __init__(
-        self, graph: Graph, lowering_of: Callable[[GraphBuilder, Extents], Lowering]
+        self, graph: Graph, lowering_of: Callable[[GraphBuilder, Extents], PrimsBuilder]
     ) -> None:
         self._graph = graph
         self._builder = GraphBuilder(graph.symbols, graph.locations)
@@ -125,11 +127,11 @@ class _Importer:
             except NotDecomposedError as reason:
                 self._send(index, node, None, str(reason))
 
-    def finish(self) -> Imported:
+    def finish(self) -> ImportResult:
         """The graph with its outputs."""
         outputs = [self._output(output) for output in self._graph.outputs]
         graph = self._builder.build(outputs, self._graph.output_types)
-        return Imported(graph, self._externs)
+        return ImportResult(graph, self._externs)
 
     def _decompose(self, node: Node, operator: Operator) -> None:
         lowering = self._lowering

@@ -8,14 +8,14 @@ from frontend_svc.decompose.import_aten import import_aten
 from frontend_svc.decompose.passes.fold_constants import FOLD_CONSTANTS
 from frontend_svc.decompose.passes.remove_dead_code import REMOVE_DEAD_CODE
 from frontend_svc.decompose.passes.simplify_prims import SIMPLIFY_PRIMS
-from frontend_svc.decompose.report import NodeReport, Note, summarize
-from frontend_svc.decompose.rewriting import Pass
+from frontend_svc.decompose.report import NodeReport, PassNote, summarize
+from frontend_svc.decompose.rewriting import RewritePass
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.check_graph import ATEN_DIALECT, check_client_graph
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.work_budget import phase
 
-PASSES: tuple[Pass, ...] = (
+PASSES: tuple[RewritePass, ...] = (
     # Folding first: what is constant needs no simplification.
     FOLD_CONSTANTS,
     SIMPLIFY_PRIMS,
@@ -26,16 +26,16 @@ PASSES: tuple[Pass, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Lowered:
+class Decomposition:
     """A Prims graph, and what became of each captured node."""
 
     graph: Graph
     report: tuple[NodeReport, ...]
 
 
-def lower_to_prims(
+def decompose_to_prims(
     graph: Graph, *, fallback_random: bool = False, sorts_any_row: bool = False
-) -> Lowered:
+) -> Decomposition:
     """Decomposes a captured graph to Prims.
 
     With `fallback_random`, whatever draws random numbers is left to the framework; unless
@@ -52,7 +52,7 @@ def lower_to_prims(
         check_client_graph(graph)
         imported = import_aten(graph, fallback_random=fallback_random, sorts_any_row=sorts_any_row)
     lowered = imported.graph
-    notes: list[Note] = []
+    notes: list[PassNote] = []
     for step in PASSES:
         with phase(step.name):
             rewritten = step.rewrite(lowered, graph)
@@ -60,4 +60,4 @@ def lower_to_prims(
         notes.extend(rewritten.notes)
     origin_ops = tuple(node.op for node in graph.nodes)
     lowered = replace(lowered, origin_ops=origin_ops, updates=graph.updates)
-    return Lowered(lowered, summarize(graph, lowered, notes, imported.externs))
+    return Decomposition(lowered, summarize(graph, lowered, notes, imported.externs))

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from frontend_svc.decompose.report import Note
+from frontend_svc.decompose.report import PassNote
 from kernelfarm.ir.builder import GraphBuilder
 from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
+class RewriteResult:
     """A pass's result; the graph is the same object if nothing changed."""
 
     graph: Graph
-    notes: tuple[Note, ...] = ()
+    notes: tuple[PassNote, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class RewritePass:
     """A named rewrite; `captured` is the graph as the client sent it."""
 
     name: str
-    rewrite: Callable[[Graph, Graph], Rewritten]
+    rewrite: Callable[[Graph, Graph], RewriteResult]
 
 
 Rule = Callable[[GraphBuilder, Node, tuple[int, ...]], int | None]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from frontend_svc.cache.tenant_caches import Part
+from frontend_svc.cache.tenant_caches import TenantCache
 from kernelfarm.errors import (
     BytesQuotaError,
     CompilesQuotaError,
@@ -18,21 +18,21 @@ from kernelfarm.errors import (
 )
 
 # A compilation whose frontend died counts for so many lives of its lease.
-_LIVES = 3
+_LEASE_PERIODS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class AdmissionControl:
     """Lets compilations of tenants begin, each under a name (`flight`) of its own.
 
-    A refusal costs the program no attempt: no lease was taken yet. `most_of_a_tenant` holds for
+    A refusal costs the program no attempt: no lease was taken yet. `max_per_tenant` holds for
     tenants without a limit of their own.
     """
 
-    most_of_a_tenant: int
+    max_per_tenant: int
     lease_ttl_s: float
 
-    async def enter(self, part: Part, flight: str, *, may_compile: bool) -> None:
+    async def admit(self, tenant_cache: TenantCache, compile_id: str, *, may_compile: bool) -> None:
         """Begins a compilation in a part.
 
         Raises:
@@ -41,7 +41,7 @@ class Gate:
                 help.
             CompilesQuotaError: as many compilations fly as may; retry after the delay.
         """
-        tenant = part.partition.tenant
+        tenant = tenant_cache.namespace_config.tenant
         if not may_compile:
             raise ReadOnlyRoleError(
                 "this program is not compiled yet, and the caller's role only reads: compile it"
@@ -49,37 +49,41 @@ class Gate:
             )
         if not tenant:
             return
-        await self.check_held(part)
-        most = self._most(part)
-        if not await part.quotas.take_off(flight, _LIVES * self.lease_ttl_s, most):
+        await self.check_quota(tenant_cache)
+        most = self._max_compiles(tenant_cache)
+        if not await tenant_cache.quotas.start_compile(
+            compile_id, _LEASE_PERIODS * self.lease_ttl_s, most
+        ):
             raise CompilesQuotaError(
                 f"{most} compilations of tenant {tenant!r} are in flight, its limit"
             )
 
-    async def keep(self, part: Part, flight: str) -> None:
+    async def renew(self, tenant_cache: TenantCache, compile_id: str) -> None:
         """Tells that a compilation still flies."""
-        if part.partition.tenant:
-            await part.quotas.take_off(flight, _LIVES * self.lease_ttl_s, self._most(part))
+        if tenant_cache.namespace_config.tenant:
+            await tenant_cache.quotas.start_compile(
+                compile_id, _LEASE_PERIODS * self.lease_ttl_s, self._max_compiles(tenant_cache)
+            )
 
-    async def leave(self, part: Part, flight: str) -> None:
+    async def release(self, tenant_cache: TenantCache, compile_id: str) -> None:
         """Ends a compilation; one that cannot be told ends by itself."""
-        if part.partition.tenant:
+        if tenant_cache.namespace_config.tenant:
             with suppress(UnavailableError):
-                await part.quotas.land(flight)
+                await tenant_cache.quotas.end_compile(compile_id)
 
-    def _most(self, part: Part) -> int:
-        return part.partition.quota.max_compiles or self.most_of_a_tenant
+    def _max_compiles(self, tenant_cache: TenantCache) -> int:
+        return tenant_cache.namespace_config.quota.max_compiles or self.max_per_tenant
 
-    async def check_held(self, part: Part) -> None:
+    async def check_quota(self, tenant_cache: TenantCache) -> None:
         """Passes if a part holds less than it may.
 
         Raises:
             BytesQuotaError, EntriesQuotaError: see `enter`.
         """
-        quota, tenant = part.partition.quota, part.partition.tenant
+        quota, tenant = tenant_cache.namespace_config.quota, tenant_cache.namespace_config.tenant
         if quota.max_bytes is None and quota.max_entries is None:
             return
-        held = await part.quotas.held()
+        held = await tenant_cache.quotas.usage()
         advice = "ask the operator for more, or for what is not used any more to be invalidated"
         if quota.max_bytes is not None and held.size_bytes >= quota.max_bytes:
             raise BytesQuotaError(
@@ -91,13 +95,13 @@ class Gate:
             )
 
 
-class Rate:
+class RateLimiter:
     """Allows so many calls in a minute, with as many at once after a pause."""
 
     def __init__(self, per_minute: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_s = per_minute / 60
-        self._most = max(1.0, per_minute)
-        self._left = self._most
+        self._burst = max(1.0, per_minute)
+        self._tokens = self._burst
         self._clock = clock
         self._last_s = clock()
 
@@ -108,10 +112,10 @@ class Rate:
             FarmFullError: there were too many; the error tells when the next is allowed.
         """
         now_s = self._clock()
-        self._left = min(self._most, self._left + (now_s - self._last_s) * self._per_s)
+        self._tokens = min(self._burst, self._tokens + (now_s - self._last_s) * self._per_s)
         self._last_s = now_s
-        if self._left < 1:
+        if self._tokens < 1:
             error = FarmFullError(f"too many {what}: at most {self._per_s * 60:g} in a minute")
-            error.retry_after_s = (1 - self._left) / self._per_s
+            error.retry_after_s = (1 - self._tokens) / self._per_s
             raise error
-        self._left -= 1
+        self._tokens -= 1

@@ -29,14 +29,14 @@ T = TypeVar("T")
 
 # A supervisor starts a room that died again within seconds; programs wait for it.
 _RESTART_S = 10.0
-_ASK_AGAIN_S = 0.2
+_RETRY_INTERVAL_S = 0.2
 
 _OPTIMIZE = "/kernelfarm.internal.v1.OptimizerService/Optimize"
 _GRAPH = field_number(optimizer_service_pb2.OptimizeRequest, "graph")
 
 
 @dataclass(frozen=True, slots=True)
-class Optimizing:
+class OptimizerInfo:
     """What optimizes: `optimizer@fingerprint`, and its passes in order."""
 
     toolchain: str
@@ -53,7 +53,7 @@ class OptimizedProgram:
     kernels: tuple[loops_pb2.Kernel, ...]
     plan: plan_pb2.Plan
     texts: tuple[tuple[str, str], ...]
-    made_by: Optimizing
+    made_by: OptimizerInfo
     content: bytes = field(repr=False)
 
 
@@ -76,7 +76,7 @@ class BuiltArtifacts:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelWork:
+class KernelBuildRequest:
     """Kernels to build for one target; `keys` are theirs, as we know them ourselves.
 
     They are looked for and published in `namespace`, at places that `salt` leads to; those of
@@ -97,7 +97,7 @@ KernelCheck = Callable[[StoredVariant, str, bytes], None]
 """Passes a worker's statement about a kernel of a namespace and a key."""
 
 
-class _Patience:
+class _RestartRetry:
     """Waits for a room's next process, for a while after a call to the last one failed."""
 
     def __init__(self) -> None:
@@ -112,21 +112,21 @@ class _Patience:
         self._failed_s = now_s
         if now_s > self._ends_s:
             raise error
-        await asyncio.sleep(_ASK_AGAIN_S)
+        await asyncio.sleep(_RETRY_INTERVAL_S)
 
 
-async def _bridged(peer: str, ask: Callable[[], Awaitable[T]]) -> T:
+async def _retried_across_restart(peer: str, call: Callable[[], Awaitable[T]]) -> T:
     """What a room answers to a call that may be repeated, across a restart of the room."""
-    patience = _Patience()
+    retry = _RestartRetry()
     while True:
         try:
             with translated_errors(peer):
-                return await ask()
+                return await call()
         except NoAnswerError as error:
-            await patience.wait(error)
+            await retry.wait(error)
 
 
-class OptimizerRoom:
+class OptimizerClient:
     """Asks the optimizer."""
 
     def __init__(self, channel: grpc.aio.Channel, timeout_s: float) -> None:
@@ -150,34 +150,34 @@ class OptimizerRoom:
             request_id=request_id, target=target, tenant=tenant
         )
         request = b"".join((head.SerializeToString(), *embedded(_GRAPH, graph)))
-        content: bytes = await _bridged(
+        content: bytes = await _retried_across_restart(
             "optimizer", lambda: self._optimize(request, timeout=self._timeout_s)
         )
         response = optimizer_service_pb2.OptimizeResponse.FromString(content)
         texts = tuple((stage.name, stage.text) for stage in response.stages)
-        made_by = _optimizing(response.made_by)
+        made_by = _optimizer_info(response.made_by)
         return OptimizedProgram(tuple(response.kernels), response.plan, texts, made_by, content)
 
-    async def toolchain(self) -> Optimizing:
+    async def toolchain(self) -> OptimizerInfo:
         """What optimizes there now.
 
         Raises:
             UnavailableError: the optimizer does not answer.
         """
         request = optimizer_service_pb2.GetToolchainRequest()
-        response = await _bridged(
+        response = await _retried_across_restart(
             "optimizer", lambda: self._stub.GetToolchain(request, timeout=5.0)
         )
-        return _optimizing(response)
+        return _optimizer_info(response)
 
 
-def _optimizing(message: optimizer_service_pb2.GetToolchainResponse) -> Optimizing:
+def _optimizer_info(message: optimizer_service_pb2.GetToolchainResponse) -> OptimizerInfo:
     if not message.toolchain:
-        raise UnavailableError("the optimizer tells no toolchain: it is older than this frontend")
-    return Optimizing(message.toolchain, tuple(message.passes))
+        raise UnavailableError("the optimizer reports no toolchain: it is older than this frontend")
+    return OptimizerInfo(message.toolchain, tuple(message.passes))
 
 
-class CodegenRoom:
+class CodegenClient:
     """Asks the code generators."""
 
     def __init__(self, channel: grpc.aio.Channel, timeout_s: float, check: KernelCheck) -> None:
@@ -185,7 +185,7 @@ class CodegenRoom:
         self._timeout_s = timeout_s
         self._check = check
 
-    async def build(self, work: KernelWork) -> AsyncIterator[BuiltArtifacts]:
+    async def build(self, build_request: KernelBuildRequest) -> AsyncIterator[BuiltArtifacts]:
         """Each kernel's artifacts as soon as they exist; nothing is asked for no kernels.
 
         Raises:
@@ -193,25 +193,25 @@ class CodegenRoom:
             IntegrityError: a kernel is not what a worker signed for its key.
             UnavailableError: broker, cache or workers do not answer.
         """
-        if not work.kernels:
+        if not build_request.kernels:
             return
         request = codegen_service_pb2.BuildKernelsRequest(
-            request_id=work.request_id,
-            kernels=work.kernels,
-            target=work.target,
-            priority=compile_service_pb2.Priority.ValueType(work.priority),
-            namespace=work.namespace,
-            salt=work.salt,
+            request_id=build_request.request_id,
+            kernels=build_request.kernels,
+            target=build_request.target,
+            priority=compile_service_pb2.Priority.ValueType(build_request.priority),
+            namespace=build_request.namespace,
+            salt=build_request.salt,
         )
-        patience = _Patience()
+        retry = _RestartRetry()
         while True:
             try:
                 with translated_errors("codegen"):
                     async for built in self._stub.BuildKernels(request, timeout=self._timeout_s):
-                        yield self._built(built, work)
+                        yield self._built(built, build_request)
                 return
             except NoAnswerError as error:  # what was built is found, and told again
-                await patience.wait(error)
+                await retry.wait(error)
 
     async def toolchains(self) -> tuple[compile_service_pb2.TargetCapability, ...]:
         """Targets and toolchains of the workers that have reported.
@@ -220,20 +220,22 @@ class CodegenRoom:
             UnavailableError: the code generators' room does not answer.
         """
         request = codegen_service_pb2.GetToolchainsRequest()
-        response = await _bridged("codegen", lambda: self._stub.GetToolchains(request, timeout=5.0))
+        response = await _retried_across_restart(
+            "codegen", lambda: self._stub.GetToolchains(request, timeout=5.0)
+        )
         return tuple(response.targets)
 
     def _built(
-        self, message: codegen_service_pb2.BuildKernelsResponse, work: KernelWork
+        self, message: codegen_service_pb2.BuildKernelsResponse, build_request: KernelBuildRequest
     ) -> BuiltArtifacts:
         """A kernel from what its worker signed; what the edge says of it is not looked at."""
         artifacts, manifests = [], []
         for signed in message.signed:
             artifact = artifact_pb2.Artifact.FromString(signed.content)
             stored = StoredVariant(signed.manifest.SerializeToString(), signed.content)
-            is_shared = stored.manifest.namespace == work.shared_namespace
-            namespace = work.shared_namespace if is_shared else work.namespace
-            self._check(stored, namespace, work.keys[message.index])
+            is_shared = stored.manifest.namespace == build_request.shared_namespace
+            namespace = build_request.shared_namespace if is_shared else build_request.namespace
+            self._check(stored, namespace, build_request.keys[message.index])
             artifacts.append(artifact)
             manifests.append(stored.manifest)
         return BuiltArtifacts(message.index, tuple(artifacts), message.caused_job, tuple(manifests))

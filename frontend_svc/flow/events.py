@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Union
 
-from frontend_svc.cache.tenant_caches import Part
-from frontend_svc.cache.tiered_programs import NOBODY, Caller, FoundProgram
+from frontend_svc.cache.tenant_caches import TenantCache
+from frontend_svc.cache.tiered_programs import UNKNOWN_CALLER, Caller, SelectedVariant
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class CompileJob:
     targets: tuple[str, ...]
     options: tuple[tuple[str, str], ...]
     priority: int
-    part: Part
-    caller: Caller = NOBODY
+    tenant_cache: TenantCache
+    caller: Caller = UNKNOWN_CALLER
     may_compile: bool = True
 
     @property
@@ -37,7 +37,7 @@ class CompileJob:
         return ("fallback_random", str(True)) in self.options
 
 
-class Outcome(enum.Enum):
+class CacheOutcome(enum.Enum):
     """Where a program came from."""
 
     HIT = "hit"
@@ -46,7 +46,7 @@ class Outcome(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class StageDone:
+class StageProgress:
     """A stage went on or ended; `target` is empty for stages that all targets share."""
 
     stage: str
@@ -62,12 +62,12 @@ class ProgramReady:
     """A finished program as the cache holds it."""
 
     target: str
-    found: FoundProgram
-    outcome: Outcome
+    selected: SelectedVariant
+    outcome: CacheOutcome
     codegen_jobs: int
 
 
-Event = Union[StageDone, ProgramReady]
+Event = Union[StageProgress, ProgramReady]
 
 
 class EventStream:
@@ -79,13 +79,13 @@ class EventStream:
     def __init__(self) -> None:
         self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         """Adds an event."""
         self._queue.put_nowait(event)
 
-    def stage(self, name: str, target: str = "") -> StageClock:
+    def stage(self, name: str, target: str = "") -> StageReporter:
         """Begins a stage."""
-        return StageClock(self, name, target)
+        return StageReporter(self, name, target)
 
     def close(self) -> None:
         """Ends the stream after the events told so far."""
@@ -97,7 +97,7 @@ class EventStream:
             yield event
 
 
-class StageClock:
+class StageReporter:
     """One running stage."""
 
     def __init__(self, events: EventStream, name: str, target: str) -> None:
@@ -106,7 +106,7 @@ class StageClock:
         self._target = target
         self._began_s = time.monotonic()
 
-    def tell(self, done: int = 0, total: int = 0, detail: str = "") -> None:
+    def report(self, done: int = 0, total: int = 0, detail: str = "") -> None:
         """Tells how far the stage is."""
         elapsed_s = time.monotonic() - self._began_s
-        self._events.tell(StageDone(self._name, self._target, done, total, elapsed_s, detail))
+        self._events.emit(StageProgress(self._name, self._target, done, total, elapsed_s, detail))

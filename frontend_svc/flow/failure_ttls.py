@@ -8,7 +8,7 @@ from kernelfarm.errors import CallerError, WorkMemoryError, WorkTimeError
 
 
 @dataclass(frozen=True, slots=True)
-class FailureTimes:
+class FailureTtls:
     """Seconds by kind: what fails again, what used too much, and what may pass."""
 
     rejection_s: float

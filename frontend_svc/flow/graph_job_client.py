@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from frontend_svc.settings import FrontendSettings
-from kernelfarm.service.process_pool.pool import ProcessPool, Work
+from kernelfarm.service.process_pool.pool import ProcessPool, WorkItem
 
 Options = tuple[tuple[str, str], ...]
 
@@ -37,7 +37,7 @@ class ImportedGraph:
 
 
 @dataclass(frozen=True, slots=True)
-class LoweredGraph:
+class DecomposedGraph:
     """A Prims graph as the optimizer takes it, the captured graph as text, each node's fate."""
 
     message: bytes = field(repr=False)
@@ -48,14 +48,14 @@ class LoweredGraph:
         """(name, text) of all program stages in order; both rooms' reports become one."""
         return (
             ("aten", self.aten),
-            *((name, self._whole(name, text)) for name, text in optimized),
+            *((name, self._merged(name, text)) for name, text in optimized),
         )
 
-    def _whole(self, name: str, text: str) -> str:
+    def _merged(self, name: str, text: str) -> str:
         return f"{self.report}\n{text}" if name == "report" else text
 
 
-class CpuWork:
+class GraphJobClient:
     """Asks the child processes.
 
     Each method ends its work when it is cancelled, and raises what is wrong with the graph
@@ -71,24 +71,24 @@ class CpuWork:
         self, source: GraphSource, targets: tuple[str, ...], options: Options
     ) -> ImportedGraph:
         """Decodes and checks a graph; its program keys."""
-        told, *keys = await self._run("import", source, targets=targets, options=options)
-        known = json.loads(told)
+        facts_text, *keys = await self._run("import", source, targets=targets, options=options)
+        facts = json.loads(facts_text)
         return ImportedGraph(
-            nodes=known["nodes"],
-            ops=tuple(known["ops"]),
-            passes=tuple(known["passes"]),
-            has_sorts=known["sorts"],
+            nodes=facts["nodes"],
+            ops=tuple(facts["ops"]),
+            passes=tuple(facts["passes"]),
+            has_sorts=facts["sorts"],
             keys=dict(zip(targets, keys, strict=True)),
         )
 
-    async def lower(
+    async def decompose(
         self, source: GraphSource, *, fallback_random: bool, sorts_any_row: bool
-    ) -> LoweredGraph:
+    ) -> DecomposedGraph:
         """Decomposes a graph to Prims."""
         message, aten, report = await self._run(
             "lower", source, fallback_random=fallback_random, sorts_any_row=sorts_any_row
         )
-        return LoweredGraph(message, aten.decode(), report.decode())
+        return DecomposedGraph(message, aten.decode(), report.decode())
 
     async def parts(self, source: GraphSource, target: str, options: Options) -> dict[str, str]:
         """What a program's key is made of, by which later misses are explained."""
@@ -112,7 +112,7 @@ class CpuWork:
         facts["max_nodes"] = self._settings.max_graph_nodes
         facts["max_steps"] = self._settings.max_work_steps
         parts = (source.message, json.dumps(facts).encode())
-        return await self._pool.run(Work(name, parts, source.tenant, source.digest))
+        return await self._pool.run(WorkItem(name, parts, source.tenant, source.digest))
 
 
 def _texts(data: bytes) -> dict[str, str]:

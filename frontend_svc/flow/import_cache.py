@@ -17,18 +17,18 @@ from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 from frontend_svc.flow.events import CompileJob
-from frontend_svc.flow.failure_ttls import FailureTimes
-from frontend_svc.flow.graph_job_client import CpuWork, GraphSource, ImportedGraph
-from frontend_svc.flow.negative_cache import KnownErrors
-from frontend_svc.flow.single_flight import SharedCall
+from frontend_svc.flow.failure_ttls import FailureTtls
+from frontend_svc.flow.graph_job_client import GraphJobClient, GraphSource, ImportedGraph
+from frontend_svc.flow.negative_cache import NegativeCache
+from frontend_svc.flow.single_flight import SingleFlight
 from kernelfarm.errors import CallerError, WorkBudgetError, WorkMemoryError, WorkTimeError
 
-KNOWN_REQUESTS = 4096
+MAX_REQUESTS = 4096
 """Requests whose keys are remembered; each takes a few hundred bytes."""
-KNOWN_FAILURES = 1024
+MAX_COSTLY_ERRORS = 1024
 """Requests of which it is remembered that they cost too much; each takes a kilobyte."""
-KNOWN_MISTAKES = 1024
-MISTAKE_S = 5.0
+MAX_CALLER_ERRORS = 1024
+CALLER_ERROR_TTL_S = 5.0
 """Other refused requests are remembered for a moment: who repeats one has it decoded once."""
 BYTES_AT_ONCE = 1 << 20
 """Hashing a megabyte takes a millisecond: more is done in a thread."""
@@ -36,14 +36,14 @@ BYTES_AT_ONCE = 1 << 20
 _COSTLY = (WorkBudgetError, WorkTimeError, WorkMemoryError)
 
 
-class Import:
+class GraphImport:
     """One request's graph and its program keys by target; requests with equal bytes share it."""
 
-    def __init__(self, job: CompileJob, digest: bytes, cpu: CpuWork) -> None:
-        self.source = GraphSource(job.graph, digest, job.part.partition.tenant)
+    def __init__(self, job: CompileJob, digest: bytes, graph_jobs: GraphJobClient) -> None:
+        self.source = GraphSource(job.graph, digest, job.tenant_cache.namespace_config.tenant)
         self._targets, self._options = job.targets, job.options
-        self._cpu = cpu
-        self._call: SharedCall[ImportedGraph] = SharedCall(self._imported)
+        self._graph_jobs = graph_jobs
+        self._call: SingleFlight[ImportedGraph] = SingleFlight(self._imported)
 
     async def graph(self) -> ImportedGraph:
         """The graph's facts, found when they are first asked for.
@@ -54,40 +54,40 @@ class Import:
         return await self._call.result()
 
     async def _imported(self) -> ImportedGraph:
-        return await self._cpu.import_graph(self.source, self._targets, self._options)
+        return await self._graph_jobs.import_graph(self.source, self._targets, self._options)
 
 
 @dataclass(frozen=True, slots=True)
-class KnownGraph:
+class RequestSummary:
     """What is remembered of a request: the number of its nodes, and its program keys by target."""
 
     nodes: int
     keys: dict[str, bytes]
 
 
-class Imports:
+class ImportCache:
     """The requests of one gateway. What one tenant sent makes nothing quicker for another."""
 
     def __init__(
         self,
-        cpu: CpuWork,
-        times: FailureTimes,
-        most: int = KNOWN_REQUESTS,
+        graph_jobs: GraphJobClient,
+        failure_ttls: FailureTtls,
+        most: int = MAX_REQUESTS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._cpu = cpu
-        self._times = times
+        self._graph_jobs = graph_jobs
+        self._failure_ttls = failure_ttls
         self._most = most
-        self._known: OrderedDict[bytes, KnownGraph] = OrderedDict()
-        self._failed = KnownErrors(KNOWN_FAILURES, clock)
+        self._summaries: OrderedDict[bytes, RequestSummary] = OrderedDict()
+        self._costly_errors = NegativeCache(MAX_COSTLY_ERRORS, clock)
         # Apart: mistakes are easily made, and must not push out what was found at a cost.
-        self._mistakes = KnownErrors(KNOWN_MISTAKES, clock)
-        self._living: WeakValueDictionary[bytes, Import] = WeakValueDictionary()
+        self._caller_errors = NegativeCache(MAX_CALLER_ERRORS, clock)
+        self._active: WeakValueDictionary[bytes, GraphImport] = WeakValueDictionary()
 
     def __contains__(self, digest: bytes) -> bool:
-        return digest in self._known
+        return digest in self._summaries
 
-    async def of(self, job: CompileJob) -> tuple[Import, KnownGraph]:
+    async def of(self, job: CompileJob) -> tuple[GraphImport, RequestSummary]:
         """A request's import, and what is known of its graph.
 
         Raises:
@@ -98,38 +98,40 @@ class Imports:
             digest = await asyncio.to_thread(request_digest, job)
         else:
             digest = request_digest(job)
-        imported = self._living.get(digest)
+        imported = self._active.get(digest)
         if imported is None:
-            imported = self._living[digest] = Import(job, digest, self._cpu)
-        known = self._known.get(digest)
-        if known is None:
-            known = await self._looked_at(digest, imported)
-            self._known[digest] = known
-            while len(self._known) > self._most:
-                self._known.popitem(last=False)
+            imported = self._active[digest] = GraphImport(job, digest, self._graph_jobs)
+        summary = self._summaries.get(digest)
+        if summary is None:
+            summary = await self._summarize(digest, imported)
+            self._summaries[digest] = summary
+            while len(self._summaries) > self._most:
+                self._summaries.popitem(last=False)
         else:
-            self._known.move_to_end(digest)
-        return imported, known
+            self._summaries.move_to_end(digest)
+        return imported, summary
 
-    async def _looked_at(self, digest: bytes, imported: Import) -> KnownGraph:
-        self._failed.raise_known(digest)
-        self._mistakes.raise_known(digest)
+    async def _summarize(self, digest: bytes, imported: GraphImport) -> RequestSummary:
+        self._costly_errors.raise_cached(digest)
+        self._caller_errors.raise_cached(digest)
         try:
             graph = await imported.graph()
         except _COSTLY as error:
-            self._failed.add(digest, error, self._times.ttl_s(error))
+            self._costly_errors.add(digest, error, self._failure_ttls.ttl_s(error))
             raise
         except CallerError as error:
-            self._mistakes.add(digest, error, min(MISTAKE_S, self._times.ttl_s(error)))
+            self._caller_errors.add(
+                digest, error, min(CALLER_ERROR_TTL_S, self._failure_ttls.ttl_s(error))
+            )
             raise
-        return KnownGraph(graph.nodes, dict(graph.keys))
+        return RequestSummary(graph.nodes, dict(graph.keys))
 
 
 def request_digest(job: CompileJob) -> bytes:
     """SHA-256 over whose request it is and all of its bytes that select programs."""
     hasher = hashlib.sha256()
     options = (part for pair in job.options for part in pair)
-    words = (job.part.namespace, *job.targets, "", *options)
+    words = (job.tenant_cache.namespace, *job.targets, "", *options)
     for part in (*(word.encode() for word in words), job.graph):
         hasher.update(b"%d:" % len(part))
         hasher.update(part)

@@ -13,7 +13,7 @@ from kernelfarm.service.logs.logger import get_logger
 
 
 @asynccontextmanager
-async def kept_alive(
+async def lease_renewal(
     cache: KernelCache, lease: Lease, also: Callable[[], Awaitable[None]]
 ) -> AsyncIterator[None]:
     """Renews the lease three times in its life; a holder that dies loses it by itself.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from kernelfarm.errors import ErrorFacts, KernelfarmError, error_facts, error_from_facts
 
 
-class KnownErrors:
+class NegativeCache:
     """The errors of the last `most` requests that had one, by the digests of the requests."""
 
     def __init__(self, most: int, clock: Callable[[], float]) -> None:
@@ -22,13 +22,13 @@ class KnownErrors:
         while len(self._errors) > self._most:
             self._errors.popitem(last=False)
 
-    def raise_known(self, digest: bytes) -> None:
+    def raise_cached(self, digest: bytes) -> None:
         """Raises what is remembered of a request, if anything is."""
         facts, ends_s = self._errors.get(digest, (None, 0.0))
         if facts is None:
             return
         if self._clock() < ends_s:
             error = error_from_facts(facts)
-            error.was_known = True
+            error.was_cached = True
             raise error
         del self._errors[digest]

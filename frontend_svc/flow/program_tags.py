@@ -6,9 +6,9 @@ import re
 from functools import lru_cache
 
 import frontend_svc
-from frontend_svc.flow.downstream import BuiltArtifacts, Optimizing
+from frontend_svc.flow.downstream import BuiltArtifacts, OptimizerInfo
 from frontend_svc.flow.graph_job_client import ImportedGraph
-from kernelfarm.service.fingerprint import fingerprint_of_room
+from kernelfarm.service.fingerprint import service_fingerprint
 from kernelfarm.signing.tags import MAX_NAME_CHARS, driver_tag, op_tag, pass_tag, toolchain_tag
 from kernelfarm.targets import target_facts
 
@@ -19,11 +19,14 @@ _UNFIT = re.compile(r"[^!-~]")
 @lru_cache(maxsize=1)
 def frontend_toolchain() -> str:
     """`frontend@fingerprint` over the code that imports and decomposes, read once in a process."""
-    return f"frontend@{fingerprint_of_room(frontend_svc)}"
+    return f"frontend@{service_fingerprint(frontend_svc)}"
 
 
 def program_tags(
-    graph: ImportedGraph, target: str, optimizing: Optimizing, kernels: tuple[BuiltArtifacts, ...]
+    graph: ImportedGraph,
+    target: str,
+    optimizing: OptimizerInfo,
+    kernels: tuple[BuiltArtifacts, ...],
 ) -> tuple[str, ...]:
     """Tags of a program: its captured operators, the passes, every toolchain, its binaries."""
     tags = {toolchain_tag(frontend_toolchain()), toolchain_tag(optimizing.toolchain)}

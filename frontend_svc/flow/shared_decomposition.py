@@ -5,25 +5,30 @@ from __future__ import annotations
 from functools import partial
 
 from frontend_svc.flow.events import EventStream
-from frontend_svc.flow.graph_job_client import CpuWork, LoweredGraph
-from frontend_svc.flow.import_cache import Import
-from frontend_svc.flow.single_flight import SharedCall
+from frontend_svc.flow.graph_job_client import DecomposedGraph, GraphJobClient
+from frontend_svc.flow.import_cache import GraphImport
+from frontend_svc.flow.single_flight import SingleFlight
 from kernelfarm.targets import TargetFacts
 
 
-class Lowering:
+class SharedDecomposition:
     """The decompositions of one request's graph, each begun by the first target that needs it."""
 
     def __init__(
-        self, cpu: CpuWork, events: EventStream, imported: Import, *, fallback_random: bool
+        self,
+        graph_jobs: GraphJobClient,
+        events: EventStream,
+        imported: GraphImport,
+        *,
+        fallback_random: bool,
     ) -> None:
         self._fallback_random = fallback_random
-        self._cpu = cpu
+        self._graph_jobs = graph_jobs
         self._events = events
         self._imported = imported
-        self._calls: dict[bool, SharedCall[LoweredGraph]] = {}
+        self._calls: dict[bool, SingleFlight[DecomposedGraph]] = {}
 
-    async def result(self, target: TargetFacts) -> LoweredGraph:
+    async def result(self, target: TargetFacts) -> DecomposedGraph:
         """The Prims graph for a target.
 
         Raises:
@@ -32,17 +37,17 @@ class Lowering:
         sorts_any_row = target.sorts_any_row and (await self._imported.graph()).has_sorts
         call = self._calls.get(sorts_any_row)
         if call is None:
-            call = SharedCall(partial(self._lower, sorts_any_row=sorts_any_row))
+            call = SingleFlight(partial(self._decompose, sorts_any_row=sorts_any_row))
             self._calls[sorts_any_row] = call
         return await call.result()
 
-    async def _lower(self, *, sorts_any_row: bool) -> LoweredGraph:
+    async def _decompose(self, *, sorts_any_row: bool) -> DecomposedGraph:
         stage = self._events.stage("decompose")
-        lowered = await self._cpu.lower(
+        lowered = await self._graph_jobs.decompose(
             self._imported.source,
             fallback_random=self._fallback_random,
             sorts_any_row=sorts_any_row,
         )
         nodes = (await self._imported.graph()).nodes
-        stage.tell(nodes, nodes)
+        stage.report(nodes, nodes)
         return lowered

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class SharedCall(Generic[T]):
+class SingleFlight(Generic[T]):
     """Begun by the first who asks; cancelled when the last who waits for it is."""
 
     def __init__(self, call: Callable[[], Coroutine[Any, Any, T]]) -> None:
@@ -21,7 +21,7 @@ class SharedCall(Generic[T]):
         """What the call gives or raises, to all who ask."""
         if self._task is None:
             self._task = asyncio.create_task(self._call())
-            self._task.add_done_callback(_forget_error)
+            self._task.add_done_callback(_discard_error)
         task = self._task
         self._waiting += 1
         try:
@@ -33,7 +33,7 @@ class SharedCall(Generic[T]):
                 task.cancel()
 
 
-def _forget_error(task: asyncio.Task[Any]) -> None:
+def _discard_error(task: asyncio.Task[Any]) -> None:
     """Those who wait hear of it; if none is left, nobody needs to."""
     if not task.cancelled():
         task.exception()

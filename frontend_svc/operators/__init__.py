@@ -12,7 +12,7 @@ from pkgutil import iter_modules
 from types import ModuleType
 
 from frontend_svc.operators.core.extents import Extents, text_of
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import (
     DECOMPOSED,
     EXTERN_CHECKS,
@@ -45,9 +45,9 @@ __all__ = [
     "FAMILIES",
     "Extents",
     "ExternGroup",
-    "Lowering",
     "NotDecomposedError",
     "Operator",
+    "PrimsBuilder",
     "Tensor",
     "extern_group_of",
     "text_of",

@@ -23,10 +23,10 @@ for blocking workers. Three key spaces: programs (`p`), kernels (`k`) and traces
     kf:{ns}:fence              STR   the last fence given; never expires
     kf:{ns}:stats              HASH  counters; never expire
     kf:{ns}:usage              STR   what the last sweep counted
-    kf:{ns}:held               HASH  bytes and entries, kept up by publications; never expires
+    kf:{ns}:quota              HASH  bytes and entries, kept up by publications; never expires
     kf:{ns}:sizes              HASH  blob -> its stored bytes, for each blob that is held
     kf:{ns}:models             HASH  models that the namespace's callers named; never expires
-    kf:{ns}:flying             ZSET  a tenant's compilations in flight, by the end of their time;
+    kf:{ns}:compiles           ZSET  a tenant's compilations in flight, by the end of their time;
                                      never expires as a whole
     kf:{ns}:x:*                      the parts of keys, for explanations
     kf:{ns}:workers            SET   workers that reported, and kf:{ns}:w:<worker> their reports
@@ -48,47 +48,47 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kernelfarm.cache.epoch_calls import Epoch as Epoch
-    from kernelfarm.cache.epochs import Announcement as Announcement
+    from kernelfarm.cache.epochs import InvalidationRecord as InvalidationRecord
     from kernelfarm.cache.kernel_cache import KernelCache as KernelCache
-    from kernelfarm.cache.records import Adopted as Adopted
-    from kernelfarm.cache.records import Found as Found
+    from kernelfarm.cache.records import AdoptedJob as AdoptedJob
     from kernelfarm.cache.records import Lease as Lease
-    from kernelfarm.cache.records import Published as Published
+    from kernelfarm.cache.records import LookupResult as LookupResult
+    from kernelfarm.cache.records import PublishStatus as PublishStatus
     from kernelfarm.cache.records import Space as Space
     from kernelfarm.cache.records import StoredVariant as StoredVariant
-    from kernelfarm.cache.records import Variant as Variant
+    from kernelfarm.cache.records import UnsignedVariant as UnsignedVariant
     from kernelfarm.cache.records import WorkerReport as WorkerReport
-    from kernelfarm.cache.signing_policy import Trust as Trust
+    from kernelfarm.cache.signing_policy import SigningPolicy as SigningPolicy
     from kernelfarm.cache.worker_cache import WorkerCache as WorkerCache
 
-_HOMES = {
-    "Announcement": "kernelfarm.cache.epochs",
+_EXPORTS = {
+    "InvalidationRecord": "kernelfarm.cache.epochs",
     "Epoch": "kernelfarm.cache.epoch_calls",
-    "Found": "kernelfarm.cache.records",
+    "LookupResult": "kernelfarm.cache.records",
     "StoredVariant": "kernelfarm.cache.records",
-    "Trust": "kernelfarm.cache.signing_policy",
-    "Adopted": "kernelfarm.cache.records",
+    "SigningPolicy": "kernelfarm.cache.signing_policy",
+    "AdoptedJob": "kernelfarm.cache.records",
     "KernelCache": "kernelfarm.cache.kernel_cache",
     "Lease": "kernelfarm.cache.records",
-    "Published": "kernelfarm.cache.records",
+    "PublishStatus": "kernelfarm.cache.records",
     "Space": "kernelfarm.cache.records",
-    "Variant": "kernelfarm.cache.records",
+    "UnsignedVariant": "kernelfarm.cache.records",
     "WorkerCache": "kernelfarm.cache.worker_cache",
     "WorkerReport": "kernelfarm.cache.records",
 }
 
 __all__ = [
-    "Adopted",
-    "Announcement",
+    "AdoptedJob",
     "Epoch",
-    "Found",
+    "InvalidationRecord",
     "KernelCache",
     "Lease",
-    "Published",
+    "LookupResult",
+    "PublishStatus",
+    "SigningPolicy",
     "Space",
     "StoredVariant",
-    "Trust",
-    "Variant",
+    "UnsignedVariant",
     "WorkerCache",
     "WorkerReport",
 ]
@@ -96,8 +96,8 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     # Lazily, so that a client that imports a neighbour does not pay for redis.
-    if name not in _HOMES:
+    if name not in _EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415 -- only on first use
 
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_EXPORTS[name]), name)

@@ -15,15 +15,15 @@ from importlib import resources
 from typing import Any, Generic, TypeVar
 
 from kernelfarm.cache.records import (
-    Adopted,
-    Found,
+    AdoptedJob,
     Lease,
-    Published,
+    LookupResult,
+    PublishStatus,
     Space,
     StoredVariant,
     facts_to_json,
 )
-from kernelfarm.cache.redis_keys import Names
+from kernelfarm.cache.redis_keys import RedisKeys
 from kernelfarm.errors import ErrorFacts
 
 T = TypeVar("T")
@@ -50,15 +50,15 @@ _PRELUDES = {
     "acquire": ("blobs", "entries", "attempts"),
     "adopt": ("attempts",),
     "publish": ("blobs", "entries"),
-    "bump": ("blobs", "entries"),
-    "greet": ("blobs", "entries"),
+    "invalidate": ("blobs", "entries"),
+    "handshake": ("blobs", "entries"),
     "epoch": ("blobs", "entries"),
-    "drop": ("blobs", "entries"),
+    "remove_variant": ("blobs", "entries"),
     "sweep": ("blobs", "entries"),
     "advertise": ("blobs", "entries"),
-    "take_off": ("blobs", "entries"),
+    "start_compile": ("blobs", "entries"),
     "put_trace": ("blobs", "entries"),
-    "take": ("blobs",),
+    "copy_blobs": ("blobs",),
     "fail": ("blobs", "entries", "attempts"),
     "release": ("attempts",),
 }
@@ -72,14 +72,14 @@ _PASSING = frozenset({"UNAVAILABLE", "RESOURCE_EXHAUSTED"})
 # Incarnation, epoch, not after, tags, blobs: what `entries.lua` judges a variant by.
 _FACTS = (b":i", b":e", b":x", b":t", b":b")
 
-LOST_BLOB = "b:"
+MISSING_BLOB = "b:"
 """What the channel's messages about lost blobs begin with."""
 
 Value = str | bytes | int | float
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
+class ScriptCall(Generic[T]):
     """One script to run, and what makes its reply a result."""
 
     script: str
@@ -103,7 +103,7 @@ def script_sha1(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Signed:
+class VariantRecord:
     """A variant ready to be stored, and the manifest's facts that scripts look at."""
 
     variant_id: str
@@ -138,7 +138,7 @@ class Signed:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LookupCall:
     """A look-up: `lookup.lua` judges an entry's variants, the entry is read in one transaction.
 
     `keys` are the script's; the first is the entry. `writes` tells that the script writes for
@@ -154,16 +154,16 @@ class Look:
         """The hash to read."""
         return self.keys[0]
 
-    def read(self, verdict: Any, stored: Any) -> Found:
+    def read(self, verdict: Any, stored: Any) -> LookupResult:
         """What was met, from the script's reply and the entry's fields."""
         reason, incarnation, epoch, stamp, *rest = verdict
         word = reason.decode()
         at = (stamp.decode(), incarnation.decode(), int(epoch))
         if word != "hit":
-            return Found((), word, rest[0].decode(), *at)
+            return LookupResult((), word, rest[0].decode(), *at)
         fields = stored if isinstance(stored, dict) else dict(zip(*[iter(stored)] * 2, strict=True))
         variants = tuple(_variant(fields, id) for id in rest)
-        return Found(variants, word, "", *at)
+        return LookupResult(variants, word, "", *at)
 
 
 def _variant(fields: dict[bytes, bytes], id: bytes) -> StoredVariant:
@@ -172,7 +172,7 @@ def _variant(fields: dict[bytes, bytes], id: bytes) -> StoredVariant:
 
 
 @dataclass(frozen=True)
-class Calls:
+class ScriptCalls:
     """The calls of one key space within one namespace.
 
     `may_write` is False for readers, whose look-ups change nothing and count nothing.
@@ -185,14 +185,14 @@ class Calls:
     most_failures: int = MAX_FAILURES
 
     @cached_property
-    def names(self) -> Names:
+    def redis_keys(self) -> RedisKeys:
         """The names of the namespace's keys."""
-        return Names(self.namespace, self.salt)
+        return RedisKeys(self.namespace, self.salt)
 
     @property
     def channel(self) -> str:
         """The pub/sub channel that tells of finished keys, those of all tenants."""
-        return self.names.of_farm("done")
+        return self.redis_keys.farm_key("done")
 
     def failure_key(self, key: bytes) -> str:
         """Where a key's failure lies."""
@@ -204,23 +204,29 @@ class Calls:
 
     def job_key(self, key: bytes) -> str:
         """Where a key's job lies."""
-        names = self.names
-        return names.name("j", names.slot(key).hex())
+        redis_keys = self.redis_keys
+        return redis_keys.redis_key("j", redis_keys.storage_key(key).hex())
 
     def message(self, key: bytes) -> str:
         """What the channel says when this key is finished."""
-        return f"{self.space.value}:{self.names.slot(key).hex()}"
+        return f"{self.space.value}:{self.redis_keys.storage_key(key).hex()}"
 
     def counter(self, name: str = "") -> str:
         """A counter's field within the stats."""
         return f"{self.space.value}.{name}"
 
-    def lookup(self, key: bytes, tags: Sequence[str], is_counted: bool) -> Look:
+    def lookup(self, key: bytes, tags: Sequence[str], is_counted: bool) -> LookupCall:
         """See `KernelCache.lookup`."""
-        names = self.names
-        keys = (self._entry(key), names.stats, names.epochs, names.announcements, names.toolchains)
+        redis_keys = self.redis_keys
+        keys = (
+            self._entry(key),
+            redis_keys.stats,
+            redis_keys.epochs,
+            redis_keys.invalidation_log,
+            redis_keys.toolchains,
+        )
         args = (
-            names.blobs,
+            redis_keys.blobs,
             MANIFEST_TTL_S,
             BLOB_TTL_S,
             self.counter(),
@@ -230,11 +236,11 @@ class Calls:
             " ".join(tags),
             int(self.may_write),
         )
-        return Look(keys, args, writes=self.may_write and is_counted)
+        return LookupCall(keys, args, writes=self.may_write and is_counted)
 
     def acquire(
         self, key: bytes, owner: str, ttl_s: float, is_queued: bool, seen: tuple[str, Sequence[str]]
-    ) -> Call[Lease | None]:
+    ) -> ScriptCall[Lease | None]:
         """See `KernelCache.acquire`; `seen` is the entry's stamp and the caller's tags."""
 
         def read(reply: Any) -> Lease | None:
@@ -245,16 +251,16 @@ class Calls:
                 key, owner, int(fence), ttl_s, int(attempts), incarnation.decode(), int(epoch)
             )
 
-        names = self.names
+        redis_keys = self.redis_keys
         keys = (
             self._lease(key),
             self._entry(key),
             self._attempts(key),
-            names.of_farm("fence"),
-            names.stats,
-            names.epochs,
-            names.announcements,
-            names.toolchains,
+            redis_keys.farm_key("fence"),
+            redis_keys.stats,
+            redis_keys.epochs,
+            redis_keys.invalidation_log,
+            redis_keys.toolchains,
         )
         args = (
             owner,
@@ -266,64 +272,64 @@ class Calls:
             fresh_incarnation(),
             seen[0],
             " ".join(seen[1]),
-            names.blobs,
+            redis_keys.blobs,
             _ms(TOOLCHAIN_WINDOW_S),
         )
-        return Call("acquire", keys, args, read)
+        return ScriptCall("acquire", keys, args, read)
 
-    def adopt(self, lease: Lease) -> Call[Adopted | None]:
+    def adopt(self, lease: Lease) -> ScriptCall[AdoptedJob | None]:
         """See `WorkerCache.adopt`."""
 
-        def read(reply: Any) -> Adopted | None:
+        def read(reply: Any) -> AdoptedJob | None:
             if not reply:
                 return None
             job, incarnation, epoch = reply
             known = replace(lease, incarnation=incarnation.decode(), epoch=int(epoch))
-            return Adopted(job, known)
+            return AdoptedJob(job, known)
 
         key = lease.key
-        return Call(
+        return ScriptCall(
             "adopt",
-            (self._lease(key), self._attempts(key), self.job_key(key), self.names.stats),
+            (self._lease(key), self._attempts(key), self.job_key(key), self.redis_keys.stats),
             (lease.fence, lease.owner, _ms(lease.ttl_s), ATTEMPTS_TTL_S, self.counter()),
             read,
         )
 
-    def renew(self, lease: Lease) -> Call[bool]:
+    def renew(self, lease: Lease) -> ScriptCall[bool]:
         """See `KernelCache.renew`."""
         args = (lease.fence, lease.owner, _ms(lease.ttl_s))
-        return Call("renew", (self._lease(lease.key),), args, bool)
+        return ScriptCall("renew", (self._lease(lease.key),), args, bool)
 
-    def release(self, lease: Lease) -> Call[bool]:
+    def release(self, lease: Lease) -> ScriptCall[bool]:
         """See `KernelCache.release`."""
-        return Call(
+        return ScriptCall(
             "release",
             (self._lease(lease.key), self._attempts(lease.key)),
             (lease.fence, lease.owner, self.channel, self.message(lease.key)),
             bool,
         )
 
-    def publish(self, lease: Lease, variants: Sequence[Signed]) -> Call[Published]:
+    def publish(self, lease: Lease, variants: Sequence[VariantRecord]) -> ScriptCall[PublishStatus]:
         """See `KernelCache.publish`."""
         if not variants:
             raise ValueError("a result has at least one variant")
-        key, names = lease.key, self.names
+        key, redis_keys = lease.key, self.redis_keys
         keys = (
             self._entry(key),
             self._lease(key),
             self._attempts(key),
             self.job_key(key),
             self.failure_key(key),
-            names.stats,
-            names.epochs,
-            names.announcements,
-            names.toolchains,
-            names.held,
-            names.sizes,
+            redis_keys.stats,
+            redis_keys.epochs,
+            redis_keys.invalidation_log,
+            redis_keys.toolchains,
+            redis_keys.quota_usage,
+            redis_keys.sizes,
         )
         args = (
             lease.fence,
-            names.blobs,
+            redis_keys.blobs,
             MANIFEST_TTL_S,
             BLOB_TTL_S,
             self.counter(),
@@ -334,46 +340,57 @@ class Calls:
             MAX_VARIANTS,
             *(part for variant in variants for part in variant.args()),
         )
-        return Call("publish", keys, args, _read_published)
+        return ScriptCall("publish", keys, args, _read_published)
 
-    def refresh(self, key: bytes, old: bytes, new: Signed) -> Call[bool]:
+    def refresh(self, key: bytes, old: bytes, new: VariantRecord) -> ScriptCall[bool]:
         """See `KernelCache.refresh`."""
         args = (new.variant_id, old, new.manifest, new.not_after_s)
-        return Call("refresh", (self._entry(key),), args, bool)
+        return ScriptCall("refresh", (self._entry(key),), args, bool)
 
-    def drop(self, key: bytes, variant_id: str, manifest: bytes, counter: str) -> Call[bool]:
+    def remove_variant(
+        self, key: bytes, variant_id: str, manifest: bytes, counter: str
+    ) -> ScriptCall[bool]:
         """Removes a variant that is not believed, and counts it."""
-        keys = (self._entry(key), self.names.stats)
-        return Call("drop", keys, (variant_id, manifest, self.counter(counter)), bool)
+        keys = (self._entry(key), self.redis_keys.stats)
+        return ScriptCall(
+            "remove_variant", keys, (variant_id, manifest, self.counter(counter)), bool
+        )
 
-    def lose(self, sha256: bytes) -> Call[bool]:
-        """See `KernelCache.tell_lost`."""
-        names, digest = self.names, sha256.hex()
-        args = (digest, self.channel, f"{LOST_BLOB}{digest}")
-        return Call("lose", (names.sizes, names.held), args, bool)
+    def report_missing_blob(self, sha256: bytes) -> ScriptCall[bool]:
+        """See `KernelCache.report_missing_blob`."""
+        redis_keys, digest = self.redis_keys, sha256.hex()
+        args = (digest, self.channel, f"{MISSING_BLOB}{digest}")
+        return ScriptCall(
+            "report_missing_blob", (redis_keys.sizes, redis_keys.quota_usage), args, bool
+        )
 
-    def take(self, source: Names, digests: Iterable[bytes]) -> Call[bool]:
-        """See `KernelCache.take_blobs`."""
-        names = self.names
-        wanted = " ".join(sorted(digest.hex() for digest in digests))
-        return Call("take", (names.stats,), (names.blobs, source.blobs, BLOB_TTL_S, wanted), bool)
+    def copy_blobs(self, source: RedisKeys, digests: Iterable[bytes]) -> ScriptCall[bool]:
+        """See `KernelCache.copy_blobs`."""
+        redis_keys = self.redis_keys
+        hex_digests = " ".join(sorted(digest.hex() for digest in digests))
+        return ScriptCall(
+            "copy_blobs",
+            (redis_keys.stats,),
+            (redis_keys.blobs, source.blobs, BLOB_TTL_S, hex_digests),
+            bool,
+        )
 
     def fail(
         self, key: bytes, facts: ErrorFacts, ttl_s: float, lease: Lease | None
-    ) -> Call[Published]:
+    ) -> ScriptCall[PublishStatus]:
         """See `KernelCache.put_failure`."""
         if ttl_s <= 0:
             raise ValueError(f"a failure must expire; ttl_s is {ttl_s}")
-        names = self.names
-        return Call(
+        redis_keys = self.redis_keys
+        return ScriptCall(
             "fail",
             (
                 self.failure_key(key),
                 self._lease(key),
                 self._attempts(key),
-                names.stats,
+                redis_keys.stats,
                 self.job_key(key),
-                names.failures(self.space),
+                redis_keys.failures(self.space),
             ),
             (
                 facts_to_json(facts),
@@ -384,20 +401,20 @@ class Calls:
                 self.channel,
                 self.message(key),
                 int(facts.status in _PASSING),
-                names.name("neg", self.space.value, ""),
-                names.slot(key).hex(),
+                redis_keys.redis_key("neg", self.space.value, ""),
+                redis_keys.storage_key(key).hex(),
                 max(1, self.most_failures),
             ),
             _read_published,
         )
 
-    def pending(self, key: bytes, seen: str) -> Call[float]:
+    def pending(self, key: bytes, seen: str) -> ScriptCall[float]:
         """Seconds until the key's lease lapses; negative if there is nothing to wait for."""
         keys = (self._entry(key), self.failure_key(key), self._lease(key))
-        return Call("pending", keys, (seen,), lambda reply: reply / 1e3)
+        return ScriptCall("pending", keys, (seen,), lambda reply: reply / 1e3)
 
     def _entry(self, key: bytes) -> str:
-        return self.names.entry(self.space, key)
+        return self.redis_keys.entry(self.space, key)
 
     def _lease(self, key: bytes) -> str:
         return self._own("l", key)
@@ -406,12 +423,12 @@ class Calls:
         return self._own("tries", key)
 
     def _own(self, kind: str, key: bytes) -> str:
-        names = self.names
-        return names.name(kind, self.space.value, names.slot(key).hex())
+        redis_keys = self.redis_keys
+        return redis_keys.redis_key(kind, self.space.value, redis_keys.storage_key(key).hex())
 
 
-def _read_published(reply: Any) -> Published:
-    return Published(reply.decode())
+def _read_published(reply: Any) -> PublishStatus:
+    return PublishStatus(reply.decode())
 
 
 def fresh_incarnation() -> str:

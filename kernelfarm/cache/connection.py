@@ -19,12 +19,12 @@ from redis import asyncio as async_redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from kernelfarm.cache.retry_policy import async_patience, patience
+from kernelfarm.cache.retry_policy import async_retry_policy, retry_policy
 from kernelfarm.errors import UnavailableError
 
 # How long connections that end as they begin are tried again, and how often.
-_GREETING_S = 4.0
-_GREET_AGAIN_S = 0.1
+_HANDSHAKE_TIMEOUT_S = 4.0
+_HANDSHAKE_RETRY_S = 0.1
 
 # A host that does not answer for about a minute is gone.
 _KEEPALIVE = {
@@ -40,7 +40,7 @@ _SOCKET_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Greeting:
+class Handshake:
     """A script that each connection runs first; it answers 1 where the server is fit for us."""
 
     source: str
@@ -53,30 +53,30 @@ class Greeting:
         return (len(self.keys), *self.keys, self.fresh())
 
 
-def connect_async(url: str, greeting: Greeting | None = None) -> Any:
+def connect_async(url: str, handshake: Handshake | None = None) -> Any:
     """An asyncio client for a server's URL (`redis://`, `unix://`, ...); connects lazily.
 
     Each connection begins with the greeting.
     """
-    pool = _PatientAsyncPool.from_url(
+    pool = _RetryingAsyncPool.from_url(
         url,
         max_connections=_MAX_CONNECTIONS,
         timeout=_WAIT_FOR_CONNECTION_S,
-        retry=async_patience(),
-        redis_connect_func=None if greeting is None else partial(_greet_async, greeting),
+        retry=async_retry_policy(),
+        redis_connect_func=None if handshake is None else partial(_run_handshake_async, handshake),
         **_socket_options(url),
     )
     return async_redis.Redis(connection_pool=pool)
 
 
-def connect(url: str, greeting: Greeting | None = None) -> Any:
+def connect(url: str, handshake: Handshake | None = None) -> Any:
     """A blocking client for a server's URL; connects lazily, may be shared by threads.
 
     Each connection begins with the greeting.
     """
-    greet = None if greeting is None else partial(_greet, greeting)
-    pool = _PatientPool.from_url(
-        url, retry=patience(), redis_connect_func=greet, **_socket_options(url)
+    greet = None if handshake is None else partial(_run_handshake, handshake)
+    pool = _RetryingPool.from_url(
+        url, retry=retry_policy(), redis_connect_func=greet, **_socket_options(url)
     )
     return redis.Redis.from_pool(pool)
 
@@ -116,7 +116,7 @@ def translated_errors() -> Iterator[None]:
         raise UnavailableError(f"the cache does not answer: {error}") from error
 
 
-class _PatientAsyncPool(async_redis.BlockingConnectionPool):
+class _RetryingAsyncPool(async_redis.BlockingConnectionPool):
     """Asks again where a connection ends as it begins: what leads to the server has no server."""
 
     async def get_connection(self, *args: Any, **options: Any) -> Any:
@@ -127,12 +127,12 @@ class _PatientAsyncPool(async_redis.BlockingConnectionPool):
                     *args, **options
                 )
             except redis.exceptions.ConnectionError:
-                if time.monotonic() - began_s > _GREETING_S:
+                if time.monotonic() - began_s > _HANDSHAKE_TIMEOUT_S:
                     raise
-            await asyncio.sleep(_GREET_AGAIN_S)
+            await asyncio.sleep(_HANDSHAKE_RETRY_S)
 
 
-class _PatientPool(redis.ConnectionPool):
+class _RetryingPool(redis.ConnectionPool):
     """The same for blocking clients."""
 
     def get_connection(self, *args: Any, **options: Any) -> Any:
@@ -141,37 +141,37 @@ class _PatientPool(redis.ConnectionPool):
             try:
                 return super().get_connection(*args, **options)
             except redis.exceptions.ConnectionError:
-                if time.monotonic() - began_s > _GREETING_S:
+                if time.monotonic() - began_s > _HANDSHAKE_TIMEOUT_S:
                     raise
-            time.sleep(_GREET_AGAIN_S)
+            time.sleep(_HANDSHAKE_RETRY_S)
 
 
-async def _greet_async(greeting: Greeting, connection: Any) -> None:
+async def _run_handshake_async(handshake: Handshake, connection: Any) -> None:
     await connection.on_connect()
     try:
         try:
-            await connection.send_command("EVALSHA", greeting.sha1, *greeting.args())
+            await connection.send_command("EVALSHA", handshake.sha1, *handshake.args())
             reply = await connection.read_response()
         except redis.exceptions.NoScriptError:
-            await connection.send_command("EVAL", greeting.source, *greeting.args())
+            await connection.send_command("EVAL", handshake.source, *handshake.args())
             reply = await connection.read_response()
     except redis.exceptions.ResponseError as error:
         raise _unfit(error) from error
-    _check_greeted(reply)
+    _check_handshake(reply)
 
 
-def _greet(greeting: Greeting, connection: Any) -> None:
+def _run_handshake(handshake: Handshake, connection: Any) -> None:
     connection.on_connect()
     try:
         try:
-            connection.send_command("EVALSHA", greeting.sha1, *greeting.args())
+            connection.send_command("EVALSHA", handshake.sha1, *handshake.args())
             reply = connection.read_response()
         except redis.exceptions.NoScriptError:
-            connection.send_command("EVAL", greeting.source, *greeting.args())
+            connection.send_command("EVAL", handshake.source, *handshake.args())
             reply = connection.read_response()
     except redis.exceptions.ResponseError as error:
         raise _unfit(error) from error
-    _check_greeted(reply)
+    _check_handshake(reply)
 
 
 def _unfit(error: redis.exceptions.ResponseError) -> redis.exceptions.RedisError:
@@ -179,7 +179,7 @@ def _unfit(error: redis.exceptions.ResponseError) -> redis.exceptions.RedisError
     return redis.exceptions.ConnectionError(str(error)) if is_demoted(error) else error
 
 
-def _check_greeted(reply: object) -> None:
+def _check_handshake(reply: object) -> None:
     if reply != 1:
         raise redis.exceptions.ConnectionError(
             "this server took over, and nobody who may write has begun its life yet"

@@ -25,7 +25,7 @@ _STOP_TIMEOUT_S = 5.0
 _POLL_S = 0.01
 
 
-class Role(enum.Enum):
+class ServerRole(enum.Enum):
     """What a server is for; the broker must never drop a key, the cache may."""
 
     BROKER = "broker"
@@ -94,7 +94,7 @@ def embedded_program() -> ServerProgram | None:
 
 
 def start_server(
-    role: Role,
+    role: ServerRole,
     *,
     program: ServerProgram | None = None,
     socket_path: Path | None = None,
@@ -126,10 +126,10 @@ def start_server(
 
 
 def server_command(
-    program: ServerProgram, role: Role, folder: Path, socket_path: Path, max_memory_bytes: int
+    program: ServerProgram, role: ServerRole, folder: Path, socket_path: Path, max_memory_bytes: int
 ) -> list[str]:
     """The command of a server that keeps nothing on disk and listens on a unix socket only."""
-    policy = "noeviction" if role is Role.BROKER else "volatile-lfu"
+    policy = "noeviction" if role is ServerRole.BROKER else "volatile-lfu"
     options = {
         "port": "0",
         "unixsocket": str(socket_path),

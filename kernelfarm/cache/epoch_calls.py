@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernelfarm.cache.calls import Call, Value, fresh_incarnation, script_sha1, script_source
-from kernelfarm.cache.connection import Greeting
-from kernelfarm.cache.redis_keys import Names
+from kernelfarm.cache.calls import ScriptCall, Value, fresh_incarnation, script_sha1, script_source
+from kernelfarm.cache.connection import Handshake
+from kernelfarm.cache.redis_keys import RedisKeys
 
 # Announcements to keep, so that a watcher that was away may resume; each has about 100 bytes.
-ANNOUNCEMENTS_KEPT = 10_000
+INVALIDATION_LOG_ENTRIES = 10_000
 
 MOST_TAGS = 8192
 """Tags whose last invalidation is known one by one; of more, the older half is forgotten."""
@@ -25,34 +25,40 @@ class Epoch:
     number: int
 
 
-def bump(names: Names, tags: Sequence[str], most_tags: int = MOST_TAGS) -> Call[Epoch]:
+def invalidate(
+    redis_keys: RedisKeys, tags: Sequence[str], most_tags: int = MOST_TAGS
+) -> ScriptCall[Epoch]:
     """Makes stale what depends on one of the tags."""
-    keys = (names.epochs, names.announcements, names.stats)
+    keys = (redis_keys.epochs, redis_keys.invalidation_log, redis_keys.stats)
     fresh = fresh_incarnation()
-    args: tuple[Value, ...] = (fresh, ANNOUNCEMENTS_KEPT, "invalidations", most_tags, *tags)
-    return Call("bump", keys, args, _read_epoch)
+    args: tuple[Value, ...] = (fresh, INVALIDATION_LOG_ENTRIES, "invalidations", most_tags, *tags)
+    return ScriptCall("invalidate", keys, args, _read_epoch)
 
 
-def current(names: Names, gateway: str = "", obeyed: Epoch | None = None) -> Call[Epoch]:
+def current(
+    redis_keys: RedisKeys, gateway: str = "", applied: Epoch | None = None
+) -> ScriptCall[Epoch]:
     """The present epoch; a gateway also tells how far it has obeyed."""
-    keys = (names.epochs, names.announcements, names.gateways)
-    told = f"{obeyed.incarnation}:{obeyed.number}" if obeyed else ""
-    return Call("epoch", keys, (fresh_incarnation(), gateway if obeyed else "", told), _read_epoch)
+    keys = (redis_keys.epochs, redis_keys.invalidation_log, redis_keys.gateways)
+    gateway_state = f"{applied.incarnation}:{applied.number}" if applied else ""
+    return ScriptCall(
+        "epoch", keys, (fresh_incarnation(), gateway if applied else "", gateway_state), _read_epoch
+    )
 
 
-def greeting(names: Names, may_write: bool) -> Greeting:
+def handshake(redis_keys: RedisKeys, may_write: bool) -> Handshake:
     """What connections ask first: whether the epoch table lives in this very server process.
 
     If not, its last invalidations may be lost, and who may write begins a new life of it.
     """
-    keys = (names.epochs, names.announcements)
+    keys = (redis_keys.epochs, redis_keys.invalidation_log)
     fresh = fresh_incarnation if may_write else str
-    return Greeting(script_source("greet"), script_sha1("greet"), keys, fresh)
+    return Handshake(script_source("handshake"), script_sha1("handshake"), keys, fresh)
 
 
-def advertise(names: Names, toolchains: Sequence[str]) -> Call[bool]:
+def advertise(redis_keys: RedisKeys, toolchains: Sequence[str]) -> ScriptCall[bool]:
     """Tells that these toolchains serve."""
-    return Call("advertise", (names.toolchains,), tuple(toolchains), bool)
+    return ScriptCall("advertise", (redis_keys.toolchains,), tuple(toolchains), bool)
 
 
 def _read_epoch(reply: Any) -> Epoch:

@@ -13,32 +13,32 @@ from kernelfarm.cache import blobs, epoch_calls
 from kernelfarm.cache.calls import (
     BLOB_TTL_S,
     JOB_TTL_S,
-    LOST_BLOB,
     MAX_FAILURES,
-    Call,
-    Calls,
+    MISSING_BLOB,
+    ScriptCall,
+    ScriptCalls,
 )
 from kernelfarm.cache.connection import connect_async, translated_errors
 from kernelfarm.cache.epochs import EpochTable
-from kernelfarm.cache.key_notifications import Wakeups
-from kernelfarm.cache.lookups import Lookups
+from kernelfarm.cache.key_notifications import KeyNotifications
+from kernelfarm.cache.lookups import LookupClient
 from kernelfarm.cache.records import (
-    STALE_SERVES,
-    Found,
+    STALE_SERVES_COUNTER,
     Lease,
-    Published,
+    LookupResult,
+    PublishStatus,
     Space,
     StoredVariant,
-    Variant,
+    UnsignedVariant,
     WorkerReport,
     facts_from_json,
 )
-from kernelfarm.cache.redis_keys import Names, check_namespace
+from kernelfarm.cache.redis_keys import RedisKeys, check_namespace
 from kernelfarm.cache.scripts import AsyncScripts
-from kernelfarm.cache.signing_policy import Trust, counter_of
-from kernelfarm.cache.verified_manifests import Belief
+from kernelfarm.cache.signing_policy import SigningPolicy, counter_of
+from kernelfarm.cache.verified_manifests import VerifiedManifests
 from kernelfarm.errors import ErrorFacts, IntegrityError, MalformedMessageError, PoisonedBlobError
-from kernelfarm.signing import Place
+from kernelfarm.signing import CacheAddress
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ _POLL_S = 1.0
 _LAPSE_MARGIN_S = 0.005
 _SUBSCRIBE_S = 1.0
 
-UNSIGNED = Trust()
+UNSIGNED = SigningPolicy()
 """For farms that state that they sign nothing."""
 
 
@@ -71,20 +71,20 @@ class KernelCache:
         *,
         namespace: str = "default",
         space: Space,
-        trust: Trust = UNSIGNED,
+        signing: SigningPolicy = UNSIGNED,
         may_write: bool = True,
         salt: bytes = b"",
     ) -> None:
-        self._calls = Calls(namespace, space, may_write, salt)
-        self.client = connect_async(url, epoch_calls.greeting(self._calls.names, may_write))
+        self._calls = ScriptCalls(namespace, space, may_write, salt)
+        self.client = connect_async(url, epoch_calls.handshake(self._calls.redis_keys, may_write))
         self._scripts = AsyncScripts(self.client)
-        self._lookups = Lookups(self.client)
-        self._trust = trust
-        self._belief = Belief(trust)
-        self._wakeups = Wakeups(self.client, self._calls.channel)
-        self.epochs = EpochTable(self.client, self._calls.names)
+        self._lookups = LookupClient(self.client)
+        self._signing = signing
+        self._verified = VerifiedManifests(signing)
+        self._notifications = KeyNotifications(self.client, self._calls.channel)
+        self.epochs = EpochTable(self.client, self._calls.redis_keys)
 
-    def within(
+    def for_namespace(
         self, namespace: str, salt: bytes = b"", most_failures: int = MAX_FAILURES
     ) -> KernelCache:
         """The same store for a tenant of the same farm; it shares connections: do not close it.
@@ -98,21 +98,21 @@ class KernelCache:
         calls = replace(self._calls, namespace=namespace, salt=salt, most_failures=most_failures)
         if calls == self._calls:
             return self
-        part = copy(self)
-        part._calls = calls
-        return part
+        scoped = copy(self)
+        scoped._calls = calls
+        return scoped
 
-    def in_space(self, space: Space, trust: Trust) -> KernelCache:
+    def for_space(self, space: Space, signing: SigningPolicy) -> KernelCache:
         """Another key space of the same part; it shares connections: do not close it."""
-        other = copy(self)
-        other._calls = replace(self._calls, space=space)
-        other._trust, other._belief = trust, Belief(trust)
-        return other
+        scoped = copy(self)
+        scoped._calls = replace(self._calls, space=space)
+        scoped._signing, scoped._verified = signing, VerifiedManifests(signing)
+        return scoped
 
     @property
-    def names(self) -> Names:
+    def redis_keys(self) -> RedisKeys:
         """The names of its keys."""
-        return self._calls.names
+        return self._calls.redis_keys
 
     @property
     def namespace(self) -> str:
@@ -137,7 +137,7 @@ class KernelCache:
 
     async def close(self) -> None:
         """Ends the subscription and the connections."""
-        await self._wakeups.close()
+        await self._notifications.close()
         await self._lookups.close()
         await self.client.aclose()
         await self.client.connection_pool.disconnect()
@@ -149,7 +149,7 @@ class KernelCache:
 
     async def lookup(
         self, key: bytes, *, tags: Sequence[str] = (), is_counted: bool = True
-    ) -> Found:
+    ) -> LookupResult:
         """A key's live variants, or why there are none.
 
         All blobs that they name are stored; a variant with a hole is deleted. What is stale, too
@@ -160,18 +160,18 @@ class KernelCache:
         found = await self._lookups.run(self._calls.lookup(key, tags, is_counted))
         if not found.is_hit:
             return found
-        place, fault = Place(self.namespace, self.space, key), ""
-        believed: list[StoredVariant] = []
+        address, reason = CacheAddress(self.namespace, self.space, key), ""
+        verified: list[StoredVariant] = []
         for variant in found.variants:
             try:
-                believed.append(self._belief.checked(place, variant))
+                verified.append(self._verified.verify(address, variant))
             except (IntegrityError, MalformedMessageError) as error:
-                fault = f"{error.reason}: {error}"
+                reason = f"{error.reason}: {error}"
                 if self._calls.may_write:
                     await self._drop(key, variant, counter_of(error))
-        if believed:
-            return replace(found, variants=tuple(believed))
-        return replace(found, variants=(), reason="disbelieved", detail=fault)
+        if verified:
+            return replace(found, variants=tuple(verified))
+        return replace(found, variants=(), reason="untrusted", detail=reason)
 
     async def acquire(
         self,
@@ -199,14 +199,14 @@ class KernelCache:
         """Gives a lease back without a result and wakes waiters; False if it was not ours."""
         return await self._run(self._calls.release(lease))
 
-    async def publish(self, lease: Lease, variants: Sequence[Variant]) -> Published:
+    async def publish(self, lease: Lease, variants: Sequence[UnsignedVariant]) -> PublishStatus:
         """Signs variants, adds them to the key's entry, ends the lease, wakes waiters.
 
         Their blobs must have been stored before. A variant with an equal guard is replaced if it is
         stale; if it is live, the new one must name the same blobs.
         """
-        place = Place(self.namespace, self.space, lease.key)
-        made = self._trust.signed(place, lease, variants)
+        address = CacheAddress(self.namespace, self.space, lease.key)
+        made = self._signing.sign(address, lease, variants)
         return await self._run(self._calls.publish(lease, made))
 
     async def refresh(self, key: bytes, variant: StoredVariant) -> StoredVariant:
@@ -214,13 +214,13 @@ class KernelCache:
 
         Only what `lookup` gave may be refreshed: that was checked.
         """
-        made = self._trust.renewed(variant.manifest, variant.content)
+        made = self._signing.renew(variant.manifest, variant.content)
         await self._run(self._calls.refresh(key, variant.manifest_bytes, made))
         return StoredVariant(made.manifest, variant.content, made.facts)
 
     async def put_failure(
         self, key: bytes, facts: ErrorFacts, ttl_s: float, lease: Lease | None = None
-    ) -> Published:
+    ) -> PublishStatus:
         """Records a failure for a time and wakes waiters; given a lease, also ends it."""
         return await self._run(self._calls.fail(key, facts, ttl_s, lease))
 
@@ -237,9 +237,9 @@ class KernelCache:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        with self._wakeups.waiting(self._calls.message(key)) as event:
+        with self._notifications.waiting(self._calls.message(key)) as event:
             # Listen first, look second: what happens between the two is then not missed.
-            await self._wakeups.listening(min(timeout_s, _SUBSCRIBE_S))
+            await self._notifications.listening(min(timeout_s, _SUBSCRIBE_S))
             while True:
                 event.clear()
                 lapse_s = await self._run(self._calls.pending(key, seen))
@@ -252,13 +252,13 @@ class KernelCache:
                 except TimeoutError:
                     continue
 
-    async def is_being_made(self, key: bytes, *, seen: str = "") -> bool:
+    async def is_in_progress(self, key: bytes, *, seen: str = "") -> bool:
         """True if somebody has the key's lease, and there is nothing new to see; see `wait`."""
         return await self._run(self._calls.pending(key, seen)) >= 0
 
     async def put_blobs(self, contents: Mapping[bytes, bytes]) -> None:
         """Stores blobs under their SHA-256 digests."""
-        parts = await asyncio.to_thread(self._parts, contents)
+        parts = await asyncio.to_thread(self._blob_chunks, contents)
         with translated_errors():
             pipeline = self.client.pipeline(transaction=False)
             for name, part in parts:
@@ -283,28 +283,31 @@ class KernelCache:
         if not digests:
             return []
         with translated_errors():
-            heads = await self.client.mget([self._calls.names.blob(sha256) for sha256 in digests])
-        return [await self._whole(sha, head) for sha, head in zip(digests, heads, strict=True)]
+            heads = await self.client.mget(
+                [self._calls.redis_keys.blob(sha256) for sha256 in digests]
+            )
+        return [await self._join_blob(sha, head) for sha, head in zip(digests, heads, strict=True)]
 
-    async def take_blobs(self, source: KernelCache, digests: Iterable[bytes]) -> bool:
+    async def copy_blobs(self, source: KernelCache, digests: Iterable[bytes]) -> bool:
         """Copies blobs from another part of the farm, within the server.
 
         What is here already stays, and is as good as stored now. False if one is neither here nor
         there: nothing may be published then that names them.
         """
-        return await self._run(self._calls.take(source.names, digests))
+        return await self._run(self._calls.copy_blobs(source.redis_keys, digests))
 
-    async def tell_lost(self, sha256: bytes) -> bool:
+    async def report_missing_blob(self, sha256: bytes) -> bool:
         """Tells all gateways that a blob is gone; False if it was told, or never was here.
 
         So whoever asks for digests that do not exist makes nobody forget anything.
         """
-        return await self._run(self._calls.lose(sha256))
+        return await self._run(self._calls.report_missing_blob(sha256))
 
-    def follow_lost(self, obey: Callable[[bytes], object]) -> None:
+    def on_missing_blob(self, callback: Callable[[bytes], object]) -> None:
         """Calls `obey` with each blob that a gateway tells to be lost, as far as messages come."""
-        self._wakeups.follow(
-            LOST_BLOB, lambda message: obey(bytes.fromhex(message.removeprefix(LOST_BLOB)))
+        self._notifications.subscribe(
+            MISSING_BLOB,
+            lambda message: callback(bytes.fromhex(message.removeprefix(MISSING_BLOB))),
         )
 
     async def put_job(self, key: bytes, job: bytes) -> None:
@@ -315,7 +318,7 @@ class KernelCache:
     async def advertise(self, toolchains: Sequence[str]) -> None:
         """Tells that these toolchains (`backend@fingerprint`) serve; to be repeated."""
         if toolchains:
-            await self._run(epoch_calls.advertise(self._calls.names, toolchains))
+            await self._run(epoch_calls.advertise(self._calls.redis_keys, toolchains))
 
     async def is_slow(self, key: bytes) -> bool:
         """True if a worker found out lately that compiling the key takes long."""
@@ -326,7 +329,7 @@ class KernelCache:
         """Adds to a counter of this key space (`merged`, `jobs`, ...)."""
         with translated_errors():
             name = self._calls.counter(counter)
-            await self.client.hincrby(self._calls.names.stats, name, by)
+            await self.client.hincrby(self._calls.redis_keys.stats, name, by)
 
     async def stats(self) -> dict[str, int]:
         """Counters of this key space since the server started with an empty store.
@@ -338,9 +341,9 @@ class KernelCache:
     async def counters(self) -> dict[Space, dict[str, int]]:
         """Counters of all key spaces."""
         with translated_errors():
-            stored = await self.client.hgetall(self._calls.names.stats)
+            stored = await self.client.hgetall(self._calls.redis_keys.stats)
         counters: dict[Space, dict[str, int]] = {space: {} for space in Space}
-        counters[Space.PROGRAMS][STALE_SERVES] = 0
+        counters[Space.PROGRAMS][STALE_SERVES_COUNTER] = 0
         for field, value in sorted(stored.items()):
             prefix, _, name = field.decode().partition(".")
             if name:
@@ -349,7 +352,7 @@ class KernelCache:
 
     async def worker_reports(self) -> list[WorkerReport]:
         """Reports of the workers that live, sorted by queue and worker."""
-        name = self._calls.names.of_farm
+        name = self._calls.redis_keys.farm_key
         with translated_errors():
             workers = sorted(await self.client.smembers(name("workers")))
             if not workers:
@@ -366,13 +369,13 @@ class KernelCache:
             variant_id = variant.manifest.variant_id.hex()
         except MalformedMessageError:
             variant_id = ""
-        call = self._calls.drop(key, variant_id, variant.manifest_bytes, counter)
+        call = self._calls.remove_variant(key, variant_id, variant.manifest_bytes, counter)
         await self._run(call)
 
-    async def _whole(self, sha256: bytes, head: bytes | None) -> bytes | None:
+    async def _join_blob(self, sha256: bytes, head: bytes | None) -> bytes | None:
         if head is None:
             return None
-        key = self._calls.names.blob(sha256)
+        key = self._calls.redis_keys.blob(sha256)
         try:
             with translated_errors():
                 chunks = [await self.client.get(name) for name in blobs.chunk_keys(key, head)]
@@ -384,13 +387,13 @@ class KernelCache:
                     await self.client.delete(key)
             raise
 
-    def _parts(self, contents: Mapping[bytes, bytes]) -> list[tuple[str, bytes]]:
-        name = self._calls.names.blob
+    def _blob_chunks(self, contents: Mapping[bytes, bytes]) -> list[tuple[str, bytes]]:
+        name = self._calls.redis_keys.blob
         return [
             part
             for sha256, content in contents.items()
             for part in blobs.stored_parts(name(sha256), content)
         ]
 
-    async def _run(self, call: Call[T]) -> T:
+    async def _run(self, call: ScriptCall[T]) -> T:
         return await self._scripts.run(call)

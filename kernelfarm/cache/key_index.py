@@ -14,7 +14,7 @@ from typing import Any
 from kernelfarm.cache.calls import MANIFEST_TTL_S
 from kernelfarm.cache.connection import translated_errors
 from kernelfarm.cache.records import Space
-from kernelfarm.cache.redis_keys import Names
+from kernelfarm.cache.redis_keys import RedisKeys
 
 # By these parts a near entry is looked for, and so much each counts; others are compared only.
 _INDEXED = {
@@ -28,9 +28,9 @@ _KEYS_KEPT = 32
 class KeyIndex:
     """One key space's; every method raises UnavailableError if Redis does not serve."""
 
-    def __init__(self, client: Any, names: Names, space: Space) -> None:
+    def __init__(self, client: Any, redis_keys: RedisKeys, space: Space) -> None:
         self._client = client
-        self._names = names
+        self._redis_keys = redis_keys
         self._space = space
         self._indexed = _INDEXED[space]
 
@@ -61,11 +61,11 @@ class KeyIndex:
             found = {near for keys in await pipeline.execute() for near in keys} - {key}
             candidates = sorted(found)
             for near in candidates:
-                pipeline.exists(self._names.entry(self._space, near))
+                pipeline.exists(self._redis_keys.entry(self._space, near))
                 pipeline.get(self._record(near))
-            told = await pipeline.execute()
+            rows = await pipeline.execute()
         best, most = None, 0
-        for near, exists, stored in zip(candidates, told[::2], told[1::2], strict=True):
+        for near, exists, stored in zip(candidates, rows[::2], rows[1::2], strict=True):
             score = self._shared(parts, json.loads(stored)) if exists and stored else 0
             if score > most:
                 best, most = near, score
@@ -75,8 +75,8 @@ class KeyIndex:
         return self._name("key", key.hex())
 
     def _name(self, part: str, value: str) -> str:
-        return self._names.name("x", self._space.value, part, value)
+        return self._redis_keys.redis_key("x", self._space.value, part, value)
 
-    def _shared(self, asked: Mapping[str, str], near: Mapping[str, str]) -> int:
-        weights = {**dict.fromkeys(asked, 1), **_WEIGHTS, **self._indexed}
-        return sum(weights[part] for part, value in asked.items() if value == near.get(part))
+    def _shared(self, requested: Mapping[str, str], near: Mapping[str, str]) -> int:
+        weights = {**dict.fromkeys(requested, 1), **_WEIGHTS, **self._indexed}
+        return sum(weights[part] for part, value in requested.items() if value == near.get(part))

@@ -14,7 +14,7 @@ from kernelfarm.end_task import end_task
 _RECONNECT_S = 0.2
 
 
-class Wakeups:
+class KeyNotifications:
     """Events for keys, set by the messages of one channel.
 
     Messages are lost while the connection is down; after a reconnection everybody is woken, to look
@@ -25,7 +25,7 @@ class Wakeups:
         self._client = client
         self._channel = channel
         self._waiters: dict[str, set[asyncio.Event]] = {}
-        self._followers: dict[str, Callable[[str], object]] = {}
+        self._subscribers: dict[str, Callable[[str], object]] = {}
         self._listener: asyncio.Task[None] | None = None
         self._is_listening = asyncio.Event()
 
@@ -42,9 +42,9 @@ class Wakeups:
             if not waiters:
                 self._waiters.pop(message, None)
 
-    def follow(self, prefix: str, obey: Callable[[str], object]) -> None:
+    def subscribe(self, prefix: str, callback: Callable[[str], object]) -> None:
         """Starts to listen, and calls `obey` with each message that begins so."""
-        self._followers[prefix] = obey
+        self._subscribers[prefix] = callback
         self._start()
 
     def _start(self) -> None:
@@ -82,11 +82,11 @@ class Wakeups:
                     self._is_listening.set()
                     self._wake_all()
                 elif message["type"] == "message":
-                    self._hear(message["data"].decode())
+                    self._dispatch(message["data"].decode())
 
-    def _hear(self, message: str) -> None:
+    def _dispatch(self, message: str) -> None:
         self._wake(message)
-        for prefix, obey in self._followers.items():
+        for prefix, obey in self._subscribers.items():
             if message.startswith(prefix):
                 obey(message)
 

@@ -9,9 +9,9 @@ from typing import Any
 import hiredis
 from redis.exceptions import NoScriptError, RedisError
 
-from kernelfarm.cache.calls import Look, Value, script_sha1, script_source
-from kernelfarm.cache.pipelined_connection import Line
-from kernelfarm.cache.records import Found
+from kernelfarm.cache.calls import LookupCall, Value, script_sha1, script_source
+from kernelfarm.cache.pipelined_connection import PipelinedConnection
+from kernelfarm.cache.records import LookupResult
 from kernelfarm.cache.scripts import AsyncScripts
 from kernelfarm.end_task import end_task
 
@@ -21,52 +21,52 @@ _MULTI, _EXEC = (hiredis.pack_command((word,)) for word in ("MULTI", "EXEC"))
 _REPLIES = 4
 
 
-class Lookups:
+class LookupClient:
     """Runs look-ups; each is sent after it was asked for, and none is answered by another's."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
         self._scripts = AsyncScripts(client)
-        self._line: Line | None = None
+        self._connection: PipelinedConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._returning: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     @property
-    def is_on_line(self) -> bool:
+    def is_pipelined(self) -> bool:
         """True while there is a line for those that come now."""
-        return self._line is not None
+        return self._connection is not None
 
-    async def run(self, look: Look) -> Found:
+    async def run(self, call: LookupCall) -> LookupResult:
         """What a look-up met.
 
         Raises:
             UnavailableError: the server does not serve.
         """
         # What does not write would not notice that its connection leads to a demoted server.
-        answered = await self._on_the_line(look) if look.writes else None
+        answered = await self._pipelined(call) if call.writes else None
         if answered is None:
-            answered = await self._scripts.patiently(lambda: self._by_the_client(look))
-        return look.read(*answered)
+            answered = await self._scripts.retried(lambda: self._by_client(call))
+        return call.read(*answered)
 
     async def close(self) -> None:
         """Ends the line."""
         self._is_closed = True
         if self._connecting is not None:
             await end_task(self._connecting)
-        if self._line is not None:
-            self._line.end()
-            while self._line is not None:
+        if self._connection is not None:
+            self._connection.abort()
+            while self._connection is not None:
                 await asyncio.sleep(0)
-        await asyncio.gather(*self._leaving)
+        await asyncio.gather(*self._returning)
 
-    async def _on_the_line(self, look: Look) -> list[Any] | None:
+    async def _pipelined(self, call: LookupCall) -> list[Any] | None:
         """Verdict and entry; None if there is no line, or it ended, or the server refused."""
-        line = self._line
-        if line is None:
+        connection = self._connection
+        if connection is None:
             self._connect()
             return None
-        replies = await line.ask(_packed(look), _REPLIES)
+        replies = await connection.send(_packed(call), _REPLIES)
         if replies is None:
             return None
         done = replies[-1]
@@ -75,51 +75,51 @@ class Lookups:
         if not refused:
             return parts
         if not str(refused[0]).startswith("NOSCRIPT"):
-            line.end()  # a server that refuses may be another one for the next connection
+            connection.abort()  # a server that refuses may be another one for the next connection
         return None
 
-    async def _by_the_client(self, look: Look) -> list[Any]:
+    async def _by_client(self, call: LookupCall) -> list[Any]:
         try:
-            return await self._transaction(look, "EVALSHA", script_sha1(_SCRIPT))
+            return await self._transaction(call, "EVALSHA", script_sha1(_SCRIPT))
         except NoScriptError:
-            return await self._transaction(look, "EVAL", script_source(_SCRIPT))
+            return await self._transaction(call, "EVAL", script_source(_SCRIPT))
 
-    async def _transaction(self, look: Look, command: str, script: str) -> list[Any]:
+    async def _transaction(self, call: LookupCall, command: str, script: str) -> list[Any]:
         async with self._client.pipeline(transaction=True) as pipeline:
-            pipeline.execute_command(command, script, len(look.keys), *look.keys, *look.args)
-            pipeline.hgetall(look.entry)
+            pipeline.execute_command(command, script, len(call.keys), *call.keys, *call.args)
+            pipeline.hgetall(call.entry)
             answered: list[Any] = await pipeline.execute()
         return answered
 
     def _connect(self) -> None:
         if self._connecting is None and not self._is_closed:
-            self._connecting = asyncio.create_task(self._connected())
+            self._connecting = asyncio.create_task(self._open_pipelined())
 
-    async def _connected(self) -> None:
+    async def _open_pipelined(self) -> None:
         """Takes a connection out of the pool, greeted as all are, for the line's life."""
         try:
             with suppress(RedisError, OSError):  # then the next look-up tries again
                 connection = await self._client.connection_pool.get_connection()
                 transport = connection._writer.transport
-                self._line = Line(transport, lambda: self._lost(connection))
+                self._connection = PipelinedConnection(transport, lambda: self._lost(connection))
         finally:
             self._connecting = None
 
     def _lost(self, connection: Any) -> None:
-        self._line = None
-        leaving = asyncio.create_task(self._give_back(connection))
-        self._leaving.add(leaving)
-        leaving.add_done_callback(self._leaving.discard)
+        self._connection = None
+        returning = asyncio.create_task(self._return_to_pool(connection))
+        self._returning.add(returning)
+        returning.add_done_callback(self._returning.discard)
 
-    async def _give_back(self, connection: Any) -> None:
+    async def _return_to_pool(self, connection: Any) -> None:
         with suppress(RedisError, OSError):
             await connection.disconnect()
         await self._client.connection_pool.release(connection)
 
 
-def _packed(look: Look) -> bytes:
-    evaluate = _pack("EVALSHA", script_sha1(_SCRIPT), len(look.keys), *look.keys, *look.args)
-    return b"".join((_MULTI, evaluate, _pack("HGETALL", look.entry), _EXEC))
+def _packed(call: LookupCall) -> bytes:
+    evaluate = _pack("EVALSHA", script_sha1(_SCRIPT), len(call.keys), *call.keys, *call.args)
+    return b"".join((_MULTI, evaluate, _pack("HGETALL", call.entry), _EXEC))
 
 
 def _pack(*command: Value) -> bytes:

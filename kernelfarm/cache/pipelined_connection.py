@@ -16,17 +16,17 @@ from typing import Any, TypeAlias
 import hiredis
 
 # Answers that are on the way hold memory in the server; whoever comes later waits here.
-_MOST_ON_THE_WAY = 64
+_MAX_IN_FLIGHT = 64
 _BUFFER_BYTES = 256 * 1024
 # With requests on the way and no answer for this long to twice as long, the server is gone.
-_SILENCE_S = 5.0
+_REPLY_TIMEOUT_S = 5.0
 
-_NOT_YET = object()
+_INCOMPLETE = object()
 
-Answer: TypeAlias = "asyncio.Future[list[Any] | None]"
+ReplyFuture: TypeAlias = "asyncio.Future[list[Any] | None]"
 
 
-class Line(asyncio.BufferedProtocol):
+class PipelinedConnection(asyncio.BufferedProtocol):
     """Takes over a connection's transport; `on_lost` is called when it has ended.
 
     What the protocol before it must know of the end is passed on to it.
@@ -36,34 +36,34 @@ class Line(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport = transport
         self._on_lost = on_lost
-        self._before = transport.get_protocol()
+        self._previous_protocol = transport.get_protocol()
         self._buffer = bytearray(_BUFFER_BYTES)
-        self._reader = hiredis.Reader(notEnoughData=_NOT_YET)
-        self._waiting: deque[tuple[bytes, int, Answer]] = deque()
-        self._on_the_way: deque[tuple[int, Answer]] = deque()
+        self._reader = hiredis.Reader(notEnoughData=_INCOMPLETE)
+        self._waiting: deque[tuple[bytes, int, ReplyFuture]] = deque()
+        self._in_flight: deque[tuple[int, ReplyFuture]] = deque()
         self._replies: list[Any] = []
-        self._answered = self._answered_before = 0
+        self._reply_count = self._last_reply_count = 0
         self._is_sending = False
         self._is_ended = False
-        self._watch: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         transport.set_protocol(self)
 
-    def ask(self, request: bytes, replies: int) -> Answer:
+    def send(self, request: bytes, replies: int) -> ReplyFuture:
         """Sends commands that have so many replies; None is the answer if the line ends."""
-        answer: Answer = self._loop.create_future()
+        future: ReplyFuture = self._loop.create_future()
         if self._is_ended:
-            answer.set_result(None)
-            return answer
-        self._waiting.append((request, replies, answer))
-        if not self._on_the_way:
-            self._send()
+            future.set_result(None)
+            return future
+        self._waiting.append((request, replies, future))
+        if not self._in_flight:
+            self._flush()
         elif not self._is_sending:
             # What else this turn of the loop brings goes with it.
             self._is_sending = True
-            self._loop.call_soon(self._send)
-        return answer
+            self._loop.call_soon(self._flush)
+        return future
 
-    def end(self) -> None:
+    def abort(self) -> None:
         """Ends the connection at once."""
         self._transport.abort()
 
@@ -75,13 +75,13 @@ class Line(asyncio.BufferedProtocol):
         """Hands out the answers that are whole."""
         try:
             self._reader.feed(self._buffer, 0, nbytes)  # type: ignore[arg-type] # takes any buffer
-            while (reply := self._reader.gets()) is not _NOT_YET:
-                self._take(reply)
+            while (reply := self._reader.gets()) is not _INCOMPLETE:
+                self._add_reply(reply)
         except (hiredis.ProtocolError, IndexError):  # no Redis, or an answer that nobody asked for
-            self.end()
+            self.abort()
             return
         if self._waiting:
-            self._send()
+            self._flush()
 
     def eof_received(self) -> bool:
         """The server closed: so do we."""
@@ -90,48 +90,48 @@ class Line(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tells all who wait."""
         self._is_ended = True
-        if self._watch is not None:
-            self._watch.cancel()
-        answers = [answer for _, answer in self._on_the_way]
+        if self._timer is not None:
+            self._timer.cancel()
+        answers = [answer for _, answer in self._in_flight]
         answers += [answer for _, _, answer in self._waiting]
         for answer in answers:
             if not answer.done():
                 answer.set_result(None)
-        self._on_the_way.clear()
+        self._in_flight.clear()
         self._waiting.clear()
-        self._before.connection_lost(exc)
+        self._previous_protocol.connection_lost(exc)
         self._on_lost()
 
-    def _take(self, reply: Any) -> None:
-        replies, answer = self._on_the_way[0]
+    def _add_reply(self, reply: Any) -> None:
+        replies, answer = self._in_flight[0]
         self._replies.append(reply)
         if len(self._replies) < replies:
             return
-        self._on_the_way.popleft()
+        self._in_flight.popleft()
         whole, self._replies = self._replies, []
-        self._answered += 1
+        self._reply_count += 1
         if not answer.done():  # its caller may have left
             answer.set_result(whole)
 
-    def _send(self) -> None:
+    def _flush(self) -> None:
         self._is_sending = False
         requests = []
-        while self._waiting and len(self._on_the_way) < _MOST_ON_THE_WAY:
+        while self._waiting and len(self._in_flight) < _MAX_IN_FLIGHT:
             request, replies, answer = self._waiting.popleft()
             requests.append(request)
-            self._on_the_way.append((replies, answer))
+            self._in_flight.append((replies, answer))
         if requests:
             self._transport.write(b"".join(requests))
-        if self._watch is None and self._on_the_way:
-            self._watch = self._loop.call_later(_SILENCE_S, self._look)
+        if self._timer is None and self._in_flight:
+            self._timer = self._loop.call_later(_REPLY_TIMEOUT_S, self._check_liveness)
 
-    def _look(self) -> None:
+    def _check_liveness(self) -> None:
         """Ends a line on which nothing is answered."""
-        self._watch = None
-        if not self._on_the_way:
+        self._timer = None
+        if not self._in_flight:
             return
-        if self._answered == self._answered_before:
-            self.end()
+        if self._reply_count == self._last_reply_count:
+            self.abort()
             return
-        self._answered_before = self._answered
-        self._watch = self._loop.call_later(_SILENCE_S, self._look)
+        self._last_reply_count = self._reply_count
+        self._timer = self._loop.call_later(_REPLY_TIMEOUT_S, self._check_liveness)

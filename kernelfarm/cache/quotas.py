@@ -1,11 +1,12 @@
 """What a namespace holds and has in flight, beside what it may: for quotas of tenants.
 
-kf:...:held     HASH  bytes, entries: added up by publications, counted anew by sweeps
+kf:...:quota    HASH  bytes, entries: added up by publications, counted anew by sweeps
 kf:...:sizes    HASH  blob -> its stored bytes, for each blob that `held` counts
 kf:...:neg:S:index  ZSET  failures of a space by the end of their time: they count as entries
-kf:...:flying   ZSET  compilations in flight, by the time at which they lapse, ms
+kf:...:compiles ZSET  compilations in flight, by the time at which they lapse, ms
 
-`held` and `flying` do not expire: the server's policy would evict them and, with them, the quotas.
+`quota` and `compiles` do not expire: the server's policy would evict them, and the quotas with
+them.
 Without `sizes`, a blob that is published again counts twice until the next sweep.
 """
 
@@ -14,9 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kernelfarm.cache.calls import MAX_FAILURES, Call
+from kernelfarm.cache.calls import MAX_FAILURES, ScriptCall
 from kernelfarm.cache.connection import translated_errors
-from kernelfarm.cache.redis_keys import Names
+from kernelfarm.cache.redis_keys import RedisKeys
 from kernelfarm.cache.scripts import AsyncScripts
 from kernelfarm.signing import Space
 
@@ -40,7 +41,7 @@ def most_failures(max_bytes: int | None, max_entries: int | None) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class QuotaUsage:
     """What a namespace holds: manifests, contents and blobs as stored; entries of both spaces."""
 
     size_bytes: int
@@ -50,12 +51,12 @@ class Held:
 class Quotas:
     """Counts for one namespace. Every method raises UnavailableError if Redis does not serve."""
 
-    def __init__(self, client: Any, names: Names) -> None:
+    def __init__(self, client: Any, redis_keys: RedisKeys) -> None:
         self._client = client
-        self._names = names
+        self._redis_keys = redis_keys
         self._scripts = AsyncScripts(client)
 
-    async def held(self) -> Held:
+    async def usage(self) -> QuotaUsage:
         """What it holds now, remembered failures among it.
 
         What was evicted meanwhile counts until the next sweep.
@@ -64,32 +65,32 @@ class Quotas:
             seconds, microseconds = await self._client.time()
             now_ms = seconds * 1000 + microseconds // 1000
             pipeline = self._client.pipeline(transaction=False)
-            pipeline.hmget(self._names.held, "bytes", "entries")
+            pipeline.hmget(self._redis_keys.quota_usage, "bytes", "entries")
             for space in _FAILING:
-                pipeline.zcount(self._names.failures(space), now_ms, "+inf")
+                pipeline.zcount(self._redis_keys.failures(space), now_ms, "+inf")
             (size_bytes, entries), *failures = await pipeline.execute()
         failed = sum(int(count) for count in failures)
-        return Held(
+        return QuotaUsage(
             max(0, int(size_bytes or 0)) + failed * FAILURE_BYTES,
             max(0, int(entries or 0)) + failed,
         )
 
-    async def take_off(self, flight: str, ttl_s: float, most: int) -> bool:
+    async def start_compile(self, compile_id: str, ttl_s: float, most: int) -> bool:
         """Begins a compilation, or prolongs one that this name began; False if `most` fly."""
-        return await self._scripts.run(self._fly(flight, ttl_s, most))
+        return await self._scripts.run(self._start_call(compile_id, ttl_s, most))
 
-    async def in_flight(self) -> int:
+    async def compiles_in_flight(self) -> int:
         """How many compilations fly."""
         with translated_errors():
             seconds, microseconds = await self._client.time()
             now_ms = seconds * 1000 + microseconds // 1000
-            return int(await self._client.zcount(self._names.in_flight, now_ms, "+inf"))
+            return int(await self._client.zcount(self._redis_keys.compiles, now_ms, "+inf"))
 
-    async def land(self, flight: str) -> None:
+    async def end_compile(self, compile_id: str) -> None:
         """Ends a compilation; one whose frontend died ends by itself."""
         with translated_errors():
-            await self._client.zrem(self._names.in_flight, flight)
+            await self._client.zrem(self._redis_keys.compiles, compile_id)
 
-    def _fly(self, flight: str, ttl_s: float, most: int) -> Call[bool]:
-        keys = (self._names.in_flight,)
-        return Call("take_off", keys, (flight, round(ttl_s * 1e3), most), bool)
+    def _start_call(self, compile_id: str, ttl_s: float, most: int) -> ScriptCall[bool]:
+        keys = (self._redis_keys.compiles,)
+        return ScriptCall("start_compile", keys, (compile_id, round(ttl_s * 1e3), most), bool)

@@ -13,27 +13,27 @@ from kernelfarm.signing import BlobRef, Manifest, Space
 from kernelfarm.wire.manifest import manifest_from_bytes
 
 __all__ = [
-    "Adopted",
-    "Found",
+    "AdoptedJob",
     "Lease",
-    "Published",
+    "LookupResult",
+    "PublishStatus",
     "Space",
     "StoredVariant",
-    "Variant",
+    "UnsignedVariant",
     "WorkerReport",
     "facts_from_json",
     "facts_to_json",
 ]
 
 
-FORGOTTEN = "forgotten"
+TAGS_DISCARDED = "discarded"
 """The detail of an epoch miss of what is older than all tags whose invalidation is still known."""
 
-STALE_SERVES = "stale_serves"
+STALE_SERVES_COUNTER = "stale_serves"
 """The counter of serves against the rules; it must stay 0."""
 
 
-class Published(enum.Enum):
+class PublishStatus(enum.Enum):
     """How a publication ended.
 
     FENCED: the lease lapsed or somebody else has it; drop the result. MISSING_BLOB: a blob that a
@@ -70,7 +70,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Adopted:
+class AdoptedJob:
     """A job that a worker took over, and its lease; the job is empty if its input was evicted."""
 
     job: bytes
@@ -78,7 +78,7 @@ class Adopted:
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class UnsignedVariant:
     """One variant to publish: opaque bytes, the blobs that they name, and when it may be used.
 
     `tags` are what it depends on, see `kernelfarm.signing.tags`.
@@ -101,7 +101,7 @@ class StoredVariant:
 
     manifest_bytes: bytes
     content: bytes
-    facts: tuple[bytes, ...] | None = field(default=None, compare=False)
+    stored_facts: tuple[bytes, ...] | None = field(default=None, compare=False)
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -114,7 +114,7 @@ class StoredVariant:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LookupResult:
     """What a look-up met: the live variants, most specific first, or why there are none.
 
     `reason` is `hit`, `absent`, `incarnation`, `epoch`, `expired`, `toolchain`, `hole` or

@@ -42,7 +42,7 @@ def check_namespace(namespace: str, farm: str) -> str:
 
 
 @dataclass(frozen=True)
-class Names:
+class RedisKeys:
     """Key names; the braces are Redis's hash tag: a farm's keys live in one slot.
 
     With a salt, entries lie where only the salt's owner can tell: at the HMAC of their key.
@@ -51,83 +51,83 @@ class Names:
     namespace: str
     salt: bytes = b""
 
-    def name(self, *parts: str) -> str:
+    def redis_key(self, *parts: str) -> str:
         """A key of this namespace."""
         farm, _, tenant = self.namespace.partition("/")
         own = ("t", tenant) if tenant else ()
         return ":".join((f"kf:{{{farm}}}", *own, *parts))
 
-    def of_farm(self, *parts: str) -> str:
+    def farm_key(self, *parts: str) -> str:
         """A key that all tenants of the farm share."""
         return ":".join((f"kf:{{{self.namespace.partition('/')[0]}}}", *parts))
 
-    def slot(self, key: bytes) -> bytes:
+    def storage_key(self, key: bytes) -> bytes:
         """Where the entry, lease and failure of a key lie."""
         return hmac.digest(self.salt, key, hashlib.sha256) if self.salt else key
 
     @cached_property
     def stats(self) -> str:
         """The hash of counters."""
-        return self.name("stats")
+        return self.redis_key("stats")
 
     @cached_property
     def epochs(self) -> str:
         """The epoch table."""
-        return self.of_farm("ep")
+        return self.farm_key("ep")
 
     @cached_property
-    def announcements(self) -> str:
+    def invalidation_log(self) -> str:
         """The stream of invalidations."""
-        return self.of_farm("inv")
+        return self.farm_key("inv")
 
     @property
     def gateways(self) -> str:
         """How far each gateway has obeyed the announcements."""
-        return self.of_farm("gw")
+        return self.farm_key("gw")
 
     @cached_property
     def toolchains(self) -> str:
         """When each toolchain was reported last."""
-        return self.of_farm("tc")
+        return self.farm_key("tc")
 
     @property
     def usage(self) -> str:
         """What the last sweep counted."""
-        return self.name("usage")
+        return self.redis_key("usage")
 
     @property
-    def held(self) -> str:
+    def quota_usage(self) -> str:
         """What the namespace holds, kept up by publications: bytes and entries."""
-        return self.name("held")
+        return self.redis_key("quota")
 
     @property
     def sizes(self) -> str:
         """The stored size of each blob that is counted there."""
-        return self.name("sizes")
+        return self.redis_key("sizes")
 
     @property
     def models(self) -> str:
         """The models that the namespace's callers have named."""
-        return self.name("models")
+        return self.redis_key("models")
 
     @property
-    def in_flight(self) -> str:
+    def compiles(self) -> str:
         """The compilations in flight, by the end of their time."""
-        return self.name("flying")
+        return self.redis_key("compiles")
 
     @cached_property
     def blobs(self) -> str:
         """What the keys of blobs begin with."""
-        return self.name("b", "")
+        return self.redis_key("b", "")
 
     def blob(self, sha256: bytes) -> str:
         """Where a blob, or its number of chunks, lies."""
-        return self.name("b", sha256.hex())
+        return self.redis_key("b", sha256.hex())
 
     def failures(self, space: Space) -> str:
         """The failures that a space remembers, by the end of their time."""
-        return self.name("neg", space.value, "index")
+        return self.redis_key("neg", space.value, "index")
 
     def entry(self, space: Space, key: bytes) -> str:
         """Where a key's variants lie."""
-        return self.name("m", space.value, self.slot(key).hex())
+        return self.redis_key("m", space.value, self.storage_key(key).hex())

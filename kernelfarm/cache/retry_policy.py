@@ -34,17 +34,17 @@ _is_attempt: ContextVar[bool] = ContextVar("is_attempt", default=False)
 """True within what is tried again by an outer retry."""
 
 
-def patience() -> Retry:
+def retry_policy() -> Retry:
     """For a blocking client."""
-    return _Patience(_backoff(), _RETRIES, supported_errors=_LOST)
+    return _RetryPolicy(_backoff(), _RETRIES, supported_errors=_LOST)
 
 
-def async_patience() -> AsyncRetry:
+def async_retry_policy() -> AsyncRetry:
     """For an asyncio client."""
-    return _AsyncPatience(_backoff(), _RETRIES, supported_errors=_LOST)
+    return _AsyncRetryPolicy(_backoff(), _RETRIES, supported_errors=_LOST)
 
 
-class _Patience(Retry):
+class _RetryPolicy(Retry):
     def call_with_retry(
         self,
         do: Callable[[], Any],
@@ -72,7 +72,7 @@ class _Patience(Retry):
         return super().call_with_retry(attempt, fail_in_time, is_retryable, with_failure_count=True)
 
 
-class _AsyncPatience(AsyncRetry):
+class _AsyncRetryPolicy(AsyncRetry):
     async def call_with_retry(
         self,
         do: Callable[[], Awaitable[Any]],

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from redis.exceptions import NoScriptError, ResponseError
 
-from kernelfarm.cache.calls import Call, script_sha1, script_source
+from kernelfarm.cache.calls import ScriptCall, script_sha1, script_source
 from kernelfarm.cache.connection import is_demoted, translated_errors
 
 T = TypeVar("T")
@@ -24,15 +24,15 @@ class AsyncScripts:
     def __init__(self, client: Any) -> None:
         self._client = client
 
-    async def run(self, call: Call[T]) -> T:
+    async def run(self, call: ScriptCall[T]) -> T:
         """The call's result.
 
         Raises:
             UnavailableError: the server does not serve.
         """
-        return call.read(await self.patiently(lambda: self._reply(call)))
+        return call.read(await self.retried(lambda: self._reply(call)))
 
-    async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def retried(self, send: Callable[[], Awaitable[T]]) -> T:
         """What `ask` gives, which is asked again while the server that leads changes.
 
         Raises:
@@ -41,16 +41,16 @@ class AsyncScripts:
         with translated_errors():
             for pause_s in _PAUSES_S:
                 try:
-                    return await ask()
+                    return await send()
                 except ResponseError as error:
                     if not is_demoted(error):
                         raise
                     # Our connections lead to what was the primary: new ones may lead elsewhere.
                     await self._client.connection_pool.disconnect(inuse_connections=False)
                     await asyncio.sleep(pause_s)
-            return await ask()
+            return await send()
 
-    async def _reply(self, call: Call[T]) -> Any:
+    async def _reply(self, call: ScriptCall[T]) -> Any:
         count = len(call.keys)
         try:
             sha1 = script_sha1(call.script)
@@ -67,7 +67,7 @@ class Scripts:
     def __init__(self, client: Any) -> None:
         self._client = client
 
-    def run(self, call: Call[T]) -> T:
+    def run(self, call: ScriptCall[T]) -> T:
         """The call's result.
 
         Raises:
@@ -84,7 +84,7 @@ class Scripts:
                     time.sleep(pause_s)
             return call.read(self._reply(call))
 
-    def _reply(self, call: Call[T]) -> Any:
+    def _reply(self, call: ScriptCall[T]) -> Any:
         count = len(call.keys)
         try:
             return self._client.evalsha(script_sha1(call.script), count, *call.keys, *call.args)

@@ -6,23 +6,23 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from kernelfarm.cache.calls import DAY_S, Signed
-from kernelfarm.cache.records import Lease, StoredVariant, Variant
+from kernelfarm.cache.calls import DAY_S, VariantRecord
+from kernelfarm.cache.records import Lease, StoredVariant, UnsignedVariant
 from kernelfarm.errors import (
     ExpiredManifestError,
     ForgedManifestError,
     InternalError,
     KernelfarmError,
     MalformedMessageError,
-    MisplacedManifestError,
+    ManifestMismatchError,
     PoisonedBlobError,
     UntrustedKeyError,
 )
 from kernelfarm.ir.guards import by_specificity
 from kernelfarm.signing import (
+    CacheAddress,
     Keyring,
     Manifest,
-    Place,
     Signer,
     check_content,
     check_manifest,
@@ -35,7 +35,7 @@ from kernelfarm.wire.manifest import manifest_to_bytes
 _COUNTERS: dict[type[KernelfarmError], str] = {
     ForgedManifestError: "forged",
     UntrustedKeyError: "untrusted",
-    MisplacedManifestError: "misplaced",
+    ManifestMismatchError: "mismatched",
     ExpiredManifestError: "expired_manifests",
     PoisonedBlobError: "poisoned",
     MalformedMessageError: "malformed",
@@ -43,7 +43,7 @@ _COUNTERS: dict[type[KernelfarmError], str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Trust:
+class SigningPolicy:
     """How a publisher signs and a reader believes; without keys, a farm that signs nothing.
 
     `validity_s` is how long what is published may be used without asking the farm again;
@@ -56,38 +56,41 @@ class Trust:
     clock: Callable[[], float] = time.time
     verified_bytes: int = 32 * 1024 * 1024
 
-    def signed(self, place: Place, lease: Lease, variants: Sequence[Variant]) -> list[Signed]:
+    def sign(
+        self, address: CacheAddress, lease: Lease, variants: Sequence[UnsignedVariant]
+    ) -> list[VariantRecord]:
         """The variants as statements of ours about a place, most specific first.
 
         Raises:
             InternalError: two variants have one guard, or a tag breaks the grammar.
         """
         order = by_specificity([variant.guard for variant in variants])
-        made = [self._stored(place, lease, variants[number]) for number in order]
+        made = [self._record(address, lease, variants[number]) for number in order]
         if len({variant.variant_id for variant in made}) != len(made):
             raise InternalError("two variants of one result have equal guards")
         return made
 
-    def renewed(self, manifest: Manifest, content: bytes) -> Signed:
+    def renew(self, manifest: Manifest, content: bytes) -> VariantRecord:
         """A statement of ours with its time set anew."""
         return _signed(self._sign(manifest), content)
 
-    def check(self, place: Place, found: StoredVariant) -> None:
+    def check(self, address: CacheAddress, found: StoredVariant) -> None:
         """Passes a stored variant that may be believed.
 
         Raises:
             IntegrityError: it may not, see `kernelfarm.signing.verify`.
             MalformedMessageError: it is no manifest at all.
         """
-        check_manifest(found.manifest, place, self.keyring, self.clock())
+        check_manifest(found.manifest, address, self.keyring, self.clock())
         check_content(found.manifest, found.content)
-        if found.facts not in {None, _signed(found.manifest, found.content).facts}:
-            raise MisplacedManifestError(
-                f"the store judges {place.space.name.lower()} {place.key.hex()[:16]} by other facts"
+        if found.stored_facts not in {None, _signed(found.manifest, found.content).facts}:
+            raise ManifestMismatchError(
+                f"the store judges {address.space.name.lower()} {address.key.hex()[:16]} by other"
+                " facts"
                 " than those that were signed"
             )
 
-    def good_until_s(self, manifest: Manifest) -> float:
+    def expires_s(self, manifest: Manifest) -> float:
         """When a statement that was checked, or the key that signed it, ends."""
         signer = self.keyring.find(manifest.key_id) if self.keyring else None
         if signer is None or signer.not_after_s is None:
@@ -98,13 +101,15 @@ class Trust:
         """True if less than half of its time is left."""
         return manifest.not_after_s - self.clock() < self.validity_s / 2
 
-    def _stored(self, place: Place, lease: Lease, variant: Variant) -> Signed:
+    def _record(
+        self, address: CacheAddress, lease: Lease, variant: UnsignedVariant
+    ) -> VariantRecord:
         for tag in variant.tags:
             check_tag(tag)
         manifest = Manifest(
-            namespace=place.namespace,
-            space=place.space,
-            key=place.key,
+            namespace=address.namespace,
+            space=address.space,
+            key=address.key,
             variant_id=variant_id(variant.guard),
             guard=variant.guard,
             tags=tuple(sorted(set(variant.tags))),
@@ -127,8 +132,8 @@ def counter_of(error: KernelfarmError) -> str:
     return _COUNTERS.get(type(error), "malformed")
 
 
-def _signed(manifest: Manifest, content: bytes) -> Signed:
-    return Signed(
+def _signed(manifest: Manifest, content: bytes) -> VariantRecord:
+    return VariantRecord(
         variant_id=manifest.variant_id.hex(),
         incarnation=manifest.incarnation,
         epoch=manifest.epoch,

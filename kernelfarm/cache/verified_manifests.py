@@ -6,65 +6,67 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from kernelfarm.cache.records import StoredVariant
-from kernelfarm.cache.signing_policy import Trust
-from kernelfarm.signing import Place
+from kernelfarm.cache.signing_policy import SigningPolicy
+from kernelfarm.signing import CacheAddress
 
 _BYTES_OF_AN_ENTRY = 1024
 # What a manifest takes as bytes and, several times that, once it is read.
 _READ_MANIFEST = 4
 
 
-class _Checked(NamedTuple):
+class _VerifiedVariant(NamedTuple):
     variant: StoredVariant
-    good_until_s: float
+    expires_s: float
     size_bytes: int
 
 
-class Belief:
+class VerifiedManifests:
     """The last checked variants of a key space, each until its time ends.
 
     What is stored now is compared with them byte by byte, which is quicker than a digest, and what
     was read of an equal manifest is used again.
     """
 
-    def __init__(self, trust: Trust) -> None:
-        self._trust = trust
+    def __init__(self, signing: SigningPolicy) -> None:
+        self._signing = signing
         self._bytes = 0
-        self._checked: OrderedDict[tuple[Place, bytes], _Checked] = OrderedDict()
+        self._variants: OrderedDict[tuple[CacheAddress, bytes], _VerifiedVariant] = OrderedDict()
 
-    def checked(self, place: Place, found: StoredVariant) -> StoredVariant:
+    def verify(self, address: CacheAddress, found: StoredVariant) -> StoredVariant:
         """An equal variant that may be believed at this place.
 
         Raises:
             IntegrityError: it may not, see `kernelfarm.signing.verify`.
             MalformedMessageError: it is no manifest at all.
         """
-        name = (place, found.manifest_bytes)
-        known = self._checked.get(name)
+        name = (address, found.manifest_bytes)
+        known = self._variants.get(name)
         if (
             known is not None
             and known.variant.content == found.content
-            and known.variant.facts == found.facts
-            and self._trust.clock() < known.good_until_s
+            and known.variant.stored_facts == found.stored_facts
+            and self._signing.clock() < known.expires_s
         ):
-            self._checked.move_to_end(name)
+            self._variants.move_to_end(name)
             return known.variant
-        self._trust.check(place, found)
-        self._remember(name, found)
+        self._signing.check(address, found)
+        self._store(name, found)
         return found
 
-    def _remember(self, name: tuple[Place, bytes], found: StoredVariant) -> None:
-        self._forget(name)
+    def _store(self, name: tuple[CacheAddress, bytes], found: StoredVariant) -> None:
+        self._evict(name)
         size_bytes = len(found.content) + _READ_MANIFEST * len(found.manifest_bytes)
         size_bytes += _BYTES_OF_AN_ENTRY
-        if size_bytes > self._trust.verified_bytes:
+        if size_bytes > self._signing.verified_bytes:
             return
-        self._checked[name] = _Checked(found, self._trust.good_until_s(found.manifest), size_bytes)
+        self._variants[name] = _VerifiedVariant(
+            found, self._signing.expires_s(found.manifest), size_bytes
+        )
         self._bytes += size_bytes
-        while self._bytes > self._trust.verified_bytes:
-            self._forget(next(iter(self._checked)))
+        while self._bytes > self._signing.verified_bytes:
+            self._evict(next(iter(self._variants)))
 
-    def _forget(self, name: tuple[Place, bytes]) -> None:
-        known = self._checked.pop(name, None)
+    def _evict(self, name: tuple[CacheAddress, bytes]) -> None:
+        known = self._variants.pop(name, None)
         if known is not None:
             self._bytes -= known.size_bytes

@@ -21,7 +21,7 @@ Token = Annotated[
 ]
 
 
-def connected(endpoint: str | None, token: str = "") -> CacheAdmin:
+def connect(endpoint: str | None, token: str = "") -> CacheAdmin:
     """The cache of the farm at an endpoint; None: the one of the environment."""
     from kernelfarm.client.farm.cache_client import CacheAdmin  # noqa: PLC0415 (keeps --help quick)
     from kernelfarm.client.settings import client_settings  # noqa: PLC0415 (keeps --help quick)
@@ -32,5 +32,5 @@ def connected(endpoint: str | None, token: str = "") -> CacheAdmin:
         settings.endpoint,
         token or settings.bearer(),
         settings.tls(),
-        clear=settings.clear_token,
+        allow_cleartext=settings.allow_cleartext_token,
     )

@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from kernelfarm.client.settings import ClientSettings
 
-_EXIT_SPOILT = 1
+_EXIT_CORRUPT = 1
 _EPILOG = """
 [bold]Examples[/bold]
 
@@ -25,7 +25,7 @@ _EPILOG = """
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     commands = typer.Typer(
-        help="Looks after the programs that clients keep on this machine's disk.",
+        help="Manages the programs cached on this machine's disk.",
         epilog=_EPILOG,
         no_args_is_help=True,
     )
@@ -35,24 +35,24 @@ def register(app: typer.Typer) -> None:
 
 
 def info() -> None:
-    """Tells where they lie, and how much."""
+    """Shows the folder and its size."""
     from kernelfarm.client.diagnostics.disk import usage  # noqa: PLC0415 (keeps --help quick)
 
     settings = _settings()
-    told = usage(settings.disk_cache_dir.expanduser())
+    contents = usage(settings.disk_cache_dir.expanduser())
     limit = _mib(settings.disk_cache_bytes) if settings.disk_cache_bytes else "0, turned off"
     typer.echo(f"folder    {settings.disk_cache_dir}")
     typer.echo(f"limit     {limit}")
-    typer.echo(f"holds     {_mib(told.size_bytes)}")
-    typer.echo(f"programs  {told.entries}")
-    typer.echo(f"blobs     {told.blobs}")
-    typer.echo(f"farms     {told.farms}")
-    if told.oldest_s is not None:
-        typer.echo(f"oldest    used {(time.time() - told.oldest_s) / 3600:.1f} h ago")
+    typer.echo(f"holds     {_mib(contents.size_bytes)}")
+    typer.echo(f"programs  {contents.entries}")
+    typer.echo(f"blobs     {contents.blobs}")
+    typer.echo(f"farms     {contents.farms}")
+    if contents.oldest_s is not None:
+        typer.echo(f"oldest    used {(time.time() - contents.oldest_s) / 3600:.1f} h ago")
 
 
 def verify() -> None:
-    """Reads all of it and removes what is spoilt; exit code 1 if anything was."""
+    """Verifies every file and removes corrupt ones; exit code 1 if there were any."""
     from kernelfarm.client.diagnostics.disk import usage  # noqa: PLC0415 (keeps --help quick)
     from kernelfarm.client.diagnostics.disk import verify as verified  # noqa: PLC0415
     from kernelfarm.signing.key_files import read_keyring  # noqa: PLC0415
@@ -65,7 +65,7 @@ def verify() -> None:
     left = usage(root)
     typer.echo(f"{len(faults)} spoilt; {left.entries} programs and {left.blobs} blobs are left")
     if faults:
-        raise typer.Exit(_EXIT_SPOILT)
+        raise typer.Exit(_EXIT_CORRUPT)
 
 
 def clear() -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from kernelfarm.client.farm.client import StageProgress
-    from kernelfarm.client.farm.compiled_program import FoundArtifact, FoundProgram
+    from kernelfarm.client.farm.compiled_program import CompiledArtifact, CompiledProgram
 
 _EPILOG = """
 [bold]Examples[/bold]
@@ -114,7 +114,7 @@ def _progress(console: object) -> Progress:
     )
 
 
-def _table(program: FoundProgram) -> Table:
+def _table(program: CompiledProgram) -> Table:
     from rich.table import Table  # noqa: PLC0415
 
     title = f"{program.target}: {program.outcome}, {program.codegen_jobs} kernels compiled"
@@ -135,5 +135,5 @@ def _table(program: FoundProgram) -> Table:
     return table
 
 
-def _artifacts(program: FoundProgram) -> list[FoundArtifact]:
+def _artifacts(program: CompiledProgram) -> list[CompiledArtifact]:
     return [artifact for variants in program.kernels for artifact in variants]

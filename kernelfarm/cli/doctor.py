@@ -114,7 +114,7 @@ def _package(area: str, name: str) -> Finding:
 
 
 def _tiers(endpoint: str | None) -> list[Finding]:
-    """Where programs come from here, and whom they are believed to be from."""
+    """Where programs come from, and whose signatures are accepted."""
     from kernelfarm.client.diagnostics.disk import usage  # noqa: PLC0415 (loads grpc)
     from kernelfarm.client.disk.folder import checked_tier_folder  # noqa: PLC0415
     from kernelfarm.client.farm.manifest_verifier import describe_traces, describe_trust  # noqa: PLC0415

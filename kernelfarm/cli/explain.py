@@ -55,7 +55,7 @@ def explain(
     seen: set[str] = set()
     for found in _stages(source, target, endpoint):
         seen.add(f"{found.kernel or 'program'}/{found.stage}")
-        if _is_wanted(found, stage, kernel, target):
+        if _matches(found, stage, kernel, target):
             typer.secho(f"=== {found.title()}", bold=True)
             typer.echo(found.text().rstrip("\n") + "\n")
             shown += 1
@@ -78,7 +78,7 @@ def _stages(
     raise CallerError(f"{source!r} is no file, no directory and no key of 64 hex digits")
 
 
-def _is_wanted(
+def _matches(
     found: ExplainedStage,
     stages: list[str] | None,
     kernels: list[str] | None,

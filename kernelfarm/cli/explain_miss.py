@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelfarm.cli._cache import Endpoint, connected
+from kernelfarm.cli._cache import Endpoint, connect
 from kernelfarm.errors import CallerError
 
 if TYPE_CHECKING:
-    from kernelfarm.client.diagnostics.local_traces import TraceHere
+    from kernelfarm.client.diagnostics.local_traces import LocalTrace
     from kernelfarm.client.farm.client import FarmClient
     from kernelfarm.client.settings import ClientSettings
     from kernelfarm.v1.cache_service_pb2 import ExplainMissResponse
 
 _KEY_HEX_CHARS = 64
-_MOST_TRACES = 32
+_MAX_TRACES = 32
 _EPILOG = """
 [bold]Examples[/bold]
 
@@ -44,11 +44,11 @@ def explain_miss(
         str, typer.Option(help="The model's ID@REVISION, as the client names it.")
     ] = "",
     traces: Annotated[
-        bool, typer.Option("--traces", help="The graphs that this machine traced itself.")
+        bool, typer.Option("--traces", help="The graphs that this machine traced.")
     ] = False,
     endpoint: Endpoint = None,
 ) -> None:
-    """Tells what differs between what is not found and the nearest entry that is there."""
+    """Shows what differs between the missing entry and the nearest one that exists."""
     is_key = len(source) == _KEY_HEX_CHARS and set(source.lower()) <= set("0123456789abcdef")
     if traces:
         if source and not is_key:
@@ -58,18 +58,18 @@ def explain_miss(
     path = Path(source)
     if not is_key and not path.is_file():
         raise CallerError(f"{source!r} is no file and no key of {_KEY_HEX_CHARS} hex digits")
-    with connected(endpoint) as farm:
+    with connect(endpoint) as farm:
         if is_key:
-            told = farm.explain_key(bytes.fromhex(source))
+            explanation = farm.explain_key(bytes.fromhex(source))
         else:
             from kernelfarm.client.capture.exported import read_pt2  # noqa: PLC0415 (loads torch)
 
-            told = farm.explain_graph(read_pt2(path).captured.graph, target, model=model)
-    _print_explanation("program", told)
+            explanation = farm.explain_graph(read_pt2(path).captured.graph, target, model=model)
+    _print_explanation("program", explanation)
 
 
 def _explain_traces(digest: str, model: str, endpoint: str | None) -> None:
-    from kernelfarm.client.diagnostics.local_traces import TraceHere, traces_here  # noqa: PLC0415
+    from kernelfarm.client.diagnostics.local_traces import LocalTrace, local_traces  # noqa: PLC0415
     from kernelfarm.client.farm.client import FarmClient  # noqa: PLC0415 (keeps --help quick)
     from kernelfarm.client.farm.manifest_verifier import describe_traces  # noqa: PLC0415
     from kernelfarm.client.settings import client_settings  # noqa: PLC0415
@@ -77,47 +77,51 @@ def _explain_traces(digest: str, model: str, endpoint: str | None) -> None:
     stated = {"endpoint": endpoint, "model": model or None}
     settings = client_settings(**{name: value for name, value in stated.items() if value})
     root = settings.disk_cache_dir.expanduser()
-    here = traces_here(root)
+    here = local_traces(root)
     if digest:
-        wanted = bytes.fromhex(digest)
-        here = [t for t in here if t.digest == wanted] or [TraceHere(wanted, {}, 0.0)]
+        digest_bytes = bytes.fromhex(digest)
+        here = [t for t in here if t.digest == digest_bytes] or [LocalTrace(digest_bytes, {}, 0.0)]
     state, is_asked = describe_traces(settings)
     if not is_asked:
         typer.echo(f"this machine asks for no traces: {state}")
     if not here:
         typer.echo(f"nothing was traced here (in {root})")
     with FarmClient(settings) as client:
-        for trace in here[:_MOST_TRACES]:
+        for trace in here[:_MAX_TRACES]:
             _explain_trace(client, settings, trace)
-    if len(here) > _MOST_TRACES:
-        typer.echo(f"{len(here) - _MOST_TRACES} used before these; name one by its digest")
+    if len(here) > _MAX_TRACES:
+        typer.echo(f"{len(here) - _MAX_TRACES} used before these; name one by its digest")
 
 
-def _explain_trace(client: FarmClient, settings: ClientSettings, trace: TraceHere) -> None:
-    from kernelfarm.client.diagnostics.local_traces import explained, why_not_believed  # noqa: PLC0415
+def _explain_trace(client: FarmClient, settings: ClientSettings, trace: LocalTrace) -> None:
+    from kernelfarm.client.diagnostics.local_traces import explained, why_not_trusted  # noqa: PLC0415
 
-    told = explained(client, trace.digest, trace.parts)
-    _print_explanation("trace", told.trace)
-    if told.HasField("manifest"):
-        refusal = why_not_believed(client, settings, told)
-        typer.echo(f"  it is not believed here: {refusal}" if refusal else "  it is believed here")
-        _print_explanation("  its program", told.program)
+    explanation = explained(client, trace.digest, trace.parts)
+    _print_explanation("trace", explanation.trace)
+    if explanation.HasField("manifest"):
+        refusal = why_not_trusted(client, settings, explanation)
+        typer.echo(
+            f"  this client does not accept it: {refusal}"
+            if refusal
+            else "  this client accepts it"
+        )
+        _print_explanation("  its program", explanation.program)
     if trace.used_s:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(trace.used_s))
         typer.echo(f"  traced here; used {used}")
 
 
-def _print_explanation(what: str, told: ExplainMissResponse) -> None:
+def _print_explanation(what: str, explanation: ExplainMissResponse) -> None:
     from kernelfarm.v1.cache_service_pb2 import MissReason  # noqa: PLC0415 (keeps --help quick)
 
-    reason = MissReason.Name(told.reason).removeprefix("MISS_REASON_").lower()
+    reason = MissReason.Name(explanation.reason).removeprefix("MISS_REASON_").lower()
     if reason == "none":
-        typer.echo(f"{what} {told.key.hex()} is found")
+        typer.echo(f"{what} {explanation.key.hex()} is found")
         return
-    typer.echo(f"{what} {told.key.hex()} is not found: {reason}")
-    if told.nearest_key and told.nearest_key != told.key:
-        typer.echo(f"nearest: {told.nearest_key.hex()}")
-    for difference in told.differences:
-        typer.echo(f"  {difference.part}: asked {difference.asked}; there {difference.nearest}")
-    if not told.differences:
+    typer.echo(f"{what} {explanation.key.hex()} is not found: {reason}")
+    if explanation.nearest_key and explanation.nearest_key != explanation.key:
+        typer.echo(f"nearest: {explanation.nearest_key.hex()}")
+    for difference in explanation.differences:
+        typer.echo(f"  {difference.part}: asked {difference.requested}; there {difference.nearest}")
+    if not explanation.differences:
         typer.echo("  no entry is near it")

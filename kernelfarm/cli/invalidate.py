@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kernelfarm.cli._cache import Endpoint, Token, connected
+from kernelfarm.cli._cache import Endpoint, Token, connect
 
 _EPILOG = """
 [bold]Examples[/bold]
@@ -30,10 +30,10 @@ def invalidate(
     token: Token = "",
 ) -> None:
     """Makes stale, in constant time, each program, kernel and trace that depends on a tag."""
-    with connected(endpoint, token) as farm:
-        told = farm.invalidate(tags, dry_run=dry_run, reason=reason)
+    with connect(endpoint, token) as farm:
+        response = farm.invalidate(tags, dry_run=dry_run, reason=reason)
     if dry_run:
-        hit = f"{told.programs} programs, {told.kernels} kernels, {told.traces} traces"
+        hit = f"{response.programs} programs, {response.kernels} kernels, {response.traces} traces"
         typer.echo(f"would be stale: {hit}")
     else:
-        typer.echo(f"epoch {told.epoch} began; {told.gateways} gateways obeyed")
+        typer.echo(f"epoch {response.epoch} began; {response.gateways} gateways applied it")

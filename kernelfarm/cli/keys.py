@@ -25,7 +25,9 @@ def register(app: typer.Typer) -> None:
 
 
 def keys(
-    folder: Annotated[Path, typer.Argument(help="Where the keys lie or are to lie.")],
+    folder: Annotated[
+        Path, typer.Argument(help="The folder of the keys; it is made if it does not exist.")
+    ],
 ) -> None:
     """Makes a farm's keys, if the folder has none, and lists the public ones."""
     from kernelfarm.signing.key_files import make_keys  # noqa: PLC0415 -- loads cryptography

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from kernelfarm.cli._cache import Endpoint, Token, connected
+from kernelfarm.cli._cache import Endpoint, Token, connect
 
 _EPILOG = """
 [bold]Examples[/bold]
@@ -19,10 +19,10 @@ def register(app: typer.Typer) -> None:
 
 
 def sweep(endpoint: Endpoint = None, token: Token = "") -> None:
-    """Frees stale entries, entries with holes, and blobs that no entry names."""
-    with connected(endpoint, token) as farm:
-        told = farm.sweep()
+    """Deletes stale entries, entries with missing blobs, and blobs that no entry names."""
+    with connect(endpoint, token) as farm:
+        response = farm.sweep()
     typer.echo(
-        f"looked at {told.entries} entries; freed {told.dead_variants} dead variants,"
-        f" {told.holes} with holes, {told.orphan_blobs} blobs"
+        f"looked at {response.entries} entries; freed {response.dead_variants} dead variants,"
+        f" {response.incomplete_variants} with missing blobs, {response.orphan_blobs} blobs"
     )

@@ -43,7 +43,7 @@ Roles = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    group = typer.Typer(help="Who may call a farm: tenants, their credentials and limits.")
+    group = typer.Typer(help="Manages a farm's tenants, their credentials and limits.")
     for name, command in (
         ("add", add),
         ("list", list_tenants),
@@ -66,15 +66,17 @@ def add(
     import secrets  # noqa: PLC0415 -- here alone
 
     from kernelfarm.service.tenants import toml_file  # noqa: PLC0415 -- see above
-    from kernelfarm.service.tenants.directory import Directory, Tenant  # noqa: PLC0415 -- see above
+    from kernelfarm.service.tenants.directory import Tenant, TenantDirectory  # noqa: PLC0415 -- see above
     from kernelfarm.service.tenants.identity import Quota  # noqa: PLC0415 -- see above
 
-    known = toml_file.read_tenants(path) if path.exists() else Directory([])
+    known = toml_file.read_tenants(path) if path.exists() else TenantDirectory([])
     if toml_file.check_name(tenant) in known.tenants:
         raise CallerError(f"{path} has a tenant {tenant!r} already")
     salt = secrets.token_bytes(toml_file.SALT_BYTES)
     made = Tenant(tenant, salt, Quota(max_bytes, max_entries, max_compiles))
-    toml_file.write_tenants(path, Directory([*known.tenants.values(), made], known.shared.quota))
+    toml_file.write_tenants(
+        path, TenantDirectory([*known.tenants.values(), made], known.shared.quota)
+    )
     typer.echo(f"{tenant} added; `kernelfarm tenants token {path} {tenant}` makes a token")
 
 
@@ -145,13 +147,13 @@ def revoke(
 def _change(path: Path, name: str, change: Callable[[Tenant], Tenant]) -> None:
     """Replaces one tenant of a file, if the result can be used."""
     from kernelfarm.service.tenants import toml_file  # noqa: PLC0415 -- see above
-    from kernelfarm.service.tenants.directory import Directory  # noqa: PLC0415 -- see above
+    from kernelfarm.service.tenants.directory import TenantDirectory  # noqa: PLC0415 -- see above
 
     known = toml_file.read_tenants(path)
     if name not in known.tenants:
         raise NotFoundError(f"{path} has no tenant {name!r}; it has {', '.join(known.tenants)}")
     tenants = [change(t) if t.name == name else t for t in known.tenants.values()]
-    changed = Directory(tenants, known.shared.quota)
+    changed = TenantDirectory(tenants, known.shared.quota)
     toml_file.check_tenants(changed)
     toml_file.write_tenants(path, changed)
 

@@ -54,7 +54,7 @@ def up(  # noqa: PLR0913, PLR0917 -- one parameter for each option
     """Starts a whole farm on this machine and serves until SIGTERM or Ctrl-C.
 
     Two Redis or Valkey servers, frontend, optimizer, code generation and its workers. Prints
-    `READY <endpoint>` on stdout when every room serves; children that die are started again.
+    `READY <endpoint>` on stdout when every service serves; children that die are started again.
     Servers named by KERNELFARM_BROKER_URL and KERNELFARM_CACHE_URL are used instead of own ones.
     """
     try:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kernelfarm.cli._cache import Endpoint, Token, connected
+from kernelfarm.cli._cache import Endpoint, Token, connect
 
 _EPILOG = """
 [bold]Examples[/bold]
@@ -25,24 +25,27 @@ def register(app: typer.Typer) -> None:
 def usage(
     endpoint: Endpoint = None,
     tenant: Annotated[
-        str, typer.Option(help="Whose: a tenant's, or `shared`; others' are for administrators.")
+        str,
+        typer.Option(
+            help="A tenant's name, or `shared`; the others' usage needs the role administrator."
+        ),
     ] = "",
     token: Token = "",
 ) -> None:
     """Prints what the farm's cache holds, as the last sweep counted it, and its counters."""
-    with connected(endpoint, token) as farm:
-        told = farm.usage(tenant)
-    if told.tenant:
-        typer.echo(f"tenant {told.tenant}, now:")
+    with connect(endpoint, token) as farm:
+        response = farm.usage(tenant)
+    if response.tenant:
+        typer.echo(f"tenant {response.tenant}, now:")
         for holds, limit, what in (
-            (told.held_bytes, told.max_bytes, "bytes"),
-            (told.held_entries, told.max_entries, "entries"),
-            (told.compiles_in_flight, told.max_compiles, "compilations in flight"),
+            (response.held_bytes, response.max_bytes, "bytes"),
+            (response.held_entries, response.max_entries, "entries"),
+            (response.compiles_in_flight, response.max_compiles, "compilations in flight"),
         ):
             typer.echo(f"  {holds} of {limit or 'unlimited'} {what}")
-    when = told.counted_time.ToJsonString() if told.HasField("counted_time") else "never"
-    typer.echo(f"counted {when}: {told.blobs} blobs, {told.blob_bytes} bytes")
-    for space, name in zip(told.spaces, ("programs", "kernels", "traces"), strict=True):
+    when = response.counted_time.ToJsonString() if response.HasField("counted_time") else "never"
+    typer.echo(f"counted {when}: {response.blobs} blobs, {response.blob_bytes} bytes")
+    for space, name in zip(response.spaces, ("programs", "kernels", "traces"), strict=True):
         held = f"{space.entries} entries, {space.variants} variants, {space.bytes} bytes"
         typer.echo(f"{name}: {held}")
         for counter, value in sorted(space.counters.items()):

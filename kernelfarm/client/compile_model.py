@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from kernelfarm.client.capture.exported import Exported, export_model
+from kernelfarm.client.capture.exported import ExportedModel, export_model
 from kernelfarm.client.farm.client import FarmClient, OnProgress
 from kernelfarm.client.farm.compile_options import CompileOptions
-from kernelfarm.client.farm.compiled_program import Content, FoundProgram
+from kernelfarm.client.farm.compiled_program import CompiledProgram, StageContent
 from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.programs.saved_files import save_programs
 from kernelfarm.client.programs.store import load_program
@@ -30,8 +30,10 @@ class CompiledModel:
     demand. It can be called if a device of this machine is among the targets.
     """
 
-    def __init__(self, exported: Exported, programs: Sequence[FoundProgram], client: FarmClient):
-        self.programs: dict[str, FoundProgram] = {p.target: p for p in programs}
+    def __init__(
+        self, exported: ExportedModel, programs: Sequence[CompiledProgram], client: FarmClient
+    ):
+        self.programs: dict[str, CompiledProgram] = {p.target: p for p in programs}
         self._exported = exported
         self._client = client
         self._runner: PlanRunner | None = None
@@ -84,7 +86,7 @@ class CompiledModel:
         shared = load_program(self._client, program, support.loader)
         return PlanRunner(shared.for_graph(captured, support.loader), is_checked=True)
 
-    def _program(self, target: str) -> FoundProgram:
+    def _program(self, target: str) -> CompiledProgram:
         found = self.programs.get(target)
         if found is None:
             raise CallerError(
@@ -92,7 +94,7 @@ class CompiledModel:
             )
         return found
 
-    def _texts(self, stages: Sequence[Content]) -> dict[str, str]:
+    def _texts(self, stages: Sequence[StageContent]) -> dict[str, str]:
         texts = [stage for stage in stages if stage.is_text]
         contents = self._client.read_blobs([stage.sha256 for stage in texts])
         return {s.name: contents[s.sha256].decode("utf-8") for s in texts}
@@ -131,7 +133,7 @@ def compile_model(  # noqa: PLR0913 (the public entry point: all but two have de
 
 
 def compile_exported(
-    exported: Exported,
+    exported: ExportedModel,
     *,
     targets: Sequence[str] | None,
     client: FarmClient,
@@ -139,9 +141,9 @@ def compile_exported(
     on_progress: OnProgress | None = None,
 ) -> CompiledModel:
     """An exported program, compiled by the farm for each target."""
-    wanted = list(targets) if targets else [device_support(torch.device("cpu")).target]
+    target_names = list(targets) if targets else [device_support(torch.device("cpu")).target]
     programs = client.compile(
-        exported.captured.graph, wanted, options=options, on_progress=on_progress
+        exported.captured.graph, target_names, options=options, on_progress=on_progress
     )
     return CompiledModel(exported, programs, client)
 

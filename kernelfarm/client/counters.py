@@ -2,12 +2,12 @@
 
 memory.hits, disk.hits, farm.hits         programs by the tier that had them
 farm.misses, farm.merged                  programs that the farm compiled (for us, for others)
-disk.misses, disk.holes                   not there; there without one of its blobs
+disk.misses, disk.missing_blobs                   not there; there without one of its blobs
 disk.stale, memory.stale, farm.stale      there, but invalidated
 disk.write_failures, disk.evicted         could not be kept; made room
 refused.TIER.REASON                       what was not believed, by tier and reason of the error
 swap.eager_calls, swap.swaps              calls before a program took over; programs that did
-warm.hits, warm.misses, warm.kept          Dynamo graphs that were traced before; not yet; now
+warm.hits, warm.misses, warm.stored          Dynamo graphs that were traced before; not yet; now
 warm.traced.REASON                         graphs that are traced at every start, and why
 warm.memory.hits, warm.disk.hits           traces of others that this process, this machine had
 warm.farm.hits, warm.farm.misses           traces of others that the farm had; not, and ...REASON

@@ -57,7 +57,7 @@ class ClientSettings(BaseSettings):
     """Our own certificate and its key, PEM, where the farm asks for one."""
     server_name: str = ""
     """The name in the farm's certificate, where it is not that of the endpoint."""
-    clear_token: bool = False
+    allow_cleartext_token: bool = False
     """Allows to send the token to another machine without TLS."""
 
     namespace: str = Field(default="default", min_length=1)

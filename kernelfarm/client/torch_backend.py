@@ -19,22 +19,22 @@ from torch import fx
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.capture.input_order import InputOrder
-from kernelfarm.client.capture.preserve_attention import keep_attention_whole
+from kernelfarm.client.capture.preserve_attention import preserve_attention
 from kernelfarm.client.capture.tracing import traced
 from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.compile_options import CompileOptions
-from kernelfarm.client.farm.wait_budget import FarmTime
+from kernelfarm.client.farm.wait_budget import WaitBudget
 from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.programs.eager import warn_eager
-from kernelfarm.client.programs.graph_runner import BoxedFunction, LiveProgram, Runnable
+from kernelfarm.client.programs.graph_runner import BoxedFunction, GraphRunner, ReadyProgram
 from kernelfarm.client.programs.store import ProgramStore
-from kernelfarm.client.programs.tiers import Prefetched
+from kernelfarm.client.programs.tiers import PrefetchedProgram
 from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.client.settings import ClientSettings, client_settings
-from kernelfarm.client.traces.cache import WarmStart, autocast_is_on, without_autocast
+from kernelfarm.client.traces.cache import TraceCache, autocast_is_on, without_autocast
 from kernelfarm.digest import program_key
 from kernelfarm.errors import CallerError, KernelfarmError
 
@@ -68,7 +68,7 @@ def kernelfarm(
         CallerError: an option that does not exist, or a value that it cannot have.
         KernelfarmError: (strict only) the farm could not serve a graph.
     """
-    keep_attention_whole(gm)
+    preserve_attention(gm)
     order = InputOrder(gm)
     stated = _backend_options(options or {}, mode)
     compiled = _compiled(order.module, order.of(example_inputs), stated)
@@ -79,13 +79,13 @@ def _compiled(
     gm: fx.GraphModule, example_inputs: Sequence[Any], stated: BackendOptions
 ) -> Callable[..., Any]:
     # Connects while the graph is digested or traced.
-    warm = WarmStart(gm, _access_to(stated.settings), stated.compiled)
-    time = FarmTime(stated.settings.timeout_s)
-    known = _known_program(warm, stated, time)
+    trace_cache = TraceCache(gm, _access_to(stated.settings), stated.compiled)
+    time = WaitBudget(stated.settings.timeout_s)
+    known = _program_of_trace(trace_cache, stated, time)
     if known is not None:
         return known
     compiler = _GraphCompiler(stated, time)
-    return traced(gm, example_inputs, compiler, _GraphCompiler(stated, time, warm))
+    return traced(gm, example_inputs, compiler, _GraphCompiler(stated, time, trace_cache))
 
 
 def preload() -> None:
@@ -122,11 +122,11 @@ class _GraphCompiler:
     """What AOT Autograd calls with each graph; `warm` keeps what it made of one for inference."""
 
     def __init__(
-        self, options: BackendOptions, time: FarmTime, warm: WarmStart | None = None
+        self, options: BackendOptions, time: WaitBudget, trace_cache: TraceCache | None = None
     ) -> None:
         self._options = options
-        self._time = time
-        self._warm = warm
+        self._wait_budget = time
+        self._trace_cache = trace_cache
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedFunction:
         # AOT Autograd calls us in its fake mode; constants and buffers of ours are real.
@@ -140,75 +140,75 @@ class _GraphCompiler:
                 program = None
         return make_boxed_func(gm.forward) if program is None else program.boxed()
 
-    def _compile(self, gm: fx.GraphModule) -> LiveProgram | None:
+    def _compile(self, gm: fx.GraphModule) -> GraphRunner | None:
         captured = capture(gm)
         if captured.is_trivial:
             return None
         target = device_support(captured.device).target
         key = program_key(captured.graph, target, self._options.compiled.pairs())
-        if self._warm is not None:
-            with self._time.spent():
-                self._warm.keep(gm, captured, key)
-        find = _finder(captured, key, self._options, _First(self._time))
-        return _started(make_boxed_func(gm.forward), find, self._options.settings)
+        if self._trace_cache is not None:
+            with self._wait_budget.charged():
+                self._trace_cache.store(gm, captured, key)
+        find = _make_find(captured, key, self._options, _FirstAttempt(self._wait_budget))
+        return _start_runner(make_boxed_func(gm.forward), find, self._options.settings)
 
 
-def _known_program(
-    warm: WarmStart, options: BackendOptions, time: FarmTime
+def _program_of_trace(
+    trace_cache: TraceCache, options: BackendOptions, time: WaitBudget
 ) -> Callable[..., Any] | None:
     """What Dynamo calls, if its graph was traced before; else, or if that fails, it is traced."""
-    with time.spent():
-        known = warm.known()
-    if known is None:
+    with time.charged():
+        trace = trace_cache.find()
+    if trace is None:
         return None
-    first = _First(time, known.prefetched)
-    find = _finder(known.captured, known.entry.key, options, first)
+    first = _FirstAttempt(time, trace.prefetched)
+    find = _make_find(trace.captured, trace.entry.key, options, first)
 
-    def find_outside_autocast() -> Runnable:
+    def find_outside_autocast() -> ReadyProgram:
         found = find()
-        return Runnable(without_autocast(found.run), found.validity)
+        return ReadyProgram(without_autocast(found.run), found.validity)
 
     found_by = find_outside_autocast if autocast_is_on() else find
     try:
-        program = _started(warm.eager(), found_by, options.settings)
+        program = _start_runner(trace_cache.eager(), found_by, options.settings)
     except KernelfarmError:
         return None
-    return warm.callable_for(known.entry, program.boxed())
+    return trace_cache.callable_for(trace.entry, program.boxed())
 
 
 @dataclass(frozen=True, slots=True)
-class _First:
+class _FirstAttempt:
     """What a program's first search has: what is left of its graph's time, and what was sent."""
 
-    time: FarmTime
-    prefetched: Prefetched | None = None
+    time: WaitBudget
+    prefetched: PrefetchedProgram | None = None
 
 
-def _finder(
-    captured: Captured, key: bytes, options: BackendOptions, first: _First
-) -> Callable[[], Runnable]:
+def _make_find(
+    captured: CapturedGraph, key: bytes, options: BackendOptions, first: _FirstAttempt
+) -> Callable[[], ReadyProgram]:
     support, settings = device_support(captured.device), options.settings
     firsts = [first]
 
-    def find() -> Runnable:
-        has = firsts.pop() if firsts else _First(FarmTime(settings.timeout_s))
-        with has.time.spent():
+    def find() -> ReadyProgram:
+        has = firsts.pop() if firsts else _FirstAttempt(WaitBudget(settings.timeout_s))
+        with has.time.charged():
             access = _access_to(settings)
             shared = _store.program(
                 access, captured, support, options.compiled, key, has.prefetched
             )
             runner = PlanRunner(shared.for_graph(captured, support.loader))
-            return Runnable(runner, shared.validity)
+            return ReadyProgram(runner, shared.validity)
 
     return find
 
 
-def _started(
-    eager: BoxedFunction, find: Callable[[], Runnable], settings: ClientSettings
-) -> LiveProgram:
-    program = LiveProgram(eager, find, settings)
+def _start_runner(
+    eager: BoxedFunction, find: Callable[[], ReadyProgram], settings: ClientSettings
+) -> GraphRunner:
+    program = GraphRunner(eager, find, settings)
     if settings.mode == "swap":
-        program.ask_in_background()
+        program.fetch_in_background()
     else:
         program.fetch()
     return program
@@ -228,8 +228,8 @@ def _access_to(settings: ClientSettings) -> FarmAccess:
         return access
 
 
-def _forget_what_the_parent_waits_for() -> None:
-    _store.forget_unfinished()
+def _reset_after_fork() -> None:
+    _store.drop_unfinished()
     _lock.release()
 
 
@@ -237,5 +237,5 @@ def _forget_what_the_parent_waits_for() -> None:
 os.register_at_fork(
     before=_lock.acquire,
     after_in_parent=_lock.release,
-    after_in_child=_forget_what_the_parent_waits_for,
+    after_in_child=_reset_after_fork,
 )

@@ -158,7 +158,7 @@ def _symbols_by_first_use(graph: Graph) -> list[str]:
     """
     if not graph.symbols:
         return []
-    declared = {size.name: place for place, size in enumerate(graph.symbols)}
+    declared = {size.name: position for position, size in enumerate(graph.symbols)}
     found: dict[str, None] = {}
     for source in graph.inputs:
         if isinstance(source.kind, str):

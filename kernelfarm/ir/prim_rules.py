@@ -199,13 +199,13 @@ def _window(node: Node, types: Types) -> Types:
         raise rule_broken(node, seen, "rising axes with one size, stride and dilation each")
     shape = list(source.shape)
     for axis, size, stride, dilation in zip(dims, sizes, strides, dilations, strict=True):
-        room = source.shape[axis] - dilation * (size - 1) - 1
-        if not _may_be_nonnegative(size - 1, stride - 1, dilation - 1, room):
+        last_start = source.shape[axis] - dilation * (size - 1) - 1
+        if not _may_be_nonnegative(size - 1, stride - 1, dilation - 1, last_start):
             seen = f"a window of {size} by {dilation} on extent {source.shape[axis]}"
             raise rule_broken(
                 node, seen, "sizes, strides and dilations >= 1, and a window that fits"
             )
-        shape[axis] = room // stride + 1
+        shape[axis] = last_start // stride + 1
     return (TensorType(source.dtype, (*shape, *sizes)),)
 
 
@@ -308,13 +308,13 @@ def _scatter(node: Node, types: Types) -> Types:
     if node.attr("mode") != "set":
         check_combined_dtype(f"scatter {node.attr('mode')}", base.dtype)
     rest = tuple(extent for axis, extent in enumerate(base.shape) if axis not in dims)
-    wanted = indices[0].shape + rest
-    is_same = len(wanted) == updates.rank and all(
-        is_same_extent(a, b) for a, b in zip(wanted, updates.shape, strict=True)
+    expected = indices[0].shape + rest
+    is_same = len(expected) == updates.rank and all(
+        is_same_extent(a, b) for a, b in zip(expected, updates.shape, strict=True)
     )
     if updates.dtype is not base.dtype or not is_same:
         seen = f"updates {updates.dtype.value}{_text(updates.shape)}"
-        raise rule_broken(node, seen, f"{base.dtype.value}{_text(wanted)}")
+        raise rule_broken(node, seen, f"{base.dtype.value}{_text(expected)}")
     return (TensorType(base.dtype, base.shape),)
 
 

@@ -21,7 +21,7 @@ INTEGER_RANGES = {
 """Values of each element type that kernels compute integers in."""
 
 
-class Takes(enum.Enum):
+class AcceptedTypes(enum.Enum):
     """The element types that an operation takes; the value is the word in messages."""
 
     FLOAT = "a float"
@@ -35,33 +35,34 @@ class Takes(enum.Enum):
     def has(self, dtype: DType) -> bool:
         """True if the element type is among them."""
         match self:
-            case Takes.FLOAT:
+            case AcceptedTypes.FLOAT:
                 return dtype.is_float
-            case Takes.NUMBER:
+            case AcceptedTypes.NUMBER:
                 return dtype is not DType.BOOL
-            case Takes.BITS:
+            case AcceptedTypes.BITS:
                 return not dtype.is_float
-            case Takes.INTEGER:
+            case AcceptedTypes.INTEGER:
                 return dtype.is_integer
-            case Takes.I64 | Takes.BOOL:
-                return dtype is (DType.I64 if self is Takes.I64 else DType.BOOL)
-            case Takes.ANY:
+            case AcceptedTypes.I64 | AcceptedTypes.BOOL:
+                return dtype is (DType.I64 if self is AcceptedTypes.I64 else DType.BOOL)
+            case AcceptedTypes.ANY:
                 return True
 
 
 _WORDS = {
-    Takes.NUMBER: "neg abs sign add sub mul floor_div trunc_div mod_floor fmod pow maximum minimum"
+    AcceptedTypes.NUMBER: "neg abs sign add sub mul floor_div trunc_div mod_floor fmod pow maximum"
+    " minimum"
     " fmax fmin",
-    Takes.BITS: "bitwise_not bit_and bit_or bit_xor",
-    Takes.INTEGER: "shl shr_arith",
-    Takes.I64: "philox",
-    Takes.BOOL: "logical_not logical_and logical_or logical_xor",
-    Takes.ANY: "eq ne lt le gt ge where convert",
+    AcceptedTypes.BITS: "bitwise_not bit_and bit_or bit_xor",
+    AcceptedTypes.INTEGER: "shl shr_arith",
+    AcceptedTypes.I64: "philox",
+    AcceptedTypes.BOOL: "logical_not logical_and logical_or logical_xor",
+    AcceptedTypes.ANY: "eq ne lt le gt ge where convert",
 }
 _BY_NAME = {name: takes for takes, words in _WORDS.items() for name in words.split()}
 
-SCALAR_TYPES: dict[str, Takes] = {
-    name: _BY_NAME.get(name, Takes.FLOAT) for name in sorted(SCALAR_OPS)
+SCALAR_TYPES: dict[str, AcceptedTypes] = {
+    name: _BY_NAME.get(name, AcceptedTypes.FLOAT) for name in sorted(SCALAR_OPS)
 }
 """What each scalar operation takes; whatever is not listed above is a function of floats."""
 

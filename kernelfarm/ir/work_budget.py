@@ -83,7 +83,7 @@ def work_budget(limit_steps: int) -> Iterator[WorkBudget]:
     try:
         yield budget
     except WorkBudgetError:
-        forget_memos()
+        clear_memos()
         raise
     finally:
         _current.reset(token)
@@ -125,12 +125,12 @@ def phase(name: str) -> Iterator[None]:
     budget.phase = outer
 
 
-def forget_at_overrun(forget: Callable[[], None]) -> None:
+def clear_at_overrun(clear: Callable[[], None]) -> None:
     """Registers what lets go of results that the process remembers between requests."""
-    _at_overrun.append(forget)
+    _at_overrun.append(clear)
 
 
-def forget_memos() -> None:
+def clear_memos() -> None:
     """Lets go of every remembered result: those of a hostile graph are large and of no use."""
     for forget in _at_overrun:
         forget()

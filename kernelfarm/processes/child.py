@@ -20,7 +20,7 @@ _FIRST_DELAY_S = 0.1
 _LAST_DELAY_S = 5.0
 _STEADY_S = 20.0
 """A child that lived this long starts its backoff anew."""
-_KILLED_STARTS = 3
+_MAX_KILLED_STARTS = 3
 """How often a child may be killed as it starts; one that ends by itself has its reason, and would
 have it again."""
 _QUOTED_LINES = 15
@@ -54,7 +54,7 @@ class ChildSpec:
     probe_every_s: float = 0.02
     is_alive: Callable[[], Awaitable[bool]] | None = None
     watch: WatchTimes = DEFAULT_WATCH
-    proofs: tuple[Path, ...] = ()
+    liveness_files: tuple[Path, ...] = ()
 
 
 class Child:
@@ -79,7 +79,7 @@ class Child:
 
     async def start(self) -> None:
         """Starts the process in a session of its own: Ctrl-C reaches it through us only."""
-        for proof in self.spec.proofs:
+        for proof in self.spec.liveness_files:
             proof.unlink(missing_ok=True)
         parent = str(os.getpid())
         with contextlib.ExitStack() as files:
@@ -110,7 +110,7 @@ class Child:
             ChildFailedError: the process ended first by itself, or was killed again and again.
         """
         delay_s = _FIRST_DELAY_S
-        for _ in range(_KILLED_STARTS):
+        for _ in range(_MAX_KILLED_STARTS):
             with contextlib.suppress(_KilledError):
                 await self._until_ready()
                 return
@@ -126,7 +126,7 @@ class Child:
             if self.pid is None:
                 code = None if self._process is None else self._process.returncode
                 kind = _KilledError if code is not None and code < 0 else ChildFailedError
-                raise kind(self._obituary())
+                raise kind(self._exit_message())
             await asyncio.sleep(self.spec.probe_every_s)
         self.is_ready = True
 
@@ -188,7 +188,7 @@ class Child:
             )
             if self._process is not process or self.pid is None or self._stopping.is_set():
                 continue  # it ended meanwhile, or is told to
-            self._tell_ready(is_ready)
+            self._set_ready(is_ready)
             slept_s = began_s - slept_from_s
             if detector.hangs(is_alive=is_alive, slept_s=slept_s, began_s=began_s, ended_s=clock()):
                 self._on_change(f"{self.spec.name} hangs (pid {pid}); killed")
@@ -200,7 +200,7 @@ class Child:
         except Exception:  # whatever a probe raises is no answer, and must not end the watch
             return False
 
-    def _tell_ready(self, is_ready: bool) -> None:
+    def _set_ready(self, is_ready: bool) -> None:
         if is_ready != self.is_ready:
             self.is_ready = is_ready
             self._on_change(f"{self.spec.name} {'serves again' if is_ready else 'does not serve'}")
@@ -240,11 +240,11 @@ class Child:
             with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    def _obituary(self) -> str:
+    def _exit_message(self) -> str:
         code = None if self._process is None else self._process.returncode
         head = f"{self.spec.name} did not start ({_how(code)})"
         if self.log_path is None:
-            return f"{head}; its lines above tell why"
+            return f"{head}; see its lines above"
         head = f"{head}; the end of {self.log_path}:"
         return "\n".join([head, *(f"  {line}" for line in last_lines(self.log_path))])
 

@@ -68,8 +68,9 @@ def open_blocking_channel(
         channel = grpc.secure_channel(address, tls.credentials(), options=options)
     elif token and not may_be_clear and not address.startswith(_LOCAL):
         raise CallerError(
-            f"the token would travel to {address} in the clear: set KERNELFARM_CA_FILE to the"
-            " farm's CA (or `system`), or KERNELFARM_CLEAR_TOKEN=true where the network is trusted"
+            f"the token would travel to {address} unencrypted: set KERNELFARM_CA_FILE to the"
+            " farm's CA (or `system`), or KERNELFARM_ALLOW_CLEARTEXT_TOKEN=true where the network"
+            " is trusted"
         )
     else:
         channel = grpc.insecure_channel(address, options=channel_options())

@@ -15,7 +15,7 @@ _SHARED = (digest, dtypes, ir, targets, wire)
 """What several rooms use to make results: what the IRs mean, types, chips, forms of results."""
 
 
-def fingerprint_of_room(*packages: ModuleType) -> str:
+def service_fingerprint(*packages: ModuleType) -> str:
     """Hex digest over a room's own code and over what rooms share that shapes results."""
     return fingerprint_of_packages(*packages, *_SHARED)
 

@@ -23,19 +23,19 @@ from kernelfarm.errors import (
     error_facts,
 )
 from kernelfarm.service.collector import Collector
-from kernelfarm.service.inbound.bodies import Body, Inbound, InboundLimits
+from kernelfarm.service.inbound.bodies import Inbound, InboundLimits, RequestBody
 from kernelfarm.service.inbound.connections import Connections
-from kernelfarm.service.inbound.unauthenticated import Strangers
+from kernelfarm.service.inbound.unauthenticated import UnauthenticatedCalls
 from kernelfarm.service.infrastructure import wrap_infrastructure
 from kernelfarm.service.logs.call_log import CallLog
 from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.service.malformed import Parse, parser_of
 from kernelfarm.service.refuse import REQUEST_ID_HEADER, end_with
 from kernelfarm.service.settings import DEFAULT_MAX_MESSAGE_BYTES
-from kernelfarm.service.tenants.access import Access
+from kernelfarm.service.tenants.access import AccessControl
 from kernelfarm.service.tenants.authentication import Metadata
 from kernelfarm.service.tenants.identity import Identity, bind_identity
-from kernelfarm.service.tracebacks import forget_frames
+from kernelfarm.service.tracebacks import clear_tracebacks
 
 # Ids reach logs and trailers: anything else than a short plain word is replaced.
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
@@ -60,7 +60,7 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
 
     def __init__(
         self,
-        access: Access | None = None,
+        access: AccessControl | None = None,
         call_log: CallLog | None = None,
         limits: InboundLimits | None = None,
         connections: Connections | None = None,
@@ -70,7 +70,7 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
             access,
             call_log or CallLog(),
             Inbound(limits),
-            Strangers(limits),
+            UnauthenticatedCalls(limits),
             connections or Connections(_CONNECTIONS),
         )
         self._collector = Collector()
@@ -88,7 +88,9 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
         if handler is None:
             return None
         if method.startswith(_INFRASTRUCTURE):
-            wrapped = wrap_infrastructure(handler, method, self._edge.access, self._edge.strangers)
+            wrapped = wrap_infrastructure(
+                handler, method, self._edge.access, self._edge.unauthenticated
+            )
         else:
             wrapped = _wrap(handler, method, self._edge)
         self._wrapped[method] = wrapped
@@ -99,10 +101,10 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
 class Edge:
     """What every call passes: who may call (None: anybody), how much may arrive, what is logged."""
 
-    access: Access | None
+    access: AccessControl | None
     call_log: CallLog
     inbound: Inbound
-    strangers: Strangers
+    unauthenticated: UnauthenticatedCalls
     connections: Connections
 
 
@@ -187,7 +189,7 @@ class _Call:
         self._context = context
         self._metadata: Metadata = tuple(context.invocation_metadata() or ())
         self._identity: Identity | None = None
-        self._body: Body | None = None
+        self._body: RequestBody | None = None
         self._is_bound = False
         self._peer = ""
 
@@ -205,7 +207,7 @@ class _Call:
             bind_identity(identity)
             sender = identity.tenant
             if not identity.roles:
-                self._body = await edge.strangers.take(context)
+                self._body = await edge.unauthenticated.take(context)
         if self._body is None:
             self._peer = context.peer()
             edge.connections.begin(self._peer, sender)
@@ -216,12 +218,12 @@ class _Call:
 
     def end(self, status: str) -> None:
         """Ends the call."""
-        self._let_go()
-        self._tell(status)
+        self._release()
+        self._log_end(status)
 
     def end_with(self, error: BaseException) -> bool:
         """Ends the call with an error; True if that became its status, and goes no further."""
-        self._let_go()
+        self._release()
         try:
             if not self._is_bound:
                 self._bind("")
@@ -229,7 +231,7 @@ class _Call:
                 self._translate(error)
                 return True
         finally:
-            self._tell(_status_of(error))
+            self._log_end(_status_of(error))
         return False
 
     def _bind(self, request_id: str) -> None:
@@ -250,19 +252,19 @@ class _Call:
                 break
         return f"{random.getrandbits(128):032x}"
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self._body is not None:
             self._body.release()
         if self._peer:
             self._edge.connections.end(self._peer)
 
-    def _tell(self, status: str) -> None:
+    def _log_end(self, status: str) -> None:
         self._edge.call_log.done(self._method, status, time.monotonic() - self._started_s)
 
     def _translate(self, error: Exception) -> None:
         facts = error_facts(error)
         _log_failure(error, facts)
-        forget_frames(error)
+        clear_tracebacks(error)
         if self._body is not None and isinstance(error, CallerError) and _is_costly(error):
             self._edge.inbound.charge_failure(self._body.sender)
         if self._edge.access is not None:
@@ -273,7 +275,7 @@ class _Call:
 
 def _is_costly(error: CallerError) -> bool:
     """Whether finding the mistake took work; what is not there is found out by a look-up."""
-    return not error.was_known and not isinstance(error, NotFoundError)
+    return not error.was_cached and not isinstance(error, NotFoundError)
 
 
 def _plain_id(candidate: object) -> str:
@@ -293,7 +295,7 @@ def _log_failure(error: Exception, facts: ErrorFacts) -> None:
     if isinstance(error, CallerError):
         get_logger().info("call_refused", reason=facts.reason, message=facts.message)
     elif isinstance(error, KernelfarmError) and not isinstance(error, InternalError):
-        get_logger().warning("call_unserved", reason=facts.reason, message=facts.message)
+        get_logger().warning("call_unavailable", reason=facts.reason, message=facts.message)
     else:
         get_logger().error("call_failed", message=bounded(str(error)), exc_info=error)
 

@@ -20,7 +20,7 @@ FRESH_S = 5.0
 _STATE_BYTES = 16
 
 
-class Heartbeat:
+class HeartbeatFile:
     """The file of one process; `beat` writes no new block, so that a full disk does not matter."""
 
     def __init__(self, path: Path) -> None:
@@ -41,7 +41,7 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class LastBeat:
+class HeartbeatStatus:
     """What a heartbeat file tells: the state of the process, and how long ago."""
 
     state: str
@@ -53,12 +53,14 @@ class LastBeat:
         return abs(self.age_s) <= FRESH_S
 
 
-def last_beat(path: Path) -> LastBeat | None:
+def read_heartbeat(path: Path) -> HeartbeatStatus | None:
     """What the file tells now; None without a file."""
     try:
         with path.open("rb") as file:
             age_s = time.time() - os.fstat(file.fileno()).st_mtime
-            return LastBeat(file.read(_STATE_BYTES).decode("ascii", "replace").strip(), age_s)
+            return HeartbeatStatus(
+                file.read(_STATE_BYTES).decode("ascii", "replace").strip(), age_s
+            )
     except OSError:
         return None
 
@@ -73,7 +75,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("file", type=Path, help="the worker's KERNELFARM_WORKER_HEARTBEAT_FILE")
     parser.add_argument("--state", help="the process must be in this state, too")
     arguments = parser.parse_args(argv)
-    beat = last_beat(arguments.file)
+    beat = read_heartbeat(arguments.file)
     if beat is None:
         sys.stderr.write(f"no heartbeat: {arguments.file} cannot be read\n")
         return 1

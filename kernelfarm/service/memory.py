@@ -12,7 +12,7 @@ _PAUSE_S = 2.0
 _MOST_S = 20.0
 
 
-class MemoryReturn:
+class MemoryTrimmer:
     """Gives unused memory back, in a thread, once no large request came for two seconds.
 
     While they come, memory that is kept serves the next one: what is new is first cleared by the
@@ -25,7 +25,7 @@ class MemoryReturn:
         self._latest_s = 0.0
         self._is_due = False
 
-    def soon(self) -> None:
+    def schedule(self) -> None:
         """To be called within an event loop when something large was freed."""
         if self._trim is None:
             return

@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kernelfarm.errors import CallerError
 from kernelfarm.internal.v1 import codegen_service_pb2, codegen_service_pb2_grpc
 from kernelfarm.service.settings import ServiceSettings, load_settings
-from kernelfarm.service.tls import ChannelTls, tls_to_ourselves
+from kernelfarm.service.tls import ChannelTls, tls_to_self
 
 _TIMEOUT_S = 1.0
 # A probe asks again soon; the default backs off to seconds after the first refusal.
@@ -95,16 +95,16 @@ def main(argv: list[str]) -> int:
         metavar="VENDOR",
         help="ask the code generators' edge at the address for a worker with its toolchain instead",
     )
-    parser.add_argument("--public", action="store_true", help="ask a frontend in the clear")
+    parser.add_argument("--public", action="store_true", help="ask a frontend without TLS")
     parser.add_argument(
         "--public-cert",
         metavar="FILE",
         type=Path,
-        help="ask by TLS, and believe the server that bears this certificate (a frontend's)",
+        help="ask by TLS, and trust the server that has this certificate (a frontend's)",
     )
     arguments = parser.parse_args(argv)
     try:
-        is_healthy, subject = _asked(arguments)
+        is_healthy, subject = _probe(arguments)
     except CallerError as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -113,14 +113,14 @@ def main(argv: list[str]) -> int:
     return 0 if is_healthy else 1
 
 
-def _asked(arguments: argparse.Namespace) -> tuple[bool, str]:
+def _probe(arguments: argparse.Namespace) -> tuple[bool, str]:
     """Whether what the arguments name is healthy, and its name."""
-    tls = load_settings(ServiceSettings).room_channel_tls()
+    tls = load_settings(ServiceSettings).internal_channel_tls()
     if arguments.worker is not None:
         vendors = asyncio.run(reported_vendors(arguments.address, tls))
         return vendors.get(arguments.worker, False), f"{arguments.worker} worker with its toolchain"
     if arguments.public_cert is not None:
-        tls = tls_to_ourselves(arguments.public_cert)
+        tls = tls_to_self(arguments.public_cert)
     elif arguments.public:
         tls = None
     return asyncio.run(is_serving(arguments.address, tls)), "service"

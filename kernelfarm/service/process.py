@@ -15,7 +15,7 @@ _OPEN_FILES = 65_536
 
 
 def run_service(
-    room: str, kind: type[SettingsT], main: Callable[[SettingsT], Awaitable[None]]
+    name: str, kind: type[SettingsT], main: Callable[[SettingsT], Awaitable[None]]
 ) -> int:
     """Runs a service's `main` with its settings and gives the exit status.
 
@@ -25,9 +25,9 @@ def run_service(
     try:
         settings = load_settings(kind)
     except CallerError as error:
-        sys.stderr.write(f"{room}: {error}\n")
+        sys.stderr.write(f"{name}: {error}\n")
         return 2
-    configure_logs(settings, room)
+    configure_logs(settings, name)
     _allow_many_connections()
     try:
         asyncio.run(_awaited(main, settings))
@@ -43,9 +43,9 @@ def run_service(
 def _allow_many_connections() -> None:
     """Raises the soft limit of open files, which is often 1,024: each caller takes one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    limit = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 async def _awaited(main: Callable[[SettingsT], Awaitable[None]], settings: SettingsT) -> None:

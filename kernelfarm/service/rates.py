@@ -16,12 +16,12 @@ _MAX_NAMES = 4096
 
 @dataclass(slots=True)
 class _Bucket:
-    left: float
+    tokens: float
     last_s: float
     suppressed: int = 0
 
 
-class Rates(Generic[NameT]):
+class TokenBuckets(Generic[NameT]):
     """One bucket for each name; names may come from clients, so their number is bounded."""
 
     def __init__(
@@ -36,18 +36,18 @@ class Rates(Generic[NameT]):
         """Counts one; False if there were too many of this name."""
         now_s = self._clock()
         bucket = self._bucket(name, now_s)
-        grown = bucket.left + (now_s - bucket.last_s) * self._per_s
-        bucket.left, bucket.last_s = min(float(self._burst), grown), now_s
-        if bucket.left < 1:
+        grown = bucket.tokens + (now_s - bucket.last_s) * self._per_s
+        bucket.tokens, bucket.last_s = min(float(self._burst), grown), now_s
+        if bucket.tokens < 1:
             bucket.suppressed += 1
             return False
-        bucket.left -= 1
+        bucket.tokens -= 1
         return True
 
     def retry_after_s(self, name: NameT) -> float:
         """When the next of this name is allowed."""
         bucket = self._buckets.get(name)
-        return 0.0 if bucket is None else max(0.0, (1 - bucket.left) / self._per_s)
+        return 0.0 if bucket is None else max(0.0, (1 - bucket.tokens) / self._per_s)
 
     def suppressed(self, name: NameT) -> int:
         """How many of this name were too many since this was asked last."""

@@ -21,12 +21,12 @@ from kernelfarm.service.logs.call_log import CallLog
 from kernelfarm.service.logs.limits import limit
 from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.service.settings import ServiceSettings
-from kernelfarm.service.tenants.access import Access
+from kernelfarm.service.tenants.access import AccessControl
 from kernelfarm.service.tls import ServerTls
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class ServiceRegistration:
     """One gRPC service of a room: its full name and what adds its servicer to a server.
 
     Example: `Registration("kernelfarm.v1.CompileService", partial(add_..._to_server, servicer))`.
@@ -37,7 +37,7 @@ class Registration:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Listener:
     """`host:port` (port 0: any free one) or `unix:PATH`, in the clear without TLS.
 
     Where it `is_shared`, other processes listen too, and each connection reaches one of them.
@@ -69,16 +69,16 @@ class RunningServer:
         get_logger().info("draining", grace_s=grace_s)
         await self.server.stop(grace_s)
         self.watching.cancel()
-        self.call_log.tell_all()
-        limit.tell()
+        self.call_log.flush()
+        limit.report_dropped()
         get_logger().info("stopped")
 
 
 async def start_server(
-    doors: str | Sequence[Door],
-    registrations: Sequence[Registration],
+    listeners: str | Sequence[Listener],
+    registrations: Sequence[ServiceRegistration],
     settings: ServiceSettings,
-    access: Access | None = None,
+    access: AccessControl | None = None,
 ) -> RunningServer:
     """A server that listens at its doors (an address stands for one in the clear), and is healthy.
 
@@ -86,9 +86,9 @@ async def start_server(
         UnavailableError: an address cannot be bound.
         CallerError: a certificate or key cannot be read.
     """
-    opened = [Door(doors)] if isinstance(doors, str) else doors
-    options = server_options(settings, is_shared=any(door.is_shared for door in opened))
-    call_log = CallLog(tells_each=settings.log_level == "debug")
+    opened = [Listener(listeners)] if isinstance(listeners, str) else listeners
+    options = server_options(settings, is_shared=any(listener.is_shared for listener in opened))
+    call_log = CallLog(logs_each=settings.log_level == "debug")
     connections = Connections(max_connections(settings))
     edge = EdgeInterceptor(access, call_log, inbound_limits(settings, access), connections)
     server = grpc.aio.server(interceptors=[edge], options=options)
@@ -100,13 +100,13 @@ async def start_server(
     if settings.reflection:
         described = [*names, "grpc.health.v1.Health", reflection.SERVICE_NAME]
         reflection.enable_server_reflection(described, server)
-    addresses = tuple(_bind(server, door) for door in opened)
+    addresses = tuple(_bind(server, listener) for listener in opened)
     await server.start()
     for name in names:
         await health.set(name, health_pb2.HealthCheckResponse.SERVING)
-    for door, address in zip(opened, addresses, strict=True):
+    for listener, address in zip(opened, addresses, strict=True):
         get_logger().info(
-            "listening", address=address, services=names, is_encrypted=door.tls is not None
+            "listening", address=address, services=names, is_encrypted=listener.tls is not None
         )
     connections.listen(addresses)
     watching = asyncio.create_task(connections.run())
@@ -114,12 +114,12 @@ async def start_server(
 
 
 async def serve(
-    doors: str | Sequence[Door],
-    registrations: Sequence[Registration],
+    listeners: str | Sequence[Listener],
+    registrations: Sequence[ServiceRegistration],
     settings: ServiceSettings,
     on_listening: Callable[[str], None] = lambda address: None,
     on_draining: Callable[[], None] = lambda: None,
-    access: Access | None = None,
+    access: AccessControl | None = None,
 ) -> None:
     """Serves until SIGTERM or SIGINT, then drains; returns when the last call has ended.
 
@@ -130,7 +130,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    running = await start_server(doors, registrations, settings, access)
+    running = await start_server(listeners, registrations, settings, access)
     collect_rarely()
     on_listening(running.address)
     await stop.wait()
@@ -138,13 +138,13 @@ async def serve(
     await running.drain(settings.drain_grace_s)
 
 
-def _bind(server: grpc.aio.Server, door: Door) -> str:
-    listen = door.listen
+def _bind(server: grpc.aio.Server, listener: Listener) -> str:
+    listen = listener.listen
     try:
-        if door.tls is None:
+        if listener.tls is None:
             port = server.add_insecure_port(listen)
         else:
-            port = server.add_secure_port(listen, door.tls.credentials())
+            port = server.add_secure_port(listen, listener.tls.credentials())
     except RuntimeError as error:
         raise UnavailableError(f"cannot listen on {listen}: {error}") from error
     if listen.startswith("unix:"):

@@ -58,39 +58,40 @@ class ServiceSettings(BaseSettings):
     reflection: bool = True
     """Whether the server describes its API (`grpcurl list`), to those who may call."""
 
-    room_cert_file: Path | None = None
-    room_key_file: Path | None = None
+    internal_cert_file: Path | None = None
+    internal_key_file: Path | None = None
     """This room's own certificate for the other rooms, and its key; PEM."""
-    room_ca_file: Path | None = None
+    internal_ca_file: Path | None = None
     """Who signs the rooms' certificates, and nobody else's: whoever bears one is a room. With these
     three, rooms talk by TLS and show each other their certificates; without, in the clear."""
 
-    def room_server_tls(self) -> ServerTls | None:
+    def internal_server_tls(self) -> ServerTls | None:
         """How a room listens for other rooms; None in the clear.
 
         Raises:
             CallerError: some of the three files are set, but not all.
         """
-        files = self._room_files()
+        files = self._internal_files()
         return ServerTls(*files) if files else None
 
-    def room_channel_tls(self) -> ChannelTls | None:
+    def internal_channel_tls(self) -> ChannelTls | None:
         """How a room connects to another one; None in the clear.
 
         Raises:
             CallerError: some of the three files are set, but not all.
         """
-        files = self._room_files()
+        files = self._internal_files()
         return ChannelTls(files[2], files[0], files[1]) if files else None
 
-    def _room_files(self) -> tuple[Path, Path, Path] | None:
-        cert, key, ca = self.room_cert_file, self.room_key_file, self.room_ca_file
+    def _internal_files(self) -> tuple[Path, Path, Path] | None:
+        cert, key, ca = self.internal_cert_file, self.internal_key_file, self.internal_ca_file
         if cert and key and ca:
             return cert, key, ca
         if cert or key or ca:
             raise CallerError(
-                "KERNELFARM_ROOM_CERT_FILE, KERNELFARM_ROOM_KEY_FILE and KERNELFARM_ROOM_CA_FILE go"
-                " together: set all three, or none for rooms that talk in the clear"
+                "KERNELFARM_INTERNAL_CERT_FILE, KERNELFARM_INTERNAL_KEY_FILE and"
+                " KERNELFARM_INTERNAL_CA_FILE go"
+                " together: set all three, or none for services without TLS"
             )
         return None
 
@@ -117,5 +118,7 @@ def load_settings(kind: type[SettingsT]) -> SettingsT:
 def _check_names() -> None:
     old = [name for name in _RENAMED if ENV_PREFIX + name in os.environ]
     if old:
-        told = ", ".join(f"{ENV_PREFIX}{name} is {ENV_PREFIX}{_RENAMED[name]} now" for name in old)
-        raise CallerError(f"bad settings: {told}; set it by its new name")
+        renamed = ", ".join(
+            f"{ENV_PREFIX}{name} is {ENV_PREFIX}{_RENAMED[name]} now" for name in old
+        )
+        raise CallerError(f"bad settings: {renamed}; set it by its new name")

@@ -90,7 +90,7 @@ class ChannelTls:
         return [("grpc.ssl_target_name_override", self.server_name)]
 
 
-def tls_to_ourselves(cert_file: Path) -> ChannelTls:
+def tls_to_self(cert_file: Path) -> ChannelTls:
     """How a probe connects to the server that bears a certificate: it believes that one alone.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def forget_frames(error: BaseException) -> None:
+def clear_tracebacks(error: BaseException) -> None:
     """Drops the tracebacks of an error, of its causes and of what it came from.
 
     A frame that names an error which names the frame is freed by the cyclic collector alone, which

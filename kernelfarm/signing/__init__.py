@@ -7,13 +7,13 @@ it gets with the same code as the farm.
 from kernelfarm.signing.encoding import variant_id
 from kernelfarm.signing.keys import Keyring, Signer, TrustedKey, new_signer
 from kernelfarm.signing.manifest import BlobRef, Manifest, Space
-from kernelfarm.signing.verify import Place, check_blob, check_content, check_manifest
+from kernelfarm.signing.verify import CacheAddress, check_blob, check_content, check_manifest
 
 __all__ = [
     "BlobRef",
+    "CacheAddress",
     "Keyring",
     "Manifest",
-    "Place",
     "Signer",
     "Space",
     "TrustedKey",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kernelfarm.errors import (
     ExpiredManifestError,
     ForgedManifestError,
-    MisplacedManifestError,
+    ManifestMismatchError,
     PoisonedBlobError,
     UntrustedKeyError,
 )
@@ -18,7 +18,7 @@ from kernelfarm.signing.manifest import BlobRef, Manifest, Space
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CacheAddress:
     """Where a manifest was found: what it says of itself must agree."""
 
     namespace: str
@@ -26,7 +26,9 @@ class Place:
     key: bytes
 
 
-def check_manifest(manifest: Manifest, place: Place, keyring: Keyring | None, now_s: float) -> None:
+def check_manifest(
+    manifest: Manifest, address: CacheAddress, keyring: Keyring | None, now_s: float
+) -> None:
     """Passes a manifest that somebody whom we believe made for this place, and that is not too old.
 
     A keyring of None is for farms that state that they sign nothing: the place and the age are
@@ -35,20 +37,20 @@ def check_manifest(manifest: Manifest, place: Place, keyring: Keyring | None, no
     Raises:
         UntrustedKeyError: unsigned, or signed by a key that we do not believe (any more).
         ForgedManifestError: the signature is not that key's over this statement.
-        MisplacedManifestError: it was made for another namespace, space, key or guard.
+        ManifestMismatchError: it was made for another namespace, space, key or guard.
         ExpiredManifestError: it is older than its publisher allows.
     """
-    where = f"manifest of {place.space.name.lower()} {place.key.hex()[:16]}"
+    where = f"manifest of {address.space.name.lower()} {address.key.hex()[:16]}"
     if keyring is not None:
         _check_signature(manifest, keyring, now_s, where)
-    stated = Place(manifest.namespace, manifest.space, manifest.key)
-    if stated != place:
-        raise MisplacedManifestError(
-            f"{where} in {place.namespace!r} was made for {stated.space.name.lower()}"
+    stated = CacheAddress(manifest.namespace, manifest.space, manifest.key)
+    if stated != address:
+        raise ManifestMismatchError(
+            f"{where} in {address.namespace!r} was made for {stated.space.name.lower()}"
             f" {stated.key.hex()[:16]} in {stated.namespace!r}"
         )
     if manifest.variant_id != variant_id(manifest.guard):
-        raise MisplacedManifestError(f"{where} bears the name of another guard than its own")
+        raise ManifestMismatchError(f"{where} bears the name of another guard than its own")
     if manifest.not_after_s < now_s:
         raise ExpiredManifestError(
             f"{where} was good until {manifest.not_after_s}, {now_s - manifest.not_after_s:.0f} s"

@@ -12,10 +12,10 @@ _PERIOD_S = 0.2
 
 async def follow_logs(logs: Iterable[tuple[str, Path]], out: TextIO) -> None:
     """Copies whole lines until it is cancelled."""
-    places = {path: (name, 0) for name, path in logs}
+    positions = {path: (name, 0) for name, path in logs}
     while True:
-        for path, (name, offset) in places.items():
-            places[path] = (name, _copy_new_lines(path, name, offset, out))
+        for path, (name, offset) in positions.items():
+            positions[path] = (name, _copy_new_lines(path, name, offset, out))
         await asyncio.sleep(_PERIOD_S)
 
 

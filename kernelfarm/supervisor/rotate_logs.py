@@ -14,9 +14,9 @@ _PERIOD_S = 5.0
 
 async def rotate_logs(paths: Iterable[Path], max_bytes: int) -> None:
     """Looks at the files now and then until it is cancelled."""
-    looked_at = tuple(paths)
+    checked = tuple(paths)
     while True:
-        for path in looked_at:
+        for path in checked:
             await asyncio.to_thread(rotate, path, max_bytes)
         await asyncio.sleep(_PERIOD_S)
 

@@ -19,14 +19,14 @@ from kernelfarm.service.probes import reported_vendors
 from kernelfarm.service.tenants.toml_file import read_tenants
 from kernelfarm.signing.key_files import PUBLIC_KEYS, TRACE_KEY, make_keys
 from kernelfarm.supervisor.follow import follow_logs
-from kernelfarm.supervisor.layout import FarmPlan, farm_layout
+from kernelfarm.supervisor.layout import FarmConfig, farm_layout
 from kernelfarm.supervisor.settings import (
     ALL_VENDORS,
     SupervisorSettings,
     default_cpu_workers,
     default_jobs_each,
 )
-from kernelfarm.supervisor.supervisor import Supervisor, sole_owner
+from kernelfarm.supervisor.supervisor import Supervisor, exclusive_data_dir
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ def run_farm(options: FarmOptions) -> None:
     if tenants_file := options.tenants_file or settings.tenants_file:
         read_tenants(tenants_file)  # now: a frontend that refuses it tells its log alone
     data_dir = (options.data_dir or settings.data_dir).expanduser().resolve()
-    with sole_owner(data_dir), _private_dir() as run_dir:
-        plan = FarmPlan(
+    with exclusive_data_dir(data_dir), _private_dir() as run_dir:
+        config = FarmConfig(
             endpoint=bound_address(options.listen or settings.frontend_listen),
             data_dir=data_dir,
             run_dir=run_dir,
@@ -76,23 +76,25 @@ def run_farm(options: FarmOptions) -> None:
             ),
             log_max_bytes=settings.log_max_bytes,
         )
-        if plan.is_signed:
-            make_keys(plan.keys_dir)
-            _tell(f"public keys, for clients to pin: {plan.keys_dir / PUBLIC_KEYS}")
-            key = plan.keys_dir / TRACE_KEY
-            _tell(f"clients that share what they trace: KERNELFARM_TRACE_KEY_FILE={key}")
+        if config.is_signed:
+            make_keys(config.keys_dir)
+            _print_line(f"public keys, for clients to pin: {config.keys_dir / PUBLIC_KEYS}")
+            key = config.keys_dir / TRACE_KEY
+            _print_line(f"clients that share what they trace: KERNELFARM_TRACE_KEY_FILE={key}")
         else:
-            _tell("this farm signs nothing (KERNELFARM_SIGNING=off): clients must take it on trust")
-        asyncio.run(_serve(plan, settings.start_timeout_s, is_followed=options.follow))
+            _print_line(
+                "this farm signs nothing (KERNELFARM_SIGNING=off): clients must take it on trust"
+            )
+        asyncio.run(_serve(config, settings.start_timeout_s, is_followed=options.follow))
 
 
-async def _serve(plan: FarmPlan, start_timeout_s: float, *, is_followed: bool) -> None:
-    supervisor = Supervisor(farm_layout(plan), _tell)
-    _tell(f"starting {len(supervisor.children)} processes; logs in {plan.data_dir}/logs")
+async def _serve(config: FarmConfig, start_timeout_s: float, *, is_followed: bool) -> None:
+    supervisor = Supervisor(farm_layout(config), _print_line)
+    _print_line(f"starting {len(supervisor.children)} processes; logs in {config.data_dir}/logs")
     logs = [(child.spec.name, child.log_path) for child in supervisor.children if child.log_path]
     follower = asyncio.create_task(follow_logs(logs, sys.stderr)) if is_followed else None
     try:
-        await supervisor.run(partial(_announce, plan), start_timeout_s)
+        await supervisor.run(partial(_announce, config), start_timeout_s)
     finally:
         if follower is not None:
             follower.cancel()
@@ -100,14 +102,14 @@ async def _serve(plan: FarmPlan, start_timeout_s: float, *, is_followed: bool) -
                 await follower
 
 
-async def _announce(plan: FarmPlan) -> None:
-    for vendor, has_toolchain in (await reported_vendors(plan.codegen_address)).items():
+async def _announce(config: FarmConfig) -> None:
+    for vendor, has_toolchain in (await reported_vendors(config.codegen_address)).items():
         if not has_toolchain:
-            _tell(f"no toolchain for {vendor}: `kernelfarm doctor` tells how to get it")
-    print(f"READY {plan.endpoint}", flush=True)
+            _print_line(f"no toolchain for {vendor}: `kernelfarm doctor` says how to get it")
+    print(f"READY {config.endpoint}", flush=True)
 
 
-def _tell(line: str) -> None:
+def _print_line(line: str) -> None:
     with contextlib.suppress(OSError):  # what is told is lost, and the farm serves on
         print(f"kernelfarm: {line}", file=sys.stderr, flush=True)
 

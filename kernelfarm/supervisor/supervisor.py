@@ -39,7 +39,7 @@ class Supervisor:
         self._layout = layout
         self._report = report
         self._state = "starting"
-        self._is_status_told = True
+        self._has_reported_status_error = True
         self._stages = tuple(
             tuple(Child(spec, self._log_path(spec), self._changed) for spec in stage)
             for stage in layout.stages
@@ -136,11 +136,11 @@ class Supervisor:
         try:
             write_status(self._layout.data_dir, self._state, self._layout.endpoint, self.children)
         except OSError as error:
-            if self._is_status_told:
+            if self._has_reported_status_error:
                 self._report(f"cannot write {STATUS_FILE}: {error.strerror}; it is out of date")
-            self._is_status_told = False
+            self._has_reported_status_error = False
         else:
-            self._is_status_told = True
+            self._has_reported_status_error = True
 
     def _log_path(self, spec: ChildSpec) -> Path:
         folder = self._layout.data_dir / "logs"
@@ -152,7 +152,7 @@ class Supervisor:
 
 
 @contextmanager
-def sole_owner(data_dir: Path) -> Iterator[None]:
+def exclusive_data_dir(data_dir: Path) -> Iterator[None]:
     """Holds the data directory: two farms in one would overwrite each other's files.
 
     Raises:

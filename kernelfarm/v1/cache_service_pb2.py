@@ -28,7 +28,7 @@ from kernelfarm.v1 import graph_pb2 as kernelfarm_dot_v1_dot_graph__pb2
 from kernelfarm.v1 import manifest_pb2 as kernelfarm_dot_v1_dot_manifest__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!kernelfarm/v1/cache_service.proto\x12\rkernelfarm.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a#kernelfarm/v1/compile_service.proto\x1a\x19kernelfarm/v1/graph.proto\x1a\x1ckernelfarm/v1/manifest.proto\"B\n\x11InvalidateRequest\x12\x0c\n\x04tags\x18\x01 \x03(\t\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\"h\n\x12InvalidateResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x10\n\x08programs\x18\x02 \x01(\x03\x12\x0f\n\x07kernels\x18\x03 \x01(\x03\x12\x10\n\x08gateways\x18\x04 \x01(\r\x12\x0e\n\x06traces\x18\x05 \x01(\x03\"1\n\x19WatchInvalidationsRequest\x12\x14\n\x0cresume_token\x18\x01 \x01(\t\"v\n\x1aWatchInvalidationsResponse\x12\x14\n\x0cresume_token\x18\x01 \x01(\t\x12\x0c\n\x04tags\x18\x02 \x03(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x13\n\x0bincarnation\x18\x04 \x01(\t\x12\x10\n\x08is_flush\x18\x05 \x01(\x08\"\xc0\x01\n\x12\x45xplainMissRequest\x12#\n\x05graph\x18\x01 \x01(\x0b\x32\x14.kernelfarm.v1.Graph\x12\x0e\n\x06target\x18\x02 \x01(\t\x12.\n\x07options\x18\x03 \x01(\x0b\x32\x1d.kernelfarm.v1.CompileOptions\x12\x0b\n\x03key\x18\x04 \x01(\x0c\x12)\n\x05\x66\x61\x63ts\x18\x05 \x01(\x0b\x32\x1a.kernelfarm.v1.CallerFacts\x12\r\n\x05model\x18\x06 \x01(\t\":\n\nDifference\x12\x0c\n\x04part\x18\x01 \x01(\t\x12\r\n\x05\x61sked\x18\x02 \x01(\t\x12\x0f\n\x07nearest\x18\x03 \x01(\t\"\x92\x01\n\x13\x45xplainMissResponse\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.kernelfarm.v1.MissReason\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\x13\n\x0bnearest_key\x18\x03 \x01(\x0c\x12.\n\x0b\x64ifferences\x18\x04 \x03(\x0b\x32\x19.kernelfarm.v1.Difference\"!\n\x0fGetUsageRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\"\xd4\x01\n\nSpaceUsage\x12(\n\x05space\x18\x01 \x01(\x0e\x32\x19.kernelfarm.v1.CacheSpace\x12\x0f\n\x07\x65ntries\x18\x02 \x01(\x04\x12\x10\n\x08variants\x18\x03 \x01(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x39\n\x08\x63ounters\x18\x05 \x03(\x0b\x32\'.kernelfarm.v1.SpaceUsage.CountersEntry\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xa6\x02\n\x10GetUsageResponse\x12\x30\n\x0c\x63ounted_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x06spaces\x18\x02 \x03(\x0b\x32\x19.kernelfarm.v1.SpaceUsage\x12\r\n\x05\x62lobs\x18\x03 \x01(\x04\x12\x12\n\nblob_bytes\x18\x04 \x01(\x04\x12\x0e\n\x06tenant\x18\x05 \x01(\t\x12\x12\n\nheld_bytes\x18\x06 \x01(\x04\x12\x14\n\x0cheld_entries\x18\x07 \x01(\x04\x12\x1a\n\x12\x63ompiles_in_flight\x18\x08 \x01(\r\x12\x11\n\tmax_bytes\x18\t \x01(\x04\x12\x13\n\x0bmax_entries\x18\n \x01(\x04\x12\x14\n\x0cmax_compiles\x18\x0b \x01(\r\"\x0e\n\x0cSweepRequest\"\\\n\rSweepResponse\x12\x0f\n\x07\x65ntries\x18\x01 \x01(\x04\x12\x15\n\rdead_variants\x18\x02 \x01(\x04\x12\r\n\x05holes\x18\x03 \x01(\x04\x12\x14\n\x0corphan_blobs\x18\x04 \x01(\x04*\x86\x02\n\nMissReason\x12\x1b\n\x17MISS_REASON_UNSPECIFIED\x10\x00\x12\x14\n\x10MISS_REASON_NONE\x10\x01\x12\x13\n\x0fMISS_REASON_KEY\x10\x02\x12\x15\n\x11MISS_REASON_GUARD\x10\x03\x12\x15\n\x11MISS_REASON_EPOCH\x10\x04\x12\x1b\n\x17MISS_REASON_INCARNATION\x10\x05\x12\x19\n\x15MISS_REASON_TOOLCHAIN\x10\x06\x12\x17\n\x13MISS_REASON_EXPIRED\x10\x07\x12\x14\n\x10MISS_REASON_HOLE\x10\x08\x12\x1b\n\x17MISS_REASON_DISBELIEVED\x10\t2\xb5\x03\n\x0c\x43\x61\x63heService\x12Q\n\nInvalidate\x12 .kernelfarm.v1.InvalidateRequest\x1a!.kernelfarm.v1.InvalidateResponse\x12k\n\x12WatchInvalidations\x12(.kernelfarm.v1.WatchInvalidationsRequest\x1a).kernelfarm.v1.WatchInvalidationsResponse0\x01\x12T\n\x0b\x45xplainMiss\x12!.kernelfarm.v1.ExplainMissRequest\x1a\".kernelfarm.v1.ExplainMissResponse\x12K\n\x08GetUsage\x12\x1e.kernelfarm.v1.GetUsageRequest\x1a\x1f.kernelfarm.v1.GetUsageResponse\x12\x42\n\x05Sweep\x12\x1b.kernelfarm.v1.SweepRequest\x1a\x1c.kernelfarm.v1.SweepResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!kernelfarm/v1/cache_service.proto\x12\rkernelfarm.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a#kernelfarm/v1/compile_service.proto\x1a\x19kernelfarm/v1/graph.proto\x1a\x1ckernelfarm/v1/manifest.proto\"B\n\x11InvalidateRequest\x12\x0c\n\x04tags\x18\x01 \x03(\t\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\"h\n\x12InvalidateResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x10\n\x08programs\x18\x02 \x01(\x03\x12\x0f\n\x07kernels\x18\x03 \x01(\x03\x12\x10\n\x08gateways\x18\x04 \x01(\r\x12\x0e\n\x06traces\x18\x05 \x01(\x03\"1\n\x19WatchInvalidationsRequest\x12\x14\n\x0cresume_token\x18\x01 \x01(\t\"v\n\x1aWatchInvalidationsResponse\x12\x14\n\x0cresume_token\x18\x01 \x01(\t\x12\x0c\n\x04tags\x18\x02 \x03(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x13\n\x0bincarnation\x18\x04 \x01(\t\x12\x10\n\x08is_flush\x18\x05 \x01(\x08\"\xc0\x01\n\x12\x45xplainMissRequest\x12#\n\x05graph\x18\x01 \x01(\x0b\x32\x14.kernelfarm.v1.Graph\x12\x0e\n\x06target\x18\x02 \x01(\t\x12.\n\x07options\x18\x03 \x01(\x0b\x32\x1d.kernelfarm.v1.CompileOptions\x12\x0b\n\x03key\x18\x04 \x01(\x0c\x12)\n\x05\x66\x61\x63ts\x18\x05 \x01(\x0b\x32\x1a.kernelfarm.v1.CallerFacts\x12\r\n\x05model\x18\x06 \x01(\t\">\n\nDifference\x12\x0c\n\x04part\x18\x01 \x01(\t\x12\x11\n\trequested\x18\x02 \x01(\t\x12\x0f\n\x07nearest\x18\x03 \x01(\t\"\x92\x01\n\x13\x45xplainMissResponse\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.kernelfarm.v1.MissReason\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\x13\n\x0bnearest_key\x18\x03 \x01(\x0c\x12.\n\x0b\x64ifferences\x18\x04 \x03(\x0b\x32\x19.kernelfarm.v1.Difference\"!\n\x0fGetUsageRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\"\xd4\x01\n\nSpaceUsage\x12(\n\x05space\x18\x01 \x01(\x0e\x32\x19.kernelfarm.v1.CacheSpace\x12\x0f\n\x07\x65ntries\x18\x02 \x01(\x04\x12\x10\n\x08variants\x18\x03 \x01(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x39\n\x08\x63ounters\x18\x05 \x03(\x0b\x32\'.kernelfarm.v1.SpaceUsage.CountersEntry\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xa6\x02\n\x10GetUsageResponse\x12\x30\n\x0c\x63ounted_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x06spaces\x18\x02 \x03(\x0b\x32\x19.kernelfarm.v1.SpaceUsage\x12\r\n\x05\x62lobs\x18\x03 \x01(\x04\x12\x12\n\nblob_bytes\x18\x04 \x01(\x04\x12\x0e\n\x06tenant\x18\x05 \x01(\t\x12\x12\n\nheld_bytes\x18\x06 \x01(\x04\x12\x14\n\x0cheld_entries\x18\x07 \x01(\x04\x12\x1a\n\x12\x63ompiles_in_flight\x18\x08 \x01(\r\x12\x11\n\tmax_bytes\x18\t \x01(\x04\x12\x13\n\x0bmax_entries\x18\n \x01(\x04\x12\x14\n\x0cmax_compiles\x18\x0b \x01(\r\"\x0e\n\x0cSweepRequest\"j\n\rSweepResponse\x12\x0f\n\x07\x65ntries\x18\x01 \x01(\x04\x12\x15\n\rdead_variants\x18\x02 \x01(\x04\x12\x1b\n\x13incomplete_variants\x18\x03 \x01(\x04\x12\x14\n\x0corphan_blobs\x18\x04 \x01(\x04*\x8c\x02\n\nMissReason\x12\x1b\n\x17MISS_REASON_UNSPECIFIED\x10\x00\x12\x14\n\x10MISS_REASON_NONE\x10\x01\x12\x13\n\x0fMISS_REASON_KEY\x10\x02\x12\x15\n\x11MISS_REASON_GUARD\x10\x03\x12\x15\n\x11MISS_REASON_EPOCH\x10\x04\x12\x1b\n\x17MISS_REASON_INCARNATION\x10\x05\x12\x19\n\x15MISS_REASON_TOOLCHAIN\x10\x06\x12\x17\n\x13MISS_REASON_EXPIRED\x10\x07\x12\x1c\n\x18MISS_REASON_MISSING_BLOB\x10\x08\x12\x19\n\x15MISS_REASON_UNTRUSTED\x10\t2\xb5\x03\n\x0c\x43\x61\x63heService\x12Q\n\nInvalidate\x12 .kernelfarm.v1.InvalidateRequest\x1a!.kernelfarm.v1.InvalidateResponse\x12k\n\x12WatchInvalidations\x12(.kernelfarm.v1.WatchInvalidationsRequest\x1a).kernelfarm.v1.WatchInvalidationsResponse0\x01\x12T\n\x0b\x45xplainMiss\x12!.kernelfarm.v1.ExplainMissRequest\x1a\".kernelfarm.v1.ExplainMissResponse\x12K\n\x08GetUsage\x12\x1e.kernelfarm.v1.GetUsageRequest\x1a\x1f.kernelfarm.v1.GetUsageResponse\x12\x42\n\x05Sweep\x12\x1b.kernelfarm.v1.SweepRequest\x1a\x1c.kernelfarm.v1.SweepResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,8 +37,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SPACEUSAGE_COUNTERSENTRY']._loaded_options = None
   _globals['_SPACEUSAGE_COUNTERSENTRY']._serialized_options = b'8\001'
-  _globals['_MISSREASON']._serialized_start=1586
-  _globals['_MISSREASON']._serialized_end=1848
+  _globals['_MISSREASON']._serialized_start=1604
+  _globals['_MISSREASON']._serialized_end=1872
   _globals['_INVALIDATEREQUEST']._serialized_start=179
   _globals['_INVALIDATEREQUEST']._serialized_end=245
   _globals['_INVALIDATERESPONSE']._serialized_start=247
@@ -50,21 +50,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXPLAINMISSREQUEST']._serialized_start=525
   _globals['_EXPLAINMISSREQUEST']._serialized_end=717
   _globals['_DIFFERENCE']._serialized_start=719
-  _globals['_DIFFERENCE']._serialized_end=777
-  _globals['_EXPLAINMISSRESPONSE']._serialized_start=780
-  _globals['_EXPLAINMISSRESPONSE']._serialized_end=926
-  _globals['_GETUSAGEREQUEST']._serialized_start=928
-  _globals['_GETUSAGEREQUEST']._serialized_end=961
-  _globals['_SPACEUSAGE']._serialized_start=964
-  _globals['_SPACEUSAGE']._serialized_end=1176
-  _globals['_SPACEUSAGE_COUNTERSENTRY']._serialized_start=1129
-  _globals['_SPACEUSAGE_COUNTERSENTRY']._serialized_end=1176
-  _globals['_GETUSAGERESPONSE']._serialized_start=1179
-  _globals['_GETUSAGERESPONSE']._serialized_end=1473
-  _globals['_SWEEPREQUEST']._serialized_start=1475
-  _globals['_SWEEPREQUEST']._serialized_end=1489
-  _globals['_SWEEPRESPONSE']._serialized_start=1491
-  _globals['_SWEEPRESPONSE']._serialized_end=1583
-  _globals['_CACHESERVICE']._serialized_start=1851
-  _globals['_CACHESERVICE']._serialized_end=2288
+  _globals['_DIFFERENCE']._serialized_end=781
+  _globals['_EXPLAINMISSRESPONSE']._serialized_start=784
+  _globals['_EXPLAINMISSRESPONSE']._serialized_end=930
+  _globals['_GETUSAGEREQUEST']._serialized_start=932
+  _globals['_GETUSAGEREQUEST']._serialized_end=965
+  _globals['_SPACEUSAGE']._serialized_start=968
+  _globals['_SPACEUSAGE']._serialized_end=1180
+  _globals['_SPACEUSAGE_COUNTERSENTRY']._serialized_start=1133
+  _globals['_SPACEUSAGE_COUNTERSENTRY']._serialized_end=1180
+  _globals['_GETUSAGERESPONSE']._serialized_start=1183
+  _globals['_GETUSAGERESPONSE']._serialized_end=1477
+  _globals['_SWEEPREQUEST']._serialized_start=1479
+  _globals['_SWEEPREQUEST']._serialized_end=1493
+  _globals['_SWEEPRESPONSE']._serialized_start=1495
+  _globals['_SWEEPRESPONSE']._serialized_end=1601
+  _globals['_CACHESERVICE']._serialized_start=1875
+  _globals['_CACHESERVICE']._serialized_end=2312
 # @@protoc_insertion_point(module_scope)

@@ -45,9 +45,9 @@ class _MissReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MissReason
     """It was made by a toolchain that no part of the farm advertises any more."""
     MISS_REASON_EXPIRED: _MissReason.ValueType  # 7
     """It is older than its manifest allows."""
-    MISS_REASON_HOLE: _MissReason.ValueType  # 8
+    MISS_REASON_MISSING_BLOB: _MissReason.ValueType  # 8
     """A blob that it names was evicted."""
-    MISS_REASON_DISBELIEVED: _MissReason.ValueType  # 9
+    MISS_REASON_UNTRUSTED: _MissReason.ValueType  # 9
     """What is stored is not what somebody whom the farm believes has signed; it was dropped."""
 
 class MissReason(_MissReason, metaclass=_MissReasonEnumTypeWrapper):
@@ -69,9 +69,9 @@ MISS_REASON_TOOLCHAIN: MissReason.ValueType  # 6
 """It was made by a toolchain that no part of the farm advertises any more."""
 MISS_REASON_EXPIRED: MissReason.ValueType  # 7
 """It is older than its manifest allows."""
-MISS_REASON_HOLE: MissReason.ValueType  # 8
+MISS_REASON_MISSING_BLOB: MissReason.ValueType  # 8
 """A blob that it names was evicted."""
-MISS_REASON_DISBELIEVED: MissReason.ValueType  # 9
+MISS_REASON_UNTRUSTED: MissReason.ValueType  # 9
 """What is stored is not what somebody whom the farm believes has signed; it was dropped."""
 Global___MissReason: _TypeAlias = MissReason  # noqa: Y015
 
@@ -264,11 +264,11 @@ class Difference(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PART_FIELD_NUMBER: _builtins.int
-    ASKED_FIELD_NUMBER: _builtins.int
+    REQUESTED_FIELD_NUMBER: _builtins.int
     NEAREST_FIELD_NUMBER: _builtins.int
     part: _builtins.str
     """`graph`, `operators`, `target`, `options`, `abi`, `guard`, `tag`, `toolchain`, `blob`, ..."""
-    asked: _builtins.str
+    requested: _builtins.str
     """What was asked for: a value, or a digest where it has no readable form."""
     nearest: _builtins.str
     """What the nearest entry has."""
@@ -276,12 +276,12 @@ class Difference(_message.Message):
         self,
         *,
         part: _builtins.str = ...,
-        asked: _builtins.str = ...,
+        requested: _builtins.str = ...,
         nearest: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "nearest", b"nearest", "part", b"part"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nearest", b"nearest", "part", b"part", "requested", b"requested"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -499,13 +499,13 @@ class SweepResponse(_message.Message):
 
     ENTRIES_FIELD_NUMBER: _builtins.int
     DEAD_VARIANTS_FIELD_NUMBER: _builtins.int
-    HOLES_FIELD_NUMBER: _builtins.int
+    INCOMPLETE_VARIANTS_FIELD_NUMBER: _builtins.int
     ORPHAN_BLOBS_FIELD_NUMBER: _builtins.int
     entries: _builtins.int
     """Entries looked at."""
     dead_variants: _builtins.int
     """Variants that were stale, expired, or of a lost epoch table, and are gone now."""
-    holes: _builtins.int
+    incomplete_variants: _builtins.int
     """Variants that named a missing blob, and are gone now."""
     orphan_blobs: _builtins.int
     """Blobs that no entry named, and are gone now."""
@@ -514,12 +514,12 @@ class SweepResponse(_message.Message):
         *,
         entries: _builtins.int = ...,
         dead_variants: _builtins.int = ...,
-        holes: _builtins.int = ...,
+        incomplete_variants: _builtins.int = ...,
         orphan_blobs: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead_variants", b"dead_variants", "entries", b"entries", "holes", b"holes", "orphan_blobs", b"orphan_blobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead_variants", b"dead_variants", "entries", b"entries", "incomplete_variants", b"incomplete_variants", "orphan_blobs", b"orphan_blobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -116,7 +116,7 @@ class CacheServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Sweep(self, request, context):
-        """Frees stale entries, entries with holes, and blobs that no entry names; returns when done.
+        """Frees stale entries, entries with missing blobs, and blobs that no entry names; returns when done.
 
         PERMISSION_DENIED: the caller has no right to; send the administrator's token.
         RESOURCE_EXHAUSTED: another sweep runs; retry after the delay in RetryInfo.

@@ -67,7 +67,7 @@ class CacheServiceStub:
     UNAVAILABLE: the cache does not answer; retry with backoff.
     """
     Sweep: _grpc.UnaryUnaryMultiCallable[_cache_service_pb2.SweepRequest, _cache_service_pb2.SweepResponse]
-    """Frees stale entries, entries with holes, and blobs that no entry names; returns when done.
+    """Frees stale entries, entries with missing blobs, and blobs that no entry names; returns when done.
 
     PERMISSION_DENIED: the caller has no right to; send the administrator's token.
     RESOURCE_EXHAUSTED: another sweep runs; retry after the delay in RetryInfo.
@@ -113,7 +113,7 @@ class CacheServiceAsyncStub(CacheServiceStub):
     UNAVAILABLE: the cache does not answer; retry with backoff.
     """
     Sweep: _aio.UnaryUnaryMultiCallable[_cache_service_pb2.SweepRequest, _cache_service_pb2.SweepResponse]  # type: ignore[assignment]
-    """Frees stale entries, entries with holes, and blobs that no entry names; returns when done.
+    """Frees stale entries, entries with missing blobs, and blobs that no entry names; returns when done.
 
     PERMISSION_DENIED: the caller has no right to; send the administrator's token.
     RESOURCE_EXHAUSTED: another sweep runs; retry after the delay in RetryInfo.
@@ -186,7 +186,7 @@ class CacheServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _cache_service_pb2.SweepRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cache_service_pb2.SweepResponse, _abc.Awaitable[_cache_service_pb2.SweepResponse]]:
-        """Frees stale entries, entries with holes, and blobs that no entry names; returns when done.
+        """Frees stale entries, entries with missing blobs, and blobs that no entry names; returns when done.
 
         PERMISSION_DENIED: the caller has no right to; send the administrator's token.
         RESOURCE_EXHAUSTED: another sweep runs; retry after the delay in RetryInfo.

@@ -357,7 +357,7 @@ class Output(_message.Message):
 Global___Output: _TypeAlias = Output  # noqa: Y015
 
 @_typing.final
-class KernelUse(_message.Message):
+class KernelRef(_message.Message):
     """One distinct kernel of a program."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -380,7 +380,7 @@ class KernelUse(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___KernelUse: _TypeAlias = KernelUse  # noqa: Y015
+Global___KernelRef: _TypeAlias = KernelRef  # noqa: Y015
 
 @_typing.final
 class Plan(_message.Message):
@@ -416,7 +416,7 @@ class Plan(_message.Message):
         """Bytes of the arena that holds all temporaries."""
 
     @_builtins.property
-    def kernels(self) -> _containers.RepeatedCompositeFieldContainer[Global___KernelUse]:
+    def kernels(self) -> _containers.RepeatedCompositeFieldContainer[Global___KernelRef]:
         """Distinct kernels; several steps may launch one."""
 
     @_builtins.property
@@ -436,7 +436,7 @@ class Plan(_message.Message):
         buffers: _abc.Iterable[Global___Buffer] | None = ...,
         arena_bytes: _graph_pb2.Expr | None = ...,
         arena_alignment_bytes: _builtins.int = ...,
-        kernels: _abc.Iterable[Global___KernelUse] | None = ...,
+        kernels: _abc.Iterable[Global___KernelRef] | None = ...,
         steps: _abc.Iterable[Global___Step] | None = ...,
         outputs: _abc.Iterable[Global___Output] | None = ...,
     ) -> None: ...

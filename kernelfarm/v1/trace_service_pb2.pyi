@@ -30,7 +30,7 @@ class _PutTraceOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PutTr
     DESCRIPTOR: _descriptor.EnumDescriptor
     PUT_TRACE_OUTCOME_UNSPECIFIED: _PutTraceOutcome.ValueType  # 0
     """Never valid on the wire."""
-    PUT_TRACE_OUTCOME_KEPT: _PutTraceOutcome.ValueType  # 1
+    PUT_TRACE_OUTCOME_STORED: _PutTraceOutcome.ValueType  # 1
     """It is found from now on."""
     PUT_TRACE_OUTCOME_PRESENT: _PutTraceOutcome.ValueType  # 2
     """A live one was there already."""
@@ -42,7 +42,7 @@ class PutTraceOutcome(_PutTraceOutcome, metaclass=_PutTraceOutcomeEnumTypeWrappe
 
 PUT_TRACE_OUTCOME_UNSPECIFIED: PutTraceOutcome.ValueType  # 0
 """Never valid on the wire."""
-PUT_TRACE_OUTCOME_KEPT: PutTraceOutcome.ValueType  # 1
+PUT_TRACE_OUTCOME_STORED: PutTraceOutcome.ValueType  # 1
 """It is found from now on."""
 PUT_TRACE_OUTCOME_PRESENT: PutTraceOutcome.ValueType  # 2
 """A live one was there already."""
@@ -94,7 +94,7 @@ class LookupTraceRequest(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     FACTS_FIELD_NUMBER: _builtins.int
     WANTS_PROGRAM_FIELD_NUMBER: _builtins.int
-    HELD_FIELD_NUMBER: _builtins.int
+    PRESENT_BLOBS_FIELD_NUMBER: _builtins.int
     digest: _builtins.bytes
     """Digest of the tracer's graph, with the target, the options and all that a trace depends on; 32
     bytes.
@@ -108,7 +108,7 @@ class LookupTraceRequest(_message.Message):
         """Facts of the caller's environment; those of the inputs stand in the trace."""
 
     @_builtins.property
-    def held(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+    def present_blobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """SHA-256 of blobs that the caller has, 32 bytes each; at most 4,096. They are not sent."""
 
     def __init__(
@@ -118,11 +118,11 @@ class LookupTraceRequest(_message.Message):
         model: _builtins.str = ...,
         facts: _manifest_pb2.CallerFacts | None = ...,
         wants_program: _builtins.bool = ...,
-        held: _abc.Iterable[_builtins.bytes] | None = ...,
+        present_blobs: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["facts", b"facts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "facts", b"facts", "held", b"held", "model", b"model", "wants_program", b"wants_program"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "facts", b"facts", "model", b"model", "present_blobs", b"present_blobs", "wants_program", b"wants_program"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

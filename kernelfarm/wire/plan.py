@@ -57,7 +57,7 @@ def plan_to_proto(plan: Plan) -> pb.Plan:
         arena_bytes=expr_to_proto(plan.arena_bytes),
         arena_alignment_bytes=ARENA_ALIGNMENT_BYTES,
         kernels=[
-            pb.KernelUse(name=name, key=key)
+            pb.KernelRef(name=name, key=key)
             for name, key in zip(plan.kernel_names, keys, strict=True)
         ],
         steps=[_step_to_proto(step) for step in plan.steps],

@@ -15,7 +15,7 @@ KernelArtifacts = tuple[artifact_pb2.Artifact, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramResult:
+class SerializedProgram:
     """A serialized result without its outcome.
 
     `blobs` are the program's own stages by SHA-256; `named` are all blobs that the result refers
@@ -32,7 +32,7 @@ def program_result(
     plan: plan_pb2.Plan,
     kernels: Sequence[KernelArtifacts],
     texts: Iterable[tuple[str, str]],
-) -> ProgramResult:
+) -> SerializedProgram:
     """The result of a program: its plan with kernel keys, artifacts in the plan's order, stages.
 
     Raises:
@@ -57,7 +57,7 @@ def program_result(
     named = {sha256: len(content) for sha256, content in blobs.items()}
     for artifact in artifacts:
         named.update((stage.blob.sha256, stage.blob.size_bytes) for stage in artifact.stages)
-    return ProgramResult(
+    return SerializedProgram(
         payload=message.SerializeToString(deterministic=True),
         blobs=blobs,
         named=tuple(BlobRef(sha256, size_bytes) for sha256, size_bytes in named.items()),

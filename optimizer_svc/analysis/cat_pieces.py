@@ -24,14 +24,14 @@ def is_many_pieces(facts: GraphFacts, node: Node) -> bool:
     return node.op == "cat" and len(facts.pieces[node.results[0]]) > MAX_PIECES_SELECTED
 
 
-def pieces_within(pieces: Sequence[Piece], part: Expr, bounds: Bounds) -> tuple[Piece, ...]:
+def pieces_within(pieces: Sequence[Piece], axis_index: Expr, bounds: Bounds) -> tuple[Piece, ...]:
     """The pieces that an index along the axis may fall into; others are proven to be outside."""
 
     def is_before(piece: Piece) -> bool:
-        return bounds.is_less(part, piece.start)
+        return bounds.is_less(axis_index, piece.start)
 
     def is_not_behind(piece: Piece) -> bool:
-        return not bounds.is_nonnegative(part - piece.limit)
+        return not bounds.is_nonnegative(axis_index - piece.limit)
 
     # Pieces are in order: an index before one is before all that follow.
     first = bisect_left(pieces, True, key=is_not_behind)

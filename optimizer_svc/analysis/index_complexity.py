@@ -18,11 +18,11 @@ from optimizer_svc.analysis.index_maps import Index, operand_index, reshape_grou
 
 MAX_RESHAPES_UNSEEN = 4
 """Reshapes that take positions apart after which the index is looked at: most simplify."""
-MAX_INDEX_PARTS = 256
+MAX_INDEX_TERMS = 256
 """Terms and factors of an index; those of real models have below 100."""
 
 
-class TangledIndices:
+class IndexComplexity:
     """Follows a graph in order; knows how far each value's index is from memory."""
 
     def __init__(self, facts: GraphFacts, stored: Collection[int]) -> None:
@@ -33,13 +33,13 @@ class TangledIndices:
         # The index in memory over the value's own axes, where it was looked at and is small.
         self._known: dict[int, Index] = {}
 
-    def is_tangled(self, node: Node) -> bool:
+    def is_too_complex(self, node: Node) -> bool:
         """True if the node's operand should lie in memory for the sake of its index."""
         value = node.results[0]
         inlined = [v for v in operands(node) if v not in self._stored and v in self._unseen]
         spend(1 + len(inlined))
         nearest = max(inlined, key=self._unseen.__getitem__, default=None)
-        takes_apart = node.op == "reshape" and self._takes_apart(node)
+        takes_apart = node.op == "reshape" and self._splits_axis(node)
         self._unseen[value] = int(takes_apart)
         if nearest is None:
             return False
@@ -57,7 +57,7 @@ class TangledIndices:
         del self._next[value]
         return True
 
-    def _takes_apart(self, node: Node) -> bool:
+    def _splits_axis(self, node: Node) -> bool:
         old = self._facts.types[operands(node)[0]].shape
         return any(len(parts) > 1 for _, parts in reshape_groups(node.types[0].shape, old))
 
@@ -75,7 +75,7 @@ class TangledIndices:
                 if node.op in GATHER_OPS:
                     return None
                 value, index = self._next[value], self._step(node, index, bounds)
-                if sum(part.parts for part in index) > MAX_INDEX_PARTS:
+                if sum(part.parts for part in index) > MAX_INDEX_TERMS:
                     return None
                 if value in self._known:
                     return self._through_known(value, index, bounds)
@@ -91,4 +91,4 @@ class TangledIndices:
     def _through_known(self, value: int, index: Index, bounds: Bounds) -> Index | None:
         values = {f"x{axis}": part for axis, part in enumerate(index)}
         whole = tuple(simplify(p.substitute(values), bounds) for p in self._known[value])
-        return whole if sum(part.parts for part in whole) <= MAX_INDEX_PARTS else None
+        return whole if sum(part.parts for part in whole) <= MAX_INDEX_TERMS else None

@@ -18,7 +18,7 @@ from optimizer_svc.analysis.strided_views import (
 )
 from optimizer_svc.analysis.verdicts import Refused
 
-Place = tuple[BufferKind, int]
+StorageId = tuple[BufferKind, int]
 """A kind of memory, and an input's position or the value that the memory is for."""
 
 
@@ -34,7 +34,7 @@ class Storage:
     position: int = 0
 
     @property
-    def place(self) -> Place:
+    def storage_id(self) -> StorageId:
         """What two values have in common that lie in the same memory."""
         is_input = self.kind is BufferKind.INPUT
         return self.kind, self.position if is_input else self.value
@@ -56,7 +56,7 @@ def temporary_storage(facts: GraphFacts, value: int) -> Storage:
     return storage_of(value, BufferKind.TEMPORARY, TensorType(tensor.dtype, tensor.shape))
 
 
-def given_storages(facts: GraphFacts) -> dict[int, Storage]:
+def existing_storages(facts: GraphFacts) -> dict[int, Storage]:
     """Storages that exist without any kernel of ours, by value."""
     found: dict[int, Storage] = {}
     constants = 0
@@ -99,9 +99,9 @@ def output_aliases(facts: GraphFacts, storages: Mapping[int, Storage]) -> dict[i
         if node is None or node.op != "extern" or base in taken:
             continue
         view = view_between(facts, arg.value, storages[base].whole())
-        wanted = storage_of(arg.value, BufferKind.OUTPUT, tensor)
+        expected = storage_of(arg.value, BufferKind.OUTPUT, tensor)
         if isinstance(view, Refused) or not is_same_layout(
-            wanted.shape, view.strides, wanted.strides
+            expected.shape, view.strides, expected.strides
         ):
             continue
         found[position] = view

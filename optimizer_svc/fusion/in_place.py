@@ -8,7 +8,7 @@ from kernelfarm.ir.algebra.simplify import Bounds, simplify
 from kernelfarm.ir.loop_ir import StoreMode
 from kernelfarm.ir.program_ir import BufferKind
 from optimizer_svc.analysis.index_maps import Index, ravel
-from optimizer_svc.analysis.storages import Place, Storage
+from optimizer_svc.analysis.storages import Storage, StorageId
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.fusion.alignment import chain_of
 from optimizer_svc.ir.group import DomainAxis, Group, Member
@@ -20,16 +20,16 @@ def overwritten(storages: Mapping[int, Storage], a: Group, b: Group) -> Refused 
     An input that is replaced element by element may be read at the point that replaces the element,
     and nowhere else.
     """
-    written: dict[Place, set[Index]] = {}
+    written: dict[StorageId, set[Index]] = {}
     for group in (a, b):
-        for value, index in group.placements.items():
+        for value, index in group.positions.items():
             if storages[value].kind is BufferKind.INPUT:
-                written.setdefault(storages[value].place, set()).add(index)
+                written.setdefault(storages[value].storage_id, set()).add(index)
     if not written:
         return None
     for value, index in (*a.reads, *b.reads):
-        place = storages[value].place
-        if place in written and written[place] != {index}:
+        storage_id = storages[value].storage_id
+        if storage_id in written and written[storage_id] != {index}:
             return Refused("an input is read at other points than those that write over it")
     return None
 
@@ -37,12 +37,14 @@ def overwritten(storages: Mapping[int, Storage], a: Group, b: Group) -> Refused 
 def touches_scattered(storages: Mapping[int, Storage], a: Group, b: Group) -> bool:
     """True if anything but its scatter reads or writes what a scatter updates."""
     members = (*a.members, *b.members)
-    scattered = {storages[m.nest.value].place for m in members if m.nest.scatter is not None}
+    scattered = {storages[m.nest.value].storage_id for m in members if m.nest.scatter is not None}
     if not scattered:
         return False
     values = [value for group in (a, b) for value, _ in group.reads]
     values += [member.nest.value for member in members]
-    touched = [storages[value].place for value in values if storages[value].place in scattered]
+    touched = [
+        storages[value].storage_id for value in values if storages[value].storage_id in scattered
+    ]
     return len(touched) > len(scattered)
 
 
@@ -59,7 +61,7 @@ def in_update_order(
     for member in scatters:
         own = member.nest.axes
         position = ravel(
-            tuple(member.places[axis.name] for axis in own), tuple(axis.extent for axis in own)
+            tuple(member.axis_map[axis.name] for axis in own), tuple(axis.extent for axis in own)
         )
         chain = chain_of(simplify(position, bounds), axes)
         if chain is None or len(chain) != len(axes):

@@ -82,8 +82,8 @@ def _merged(
     left = moved(producer, alignment.left, bounds)
     right = moved(consumer, alignment.right, bounds)
     for value, index in right.reads:
-        place = left.placements.get(value)
-        if place is not None and place != index:
+        position = left.positions.get(value)
+        if position is not None and position != index:
             return Refused(f"value {value} is read at other points than the one that makes it")
     refusal = overwritten(context.storages, left, right)
     if refusal is not None:
@@ -128,11 +128,11 @@ def _candidates(
     partial: list[Matches] = []
     has_edge = False
     for value, index in consumer.reads:
-        place = producer.placements.get(value)
-        if place is None:
+        position = producer.positions.get(value)
+        if position is None:
             continue
         has_edge = True
-        found = _through(context, value, (producer, place), (consumer, index))
+        found = _through(context, value, (producer, position), (consumer, index))
         if found is None:
             yield Refused(f"value {value} is read in no order that its producer could follow")
         elif len(found) == 1:

@@ -23,7 +23,7 @@ def in_scan_order(
     for member in ordered:
         own = member.nest.reduction
         position = ravel(
-            tuple(member.places[axis.name] for axis in own), tuple(axis.extent for axis in own)
+            tuple(member.axis_map[axis.name] for axis in own), tuple(axis.extent for axis in own)
         )
         chain = chain_of(simplify(position, bounds), reduced)
         if chain is None or len(chain) != len(reduced) or found not in (None, chain):

@@ -8,7 +8,7 @@ from kernelfarm.ir.graph_ir import Node
 from kernelfarm.ir.program_ir import BufferKind
 from optimizer_svc.analysis.extents import likely_elems, likely_sizes
 from optimizer_svc.analysis.graph_facts import operands, scatter_bases
-from optimizer_svc.analysis.storages import Place
+from optimizer_svc.analysis.storages import StorageId
 from optimizer_svc.fusion.dependences import Dependences
 from optimizer_svc.ir.group import Group, seed_group
 from optimizer_svc.ir.materialization import Materialization
@@ -20,7 +20,7 @@ _RANDOM_WORDS = (
 )  # fmt: skip
 
 
-class Schedule:
+class FusionState:
     """Groups and extern nodes by the graph position of what they began with."""
 
     def __init__(self, chosen: Materialization, nests: Sequence[Nest]) -> None:
@@ -31,13 +31,13 @@ class Schedule:
         self.maker: dict[int, int] = {}
         self.likely = likely_sizes(chosen.facts.graph.symbols)
         self._readers: dict[int, set[int]] = {}
-        self._parts: dict[int, list[int]] = {}
-        for value, part in chosen.parts.items():
-            self._parts.setdefault(part.whole, []).append(value)
+        self._slices: dict[int, list[int]] = {}
+        for value, stored_slice in chosen.slices.items():
+            self._slices.setdefault(stored_slice.value, []).append(value)
         self._operand_sources = {view.source for view in chosen.operand_views.values()}
         self._bases = scatter_bases(chosen.facts)
         self._fill(nests)
-        self._keep_old_elements()
+        self._order_overwrites()
 
     def reading(self, value: int) -> frozenset[int]:
         """Groups that read a value."""
@@ -49,13 +49,13 @@ class Schedule:
         is_kept = kind in (BufferKind.OUTPUT, BufferKind.INPUT)
         if is_kept or value in self._operand_sources or value in self._bases:
             return True
-        if value in self.chosen.parts:
+        if value in self.chosen.slices:
             return True
         return any(reader != self.maker[value] for reader in self._readers.get(value, ()))
 
     def replace(self, kept: int, gone: int, group: Group) -> None:
         """Puts a merged group in the place of two."""
-        for value in self.groups.pop(gone).placements:
+        for value in self.groups.pop(gone).positions:
             self.maker[value] = kept
         for value, _ in group.reads:
             self._readers[value].discard(gone)
@@ -63,16 +63,16 @@ class Schedule:
         self.groups[kept] = group
         self.dependences.merge(kept, gone)
 
-    def places(self, group: Group) -> set[Place]:
+    def storage_ids(self, group: Group) -> set[StorageId]:
         """Memory that a kernel of this group would load from or store to."""
-        values = {value for value, _ in group.reads if value not in group.placements}
-        values.update(value for value in group.placements if self.is_stored(value))
-        return {self.chosen.storages[value].place for value in values}
+        values = {value for value, _ in group.reads if value not in group.positions}
+        values.update(value for value in group.positions if self.is_stored(value))
+        return {self.chosen.storages[value].storage_id for value in values}
 
-    def wholes(self, group: Group) -> set[int]:
+    def sliced_values(self, group: Group) -> set[int]:
         """Values of which the group stores parts."""
-        parts = self.chosen.parts
-        return {parts[value].whole for value in group.placements if value in parts}
+        parts = self.chosen.slices
+        return {parts[value].value for value in group.positions if value in parts}
 
     def size_bytes(self, value: int) -> int:
         """Likely bytes of a value."""
@@ -92,7 +92,7 @@ class Schedule:
                 self._add_extern(position, node, before)
                 last_ordered = [position] if is_ordered else last_ordered
 
-    def _keep_old_elements(self) -> None:
+    def _order_overwrites(self) -> None:
         """Puts the kernels that write to an input after everybody who reads its old elements."""
         storages = self.chosen.storages
         writers: dict[int, set[int]] = {}
@@ -139,7 +139,7 @@ class Schedule:
 
     def _makers(self, value: int) -> Iterator[int]:
         """Who makes a value, or its parts."""
-        for made in self._parts.get(value, (value,)):
+        for made in self._slices.get(value, (value,)):
             if made in self.maker:
                 yield self.maker[made]
 

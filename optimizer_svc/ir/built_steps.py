@@ -10,7 +10,7 @@ from kernelfarm.ir.loop_ir import Kernel
 
 
 @dataclass(frozen=True, slots=True)
-class KernelUse:
+class PlannedLaunch:
     """One launch to be: a kernel by number, the values that its parameters are, its sizes."""
 
     kernel: int
@@ -26,5 +26,5 @@ class BuiltSteps:
     """
 
     kernels: tuple[Kernel, ...]
-    steps: tuple[KernelUse | Node, ...]
+    steps: tuple[PlannedLaunch | Node, ...]
     notes: tuple[str, ...] = ()

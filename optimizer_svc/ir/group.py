@@ -25,7 +25,7 @@ class Member:
     """A nest, where its loop variables lie in the group's domain, and its graph position."""
 
     nest: Nest
-    places: Mapping[str, Expr]
+    axis_map: Mapping[str, Expr]
     position: int
 
 
@@ -40,7 +40,7 @@ class Group:
     axes: tuple[DomainAxis, ...]
     members: tuple[Member, ...]
     reads: tuple[tuple[int, Index], ...]
-    placements: Mapping[int, Index]
+    positions: Mapping[int, Index]
     statements: int
     position: int
 
@@ -66,20 +66,20 @@ class Group:
 
 def seed_group(nest: Nest, position: int) -> Group:
     """The group of one nest: its axes under names that no other group has."""
-    places: dict[str, Expr] = {}
+    axis_map: dict[str, Expr] = {}
     axes: list[DomainAxis] = []
     for axis in (*nest.axes, *nest.reduction):
         name = f"v{nest.value}.{axis.name}"
-        places[axis.name] = symbol(name)
+        axis_map[axis.name] = symbol(name)
         axes.append(DomainAxis(name, axis.extent, axis in nest.reduction))
     return Group(
         axes=tuple(axes),
-        members=(Member(nest, places, position),),
+        members=(Member(nest, axis_map, position),),
         reads=tuple(
-            (read.value, tuple(part.substitute(places) for part in read.index))
+            (read.value, tuple(part.substitute(axis_map) for part in read.index))
             for read in nest.reads
         ),
-        placements={nest.value: tuple(part.substitute(places) for part in nest.index)},
+        positions={nest.value: tuple(part.substitute(axis_map) for part in nest.index)},
         statements=len(nest.body),
         position=position,
     )
@@ -100,11 +100,11 @@ def moved(group: Group, values: Mapping[str, Expr], bounds: Bounds) -> Group:
     return Group(
         axes=group.axes,
         members=tuple(
-            Member(m.nest, {k: p.substitute(values) for k, p in m.places.items()}, m.position)
+            Member(m.nest, {k: p.substitute(values) for k, p in m.axis_map.items()}, m.position)
             for m in group.members
         ),
         reads=tuple((v, substituted(index, values, bounds)) for v, index in group.reads),
-        placements={v: substituted(index, values, bounds) for v, index in group.placements.items()},
+        positions={v: substituted(index, values, bounds) for v, index in group.positions.items()},
         statements=group.statements,
         position=group.position,
     )
@@ -118,7 +118,7 @@ def joined(a: Group, b: Group, axes: tuple[DomainAxis, ...]) -> Group:
         axes=axes,
         members=tuple(members),
         reads=(*a.reads, *b.reads),
-        placements={**a.placements, **b.placements},
+        positions={**a.positions, **b.positions},
         statements=a.statements + b.statements,
         position=max(a.position, b.position),
     )

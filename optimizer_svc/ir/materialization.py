@@ -12,10 +12,10 @@ from optimizer_svc.analysis.strided_views import StridedView
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StoredSlice:
     """A slice of a value in memory that a nest of its own stores: along `dim`, from `start` on."""
 
-    whole: int
+    value: int
     dim: int
     start: Expr
 
@@ -35,5 +35,5 @@ class Materialization:
     members: tuple[int, ...]
     operand_views: Mapping[int, StridedView]
     output_views: tuple[StridedView | Expr | None, ...]
-    parts: Mapping[int, Part] = field(default_factory=dict)
+    slices: Mapping[int, StoredSlice] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -24,7 +24,7 @@ from kernelfarm.ir.loop_ir import (
 )
 from kernelfarm.ir.program_ir import BufferKind
 from optimizer_svc.analysis.extents import is_empty
-from optimizer_svc.analysis.storages import Place, Storage
+from optimizer_svc.analysis.storages import Storage, StorageId
 from optimizer_svc.ir.group import Group, Member, domain_bounds
 from optimizer_svc.ir.nest import (
     NestStatement,
@@ -38,7 +38,7 @@ from optimizer_svc.lowering.nest_body import NestBody
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class KernelDraft:
     """A kernel with provisional names, and the values that its parameters are."""
 
     kernel: Kernel
@@ -54,7 +54,7 @@ def assemble_kernel(
     stored: Collection[int],
     sizes: Bounds,
     origin_ops: Sequence[str] = (),
-) -> Draft:
+) -> KernelDraft:
     """The kernel that computes a group and stores those of its values that are wanted in memory.
 
     `origin_ops` names the captured operators, for comments.
@@ -73,9 +73,9 @@ def assemble_kernel(
             if storages[value].kind is BufferKind.INPUT:
                 in_place.append((value, numbers[number]))
             else:
-                writer.store(value, group.placements[value], numbers[number])
+                writer.store(value, group.positions[value], numbers[number])
     for value, made in in_place:  # after every load of the old elements
-        writer.store(value, group.placements[value], made)
+        writer.store(value, group.positions[value], made)
     for value, (index, mode, made) in body.scattered.items():  # last: they use indirect symbols
         writer.scatter(value, index, numbers[made], mode)
     ordered = sorted(writer.params.values(), key=lambda item: _ORDER.index(item[1].access))
@@ -88,7 +88,7 @@ def assemble_kernel(
         body=tuple(writer.body),
         comments=_comments(group, origin_ops),
     )
-    return Draft(kernel, tuple(value for value, _ in ordered))
+    return KernelDraft(kernel, tuple(value for value, _ in ordered))
 
 
 def span_elems(storage: Storage) -> Expr:
@@ -122,21 +122,21 @@ class _GroupBody:
 
     def append(self, member: Member) -> None:
         """Adds a nest; what it reads of the group must have been added."""
-        places = dict(member.places)
+        axis_map = dict(member.axis_map)
         numbers: list[int] = []
         for statement in member.nest.body:
-            moved = with_operands(with_indices(statement, places, self._bounds), numbers)
-            numbers.append(self._add(moved, places))
+            moved = with_operands(with_indices(statement, axis_map, self._bounds), numbers)
+            numbers.append(self._add(moved, axis_map))
         nest = member.nest
         self._values[nest.value] = numbers[nest.result]
         if nest.scatter is not None:
             self.scattered[nest.value] = (
-                substituted(nest.index, places, self._bounds),
+                substituted(nest.index, axis_map, self._bounds),
                 nest.scatter,
                 numbers[nest.result],
             )
 
-    def _add(self, statement: NestStatement, places: dict[str, Expr]) -> int:
+    def _add(self, statement: NestStatement, axis_map: dict[str, Expr]) -> int:
         body = self._body
         match statement:
             case Read(value=value) if value in self._values:
@@ -147,21 +147,21 @@ class _GroupBody:
                 made = body.statements[number]
                 if not isinstance(made, Indirect):
                     raise InternalError(f"statement {number} is {made}; expected an indirect index")
-                places[name] = symbol(made.symbol)
+                axis_map[name] = symbol(made.symbol)
                 assert isinstance(self._bounds.ranges, dict)  # made by us, so that it can learn
                 self._bounds.ranges[made.symbol] = Range(ZERO, extent - ONE)
                 return number
             case IndexValue(dtype=dtype, expr=expr):
                 return body.index_value(expr, dtype)
             case Read(value=value):
-                return body.add(self._at_place(statement), self._storages[value].dtype)
+                return body.add(self._over_own_axes(statement), self._storages[value].dtype)
             case Reduce(operand=operand):
                 varying = replace(statement, operand=self._varying(operand))
                 return body.add(varying, statement.dtype)
             case _:
                 return body.add(statement, statement.dtype)
 
-    def _at_place(self, read: Read) -> Read:
+    def _over_own_axes(self, read: Read) -> Read:
         """The read without the axes that it does not move along: those of stride 0."""
         strides = self._storages[read.value].strides
         index = zip(read.index, strides, strict=True)
@@ -182,18 +182,18 @@ class _Writer:
 
     def __init__(self, storages: Mapping[int, Storage]) -> None:
         self.body: list[Statement] = []
-        self.params: dict[Place, tuple[int, Param]] = {}
+        self.params: dict[StorageId, tuple[int, Param]] = {}
         self._storages = storages
 
     def add(self, statement: NestStatement, numbers: Mapping[int, int]) -> int:
         """Appends a statement whose operands have the numbers given; returns its own number."""
-        placed = with_operands(statement, numbers)
-        if isinstance(placed, Read):
-            param = self._param(placed.value, "in", Access.READ)
-            index = self._position(placed.value, placed.index)
-            self.body.append(Load(param.name, index, placed.mask, placed.other))
+        renumbered = with_operands(statement, numbers)
+        if isinstance(renumbered, Read):
+            param = self._param(renumbered.value, "in", Access.READ)
+            index = self._position(renumbered.value, renumbered.index)
+            self.body.append(Load(param.name, index, renumbered.mask, renumbered.other))
         else:
-            self.body.append(placed)
+            self.body.append(renumbered)
         return len(self.body) - 1
 
     def store(self, value: int, index: tuple[Expr, ...], number: int) -> None:
@@ -201,7 +201,7 @@ class _Writer:
         param = self._param(value, "out", Access.WRITE)
         if param.access is Access.READ:  # an input that is replaced where it was loaded
             param = replace(param, access=Access.READ_WRITE)
-            self.params[self._storages[value].place] = value, param
+            self.params[self._storages[value].storage_id] = value, param
         self.body.append(Store(param.name, self._position(value, index), number))
 
     def scatter(self, value: int, index: tuple[Expr, ...], number: int, mode: StoreMode) -> None:
@@ -211,11 +211,11 @@ class _Writer:
 
     def _param(self, value: int, kind: str, access: Access) -> Param:
         storage = self._storages[value]
-        found = self.params.get(storage.place)
+        found = self.params.get(storage.storage_id)
         if found is None:
             count = sum(param.access is access for _, param in self.params.values())
             found = value, Param(f"{kind}{count}", storage.dtype, span_elems(storage), access)
-            self.params[storage.place] = found
+            self.params[storage.storage_id] = found
         return found[1]
 
     def _position(self, value: int, index: tuple[Expr, ...]) -> Expr:

@@ -52,12 +52,12 @@ def _classes(
     for name, uses in _uses(exprs, names).items():
         is_joined = uses is not None and symbols[name].upper is None and symbols[name].lower >= 0
         found.setdefault(uses if is_joined else name, []).append(name)
-    where = _places(exprs, names)
+    where = _split_offsets(exprs, names)
     ordered = sorted(found.values(), key=lambda members: (where[members[0]], min(members)))
     return [sorted(members) for members in ordered]
 
 
-def _places(exprs: tuple[Expr, ...], names: set[str]) -> dict[str, tuple[int, ...]]:
+def _split_offsets(exprs: tuple[Expr, ...], names: set[str]) -> dict[str, tuple[int, ...]]:
     """Which expressions hold a size."""
     found: dict[str, list[int]] = {}
     for number, expr in enumerate(exprs):
@@ -74,8 +74,8 @@ def _uses(exprs: tuple[Expr, ...], names: set[str]) -> dict[str, _Uses | None]:
         factors: dict[str, list[tuple[tuple[object, ...], int]]] = {}
         spend(expr.parts)
         for monomial, coefficient in expr.terms:
-            for place, atom in enumerate(monomial):
-                others = monomial[:place] + monomial[place + 1 :]
+            for position, atom in enumerate(monomial):
+                others = monomial[:position] + monomial[position + 1 :]
                 if not isinstance(atom, Symbol):
                     tangled.update(*(operand.symbols for operand in atom.operands))
                 elif atom.name in names:

@@ -48,10 +48,10 @@ def with_own_sizes(
 
 def named_kernel(kernel: Kernel, digest: str) -> Kernel:
     """The kernel under a name made of its main operations and (a part of) its digest."""
-    room = MAX_NAME_CHARS - len(digest) - 1
+    free_chars = MAX_NAME_CHARS - len(digest) - 1
     stem = "fused"
     for op in _main_ops(kernel):
-        if len(stem) + len(op) + 1 <= room:
+        if len(stem) + len(op) + 1 <= free_chars:
             stem = f"{stem}_{op}"
     return replace(kernel, name=f"{stem}_{digest}")
 

@@ -60,10 +60,10 @@ def _ordered(kernel: Kernel, axes: Sequence[Axis]) -> tuple[Axis, ...]:
     stores = [s.index for s in kernel.body if isinstance(s, Store)]
     in_stores = any(axis.name in index.symbols for axis in axes for index in stores)
     key_indices = stores if in_stores else indices
-    places = {axis.name: number for number, axis in enumerate(axes)}
+    numbers = {axis.name: number for number, axis in enumerate(axes)}
 
     def by_stride(axis: Axis) -> tuple[int, int]:
-        return -_largest_stride(axis, key_indices), places[axis.name]
+        return -_largest_stride(axis, key_indices), numbers[axis.name]
 
     ranked = sorted(axes, key=by_stride)
     unit = {axis.name: _contiguous_accesses(axis, indices) for axis in axes}

@@ -14,58 +14,58 @@ from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.nest import Nest
 from optimizer_svc.lowering.lower_value import Selection
 
-MAX_PARTS_OF_PIECE = 2
+MAX_SPLITS_PER_PIECE = 2
 """Parts for each piece, on average, up to which pieces of other sizes are cut to equal parts."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cuts:
+class SplitPoints:
     """An axis of a value, and where it is cut: ascending, within its extent."""
 
     dim: int
-    places: tuple[Expr, ...]
+    offsets: tuple[Expr, ...]
 
 
-def cuts_for(nest: Nest, selection: Selection, bounds: Bounds) -> Cuts | Refused:
+def split_points_for(nest: Nest, selection: Selection, bounds: Bounds) -> SplitPoints | Refused:
     """The cuts of a nest's own axis at which another piece of the cat begins."""
     dims = {part: dim for dim, part in enumerate(nest.index)}
     for axis in nest.axes:
-        found = _places(selection, axis, bounds)
+        found = _split_offsets(selection, axis, bounds)
         if found is not None:
-            return Cuts(dims[symbol(axis.name)], found)
+            return SplitPoints(dims[symbol(axis.name)], found)
     return Refused("no axis of the loops counts along its pieces")
 
 
-def united(a: Cuts, b: Cuts) -> Cuts | Refused:
+def merged_split_points(a: SplitPoints, b: SplitPoints) -> SplitPoints | Refused:
     """Cuts at which another piece of either cat begins."""
     if a.dim != b.dim:
         return Refused("other pieces are cut along another axis")
-    if a.places == b.places:
+    if a.offsets == b.offsets:
         return a
-    places = {*a.places, *b.places}
-    if not all(place.is_constant for place in places):
+    offsets = {*a.offsets, *b.offsets}
+    if not all(offset.is_constant for offset in offsets):
         return Refused("the sizes of other pieces are not known to be equal")
-    return Cuts(a.dim, tuple(sorted(places, key=lambda place: place.constant)))
+    return SplitPoints(a.dim, tuple(sorted(offsets, key=lambda offset: offset.constant)))
 
 
-def evened(cuts: Cuts, extent: Expr) -> Cuts:
+def equal_split_points(cuts: SplitPoints, extent: Expr) -> SplitPoints:
     """More cuts, so that all parts are of one size, where that takes few: one kernel makes them."""
-    ends = (*cuts.places, extent)
+    ends = (*cuts.offsets, extent)
     if not all(end.is_constant for end in ends):
         return cuts
     lengths = [after.constant - before.constant for before, after in pairwise((ZERO, *ends))]
     step = gcd(*lengths)
-    if not step or extent.constant > MAX_PARTS_OF_PIECE * step * len(lengths):
+    if not step or extent.constant > MAX_SPLITS_PER_PIECE * step * len(lengths):
         return cuts
-    return Cuts(cuts.dim, tuple(as_expr(k) for k in range(step, extent.constant, step)))
+    return SplitPoints(cuts.dim, tuple(as_expr(k) for k in range(step, extent.constant, step)))
 
 
-def _places(selection: Selection, axis: Axis, bounds: Bounds) -> tuple[Expr, ...] | None:
+def _split_offsets(selection: Selection, axis: Axis, bounds: Bounds) -> tuple[Expr, ...] | None:
     """Values of an axis at which the next piece begins; None if pieces begin in between.
 
     The index along the cat is `step * axis + rest`, where the rest is fixed or less than a step.
     """
-    line = selection.part.linear_in(axis.name)
+    line = selection.axis_index.linear_in(axis.name)
     if line is None or line[0] is ZERO:
         return None
     step, rest = line
@@ -86,5 +86,5 @@ def _is_moving(rest: Expr, bounds: Bounds) -> bool:
     return any(name.startswith(("x", "r", "%")) for name in rest.symbols)
 
 
-def _is_ascending(places: Sequence[Expr], bounds: Bounds) -> bool:
-    return all(bounds.is_nonnegative(after - before) for before, after in pairwise(places))
+def _is_ascending(offsets: Sequence[Expr], bounds: Bounds) -> bool:
+    return all(bounds.is_nonnegative(after - before) for before, after in pairwise(offsets))

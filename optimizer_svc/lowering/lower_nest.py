@@ -33,7 +33,7 @@ _IDENTITIES: dict[str, float] = {"sum": 0, "prod": 1, "any": 0, "all": 1}
 
 
 @dataclass(frozen=True, slots=True)
-class Lowered:
+class LoweredNest:
     """The nest of a value, and the cats of many pieces that it selects from, with its ranges."""
 
     nest: Nest
@@ -41,7 +41,7 @@ class Lowered:
     bounds: Bounds
 
 
-def lowered(chosen: Materialization, value: int) -> Lowered:
+def lowered(chosen: Materialization, value: int) -> LoweredNest:
     """The nest that computes a member and stores it."""
     node = chosen.facts.producers[value]
     if node.op == "scatter":
@@ -62,7 +62,7 @@ def lowered(chosen: Materialization, value: int) -> Lowered:
         result=result,
         origins=tuple(lowering.origins),
     )
-    return Lowered(nest, tuple(lowering.selections), lowering.bounds)
+    return LoweredNest(nest, tuple(lowering.selections), lowering.bounds)
 
 
 def _domain(chosen: Materialization, value: int) -> tuple[tuple[Axis, ...], Index]:
@@ -86,10 +86,14 @@ def _domain(chosen: Materialization, value: int) -> tuple[tuple[Axis, ...], Inde
 
 def _stored_index(chosen: Materialization, value: int, index: Index) -> Index:
     """Where an element of a value is stored: a part lies inside another value."""
-    part = chosen.parts.get(value)
-    if part is None:
+    stored_slice = chosen.slices.get(value)
+    if stored_slice is None:
         return index
-    return (*index[: part.dim], index[part.dim] + part.start, *index[part.dim + 1 :])
+    return (
+        *index[: stored_slice.dim],
+        index[stored_slice.dim] + stored_slice.start,
+        *index[stored_slice.dim + 1 :],
+    )
 
 
 def _bounds(sizes: Bounds, axes: tuple[Axis, ...]) -> Bounds:
@@ -176,7 +180,7 @@ def _sort(lowering: ValueLowering, node: Node, index: Index, reduction: tuple[Ax
     return body.add(Sort(wide, bool(node.attr("descending"))), DType.I64)
 
 
-def _scattered(chosen: Materialization, node: Node) -> Lowered:
+def _scattered(chosen: Materialization, node: Node) -> LoweredNest:
     """The updates of a scatter; the base has been written to the value's memory before."""
     updates = operands(node)[-1]
     facts, value = chosen.facts, node.results[0]
@@ -204,4 +208,4 @@ def _scattered(chosen: Materialization, node: Node) -> Lowered:
         origins=tuple(lowering.origins),
         scatter=StoreMode(node.attr("mode")),
     )
-    return Lowered(nest, tuple(lowering.selections), lowering.bounds)
+    return LoweredNest(nest, tuple(lowering.selections), lowering.bounds)

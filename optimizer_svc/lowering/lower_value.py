@@ -30,7 +30,7 @@ from optimizer_svc.analysis.graph_facts import (
 from optimizer_svc.analysis.index_maps import Index, operand_index
 from optimizer_svc.ir.nest import Read
 from optimizer_svc.lowering.nest_body import NestBody
-from optimizer_svc.lowering.scope import Scope, narrowed
+from optimizer_svc.lowering.scope import EvaluationScope, narrowed
 
 _INTEGER_DIVISIONS = frozenset({"div", "floor_div", "trunc_div", "mod_floor", "fmod"})
 
@@ -40,7 +40,7 @@ class Selection:
     """A cat whose elements are selected from many pieces at `part`, an index along its axis."""
 
     value: int
-    part: Expr
+    axis_index: Expr
     pieces: tuple[Piece, ...]
 
 
@@ -55,7 +55,7 @@ class ValueLowering:
         self.selections: list[Selection] = []
         self._stored = stored
         self._known: dict[tuple[int, Index, int | None], int] = {}
-        self._rules: dict[str, Callable[[Node, Index, Scope], int]] = {
+        self._rules: dict[str, Callable[[Node, Index, EvaluationScope], int]] = {
             **dict.fromkeys(SCALAR_OPS, self._scalar),
             "full": self._full,
             "iota": self._iota,
@@ -66,11 +66,11 @@ class ValueLowering:
             "gather_along": self._gather_along,
         }
 
-    def everywhere(self) -> Scope:
+    def everywhere(self) -> EvaluationScope:
         """The scope of values that are wanted at every point."""
-        return Scope(None, self.bounds)
+        return EvaluationScope(None, self.bounds)
 
-    def value(self, value: int, index: Index, scope: Scope) -> int:
+    def value(self, value: int, index: Index, scope: EvaluationScope) -> int:
         """The statement that gives the value's element at the index."""
         spend(2 + len(index))
         while value not in self._stored and self.facts.is_view(value):
@@ -81,7 +81,7 @@ class ValueLowering:
             found = self._known[key] = self._fresh(value, index, scope)
         return found
 
-    def definition(self, value: int, index: Index, scope: Scope) -> int:
+    def definition(self, value: int, index: Index, scope: EvaluationScope) -> int:
         """As `value`, but never a read of the value itself."""
         if self.facts.is_view(value):
             return self.value(*self._step_through_view(value, index, scope), scope)
@@ -98,19 +98,21 @@ class ValueLowering:
         for origin in node.origins:
             self.origins[(node.op, origin)] = None
 
-    def _step_through_view(self, value: int, index: Index, scope: Scope) -> tuple[int, Index]:
+    def _step_through_view(
+        self, value: int, index: Index, scope: EvaluationScope
+    ) -> tuple[int, Index]:
         spend(2 + len(index))
         node = self.facts.producers[value]
         operand = operands(node)[0]
         shape = self.facts.types[operand].shape
         return operand, operand_index(node, index, shape, scope.bounds)
 
-    def _fresh(self, value: int, index: Index, scope: Scope) -> int:
+    def _fresh(self, value: int, index: Index, scope: EvaluationScope) -> int:
         if value in self._stored:
             return self._read(value, index, scope)
         return self._by_rule(value, index, scope)
 
-    def _by_rule(self, value: int, index: Index, scope: Scope) -> int:
+    def _by_rule(self, value: int, index: Index, scope: EvaluationScope) -> int:
         node = self.facts.producers[value]
         rule = self._rules.get(node.op)
         if rule is None or node.op in VIEW_OPS:
@@ -118,7 +120,7 @@ class ValueLowering:
         self.note(node)
         return rule(node, index, scope)
 
-    def _read(self, value: int, index: Index, scope: Scope) -> int:
+    def _read(self, value: int, index: Index, scope: EvaluationScope) -> int:
         dtype = self.facts.types[value].dtype
         exact = tuple(simplify(part, scope.bounds) for part in index)
         if scope.mask is None:
@@ -126,7 +128,7 @@ class ValueLowering:
         other = self.body.literal(dtype, 0)
         return self.body.add(Read(value, exact, scope.mask, other), dtype)
 
-    def _scalar(self, node: Node, index: Index, scope: Scope) -> int:
+    def _scalar(self, node: Node, index: Index, scope: EvaluationScope) -> int:
         values = tuple(self.value(v, index, scope) for v in operands(node))
         dtype = node.types[0].dtype
         if node.op == "convert":
@@ -138,7 +140,7 @@ class ValueLowering:
             values = (values[0], divisor)
         return self.body.arithmetic(node.op, values, dtype)
 
-    def _full(self, node: Node, index: Index, scope: Scope) -> int:
+    def _full(self, node: Node, index: Index, scope: EvaluationScope) -> int:
         number = node.attr("value")
         dtype = node.types[0].dtype
         if isinstance(number, Expr):
@@ -147,10 +149,10 @@ class ValueLowering:
             raise InternalError(f"full: value {number!r}; expected a number")
         return self.body.literal(dtype, number)
 
-    def _iota(self, node: Node, index: Index, scope: Scope) -> int:
+    def _iota(self, node: Node, index: Index, scope: EvaluationScope) -> int:
         return self.body.index_value(simplify(index[0], scope.bounds), node.types[0].dtype)
 
-    def _cat(self, node: Node, index: Index, scope: Scope) -> int:
+    def _cat(self, node: Node, index: Index, scope: EvaluationScope) -> int:
         part = index[int_attr(node, "dim")]
         exact = simplify(part, scope.bounds)
         pieces = pieces_within(self.facts.pieces[node.results[0]], exact, scope.bounds)
@@ -160,16 +162,18 @@ class ValueLowering:
             return self.body.literal(node.types[0].dtype, 0)
         return self._choose_piece(node, pieces, index, scope)
 
-    def _choose_piece(self, node: Node, pieces: Sequence[Piece], index: Index, scope: Scope) -> int:
+    def _choose_piece(
+        self, node: Node, pieces: Sequence[Piece], index: Index, scope: EvaluationScope
+    ) -> int:
         dim, dtype = int_attr(node, "dim"), node.types[0].dtype
         part = index[dim]
         result: int | None = None
         for number, piece in reversed(list(enumerate(pieces))):
             start, limit = piece.start, piece.limit
             is_first, is_last = number == 0, result is None
-            wanted = (None if is_first else start, None if is_last else limit)
-            inner = self._within(part, *wanted, scope)
-            inner = Scope(inner.mask, narrowed(inner.bounds, part, start, limit))
+            bounds = (None if is_first else start, None if is_last else limit)
+            inner = self._within(part, *bounds, scope)
+            inner = EvaluationScope(inner.mask, narrowed(inner.bounds, part, start, limit))
             shifted = (*index[:dim], part - start, *index[dim + 1 :])
             found = self.value(piece.value, shifted, inner)
             if result is None:
@@ -180,7 +184,7 @@ class ValueLowering:
         assert result is not None  # pieces is not empty
         return result
 
-    def _pad(self, node: Node, index: Index, scope: Scope) -> int:
+    def _pad(self, node: Node, index: Index, scope: EvaluationScope) -> int:
         low, (operand,) = exprs_attr(node, "low"), operands(node)
         shape, dtype = self.facts.types[operand].shape, node.types[0].dtype
         number = node.attr("value")
@@ -192,30 +196,34 @@ class ValueLowering:
         inner, condition = scope, None
         for part, before, extent in zip(index, low, shape, strict=True):
             inner = self._within(part, before, before + extent, inner)
-            here = self._within(part, before, before + extent, Scope(None, scope.bounds)).mask
+            here = self._within(
+                part, before, before + extent, EvaluationScope(None, scope.bounds)
+            ).mask
             condition = condition if here is None else self.body.logical_and(condition, here)
-            inner = Scope(inner.mask, narrowed(inner.bounds, part, before, before + extent))
+            inner = EvaluationScope(
+                inner.mask, narrowed(inner.bounds, part, before, before + extent)
+            )
         shifted = tuple(part - before for part, before in zip(index, low, strict=True))
         found = self.value(operand, shifted, inner)
         if condition is None:
             return found
         return self.body.arithmetic("where", (condition, found, filler), dtype)
 
-    def _take(self, node: Node, index: Index, scope: Scope) -> int:
+    def _take(self, node: Node, index: Index, scope: EvaluationScope) -> int:
         table, picks = operands(node)
         dim, rank = int_attr(node, "dim"), self.facts.types[picks].rank
         pick = self.value(picks, index[dim : dim + rank], scope)
         part = self._indirect(pick, self.facts.types[table].shape[dim], scope)
         return self.value(table, (*index[:dim], part, *index[dim + rank :]), scope)
 
-    def _gather_nd(self, node: Node, index: Index, scope: Scope) -> int:
+    def _gather_nd(self, node: Node, index: Index, scope: EvaluationScope) -> int:
         table, *picks = operands(node)
         shape = self.facts.types[table].shape
         at = self._picked(shape, node, tuple(picks), index, scope)
         return self.value(table, at, scope)
 
     def _picked(
-        self, shape: Index, node: Node, picks: tuple[int, ...], index: Index, scope: Scope
+        self, shape: Index, node: Node, picks: tuple[int, ...], index: Index, scope: EvaluationScope
     ) -> Index:
         """The index in a tensor whose axes `dims` are picked by values, which come first."""
         dims, rank = ints_attr(node, "dims"), self.facts.types[picks[0]].rank
@@ -226,14 +234,14 @@ class ValueLowering:
         rest = iter(index[rank:])
         return tuple(parts[axis] if axis in parts else next(rest) for axis in range(len(shape)))
 
-    def _gather_along(self, node: Node, index: Index, scope: Scope) -> int:
+    def _gather_along(self, node: Node, index: Index, scope: EvaluationScope) -> int:
         table, picks = operands(node)
         dim = int_attr(node, "dim")
         pick = self.value(picks, index, scope)
         part = self._indirect(pick, self.facts.types[table].shape[dim], scope)
         return self.value(table, (*index[:dim], part, *index[dim + 1 :]), scope)
 
-    def _indirect(self, pick: int, extent: Expr, scope: Scope) -> Expr:
+    def _indirect(self, pick: int, extent: Expr, scope: EvaluationScope) -> Expr:
         """The index that a value is, as an expression: itself where it is one and in range."""
         expr = self.body.expr_of(pick)
         if expr is not None and scope.bounds.is_within(expr, extent):
@@ -256,7 +264,9 @@ class ValueLowering:
         left, right = self.body.index_value(part), self.body.index_value(limit)
         return self.body.compute("lt", (left, right), DType.BOOL)
 
-    def _within(self, part: Expr, start: Expr | None, limit: Expr | None, scope: Scope) -> Scope:
+    def _within(
+        self, part: Expr, start: Expr | None, limit: Expr | None, scope: EvaluationScope
+    ) -> EvaluationScope:
         """The scope where also `start <= part < limit`; proven halves add no condition."""
         mask = scope.mask
         if start is not None and not scope.bounds.is_nonnegative(part - start):
@@ -264,4 +274,4 @@ class ValueLowering:
             mask = self.body.logical_and(mask, self.body.compute("ge", (left, right), DType.BOOL))
         if limit is not None and not scope.bounds.is_less(part, limit):
             mask = self.body.logical_and(mask, self._is_below(part, limit))
-        return Scope(mask, scope.bounds)
+        return EvaluationScope(mask, scope.bounds)

@@ -9,7 +9,7 @@ from kernelfarm.ir.algebra.simplify import Bounds, Range
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class EvaluationScope:
     """`mask` is the statement that tells whether the value is wanted; None is always.
 
     Under a mask the value at other points is unspecified, so `bounds` may rely on the mask.

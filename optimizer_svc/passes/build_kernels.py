@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelfarm.ir.graph_ir import Node
 from kernelfarm.ir.work_budget import spend
-from optimizer_svc.ir.built_steps import BuiltSteps, KernelUse
+from optimizer_svc.ir.built_steps import BuiltSteps, PlannedLaunch
 from optimizer_svc.ir.fused import Fusion
 from optimizer_svc.ir.group import Group
 from optimizer_svc.ir.materialization import Materialization
@@ -22,7 +22,7 @@ def build_kernels(chosen: Materialization, fusion: Fusion) -> BuiltSteps:
     symbols = {s.name: s for s in chosen.facts.graph.symbols}
     sizes, origin_ops = chosen.facts.bounds, chosen.facts.graph.origin_ops
     distinct = DistinctKernels()
-    steps: list[KernelUse | Node] = []
+    steps: list[PlannedLaunch | Node] = []
     for step in fusion.steps:
         if not isinstance(step, Group):
             steps.append(step)
@@ -30,5 +30,5 @@ def build_kernels(chosen: Materialization, fusion: Fusion) -> BuiltSteps:
         spend(_STEPS_A_KERNEL + 8 * step.statements)
         draft = assemble_kernel(step, chosen.storages, fusion.stored, sizes, origin_ops)
         kernel, values = with_own_sizes(normalize_axes(draft.kernel, sizes), symbols)
-        steps.append(KernelUse(distinct.number(kernel), draft.values, values))
+        steps.append(PlannedLaunch(distinct.number(kernel), draft.values, values))
     return BuiltSteps(tuple(distinct.kernels), tuple(steps))

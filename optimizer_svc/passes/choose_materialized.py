@@ -29,11 +29,11 @@ from optimizer_svc.analysis.graph_facts import (
     graph_facts,
     operands,
 )
-from optimizer_svc.analysis.index_complexity import TangledIndices
+from optimizer_svc.analysis.index_complexity import IndexComplexity
 from optimizer_svc.analysis.sole_readers import has_sole_reader
 from optimizer_svc.analysis.storages import (
     Storage,
-    given_storages,
+    existing_storages,
     output_aliases,
     storage_of,
     temporary_storage,
@@ -84,14 +84,14 @@ class _Cost:
 def choose_materialized(graph: Graph) -> Materialization:
     """The choice for a graph whose outputs are separate values."""
     facts = graph_facts(graph)
-    storages = given_storages(facts)
+    storages = existing_storages(facts)
     aliases = output_aliases(facts, storages)
-    _place_updates(facts, storages)
-    _place_outputs(facts, storages, aliases)
-    _place_copied(facts, storages)
-    _place_scatters(facts, storages)
+    _materialize_updates(facts, storages)
+    _materialize_outputs(facts, storages, aliases)
+    _materialize_copied(facts, storages)
+    _materialize_scatters(facts, storages)
     views = _operand_views(facts, storages)
-    _place_costly(facts, storages)
+    _materialize_costly(facts, storages)
     members = [v for v, s in storages.items() if not facts.is_storage(v)]
     members.sort(key=lambda v: facts.positions[v])
     kinds = {source.value: source.kind for source in graph.inputs}
@@ -107,13 +107,13 @@ def choose_materialized(graph: Graph) -> Materialization:
     )
 
 
-def _place_updates(facts: GraphFacts, storages: dict[int, Storage]) -> None:
+def _materialize_updates(facts: GraphFacts, storages: dict[int, Storage]) -> None:
     """Gives what updates an input that input's memory."""
     for value, source in updated_inputs(facts.graph).items():
         storages[value] = replace(storages[source], value=value)
 
 
-def _place_copied(facts: GraphFacts, storages: dict[int, Storage]) -> None:
+def _materialize_copied(facts: GraphFacts, storages: dict[int, Storage]) -> None:
     """Materializes what is copied into an input in the end: nobody may read the old elements then.
 
     A value that an update may replace in place is no copy of another one (`update_inputs`).
@@ -128,7 +128,7 @@ def _place_copied(facts: GraphFacts, storages: dict[int, Storage]) -> None:
             storages[copied] = temporary_storage(facts, copied)
 
 
-def _place_outputs(
+def _materialize_outputs(
     facts: GraphFacts, storages: dict[int, Storage], aliases: Mapping[int, StridedView]
 ) -> None:
     outputs = zip(facts.graph.outputs, facts.graph.output_types, strict=True)
@@ -140,7 +140,7 @@ def _place_outputs(
             storages[arg.value] = storage_of(arg.value, BufferKind.OUTPUT, kind, position)
 
 
-def _place_scatters(facts: GraphFacts, storages: dict[int, Storage]) -> None:
+def _materialize_scatters(facts: GraphFacts, storages: dict[int, Storage]) -> None:
     """Gives each scatter and its base one piece of memory: the updates change it in place.
 
     Backwards, so that a chain of scatters ends up where the last one belongs.
@@ -206,21 +206,21 @@ def _operand_view(
     return view
 
 
-def _place_costly(facts: GraphFacts, storages: dict[int, Storage]) -> None:
+def _materialize_costly(facts: GraphFacts, storages: dict[int, Storage]) -> None:
     """Materializes reductions, scans, sorts, and what would be recomputed at too high a price."""
     uses = _uses_through_views(facts)
     sizes = likely_sizes(facts.graph.symbols)
     costs: dict[int, _Cost] = {}
-    tangled = TangledIndices(facts, storages)
+    tangled = IndexComplexity(facts, storages)
     for node in facts.graph.nodes:
         if node.op in CLIENT_OPS:
             continue
         value = node.results[0]
-        if tangled.is_tangled(node):
-            _place_operands(facts, storages, node)
+        if tangled.is_too_complex(node):
+            _materialize_operands(facts, storages, node)
         costs[value] = cost = _cost(node, costs, storages, facts)
         if node.op in _EXPANDING:
-            _place_expanded(facts, storages, node, costs, sizes)
+            _materialize_expanded(facts, storages, node, costs, sizes)
         if value in storages or node.op in VIEW_OPS:
             continue
         is_forced = node.op in _WHOLE_ROWS or cost.ops > MAX_OPS_INLINE
@@ -229,7 +229,7 @@ def _place_costly(facts: GraphFacts, storages: dict[int, Storage]) -> None:
             storages[value] = temporary_storage(facts, value)
 
 
-def _place_operands(facts: GraphFacts, storages: dict[int, Storage], node: Node) -> None:
+def _materialize_operands(facts: GraphFacts, storages: dict[int, Storage], node: Node) -> None:
     for value in operands(node):
         if value not in storages:
             storages[value] = temporary_storage(facts, value)
@@ -261,7 +261,7 @@ def _cost(
     )
 
 
-def _place_expanded(
+def _materialize_expanded(
     facts: GraphFacts,
     storages: dict[int, Storage],
     node: Node,

@@ -14,7 +14,7 @@ from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.fusion.dependences import Dependences
 from optimizer_svc.fusion.merge_groups import MergeContext, merge_groups
-from optimizer_svc.fusion.state import Schedule
+from optimizer_svc.fusion.state import FusionState
 from optimizer_svc.ir.fused import Fusion, Refusal
 from optimizer_svc.ir.group import Group
 from optimizer_svc.ir.materialization import Materialization
@@ -35,20 +35,20 @@ Pair = tuple[int, int]
 
 def _is_needed(step: Group | Node, stored: frozenset[int]) -> bool:
     """False for a group of which only values without elements would read anything."""
-    return not isinstance(step, Group) or not stored.isdisjoint(step.placements)
+    return not isinstance(step, Group) or not stored.isdisjoint(step.positions)
 
 
 def fuse_nests(chosen: Materialization, nests: tuple[Nest, ...]) -> Fusion:
     """The fused schedule."""
-    work = _Fuser(Schedule(chosen, nests))
+    work = _Fuser(FusionState(chosen, nests))
     work.until_stable(_vertical_pairs)
-    work.gather(_runs_of_parts(work.schedule))
+    work.gather(_runs_of_slices(work.state))
     work.until_stable(_horizontal_pairs)
     work.until_stable(_vertical_pairs)
-    schedule = work.schedule
-    stored = frozenset(n.value for n in nests if schedule.is_stored(n.value))
-    steps = tuple(step for step in _in_order(schedule) if _is_needed(step, stored))
-    named = {min(step.placements) for step in steps if isinstance(step, Group)}
+    state = work.state
+    stored = frozenset(n.value for n in nests if state.is_stored(n.value))
+    steps = tuple(step for step in _in_order(state) if _is_needed(step, stored))
+    named = {min(step.positions) for step in steps if isinstance(step, Group)}
     refusals = tuple(r for r in work.standing_refusals() if {r.first, r.second} <= named)
     return Fusion(
         steps=steps,
@@ -61,19 +61,17 @@ def fuse_nests(chosen: Materialization, nests: tuple[Nest, ...]) -> Fusion:
 class _Fuser:
     """Tries pairs of groups until no merge is left; remembers who was refused and why."""
 
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
+    def __init__(self, state: FusionState) -> None:
+        self.state = state
         self.refusals: dict[Pair, Refusal] = {}
-        self._context = MergeContext(
-            schedule.chosen.storages, schedule.chosen.facts.bounds, schedule.likely
-        )
+        self._context = MergeContext(state.chosen.storages, state.chosen.facts.bounds, state.likely)
         self._versions: dict[int, int] = {}
         self._tried: dict[Pair, Pair] = {}
 
-    def until_stable(self, pairs: Callable[[Schedule], Iterator[Pair]]) -> None:
+    def until_stable(self, pairs: Callable[[FusionState], Iterator[Pair]]) -> None:
         """Merges pairs, best first, until a round changes nothing."""
         while True:
-            found = sorted(dict.fromkeys(pairs(self.schedule)), key=self._rank)
+            found = sorted(dict.fromkeys(pairs(self.state)), key=self._rank)
             merged = [self._try(pair) for pair in found]
             if not any(merged):
                 return
@@ -83,25 +81,25 @@ class _Fuser:
         for run in runs:
             first, *rest = run
             for name in rest:
-                if not self._try((first, name)) and name in self.schedule.groups:
+                if not self._try((first, name)) and name in self.state.groups:
                     first = name
 
     def standing_refusals(self) -> Iterator[Refusal]:
         """Refusals between groups that are still there, by what these hold in the end."""
-        groups = self.schedule.groups
+        groups = self.state.groups
         for (first, second), refusal in self.refusals.items():
             if first in groups and second in groups:
-                names = min(groups[first].placements), min(groups[second].placements)
+                names = min(groups[first].positions), min(groups[second].positions)
                 yield Refusal(*names, refusal.reason)
 
     def _rank(self, pair: Pair) -> tuple[int, int, int]:
         first, second = pair
-        return -_saved_bytes(self.schedule, first, second), abs(second - first), first
+        return -_saved_bytes(self.state, first, second), abs(second - first), first
 
     def _try(self, pair: Pair) -> bool:
         spend(6)
         first, second = pair
-        groups = self.schedule.groups
+        groups = self.state.groups
         if first not in groups or second not in groups:
             return False
         versions = self._versions.get(first, 0), self._versions.get(second, 0)
@@ -110,28 +108,28 @@ class _Fuser:
         self._tried[pair] = versions
         verdict = self._merged(first, second)
         if isinstance(verdict, Refused):
-            names = min(groups[first].placements), min(groups[second].placements)
+            names = min(groups[first].positions), min(groups[second].positions)
             self.refusals[pair] = Refusal(*names, verdict.reason)
             return False
         self.refusals.pop(pair, None)
-        self.schedule.replace(first, second, verdict)
+        self.state.replace(first, second, verdict)
         self._versions[first] = versions[0] + 1
         return True
 
     def _merged(self, first: int, second: int) -> Group | Refused:
-        schedule = self.schedule
+        schedule = self.state
         if _is_path_around(schedule.dependences, first, second):
             return Refused("another kernel or extern step lies between them")
         a, b = schedule.groups[first], schedule.groups[second]
-        if len(schedule.places(a) | schedule.places(b)) > MAX_PARAMS:
+        if len(schedule.storage_ids(a) | schedule.storage_ids(b)) > MAX_PARAMS:
             return Refused(f"more than {MAX_PARAMS} buffers")
-        if _reads_own_parts(schedule, a, b):
+        if _reads_own_slices(schedule, a, b):
             return Refused("what is stored in parts is read when all of them are stored")
         return merge_groups(self._context, a, b)
 
 
-def _reads_own_parts(schedule: Schedule, a: Group, b: Group) -> bool:
-    wholes = schedule.wholes(a) | schedule.wholes(b)
+def _reads_own_slices(state: FusionState, a: Group, b: Group) -> bool:
+    wholes = state.sliced_values(a) | state.sliced_values(b)
     return any(value in wholes for group in (a, b) for value, _ in group.reads)
 
 
@@ -141,49 +139,49 @@ def _is_path_around(dependences: Dependences, first: int, second: int) -> bool:
     return dependences.is_path_around(second, first)
 
 
-def _vertical_pairs(schedule: Schedule) -> Iterator[Pair]:
+def _vertical_pairs(state: FusionState) -> Iterator[Pair]:
     """Groups and the groups that read what they make."""
-    for name in schedule.groups:
-        for reader in sorted(schedule.dependences.readers(name)):
-            if reader in schedule.groups:
+    for name in state.groups:
+        for reader in sorted(state.dependences.readers(name)):
+            if reader in state.groups:
                 yield name, reader
 
 
-def _runs_of_parts(schedule: Schedule) -> list[list[int]]:
+def _runs_of_slices(state: FusionState) -> list[list[int]]:
     """Groups that store parts of one value over equal domains, in order."""
     found: dict[object, list[int]] = {}
-    for name, group in sorted(schedule.groups.items(), key=lambda item: item[1].position):
-        for whole in sorted(schedule.wholes(group)):
+    for name, group in sorted(state.groups.items(), key=lambda item: item[1].position):
+        for whole in sorted(state.sliced_values(group)):
             found.setdefault((whole, group.size()), []).append(name)
     return list(found.values())
 
 
-def _horizontal_pairs(schedule: Schedule) -> Iterator[Pair]:
+def _horizontal_pairs(state: FusionState) -> Iterator[Pair]:
     """Independent groups that read one tensor, and those of one domain that lie close together.
 
     What is done once for each row of a reduction has the domain of its rows.
     """
     by_read: dict[int, list[int]] = {}
     by_domain: dict[object, list[int]] = {}
-    for name, group in sorted(schedule.groups.items(), key=lambda item: item[1].position):
+    for name, group in sorted(state.groups.items(), key=lambda item: item[1].position):
         for value in dict.fromkeys(value for value, _ in group.reads):
             by_read.setdefault(value, []).append(name)
         for size in dict.fromkeys((group.size(), product_of([a.extent for a in group.outer]))):
             by_domain.setdefault(size, []).append(name)
     for names in by_read.values():
         for pair in _near(names):
-            if _is_independent(schedule, pair) and not _fills_early(schedule, pair):
+            if _is_independent(state, pair) and not _fills_early(state, pair):
                 yield pair
     for names in by_domain.values():
         for pair in _near(names):
-            if _is_independent(schedule, pair) and _is_worth_merging(schedule, pair):
+            if _is_independent(state, pair) and _is_worth_merging(state, pair):
                 yield pair
 
 
-def _fills_early(schedule: Schedule, pair: Pair) -> bool:
+def _fills_early(state: FusionState, pair: Pair) -> bool:
     """True if large memory would be in use from the time on when some other kernel needs to run."""
-    first, second = (schedule.wholes(schedule.groups[name]) for name in pair)
-    return sum(schedule.size_bytes(whole) for whole in first ^ second) > MAX_UNRELATED_BYTES
+    first, second = (state.sliced_values(state.groups[name]) for name in pair)
+    return sum(state.size_bytes(whole) for whole in first ^ second) > MAX_UNRELATED_BYTES
 
 
 def _near(names: list[int]) -> Iterator[Pair]:
@@ -192,51 +190,51 @@ def _near(names: list[int]) -> Iterator[Pair]:
             yield name, other
 
 
-def _is_independent(schedule: Schedule, pair: Pair) -> bool:
+def _is_independent(state: FusionState, pair: Pair) -> bool:
     first, second = pair
-    edges = schedule.dependences
+    edges = state.dependences
     return first not in edges.readers(second) and second not in edges.readers(first)
 
 
-def _is_worth_merging(schedule: Schedule, pair: Pair) -> bool:
+def _is_worth_merging(state: FusionState, pair: Pair) -> bool:
     """True for loops without a common tensor if they feed one reader, or launches cost most."""
-    a, b = (schedule.groups[name] for name in pair)
+    a, b = (state.groups[name] for name in pair)
     if abs(a.position - b.position) > MAX_DISTANCE:
         return False
-    readers = [schedule.dependences.readers(name) for name in pair]
+    readers = [state.dependences.readers(name) for name in pair]
     if readers[0] & readers[1]:
         return True
-    return sum(schedule.size_bytes(v) for g in (a, b) for v in g.placements) <= MAX_UNRELATED_BYTES
+    return sum(state.size_bytes(v) for g in (a, b) for v in g.positions) <= MAX_UNRELATED_BYTES
 
 
-def _saved_bytes(schedule: Schedule, first: int, second: int) -> int:
+def _saved_bytes(state: FusionState, first: int, second: int) -> int:
     """Memory traffic that one kernel instead of two avoids."""
-    a, b = schedule.groups[first], schedule.groups[second]
-    spend(4 + len(a.placements) + len(a.reads) + len(b.reads))
+    a, b = state.groups[first], state.groups[second]
+    spend(4 + len(a.positions) + len(a.reads) + len(b.reads))
     reads = {value for value, _ in b.reads}
     saved = 0
-    for value in a.placements:
+    for value in a.positions:
         if value in reads:
-            is_last = schedule.reading(value) <= {first, second}
-            saved += schedule.size_bytes(value) * (2 if is_last else 1)
+            is_last = state.reading(value) <= {first, second}
+            saved += state.size_bytes(value) * (2 if is_last else 1)
     shared = {value for value, _ in a.reads} & reads
-    return saved + sum(schedule.size_bytes(value) for value in shared)
+    return saved + sum(state.size_bytes(value) for value in shared)
 
 
-def _in_order(schedule: Schedule) -> Iterator[Group | Node]:
+def _in_order(state: FusionState) -> Iterator[Group | Node]:
     """Groups and extern nodes, each after what it depends on; else as the graph has them."""
-    place = {name: group.position for name, group in schedule.groups.items()}
-    place.update({name: name for name in schedule.externs})
+    positions = {name: group.position for name, group in state.groups.items()}
+    positions.update({name: name for name in state.externs})
     done: set[int] = set()
-    for start in sorted(place, key=place.__getitem__):
+    for start in sorted(positions, key=positions.__getitem__):
         pending = [start]
         while pending:
             name = pending[-1]
-            missing = [n for n in schedule.dependences.sources(name) if n not in done]
+            missing = [n for n in state.dependences.sources(name) if n not in done]
             if missing and name not in done:
-                pending.extend(sorted(missing, key=place.__getitem__, reverse=True))
+                pending.extend(sorted(missing, key=positions.__getitem__, reverse=True))
                 continue
             pending.pop()
             if name not in done:
                 done.add(name)
-                yield schedule.groups[name] if name in schedule.groups else schedule.externs[name]
+                yield state.groups[name] if name in state.groups else state.externs[name]

@@ -11,5 +11,5 @@ from optimizer_svc.lowering.lower_nest import lowered
 def lower_nests(chosen: Materialization) -> tuple[Nest, ...]:
     """One nest for each member, in graph order; values without elements have none."""
     facts = chosen.facts
-    wanted = (v for v in chosen.members if not is_empty(facts.types[v].shape))
-    return tuple(lowered(chosen, value).nest for value in wanted)
+    values = (v for v in chosen.members if not is_empty(facts.types[v].shape))
+    return tuple(lowered(chosen, value).nest for value in values)

@@ -26,11 +26,11 @@ from kernelfarm.targets import TargetFacts
 from optimizer_svc.analysis.arena import Lifetime, plan_arena
 from optimizer_svc.analysis.graph_facts import operands
 from optimizer_svc.analysis.strided_views import StridedView
-from optimizer_svc.ir.built_steps import BuiltSteps, KernelUse
+from optimizer_svc.ir.built_steps import BuiltSteps, PlannedLaunch
 from optimizer_svc.ir.materialization import Materialization
 from optimizer_svc.kernels.assemble_kernel import span_elems
 
-_PLACED_BY_POSITION = (BufferKind.INPUT, BufferKind.OUTPUT, BufferKind.CONSTANT)
+_BUFFERS_BY_POSITION = (BufferKind.INPUT, BufferKind.OUTPUT, BufferKind.CONSTANT)
 
 
 def plan_program(chosen: Materialization, built: BuiltSteps, target: TargetFacts) -> Program:
@@ -96,10 +96,10 @@ class _PlanWriter:
         self._inputs = [source.value for source in given]
         self._viewed = {view.source for view in views if isinstance(view, StridedView)}
 
-    def step(self, number: int, step: KernelUse | Node) -> Step:
+    def step(self, number: int, step: PlannedLaunch | Node) -> Step:
         """One step of the plan."""
         spend(24)
-        if isinstance(step, KernelUse):
+        if isinstance(step, PlannedLaunch):
             spend(len(step.values))
             names = tuple(self._used(value, number) for value in step.values)
             return Launch(step.kernel, names, step.sizes)
@@ -137,11 +137,11 @@ class _PlanWriter:
                 if buffer.kind is BufferKind.TEMPORARY
             ]
         )
-        placed = tuple(
+        buffers = tuple(
             replace(buffer, offset_bytes=arena.offsets.get(value))
             for value, buffer in self._buffers.items()
         )
-        return placed, arena.size_bytes
+        return buffers, arena.size_bytes
 
     def _result(self, value: int, number: int) -> TensorView | None:
         if value not in self._viewed and not self._chosen.facts.consumers.get(value):
@@ -175,16 +175,16 @@ class _PlanWriter:
     def _new_buffer(self, value: int) -> Buffer:
         storage = self._chosen.storages[value]
         kind = storage.kind
-        place = storage.position
-        if kind not in _PLACED_BY_POSITION:
-            place = self._counts[kind]
+        position = storage.position
+        if kind not in _BUFFERS_BY_POSITION:
+            position = self._counts[kind]
             self._counts[kind] += 1
         return Buffer(
-            name=f"{kind.value}{place}",
+            name=f"{kind.value}{position}",
             kind=kind,
             dtype=storage.dtype,
             size_elems=span_elems(storage),
-            position=place if kind in _PLACED_BY_POSITION else 0,
+            position=position if kind in _BUFFERS_BY_POSITION else 0,
         )
 
 

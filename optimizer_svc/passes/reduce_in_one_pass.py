@@ -13,7 +13,7 @@ from kernelfarm.ir.algebra.expr import product_of
 from kernelfarm.ir.algebra.simplify import Bounds
 from kernelfarm.ir.loop_ir import GUIDES, Kernel, Load, varying_values
 from kernelfarm.targets import TargetFacts
-from optimizer_svc.ir.built_steps import BuiltSteps, KernelUse
+from optimizer_svc.ir.built_steps import BuiltSteps, PlannedLaunch
 from optimizer_svc.kernels.distinct_kernels import DistinctKernels
 from optimizer_svc.kernels.guided_sums import GuidedSum, find_guided_sums, in_one_pass
 
@@ -42,7 +42,7 @@ def reduce_in_one_pass(built: BuiltSteps, target: TargetFacts) -> BuiltSteps:
         name = distinct.kernels[numbers[-1]].name
         notes.update(dict.fromkeys(_notes(name, sums, choices)))
     steps = tuple(
-        replace(step, kernel=numbers[step.kernel]) if isinstance(step, KernelUse) else step
+        replace(step, kernel=numbers[step.kernel]) if isinstance(step, PlannedLaunch) else step
         for step in built.steps
     )
     return replace(

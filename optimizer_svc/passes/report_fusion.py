@@ -78,7 +78,7 @@ def _captured(graph: Graph, node: int) -> str:
 def _refusals(fusion: Fusion, program: Program) -> Iterator[str]:
     """Why two kernels are two: pairs that were tried, and all that follow each other."""
     numbers = {
-        min(step.placements): number
+        min(step.positions): number
         for number, step in enumerate(fusion.steps, _drawn(program))
         if isinstance(step, Group)
     }

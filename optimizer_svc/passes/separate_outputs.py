@@ -10,13 +10,13 @@ from dataclasses import replace
 
 from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType
 from optimizer_svc.analysis.graph_facts import graph_facts
-from optimizer_svc.analysis.storages import given_storages, output_aliases
+from optimizer_svc.analysis.storages import existing_storages, output_aliases
 
 
 def separate_outputs(graph: Graph) -> Graph:
     """The graph in which all outputs are different values and none is an input."""
     facts = graph_facts(graph)
-    aliases = output_aliases(facts, given_storages(facts))
+    aliases = output_aliases(facts, existing_storages(facts))
     fresh = 1 + max([*facts.types, *(i.value for i in graph.inputs)], default=0)
     copies: list[Node] = []
     outputs: list[Arg] = []

@@ -136,11 +136,11 @@ def _forward_neutral(right: float, *, commutes: bool) -> Rule:
     return rule
 
 
-def _is(number: float | int | bool | None, wanted: float, node: Node) -> bool:
-    if number is None or number != wanted:
+def _is(number: float | int | bool | None, expected: float, node: Node) -> bool:
+    if number is None or number != expected:
         return False
     is_float = node.types[0].dtype.is_float
-    return not is_float or math.copysign(1.0, float(number)) == math.copysign(1.0, wanted)
+    return not is_float or math.copysign(1.0, float(number)) == math.copysign(1.0, expected)
 
 
 def _division(rewriter: _Rewriter, node: Node) -> int | None:

@@ -28,19 +28,24 @@ from optimizer_svc.analysis.graph_facts import (
 )
 from optimizer_svc.analysis.storages import temporary_storage
 from optimizer_svc.analysis.verdicts import Refused
-from optimizer_svc.ir.materialization import Materialization, Part
-from optimizer_svc.lowering.cat_splits import Cuts, cuts_for, evened, united
-from optimizer_svc.lowering.lower_nest import Lowered, lowered
+from optimizer_svc.ir.materialization import Materialization, StoredSlice
+from optimizer_svc.lowering.cat_splits import (
+    SplitPoints,
+    equal_split_points,
+    merged_split_points,
+    split_points_for,
+)
+from optimizer_svc.lowering.lower_nest import LoweredNest, lowered
 
-_UNCUT = REDUCE_OPS | SCAN_OPS | SORT_OPS | {"scatter"}
+_UNSPLIT = REDUCE_OPS | SCAN_OPS | SORT_OPS | {"scatter"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """What becomes of one member: where it is cut, and which cats are put in memory, and why."""
 
-    cuts: Cuts | None
-    placed: tuple[tuple[int, str], ...]
+    splits: SplitPoints | None
+    materialized: tuple[tuple[int, str], ...]
 
 
 def store_cats(chosen: Materialization) -> Materialization:
@@ -53,8 +58,8 @@ def store_cats(chosen: Materialization) -> Materialization:
     if any(is_many_pieces(chosen.facts, node) for node in cats):
         chosen, plans, reasons = _settled(chosen)
     notes = tuple(dict.fromkeys(_notes(chosen, cats, plans, reasons)))
-    cuts = {value: plan.cuts for value, plan in plans.items() if plan.cuts is not None}
-    return replace(_Cutter(chosen, cuts).result(), notes=notes)
+    cuts = {value: plan.splits for value, plan in plans.items() if plan.splits is not None}
+    return replace(_Splitter(chosen, cuts).result(), notes=notes)
 
 
 def _settled(
@@ -65,13 +70,13 @@ def _settled(
     while True:
         made = _made(chosen)
         plans = {value: _planned(chosen, value, made) for value in _readers_of_many(chosen)}
-        placed = dict(item for plan in plans.values() for item in plan.placed)
-        if not placed:
+        materialized = dict(item for plan in plans.values() for item in plan.materialized)
+        if not materialized:
             return chosen, plans, reasons
-        reasons.update(placed)
+        reasons.update(materialized)
         facts = chosen.facts
-        storages = {value: temporary_storage(facts, value) for value in placed}
-        members = sorted((*chosen.members, *placed), key=lambda v: facts.positions[v])
+        storages = {value: temporary_storage(facts, value) for value in materialized}
+        members = sorted((*chosen.members, *materialized), key=lambda v: facts.positions[v])
         chosen = replace(chosen, storages={**chosen.storages, **storages}, members=tuple(members))
 
 
@@ -91,26 +96,28 @@ def _readers_of_many(chosen: Materialization) -> Iterator[int]:
 def _planned(chosen: Materialization, value: int, made: Collection[int]) -> _Plan:
     found = lowered(chosen, value)
     refusal = _whole(chosen, value)
-    cuts: Cuts | None = None
-    placed: dict[int, str] = {}
+    cuts: SplitPoints | None = None
+    materialized: dict[int, str] = {}
     for selection in found.selections:
-        here = refusal or cuts_for(found.nest, selection, found.bounds)
-        joined = here if cuts is None or isinstance(here, Refused) else united(cuts, here)
+        here = refusal or split_points_for(found.nest, selection, found.bounds)
+        joined = (
+            here if cuts is None or isinstance(here, Refused) else merged_split_points(cuts, here)
+        )
         if not isinstance(joined, Refused):
             cuts = joined
         elif selection.value != value:
-            placed.setdefault(selection.value, joined.reason)
-    if placed or cuts is None:
-        return _Plan(None, tuple(placed.items()))
-    even = evened(cuts, chosen.facts.types[value].shape[cuts.dim])
+            materialized.setdefault(selection.value, joined.reason)
+    if materialized or cuts is None:
+        return _Plan(None, tuple(materialized.items()))
+    even = equal_split_points(cuts, chosen.facts.types[value].shape[cuts.dim])
     return _Plan(cuts if _splits_rows(found, even, made) else even, ())
 
 
-def _splits_rows(found: Lowered, cuts: Cuts, made: Collection[int]) -> bool:
+def _splits_rows(found: LoweredNest, cuts: SplitPoints, made: Collection[int]) -> bool:
     """True if equal parts would cut what a kernel makes, which could store it where it belongs."""
     pieces = (piece for selection in found.selections for piece in selection.pieces)
     whole = (piece for piece in pieces if piece.value in made)
-    return any(piece.limit - piece.start is not cuts.places[0] for piece in whole)
+    return any(piece.limit - piece.start is not cuts.offsets[0] for piece in whole)
 
 
 def _made(chosen: Materialization) -> frozenset[int]:
@@ -126,7 +133,7 @@ def _whole(chosen: Materialization, value: int) -> Refused | None:
     """Why a member has to be computed by one nest."""
     facts, storage = chosen.facts, chosen.storages[value]
     op = facts.producers[value].op
-    if op in _UNCUT:
+    if op in _UNSPLIT:
         return Refused(f"its reader is a {op}")
     if storage.kind is BufferKind.INPUT and facts.consumers.get(_input_at(facts, storage.position)):
         # Each part would have to wait for all readers of the old elements, other parts too.
@@ -140,51 +147,51 @@ def _input_at(facts: GraphFacts, position: int) -> int:
     return given[position]
 
 
-class _Cutter:
+class _Splitter:
     """Writes the graph in which members that are cut are cats of their parts."""
 
-    def __init__(self, chosen: Materialization, cuts: dict[int, Cuts]) -> None:
+    def __init__(self, chosen: Materialization, cuts: dict[int, SplitPoints]) -> None:
         self._chosen = chosen
-        self._cuts = cuts
+        self._splits = cuts
         self._nodes: list[Node] = []
-        self._parts: dict[int, Part] = {}
+        self._slices: dict[int, StoredSlice] = {}
         facts = chosen.facts
         self._next = 1 + max([*facts.types, *(i.value for i in facts.graph.inputs)], default=0)
 
     def result(self) -> Materialization:
         """The choice with parts as members."""
         chosen = self._chosen
-        if not self._cuts:
+        if not self._splits:
             return chosen
         for node in chosen.facts.graph.nodes:
-            cuts = self._cuts.get(node.results[0]) if node.results else None
+            cuts = self._splits.get(node.results[0]) if node.results else None
             if cuts is None:
                 self._nodes.append(node)
             else:
-                self._cut(node, cuts)
+                self._split(node, cuts)
         facts = graph_facts(replace(chosen.facts.graph, nodes=tuple(self._nodes)))
-        storages = {part: chosen.storages[at.whole] for part, at in self._parts.items()}
-        members = [value for value in (*chosen.members, *self._parts) if value not in self._cuts]
+        storages = {part: chosen.storages[at.value] for part, at in self._slices.items()}
+        members = [value for value in (*chosen.members, *self._slices) if value not in self._splits]
         return replace(
             chosen,
             facts=facts,
             storages={**chosen.storages, **storages},
             members=tuple(sorted(members, key=lambda v: facts.positions[v])),
-            parts=self._parts,
+            slices=self._slices,
         )
 
-    def _cut(self, node: Node, cuts: Cuts) -> None:
+    def _split(self, node: Node, cuts: SplitPoints) -> None:
         """The node under another name, its slices, and their cat under the old name."""
         (whole,), (kind,) = node.results, node.types
         inner = self._fresh()
         self._nodes.append(replace(node, results=(inner,)))
         parts = []
-        for start, limit in pairwise((ZERO, *cuts.places, kind.shape[cuts.dim])):
+        for start, limit in pairwise((ZERO, *cuts.offsets, kind.shape[cuts.dim])):
             if start is limit:
                 continue
             part = self._fresh()
             parts.append(part)
-            self._parts[part] = Part(whole, cuts.dim, start)
+            self._slices[part] = StoredSlice(whole, cuts.dim, start)
             self._nodes.append(_slice(node, kind, (inner, part), (cuts.dim, start, limit)))
         self._nodes.append(
             replace(node, op="cat", args=references(tuple(parts)), attrs=(("dim", cuts.dim),))
@@ -216,7 +223,7 @@ def _notes(
     chosen: Materialization, cats: list[Node], plans: dict[int, _Plan], reasons: dict[int, str]
 ) -> Iterator[str]:
     """How each cat is made, and why."""
-    readers = {v: plan.cuts for v, plan in plans.items() if plan.cuts is not None}
+    readers = {v: plan.splits for v, plan in plans.items() if plan.splits is not None}
     for node in cats:
         value = node.results[0]
         count = len(chosen.facts.pieces[value])

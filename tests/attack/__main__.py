@@ -128,7 +128,10 @@ def measure(attack: Attack, seconds: float, idle_seconds: float, folder: Path) -
             idle = victim.measure(idle_seconds)
         before = attacked.rss_bytes()
         load = os.getloadavg()[0]
-        with _Memory(attacked).watched() as memory, _attacking(attacked, attack, seconds) as told:
+        with (
+            _Memory(attacked).watched() as memory,
+            _attacking(attacked, attack, seconds) as reported,
+        ):
             during = victim.measure(seconds)
         service_s = victim.serves_within(SERVICE_S)
         children = attacked.farm.status()["children"].values()
@@ -136,8 +139,8 @@ def measure(attack: Attack, seconds: float, idle_seconds: float, folder: Path) -
             attack=attack.name,
             fault=attack.fault,
             rows=tuple(_row(kind, idle[kind], during[kind]) for kind in KINDS),
-            attacker_calls=told.calls,
-            attacker_cpu_s=told.cpu_s,
+            attacker_calls=reported.calls,
+            attacker_cpu_s=reported.cpu_s,
             rss_before_bytes=before,
             rss_most_bytes=memory.most_bytes,
             rss_after_bytes=attacked.rss_bytes(),
@@ -150,7 +153,7 @@ def measure(attack: Attack, seconds: float, idle_seconds: float, folder: Path) -
 @contextmanager
 def _attacking(attacked: Attacked, attack: Attack, seconds: float) -> Iterator[_Told]:
     """Attacks from another process; what it told is there after the context."""
-    told = _Told()
+    reported = _Told()
     command = [sys.executable, "-m", "tests.attack.attacker"]
     process = subprocess.Popen(
         [*command, attacked.farm.endpoint, attack.name, str(seconds)],
@@ -163,9 +166,9 @@ def _attacking(attacked: Attacked, attack: Attack, seconds: float) -> Iterator[_
         process.stdin.write(attacked.attackers[attack.credential] + "\n")
         process.stdin.close()
         process.stdin = None
-        yield told
+        yield reported
         answer = json.loads(process.communicate(timeout=seconds + attack.timeout_s)[0])
-        told.calls, told.cpu_s = answer["calls"], answer["cpu_s"]
+        reported.calls, reported.cpu_s = answer["calls"], answer["cpu_s"]
     finally:
         process.kill()
         process.wait()
@@ -242,8 +245,8 @@ def main() -> int:
         print("\n".join(_line(results[-1], row) for row in results[-1].rows), flush=True)
         print(_summary(results[-1]), flush=True)
         if options.json:
-            told = json.dumps([asdict(result) for result in results], indent=2)
-            options.json.write_text(told)
+            reported = json.dumps([asdict(result) for result in results], indent=2)
+            options.json.write_text(reported)
     print("\n".join(table(results)))
     print(f"A call without an answer within {LIMIT_S:.0f} s counts as {LIMIT_S:.0f} s.")
     return 0 if all(result.holds for result in results) else 1

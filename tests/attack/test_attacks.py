@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from frontend_svc.decompose.pipeline import lower_to_prims
+from frontend_svc.decompose.pipeline import decompose_to_prims
 from frontend_svc.graph_jobs import import_graph
 from kernelfarm.digest import program_key
 from kernelfarm.errors import InvalidGraphError
@@ -44,7 +44,7 @@ def test_a_failing_graph_is_refused() -> None:
     request = api.CompileRequest.FromString(hostile_requests.failing_graph().copy(3))
     graph = import_graph(request.graph, 1000)
     with pytest.raises(InvalidGraphError, match="result 0 is stated as"):
-        lower_to_prims(graph)
+        decompose_to_prims(graph)
 
 
 def test_large_messages_have_the_sizes_of_their_attacks() -> None:

@@ -117,8 +117,8 @@ class Victim:
 
     def _call(self, kind: str, stub: CompileServiceStub) -> Callable[[], object]:
         if kind == "Lookup hit":
-            looked = api.LookupRequest(key=self._key)
-            return lambda: stub.Lookup(looked, timeout=LIMIT_S)
+            lookup = api.LookupRequest(key=self._key)
+            return lambda: stub.Lookup(lookup, timeout=LIMIT_S)
         request = self._hit if kind == "Compile hit" else _request(kind.rsplit(maxsplit=1)[-1])
         return lambda: compiled(stub, request, LIMIT_S)
 

@@ -139,6 +139,6 @@ def _is_of(event: h2.events.Event, stream: int) -> bool:
 def _status(event: h2.events.Event) -> str:
     """The status that headers or trailers tell."""
     if isinstance(event, (h2.events.ResponseReceived, h2.events.TrailersReceived)):
-        told = {str(name): str(value) for name, value in event.headers or ()}
-        return _STATUS_NAMES.get(told.get("grpc-status", ""), "")
+        reported = {str(name): str(value) for name, value in event.headers or ()}
+        return _STATUS_NAMES.get(reported.get("grpc-status", ""), "")
     return ""

@@ -112,8 +112,12 @@ def finish(options: argparse.Namespace, episodes: list[Episode]) -> int:
     if options.markdown:
         options.markdown.write_text(text + "\n")
     if options.json:
-        told = {"seed": options.seed, "episodes": [told_of(e) for e in episodes], "broken": broken}
-        options.json.write_text(json.dumps(told, indent=2))
+        reported = {
+            "seed": options.seed,
+            "episodes": [told_of(e) for e in episodes],
+            "broken": broken,
+        }
+        options.json.write_text(json.dumps(reported, indent=2))
     return 1 if broken or not episodes else 0
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from kernelfarm.cache.embedded import Role
+from kernelfarm.cache.embedded import ServerRole
 from tests.chaos.network_namespaces import Switch
 from tests.chaos.servers import OwnServer, socket_of
 
@@ -38,7 +38,7 @@ class Ground:
     vendors: str
     frontends: int
     switch: Switch | None = None
-    servers: dict[Role, OwnServer] = field(default_factory=dict)
+    servers: dict[ServerRole, OwnServer] = field(default_factory=dict)
     process: subprocess.Popen[str] | None = None
     endpoint: str = ""
     admin_token: str = field(default_factory=lambda: secrets.token_hex(16))
@@ -72,8 +72,8 @@ class Ground:
                 env=self._environment(),
             )
         assert self.process.stdout is not None
-        with self.process.stdout as told:
-            line = told.readline()
+        with self.process.stdout as reported:
+            line = reported.readline()
         if not line.startswith("READY "):
             log = (self.folder / "up.log").read_text()[-4000:]
             raise RuntimeError(f"the farm did not start:\n{log}")
@@ -132,7 +132,7 @@ class Ground:
         """How often children were started again, as the status file tells."""
         return sum(child["restarts"] for child in self.status()["children"].values())
 
-    def server_socket(self, role: Role) -> Path | None:
+    def server_socket(self, role: ServerRole) -> Path | None:
         """Where a server can be reached; None while it is down."""
         if role in self.servers:
             return self.servers[role].socket
@@ -187,7 +187,7 @@ def farm_apart(folder: Path, vendors: str, frontends: int) -> Iterator[Ground]:
     parts = (_CLIENTS, _FARM, _BROKER, _CACHE)
     with Switch(f"kf{os.getpid()}", parts) as switch, contextlib.ExitStack() as stack:
         ground = Ground(folder, vendors, frontends, switch)
-        for role, port in ((Role.BROKER, 6379), (Role.CACHE, 6380)):
+        for role, port in ((ServerRole.BROKER, 6379), (ServerRole.CACHE, 6380)):
             server = OwnServer(
                 *(role, folder / role.value, switch.address(role.value), port),
                 switch.prefix(role.value),

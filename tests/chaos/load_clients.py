@@ -147,23 +147,23 @@ class Crowd:
             for line in lines:
                 if not line.endswith("}\n"):  # it was killed in the middle of a line
                     continue
-                told = json.loads(line)
+                reported = json.loads(line)
                 with self._lock:
-                    self._take((name, process.pid), told)
+                    self._take((name, process.pid), reported)
 
-    def _take(self, process: tuple[str, int], told: dict[str, object]) -> None:
-        at = (*process, int(str(told["id"])))
-        time_s = float(str(told["time_s"]))
-        if told["event"] == "begin":
-            limit_s = float(str(told["limit_s"]))
-            self._open[at] = Call(process[0], str(told["kind"]), limit_s, time_s)
+    def _take(self, process: tuple[str, int], reported: dict[str, object]) -> None:
+        at = (*process, int(str(reported["id"])))
+        time_s = float(str(reported["time_s"]))
+        if reported["event"] == "begin":
+            limit_s = float(str(reported["limit_s"]))
+            self._open[at] = Call(process[0], str(reported["kind"]), limit_s, time_s)
             return
         call = self._open.pop(at, None)
         if call is None:  # its process was replaced
             return
         call.end_s = time_s
-        call.status, call.verdict = str(told["status"]), str(told["verdict"])
-        call.detail = str(told["detail"])
+        call.status, call.verdict = str(reported["status"]), str(reported["verdict"])
+        call.detail = str(reported["detail"])
         self._ended.append(call)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import redis
 
-from kernelfarm.cache.embedded import Role
+from kernelfarm.cache.embedded import ServerRole
 from tests.chaos.fault import Fault, Scene, Undo
 from tests.chaos.servers import client_of
 
@@ -23,7 +23,7 @@ _POLL_S = 0.02
 
 def server_faults() -> Iterator[Fault]:
     """Each way to hurt a server without a look at the farm's processes."""
-    for role in Role:
+    for role in ServerRole:
         yield Fault(
             f"{role.value} away for 8 s while workers compile",
             functools.partial(_outage, role=role),
@@ -41,7 +41,7 @@ def server_faults() -> Iterator[Fault]:
     yield Fault("the cache is full for 8 s", _full_cache, _FULL_FOR_S)
 
 
-def _outage(scene: Scene, role: Role) -> None:
+def _outage(scene: Scene, role: ServerRole) -> None:
     """A server that is not there, and empty when it comes back."""
     scene.keep_workers_busy()
     own = scene.ground.servers.get(role)
@@ -58,7 +58,7 @@ def _outage(scene: Scene, role: Role) -> None:
         time.sleep(_POLL_S)
 
 
-def _at_work(scene: Scene, role: Role, command: Callable[[redis.Redis], object]) -> None:
+def _at_work(scene: Scene, role: ServerRole, command: Callable[[redis.Redis], object]) -> None:
     scene.keep_workers_busy()
     path = scene.ground.server_socket(role)
     if path is None:
@@ -78,7 +78,7 @@ def _pause(client: redis.Redis) -> None:
 
 
 def _full_cache(scene: Scene) -> Undo | None:
-    path = scene.ground.server_socket(Role.CACHE)
+    path = scene.ground.server_socket(ServerRole.CACHE)
     if path is None:
         scene.notes.append("the server was down")
         return None
@@ -87,7 +87,7 @@ def _full_cache(scene: Scene) -> Undo | None:
         client.config_set("maxmemory", _FULL_BYTES)
 
     def room_again() -> None:
-        now = scene.ground.server_socket(Role.CACHE)
+        now = scene.ground.server_socket(ServerRole.CACHE)
         if now is not None:
             with client_of(now) as client:
                 client.config_set("maxmemory", before)

@@ -15,7 +15,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from kernelfarm.cache.embedded import Role, find_server, server_command
+from kernelfarm.cache.embedded import ServerRole, find_server, server_command
 
 _START_S = 20.0
 
@@ -46,7 +46,7 @@ def client_of(socket: Path) -> Iterator[redis.Redis]:
 class OwnServer:
     """A server that the chaos run keeps itself, at a TCP address and on a unix socket."""
 
-    role: Role
+    role: ServerRole
     folder: Path
     address: str
     port: int
@@ -66,7 +66,7 @@ class OwnServer:
     def start(self) -> None:
         """Starts it, empty; returns when it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        most = 1 << 30 if self.role is Role.CACHE else 0
+        most = 1 << 30 if self.role is ServerRole.CACHE else 0
         command = server_command(find_server(), self.role, self.folder, self.socket, most)
         listens = ("--port", str(self.port), "--bind", self.address, "--protected-mode", "no")
         with (self.folder / "log").open("ab") as log:

@@ -92,9 +92,9 @@ def _numbers(rows: int) -> torch.Tensor:
 
 def _served() -> int:
     """Programs that this process got so far, from whichever tier."""
-    told = counters.snapshot()
+    reported = counters.snapshot()
     names = ("farm.hits", "farm.misses", "farm.merged", "disk.hits", "memory.hits")
-    return sum(told.get(name, 0) for name in names)
+    return sum(reported.get(name, 0) for name in names)
 
 
 def _reason(error: BaseException) -> str:

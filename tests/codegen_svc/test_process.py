@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.codegen_processes import CodegenRoom, codegen_room
-from tests.support.farm import PATIENCE_S
+from tests.support.codegen_processes import CodegenFarm, codegen_farm
+from tests.support.farm import TIMEOUT_S
 
 
 def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
@@ -19,7 +19,7 @@ def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[s
         env={"PATH": "/usr/bin:/bin", **environment},
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
 
@@ -60,17 +60,17 @@ def test_a_port_that_cannot_be_bound_ends_the_edge_with_1(tmp_path: Path) -> Non
 
 
 def test_services_stop_on_sigterm_with_0_and_log_nothing_but_json(tmp_path: Path) -> None:
-    with codegen_room(tmp_path) as room:
+    with codegen_farm(tmp_path) as room:
         edge, worker = room.start_edge(), room.start_worker()
         edge.terminate()
         worker.terminate()
-        assert (edge.wait(PATIENCE_S), worker.wait(PATIENCE_S)) == (0, 0)
+        assert (edge.wait(TIMEOUT_S), worker.wait(TIMEOUT_S)) == (0, 0)
         events = [line["event"] for line in json_lines(room, "edge")]
         assert events == ["listening", "draining", "stopped"]
         assert "worker_ready" in [line["event"] for line in json_lines(room, "worker")]
 
 
-def json_lines(room: CodegenRoom, name: str) -> list[dict[str, str]]:
+def json_lines(room: CodegenFarm, name: str) -> list[dict[str, str]]:
     """A log's lines; Celery announces its shutdown in plain text before the logs are ours again."""
     lines = room.log(name).decode().splitlines()
     return [json.loads(line) for line in lines if line and not line.startswith("worker: ")]

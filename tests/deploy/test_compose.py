@@ -23,7 +23,7 @@ from optimizer_svc.settings import OptimizerSettings
 from tests.support.farm import Farm
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("frontend", "optimizer", "codegen")
+SERVICES = ("frontend", "optimizer", "codegen")
 SETTINGS = (
     AscendSettings,
     CodegenSettings,
@@ -65,13 +65,13 @@ def test_compose_runs_every_room_and_one_worker_for_each_vendor(
     services: dict[str, dict[str, Any]],
 ) -> None:
     workers = {f"worker-{vendor}" for vendor in vendors()}
-    assert set(services) == {"broker", "cache", *ROOMS, *workers}
+    assert set(services) == {"broker", "cache", *SERVICES, *workers}
     for vendor in vendors():
         command = services[f"worker-{vendor}"]["command"]
         assert command[:5] == ["python", "-m", "codegen_svc.worker", "--queue", vendor]
         assert find_spec(command[2])
-    for room in ROOMS:
-        assert services[room]["command"] == ["python", "-m", f"{room}_svc"]
+    for service in SERVICES:
+        assert services[service]["command"] == ["python", "-m", f"{service}_svc"]
 
 
 def test_only_the_frontend_is_published_and_on_loopback_alone(
@@ -106,7 +106,7 @@ def test_the_dockerfile_copies_every_package_and_the_context_has_it(dockerfile: 
     patterns = pyproject["tool"]["setuptools"]["packages"]["find"]["include"]
     folders = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     packages = {name for name in folders if any(fnmatch(name, p) for p in patterns)}
-    assert {"kernelfarm", *(f"{room}_svc" for room in ROOMS)} <= packages
+    assert {"kernelfarm", *(f"{service}_svc" for service in SERVICES)} <= packages
     copied = set(re.findall(r"^COPY (\w+) \1$", dockerfile, re.MULTILINE))
     assert copied == packages
     allowed = (ROOT / ".dockerignore").read_text().split()
@@ -122,11 +122,11 @@ def test_the_image_runs_the_frontend_and_not_as_root(dockerfile: str) -> None:
     for name, address in listens.items():
         assert name in VARIABLES
         # The same port as where the other rooms look for it by default.
-        room = name.removeprefix("KERNELFARM_").removesuffix("_LISTEN").lower()
-        kind = getattr(import_module(f"{room}_svc.settings"), f"{room.capitalize()}Settings")
-        default = kind.model_fields[f"{room}_listen"].default
+        service = name.removeprefix("KERNELFARM_").removesuffix("_LISTEN").lower()
+        kind = getattr(import_module(f"{service}_svc.settings"), f"{service.capitalize()}Settings")
+        default = kind.model_fields[f"{service}_listen"].default
         assert address.rpartition(":")[2] == default.rpartition(":")[2]
-    assert len(listens) == len(ROOMS)
+    assert len(listens) == len(SERVICES)
 
 
 def test_the_probe_tells_a_farm_that_serves(farm: Farm) -> None:

@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.support.farm import PATIENCE_S
+from tests.support.farm import TIMEOUT_S
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("kernelfarm", "frontend_svc", "optimizer_svc", "codegen_svc")
@@ -41,7 +41,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     # Without isolation nothing is downloaded; the development environment has setuptools.
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
     command = [sys.executable, "-m", "pip", "wheel", *options, "-w", str(target), str(source)]
-    built = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    built = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     assert built.returncode == 0, built.stderr
     (path,) = target.glob("*.whl")
     return zipfile.ZipFile(path)
@@ -75,16 +75,16 @@ def test_the_wheel_has_the_command_and_the_torch_backend(wheel: zipfile.ZipFile)
 def test_the_notice_names_every_package_that_an_image_installs(project: dict[str, Any]) -> None:
     notice = (ROOT / "NOTICE").read_text()
     named = {canonicalize_name(word) for word in re.findall(r"[A-Za-z][\w.-]*\w", notice)}
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["farm"]]
-    assert installed_for(wanted) - named == set()
+    reference = [*project["dependencies"], *project["optional-dependencies"]["farm"]]
+    assert installed_for(reference) - named == set()
 
 
 def test_every_package_that_an_image_installs_is_pinned(project: dict[str, Any]) -> None:
     lines = (ROOT / "constraints.txt").read_text().split()
     pinned = {canonicalize_name(line.partition("==")[0]) for line in lines}
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["farm"]]
+    reference = [*project["dependencies"], *project["optional-dependencies"]["farm"]]
     by_pyproject = {"triton"}  # `==` there, beside the code that depends on the version
-    assert installed_for(wanted) - pinned - by_pyproject == set()
+    assert installed_for(reference) - pinned - by_pyproject == set()
 
 
 def installed_for(requirements: list[str]) -> set[str]:
@@ -92,15 +92,15 @@ def installed_for(requirements: list[str]) -> set[str]:
     found: set[tuple[str, frozenset[str]]] = set()
     waiting = [Requirement(text) for text in requirements]
     while waiting:
-        wanted = waiting.pop()
-        key = (canonicalize_name(wanted.name), frozenset(wanted.extras))
+        reference = waiting.pop()
+        key = (canonicalize_name(reference.name), frozenset(reference.extras))
         if key in found:
             continue
         found.add(key)
         waiting += [
             needed
-            for needed in map(Requirement, metadata.requires(wanted.name) or ())
+            for needed in map(Requirement, metadata.requires(reference.name) or ())
             if needed.marker is None
-            or any(needed.marker.evaluate({"extra": extra}) for extra in ("", *wanted.extras))
+            or any(needed.marker.evaluate({"extra": extra}) for extra in ("", *reference.extras))
         ]
     return {name for name, _ in found}

@@ -16,17 +16,17 @@ import pytest
 import redis
 import yaml
 
-from kernelfarm.cache.embedded import Role, find_server, server_command
-from kernelfarm.service.tenants.directory import Shown
+from kernelfarm.cache.embedded import ServerRole, find_server, server_command
+from kernelfarm.service.tenants.directory import Credentials
 from kernelfarm.service.tenants.identity import Role as CallerRole
 from kernelfarm.service.tenants.toml_file import read_tenants
-from kernelfarm.service.tls import ChannelTls, ServerTls, tls_to_ourselves
+from kernelfarm.service.tls import ChannelTls, ServerTls, tls_to_self
 from kernelfarm.signing import Space
 from kernelfarm.signing.key_files import read_keyring, read_signer
 from tests.deploy.test_compose import ROOT, VARIABLES
-from tests.support.farm import PATIENCE_S, wait_until
+from tests.support.farm import TIMEOUT_S, wait_until
 
-ROOMS = ("frontend", "optimizer", "codegen", "worker")
+SERVICES = ("frontend", "optimizer", "codegen", "worker")
 
 
 @pytest.fixture(scope="module")
@@ -75,21 +75,24 @@ def test_private_keys_reach_their_own_rooms_alone(overlay: dict[str, Any]) -> No
     assert holders("kernels.key") == {n for n in overlay["services"] if n.startswith("worker-")}
     assert holders("cache-users.acl") == {"cache"}
     assert holders("broker-users.acl") == {"broker"}
-    assert not {"rooms-ca.key", "public-ca.key"} & set(overlay["secrets"])
+    assert not {"internal-ca.key", "public-ca.key"} & set(overlay["secrets"])
 
 
 def test_the_secrets_can_be_used(made: tuple[Path, str]) -> None:
     folder, token = made
-    for room in ROOMS:
-        ca, pair = folder / "rooms-ca.pem", (folder / f"{room}.pem", folder / f"{room}.key")
+    for service in SERVICES:
+        ca, pair = (
+            folder / "internal-ca.pem",
+            (folder / f"{service}.pem", folder / f"{service}.key"),
+        )
         ServerTls(*pair, ca).credentials()
         ChannelTls(ca, *pair).credentials()
-    assert tls_to_ourselves(folder / "public.pem").server_name == "farm.example"
+    assert tls_to_self(folder / "public.pem").server_name == "farm.example"
     for space in Space:
         read_signer(folder / f"{space.name.lower()}.key", space)
     assert {key.space for key in read_keyring(folder / "public.json").keys} == set(Space)
     known = read_tenants(folder / "tenants/tenants.toml")
-    caller = known.identify(Shown(token), datetime.now(UTC))
+    caller = known.identify(Credentials(token), datetime.now(UTC))
     assert caller.roles == frozenset({CallerRole.ADMINISTRATOR})
     readable = [p for p in folder.rglob("*") if p.is_file() and p.stat().st_mode & 0o077]
     assert [p.name for p in readable if p.suffix in (".key", ".env", ".acl", ".toml")] == []
@@ -116,9 +119,11 @@ def test_every_server_asks_for_a_user_and_every_url_names_one(overlay: dict[str,
     assert {name for name, url in brokers.items() if "//producer:" in url} == {"codegen"}
 
 
-@pytest.mark.parametrize(("server", "role"), [("cache", Role.CACHE), ("broker", Role.BROKER)])
+@pytest.mark.parametrize(
+    ("server", "role"), [("cache", ServerRole.CACHE), ("broker", ServerRole.BROKER)]
+)
 def test_the_users_of_a_server_have_the_passwords(
-    server: str, role: Role, made: tuple[Path, str], tmp_path: Path
+    server: str, role: ServerRole, made: tuple[Path, str], tmp_path: Path
 ) -> None:
     folder, _ = made
     users = folder / f"{server}-users.acl"
@@ -132,7 +137,7 @@ def test_the_users_of_a_server_have_the_passwords(
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen([*command, "--aclfile", str(users)], stdout=log, stderr=log)
     try:
-        wait_until(lambda: _listens(tmp_path / "s"), PATIENCE_S, "the server")
+        wait_until(lambda: _listens(tmp_path / "s"), TIMEOUT_S, "the server")
         for user in sorted(named):
             with redis.Redis(
                 unix_socket_path=str(tmp_path / "s"),

@@ -16,14 +16,14 @@ from kombu import Queue
 
 from codegen_svc.celery_app import JobQueue, QueuedJob, make_app
 from codegen_svc.settings import CodegenSettings, WorkerSettings
-from kernelfarm.cache.embedded import Role, find_server, server_command
+from kernelfarm.cache.embedded import ServerRole, find_server, server_command
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import open_channel
 from kernelfarm.service.probes import reported_vendors
 from tests.codegen_svc.edge.test_dispatch import build
-from tests.deploy.test_secure import made  # noqa: F401 (a fixture)
-from tests.support.codegen_processes import codegen_room
-from tests.support.farm import PATIENCE_S, wait_until
+from tests.deploy.test_secure import made
+from tests.support.codegen_processes import codegen_farm
+from tests.support.farm import TIMEOUT_S, wait_until
 from tests.support.fresh_kernels import fresh_kernel
 
 
@@ -43,22 +43,24 @@ class Broker:
 
 @pytest.fixture(scope="module")
 def broker(
-    made: tuple[Path, str],  # noqa: F811
+    made: tuple[Path, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Broker]:
     folder = tmp_path_factory.mktemp("broker")
-    told = re.findall(r"KERNELFARM_(\w+)_PASSWORD=(\w+)", (made[0] / "passwords.env").read_text())
+    reported = re.findall(
+        r"KERNELFARM_(\w+)_PASSWORD=(\w+)", (made[0] / "passwords.env").read_text()
+    )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = server_command(find_server(), Role.BROKER, folder, folder / "s", 0)
+    command = server_command(find_server(), ServerRole.BROKER, folder, folder / "s", 0)
     users = made[0] / "broker-users.acl"
     at = ["--port", str(port), "--bind", "127.0.0.1", "--aclfile", str(users)]
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen([*command, *at], stdout=log, stderr=log)
-    running = Broker(port, {user.lower(): password for user, password in told})
+    running = Broker(port, {user.lower(): password for user, password in reported})
     try:
-        wait_until(lambda: _answers(running), PATIENCE_S, "the broker")
+        wait_until(lambda: _answers(running), TIMEOUT_S, "the broker")
         yield running
     finally:
         server.terminate()
@@ -104,15 +106,15 @@ def test_who_sends_jobs_takes_none(broker: Broker) -> None:
 async def test_kernels_are_compiled_with_a_user_for_each_role(
     broker: Broker, tmp_path: Path
 ) -> None:
-    with codegen_room(tmp_path) as room:
-        room.settings["KERNELFARM_BROKER_URL"] = broker.url("producer")
-        room.start_edge()
-        room.settings["KERNELFARM_BROKER_URL"] = broker.url("consumer")
-        room.start_worker()
-        async with asyncio.timeout(PATIENCE_S):
-            while "echo" not in await reported_vendors(room.address):
+    with codegen_farm(tmp_path) as service:
+        service.settings["KERNELFARM_BROKER_URL"] = broker.url("producer")
+        service.start_edge()
+        service.settings["KERNELFARM_BROKER_URL"] = broker.url("consumer")
+        service.start_worker()
+        async with asyncio.timeout(TIMEOUT_S):
+            while "echo" not in await reported_vendors(service.address):
                 await asyncio.sleep(0.05)
-        async with open_channel(room.address) as channel:
+        async with open_channel(service.address) as channel:
             stub = CodegenServiceStub(channel)
             built = await build(stub, fresh_kernel("plain_a"), fresh_kernel("plain_b"))
     assert all(response.artifacts for response in built.values()) and len(built) == 2

@@ -15,7 +15,7 @@ import pytest
 import kernelfarm
 from examples.real_inputs import WHOLE_GRAPHS
 from kernelfarm.client.compile_model import connect
-from kernelfarm.client.farm.compiled_program import Content, FoundArtifact, FoundProgram
+from kernelfarm.client.farm.compiled_program import CompiledArtifact, CompiledProgram, StageContent
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.text import parse_graph
 from kernelfarm.targets import all_targets
@@ -33,7 +33,7 @@ class Binary:
     """One variant of one kernel: `contents` has its stages by name."""
 
     kernel: str
-    artifact: FoundArtifact
+    artifact: CompiledArtifact
     contents: dict[str, bytes]
 
     @property
@@ -47,7 +47,7 @@ class Everything:
     """Programs by input and target, as one pass over all of them got them from a farm."""
 
     endpoint: str
-    programs: dict[tuple[str, str], FoundProgram]
+    programs: dict[tuple[str, str], CompiledProgram]
 
     def binaries(self, name: str, target: str) -> Iterator[Binary]:
         """Every variant of every kernel of an input."""
@@ -63,7 +63,7 @@ class Everything:
         (stage,) = (s for s in self.programs[name, target].stages if s.name == "aten")
         return parse_graph(self._read([stage])[stage.sha256].decode())
 
-    def _read(self, stages: Iterable[Content]) -> dict[bytes, bytes]:
+    def _read(self, stages: Iterable[StageContent]) -> dict[bytes, bytes]:
         with connect(self.endpoint) as client:
             return client.read_blobs(sorted({stage.sha256 for stage in stages}))
 
@@ -88,9 +88,9 @@ def compile_everything(endpoint: str, *, is_whole: bool = False) -> Everything:
     programs = {}
     for name, make in WHOLE_GRAPHS.items():
         for source, targets in ((make(), CPU_TARGETS), (make().half(), OTHER_TARGETS)):
-            wanted = [target for target in targets if is_whole or not is_slow(name, target)]
+            reference = [target for target in targets if is_whole or not is_slow(name, target)]
             compiled = kernelfarm.compile(
-                source.model, source.args, targets=wanted, endpoint=endpoint, timeout_s=TIMEOUT_S
+                source.model, source.args, targets=reference, endpoint=endpoint, timeout_s=TIMEOUT_S
             )
             programs.update({(name, t): program for t, program in compiled.programs.items()})
     return Everything(endpoint, programs)

@@ -26,6 +26,6 @@ def endpoint(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The shared farm's endpoint, also in the environment; models compile anew."""
     monkeypatch.setenv("KERNELFARM_ENDPOINT", farm.endpoint)
     torch._dynamo.reset()
-    eager.forget_warnings()
+    eager.reset_warnings()
     yield farm.endpoint
     arena.release()

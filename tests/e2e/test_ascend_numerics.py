@@ -12,8 +12,8 @@ import torch
 
 from examples.real_inputs import WHOLE_GRAPHS
 from kernelfarm.client.capture.exported import export_model
-from kernelfarm.client.loaders.variants import Variant
-from kernelfarm.client.runtime.program import LoadedProgram
+from kernelfarm.client.loaders.variants import LoadedVariant
+from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.ir.program_ir import Launch
 from kernelfarm.ir.text import parse_kernel
@@ -41,12 +41,12 @@ def test_linalg_of_a_real_input_computes_what_eager_does(
     loader = LinalgLoader(kernels, tmp_path)
     general = {b.kernel: b for b in binaries if not b.artifact.guard}
     loaded = [
-        (Variant((), loader.load(general[k].loaded, general[k].artifact.launch)),)
+        (LoadedVariant((), loader.load(general[k].loaded, general[k].artifact.launch)),)
         for k in plan.kernel_names
     ]
     source = WHOLE_GRAPHS[name]().half()
     exported = export_model(source.model, source.args)
-    runner = PlanRunner(LoadedProgram(plan, tuple(loaded), exported.captured, loader))
+    runner = PlanRunner(BoundProgram(plan, tuple(loaded), exported.captured, loader))
     with torch.no_grad():
         flat = exported.flat_args(source.args, {})
         result = exported.results(runner(flat), flat)

@@ -27,8 +27,8 @@ def running_forms(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, ..
 
 def test_running_forms_equal_eager(endpoint: str) -> None:
     x, mask = torch.randn(33, 70), torch.rand(33, 70) > 0.3
-    got, wanted = compiled(running_forms)(x, mask), running_forms(x, mask)
-    for ours, theirs in zip(got, wanted, strict=True):
+    got, reference = compiled(running_forms)(x, mask), running_forms(x, mask)
+    for ours, theirs in zip(got, reference, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
@@ -65,8 +65,8 @@ def writes(x: torch.Tensor, rows: torch.Tensor, along: torch.Tensor) -> tuple[to
 def test_writes_at_indices_equal_eager(endpoint: str) -> None:
     x, rows = torch.randn(33, 70), torch.randint(0, 12, (20,))
     along = torch.randint(0, 70, (33, 70))
-    got, wanted = compiled(writes)(x, rows, along), writes(x, rows, along)
-    for ours, theirs in zip(got, wanted, strict=True):
+    got, reference = compiled(writes)(x, rows, along), writes(x, rows, along)
+    for ours, theirs in zip(got, reference, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kernelfarm.client.disk.tier import read_entry
-from tests.support.farm import PATIENCE_S, running_farm, wait_until
+from tests.support.farm import TIMEOUT_S, running_farm, wait_until
 
 RUN = """
 import json, sys, warnings
@@ -47,12 +47,12 @@ def process(environment: Mapping[str, str], mode: str, *models: str) -> dict[str
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=2 * PATIENCE_S,
+        timeout=2 * TIMEOUT_S,
         check=True,
     )
     assert done.stderr == ""
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    reported: dict[str, Any] = json.loads(done.stdout)
+    return reported
 
 
 def test_a_process_runs_what_is_on_disk_after_the_farm_ended(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_process_refuses_what_is_on_disk_once_its_manifest_ended(tmp_path: Pat
         assert farm.stop() == 0
     (path,) = tmp_path.glob("disk/programs/*/*/*/*.json")
     ends_s = read_entry(path).manifest.not_after_s
-    wait_until(lambda: time.time() > ends_s, PATIENCE_S, "the end of the manifest")
+    wait_until(lambda: time.time() > ends_s, TIMEOUT_S, "the end of the manifest")
     for mode in ("wait", "strict"):
         refused = process(environment, mode, "kept")
         assert refused["counted"]["refused.disk.expired_manifest"] >= 1

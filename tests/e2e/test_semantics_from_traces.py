@@ -22,5 +22,5 @@ def test_semantics_hold_for_graphs_that_nobody_here_traced() -> None:
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-6000:]
-    told = re.search(r"(\d+) graphs began from traces", done.stdout)
-    assert told is not None and int(told.group(1)) > 50, done.stdout[-2000:]
+    reported = re.search(r"(\d+) graphs began from traces", done.stdout)
+    assert reported is not None and int(reported.group(1)) > 50, done.stdout[-2000:]

@@ -27,11 +27,11 @@ from kernelfarm.errors import (
     UnknownTokenError,
 )
 from kernelfarm.service.channels import open_blocking_channel
-from kernelfarm.service.tenants.directory import Directory, Tenant
+from kernelfarm.service.tenants.directory import Tenant, TenantDirectory
 from kernelfarm.service.tenants.identity import Quota, Role
 from kernelfarm.service.tenants.tokens import new_token
 from kernelfarm.service.tenants.toml_file import read_tenants, write_tenants
-from kernelfarm.signing import Place, Space, check_manifest
+from kernelfarm.signing import CacheAddress, Space, check_manifest
 from kernelfarm.signing.key_files import PUBLIC_KEYS, read_keyring
 from kernelfarm.v1 import cache_service_pb2 as cache_api
 from kernelfarm.v1 import compile_service_pb2 as api
@@ -39,7 +39,7 @@ from kernelfarm.v1 import compile_service_pb2_grpc as api_grpc
 from kernelfarm.v1.cache_service_pb2_grpc import CacheServiceStub
 from kernelfarm.wire.manifest import manifest_from_proto
 from kernelfarm.wire.status import error_from_rpc
-from tests.support.farm import PATIENCE_S, Farm, running_farm, wait_until
+from tests.support.farm import TIMEOUT_S, Farm, running_farm, wait_until
 from tests.support.small_graphs import h_request, slow_request
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ TENANTS = ("acme", "beta", "poor")
 
 
 @dataclass(frozen=True)
-class City:
+class TenantFarm:
     """A farm with tenants; `tokens` by tenant and role."""
 
     farm: Farm
@@ -70,7 +70,7 @@ class Caller:
         """The program of a request with one target."""
 
         def call(channel: grpc.Channel) -> api.ProgramResult:
-            events = list(api_grpc.CompileServiceStub(channel).Compile(request, timeout=PATIENCE_S))
+            events = list(api_grpc.CompileServiceStub(channel).Compile(request, timeout=TIMEOUT_S))
             return next(e.program for e in events if e.WhichOneof("event") == "program")
 
         return self._call(call)
@@ -79,7 +79,7 @@ class Caller:
         """The program of a key."""
         request = api.LookupRequest(key=key)
         return self._call(
-            lambda c: api_grpc.CompileServiceStub(c).Lookup(request, timeout=PATIENCE_S)
+            lambda c: api_grpc.CompileServiceStub(c).Lookup(request, timeout=TIMEOUT_S)
         ).program
 
     def read(self, sha256: bytes) -> bytes:
@@ -87,7 +87,7 @@ class Caller:
         request = api.ReadBlobsRequest(sha256=[sha256])
 
         def call(channel: grpc.Channel) -> bytes:
-            chunks = api_grpc.CompileServiceStub(channel).ReadBlobs(request, timeout=PATIENCE_S)
+            chunks = api_grpc.CompileServiceStub(channel).ReadBlobs(request, timeout=TIMEOUT_S)
             return b"".join(chunk.data for chunk in chunks)
 
         return self._call(call)
@@ -96,19 +96,19 @@ class Caller:
         """What the farm tells."""
         request = api.GetCapabilitiesRequest()
         return self._call(
-            lambda c: api_grpc.CompileServiceStub(c).GetCapabilities(request, timeout=PATIENCE_S)
+            lambda c: api_grpc.CompileServiceStub(c).GetCapabilities(request, timeout=TIMEOUT_S)
         )
 
     def cache(self, method: str, request: Any) -> Any:
         """An answer of the cache's service."""
         return self._call(
-            lambda c: getattr(CacheServiceStub(c), method)(request, timeout=PATIENCE_S)
+            lambda c: getattr(CacheServiceStub(c), method)(request, timeout=TIMEOUT_S)
         )
 
     def usage(self, tenant: str = "") -> cache_api.GetUsageResponse:
         """A tenant's usage."""
         request = cache_api.GetUsageRequest(tenant=tenant)
-        return self._call(lambda c: CacheServiceStub(c).GetUsage(request, timeout=PATIENCE_S))
+        return self._call(lambda c: CacheServiceStub(c).GetUsage(request, timeout=TIMEOUT_S))
 
     def counter(self, name: str, tenant: str = "") -> int:
         """A counter of programs."""
@@ -123,7 +123,7 @@ class Caller:
 
 
 @pytest.fixture(scope="module")
-def city(tmp_path_factory: pytest.TempPathFactory) -> Iterator[City]:
+def tenant_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TenantFarm]:
     folder = tmp_path_factory.mktemp("city")
     path, tokens, tenants = folder / "tenants.toml", {}, []
     for number, name in enumerate(TENANTS):
@@ -132,24 +132,24 @@ def city(tmp_path_factory: pytest.TempPathFactory) -> Iterator[City]:
             tokens[name, role], stored = new_token(frozenset({role}))
             kept.append(stored)
         tenants.append(Tenant(name, bytes([number]) * 32, Quota(), tuple(kept)))
-    write_tenants(path, Directory(tenants))
+    write_tenants(path, TenantDirectory(tenants))
     with running_farm(folder / "farm", "cpu", KERNELFARM_TENANTS_FILE=str(path)) as farm:
-        yield City(farm, path, tokens)
+        yield TenantFarm(farm, path, tokens)
 
 
-def set_quota(city: City, tenant: str, quota: Quota) -> None:
+def set_quota(city: TenantFarm, tenant: str, quota: Quota) -> None:
     """Changes the file; returns when the farm obeys."""
     known = read_tenants(city.path)
     changed = [replace(t, quota=quota) if t.name == tenant else t for t in known.tenants.values()]
-    write_tenants(city.path, Directory(changed))
+    write_tenants(city.path, TenantDirectory(changed))
     reader = city.caller(tenant, Role.READER)
 
     def obeyed() -> bool:
-        told = reader.usage()
-        limits = (told.max_bytes, told.max_entries, told.max_compiles)
+        reported = reader.usage()
+        limits = (reported.max_bytes, reported.max_entries, reported.max_compiles)
         return limits == (quota.max_bytes or 0, quota.max_entries or 0, quota.max_compiles or 0)
 
-    wait_until(obeyed, PATIENCE_S, "the new quota")
+    wait_until(obeyed, TIMEOUT_S, "the new quota")
 
 
 def binary_of(program: api.ProgramResult) -> bytes:
@@ -157,12 +157,12 @@ def binary_of(program: api.ProgramResult) -> bytes:
     return next(s.blob.sha256 for s in artifact.stages if s.name == artifact.binary_stage)
 
 
-def counted(city: City, counter: str, tenant: str = "") -> int:
+def counted(city: TenantFarm, counter: str, tenant: str = "") -> int:
     return city.caller("acme", Role.ADMINISTRATOR).counter(counter, tenant)
 
 
-def test_a_tenant_hits_its_own_programs_and_never_anothers(city: City) -> None:
-    acme, beta = city.caller("acme"), city.caller("beta")
+def test_a_tenant_hits_its_own_programs_and_never_anothers(tenant_farm: TenantFarm) -> None:
+    acme, beta = tenant_farm.caller("acme"), tenant_farm.caller("beta")
     request = h_request(301, 24)
     first = acme.compile(request)
     assert (first.outcome, first.codegen_jobs > 0) == (api.CACHE_OUTCOME_MISS, True)
@@ -179,46 +179,50 @@ def test_a_tenant_hits_its_own_programs_and_never_anothers(city: City) -> None:
     assert explained.nearest_key == b""
 
 
-def test_what_a_tenant_gets_is_signed_for_it_alone(city: City) -> None:
+def test_what_a_tenant_gets_is_signed_for_it_alone(tenant_farm: TenantFarm) -> None:
     request = h_request(302, 24)
     request.wants_signed = True
-    signed = city.caller("acme").compile(request).signed
-    keyring = read_keyring(city.farm.data_dir / "keys" / PUBLIC_KEYS)
+    signed = tenant_farm.caller("acme").compile(request).signed
+    keyring = read_keyring(tenant_farm.farm.data_dir / "keys" / PUBLIC_KEYS)
     manifest = manifest_from_proto(signed.manifest)
-    place = Place("default/acme", Space.PROGRAMS, manifest.key)
-    check_manifest(manifest, place, keyring, time.time())
+    address = CacheAddress("default/acme", Space.PROGRAMS, manifest.key)
+    check_manifest(manifest, address, keyring, time.time())
     assert "tenant:acme" in manifest.tags
     content = api.ProgramResult.FromString(signed.content)
     assert content.key == manifest.key
-    told = city.caller("acme").capabilities()
-    assert (told.namespace, told.shared_namespace) == ("default/acme", "default/shared")
-    assert (told.needs_credentials, told.is_encrypted) == (True, False)
-    stranger = Caller(city.farm.endpoint, "").capabilities()
+    reported = tenant_farm.caller("acme").capabilities()
+    assert (reported.namespace, reported.shared_namespace) == ("default/acme", "default/shared")
+    assert (reported.needs_credentials, reported.is_encrypted) == (True, False)
+    stranger = Caller(tenant_farm.farm.endpoint, "").capabilities()
     assert (stranger.namespace, stranger.needs_credentials) == ("", True)
 
 
-def test_what_warmers_compile_is_everybodys_and_only_warmers_add_to_it(city: City) -> None:
-    warmer, beta = city.caller("acme", Role.WARMER), city.caller("beta")
+def test_what_warmers_compile_is_everybodys_and_only_warmers_add_to_it(
+    tenant_farm: TenantFarm,
+) -> None:
+    warmer, beta = tenant_farm.caller("acme", Role.WARMER), tenant_farm.caller("beta")
     request = h_request(303, 24)
     warmed = warmer.compile(request)
     found = beta.compile(request)
     assert (found.outcome, found.codegen_jobs) == (api.CACHE_OUTCOME_HIT, 0)
     assert beta.read(binary_of(warmed)) and beta.lookup(warmed.key).key == warmed.key
-    assert city.caller("beta", Role.READER).compile(request).outcome == api.CACHE_OUTCOME_HIT
+    assert tenant_farm.caller("beta", Role.READER).compile(request).outcome == api.CACHE_OUTCOME_HIT
     own = beta.compile(h_request(304, 24))
     with pytest.raises(NotFoundError):
         warmer.lookup(own.key)
-    administrator = city.caller("beta", Role.ADMINISTRATOR)
+    administrator = tenant_farm.caller("beta", Role.ADMINISTRATOR)
     assert administrator.usage("shared").held_entries >= 2
 
 
-def test_a_tenants_own_program_takes_the_kernels_that_warmers_published(city: City) -> None:
+def test_a_tenants_own_program_takes_the_kernels_that_warmers_published(
+    tenant_farm: TenantFarm,
+) -> None:
     request = h_request(308, 24)
-    warmed = city.caller("acme", Role.WARMER).compile(request)
+    warmed = tenant_farm.caller("acme", Role.WARMER).compile(request)
     assert warmed.codegen_jobs > 0
     own = h_request(308, 24)
     own.options.deterministic = True  # another program of equal kernels
-    beta, administrator = city.caller("beta"), city.caller("beta", Role.ADMINISTRATOR)
+    beta, administrator = tenant_farm.caller("beta"), tenant_farm.caller("beta", Role.ADMINISTRATOR)
     found = beta.compile(own)
     assert (found.outcome, found.codegen_jobs) == (api.CACHE_OUTCOME_MISS, 0)
     assert found.key != warmed.key and binary_of(found) == binary_of(warmed)
@@ -230,18 +234,21 @@ def test_a_tenants_own_program_takes_the_kernels_that_warmers_published(city: Ci
     assert beta.compile(own).codegen_jobs > 0, "it was made of what is stale now"
 
 
-def test_a_reader_finds_and_does_not_publish(city: City) -> None:
-    reader = city.caller("acme", Role.READER)
+def test_a_reader_finds_and_does_not_publish(tenant_farm: TenantFarm) -> None:
+    reader = tenant_farm.caller("acme", Role.READER)
     request = h_request(305, 24)
     with pytest.raises(ReadOnlyRoleError, match="role only reads"):
         reader.compile(request)
-    city.caller("acme").compile(request)
+    tenant_farm.caller("acme").compile(request)
     assert reader.compile(request).outcome == api.CACHE_OUTCOME_HIT
-    assert counted(city, "refused_read_only_role", "acme") == 1
+    assert counted(tenant_farm, "refused_read_only_role", "acme") == 1
 
 
-def test_administrators_alone_invalidate_sweep_and_see_others(city: City) -> None:
-    member, administrator = city.caller("acme"), city.caller("acme", Role.ADMINISTRATOR)
+def test_administrators_alone_invalidate_sweep_and_see_others(tenant_farm: TenantFarm) -> None:
+    member, administrator = (
+        tenant_farm.caller("acme"),
+        tenant_farm.caller("acme", Role.ADMINISTRATOR),
+    )
     for method, asked in (
         ("Invalidate", cache_api.InvalidateRequest(tags=["op:none"])),
         ("Sweep", cache_api.SweepRequest()),
@@ -256,39 +263,41 @@ def test_administrators_alone_invalidate_sweep_and_see_others(city: City) -> Non
         administrator.usage("nobody")
     assert member.usage().tenant == member.usage("acme").tenant == "acme"
     assert administrator.usage("beta").tenant == "beta"
-    assert counted(city, "refused_permission_denied", "acme") >= 2
-    assert counted(city, "refused_other_tenant", "acme") == 2
+    assert counted(tenant_farm, "refused_permission_denied", "acme") >= 2
+    assert counted(tenant_farm, "refused_other_tenant", "acme") == 2
     with pytest.raises(PermissionDeniedError, match="role reader or member or warmer"):
         administrator.compile(h_request(306, 24))
 
 
-def test_one_invalidation_reaches_every_tenant_and_a_sweep_all_parts(city: City) -> None:
+def test_one_invalidation_reaches_every_tenant_and_a_sweep_all_parts(
+    tenant_farm: TenantFarm,
+) -> None:
     request = h_request(307, 24)
     for tenant in ("acme", "beta"):
-        city.caller(tenant).compile(request)
-    administrator = city.caller("acme", Role.ADMINISTRATOR)
+        tenant_farm.caller(tenant).compile(request)
+    administrator = tenant_farm.caller("acme", Role.ADMINISTRATOR)
     administrator.cache("Invalidate", cache_api.InvalidateRequest(tags=["tenant:beta"]))
-    assert city.caller("acme").compile(request).outcome == api.CACHE_OUTCOME_HIT
-    assert city.caller("beta").compile(request).outcome == api.CACHE_OUTCOME_MISS
+    assert tenant_farm.caller("acme").compile(request).outcome == api.CACHE_OUTCOME_HIT
+    assert tenant_farm.caller("beta").compile(request).outcome == api.CACHE_OUTCOME_MISS
     swept = administrator.cache("Sweep", cache_api.SweepRequest())
     assert swept.dead_variants > 0
     assert administrator.usage("beta").spaces[0].entries > 0
 
 
-def test_watchers_hear_of_their_own_and_the_shared_part_alone(city: City) -> None:
-    administrator = city.caller("acme", Role.ADMINISTRATOR)
-    metadata = (("authorization", f"Bearer {city.tokens['beta', Role.READER]}"),)
-    with open_blocking_channel(city.farm.endpoint) as channel:
+def test_watchers_hear_of_their_own_and_the_shared_part_alone(tenant_farm: TenantFarm) -> None:
+    administrator = tenant_farm.caller("acme", Role.ADMINISTRATOR)
+    metadata = (("authorization", f"Bearer {tenant_farm.tokens['beta', Role.READER]}"),)
+    with open_blocking_channel(tenant_farm.farm.endpoint) as channel:
         request = cache_api.WatchInvalidationsRequest()
         events = CacheServiceStub(channel).WatchInvalidations(
-            request, metadata=metadata, timeout=PATIENCE_S
+            request, metadata=metadata, timeout=TIMEOUT_S
         )
         next(events)
         for tenant in ("acme", "beta", "shared"):
             asked = cache_api.InvalidateRequest(tags=[f"tenant:{tenant}", f"op:{tenant}"])
             administrator.cache("Invalidate", asked)
-        told = (list(event.tags) for event in events if event.tags)
-        assert [next(told) for _ in range(3)] == [
+        reported = (list(event.tags) for event in events if event.tags)
+        assert [next(reported) for _ in range(3)] == [
             ["op:acme"],
             ["tenant:beta", "op:beta"],
             ["tenant:shared", "op:shared"],
@@ -296,8 +305,8 @@ def test_watchers_hear_of_their_own_and_the_shared_part_alone(city: City) -> Non
         events.cancel()
 
 
-def test_wrong_and_missing_tokens_are_refused_and_counted(city: City) -> None:
-    endpoint, request = city.farm.endpoint, h_request(308, 24)
+def test_wrong_and_missing_tokens_are_refused_and_counted(tenant_farm: TenantFarm) -> None:
+    endpoint, request = tenant_farm.farm.endpoint, h_request(308, 24)
     for token, kind in (
         ("", UnauthenticatedError),
         (new_token(frozenset({Role.MEMBER}))[0], UnknownTokenError),
@@ -305,12 +314,12 @@ def test_wrong_and_missing_tokens_are_refused_and_counted(city: City) -> None:
         with pytest.raises(KernelfarmError) as caught:
             Caller(endpoint, token).compile(request)
         assert type(caught.value) is kind
-    assert counted(city, "refused_credentials_missing") == 1
-    assert counted(city, "refused_token_unknown") == 1
+    assert counted(tenant_farm, "refused_credentials_missing") == 1
+    assert counted(tenant_farm, "refused_token_unknown") == 1
 
 
-def test_quotas_on_entries_and_bytes_refuse_without_a_delay(city: City) -> None:
-    poor = city.caller("poor")
+def test_quotas_on_entries_and_bytes_refuse_without_a_delay(tenant_farm: TenantFarm) -> None:
+    poor = tenant_farm.caller("poor")
     poor.compile(h_request(309, 24))
     held = poor.usage()
     assert held.held_entries >= 2 and held.held_bytes > 1000
@@ -318,26 +327,26 @@ def test_quotas_on_entries_and_bytes_refuse_without_a_delay(city: City) -> None:
         (Quota(max_entries=held.held_entries), EntriesQuotaError),
         (Quota(max_bytes=held.held_bytes), BytesQuotaError),
     ):
-        set_quota(city, "poor", quota)
+        set_quota(tenant_farm, "poor", quota)
         with pytest.raises(kind, match=r"holds \d+ .* of \d+") as caught:
             poor.compile(h_request(310, 24))
         assert caught.value.retry_after_s is None
         assert poor.compile(h_request(309, 24)).outcome == api.CACHE_OUTCOME_HIT
-    set_quota(city, "poor", Quota())
+    set_quota(tenant_farm, "poor", Quota())
     assert poor.compile(h_request(310, 24)).outcome == api.CACHE_OUTCOME_MISS
-    assert counted(city, "refused_quota_entries", "poor") == 1
-    assert counted(city, "refused_quota_bytes", "poor") == 1
+    assert counted(tenant_farm, "refused_quota_entries", "poor") == 1
+    assert counted(tenant_farm, "refused_quota_bytes", "poor") == 1
 
 
 def test_the_command_line_tells_usage_beside_limits(
-    city: City, monkeypatch: pytest.MonkeyPatch
+    tenant_farm: TenantFarm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KERNELFARM_TOKEN", city.tokens["acme", Role.READER])
-    city.caller("acme").compile(h_request(312, 24))
+    monkeypatch.setenv("KERNELFARM_TOKEN", tenant_farm.tokens["acme", Role.READER])
+    tenant_farm.caller("acme").compile(h_request(312, 24))
 
     def run(*arguments: str) -> str:
         ended = CliRunner().invoke(
-            make_app(), ["usage", "--endpoint", city.farm.endpoint, *arguments]
+            make_app(), ["usage", "--endpoint", tenant_farm.farm.endpoint, *arguments]
         )
         if ended.exception is not None:
             raise ended.exception
@@ -346,51 +355,57 @@ def test_the_command_line_tells_usage_beside_limits(
     assert "tenant acme, now:" in run() and "of unlimited bytes" in run()
     with pytest.raises(OtherTenantError):
         run("--tenant", "beta")
-    monkeypatch.setenv("KERNELFARM_ADMIN_TOKEN", city.tokens["acme", Role.ADMINISTRATOR])
+    monkeypatch.setenv("KERNELFARM_ADMIN_TOKEN", tenant_farm.tokens["acme", Role.ADMINISTRATOR])
     assert "tenant beta, now:" in run("--tenant", "beta")
 
 
-def test_a_quota_of_flights_refuses_with_a_delay_and_costs_no_attempt(city: City) -> None:
-    set_quota(city, "poor", Quota(max_compiles=1))
-    poor = city.caller("poor")
+def test_a_quota_of_flights_refuses_with_a_delay_and_costs_no_attempt(
+    tenant_farm: TenantFarm,
+) -> None:
+    set_quota(tenant_farm, "poor", Quota(max_compiles=1))
+    poor = tenant_farm.caller("poor")
     request = h_request(311, 24)
     request.targets[:] = ["cpu:x86-64-v3", "cpu:x86-64-v4"]
     with pytest.raises(CompilesQuotaError, match="1 compilations of tenant 'poor'") as caught:
         poor.compile(request)
     assert caught.value.retry_after_s == 1.0
-    wait_until(lambda: poor.usage().compiles_in_flight == 0, PATIENCE_S, "the flight's end")
+    wait_until(lambda: poor.usage().compiles_in_flight == 0, TIMEOUT_S, "the flight's end")
     for target in ("cpu:x86-64-v3", "cpu:x86-64-v4"):
         request.targets[:] = [target]
         assert poor.compile(request).target == target
-    set_quota(city, "poor", Quota())
-    assert counted(city, "refused_quota_compiles", "poor") == 1
-    assert counted(city, "quarantined", "poor") == 0
+    set_quota(tenant_farm, "poor", Quota())
+    assert counted(tenant_farm, "refused_quota_compiles", "poor") == 1
+    assert counted(tenant_farm, "quarantined", "poor") == 0
 
 
-def test_who_waits_for_a_program_that_is_being_compiled_takes_no_place(city: City) -> None:
-    set_quota(city, "poor", Quota(max_compiles=1))
-    poor, request = city.caller("poor"), slow_request()
-    refused = counted(city, "refused_quota_compiles", "poor")
-    with open_blocking_channel(city.farm.endpoint, None, city.tokens["poor", Role.MEMBER]) as own:
-        events = api_grpc.CompileServiceStub(own).Compile(request, timeout=PATIENCE_S)
+def test_who_waits_for_a_program_that_is_being_compiled_takes_no_place(
+    tenant_farm: TenantFarm,
+) -> None:
+    set_quota(tenant_farm, "poor", Quota(max_compiles=1))
+    poor, request = tenant_farm.caller("poor"), slow_request()
+    refused = counted(tenant_farm, "refused_quota_compiles", "poor")
+    with open_blocking_channel(
+        tenant_farm.farm.endpoint, None, tenant_farm.tokens["poor", Role.MEMBER]
+    ) as own:
+        events = api_grpc.CompileServiceStub(own).Compile(request, timeout=TIMEOUT_S)
         assert any(event.stage.stage == "decompose" for event in events)  # it leads
         assert poor.compile(request).outcome == api.CACHE_OUTCOME_MERGED
         assert [e for e in events if e.WhichOneof("event") == "program"]
-    set_quota(city, "poor", Quota())
-    assert counted(city, "refused_quota_compiles", "poor") == refused
+    set_quota(tenant_farm, "poor", Quota())
+    assert counted(tenant_farm, "refused_quota_compiles", "poor") == refused
 
 
-def test_a_bad_tenants_file_changes_nothing_and_is_told(city: City) -> None:
-    good = city.path.read_bytes()
-    city.path.write_text("format = 1\n[tenants.acme]\n")
+def test_a_bad_tenants_file_changes_nothing_and_is_told(tenant_farm: TenantFarm) -> None:
+    good = tenant_farm.path.read_bytes()
+    tenant_farm.path.write_text("format = 1\n[tenants.acme]\n")
 
     def is_told() -> bool:
-        counts = counted(city, "tenants_file_faults") >= 1  # each call looks at the file
-        return counts and "the salt is not 32 bytes" in city.farm.log("frontend")
+        counts = counted(tenant_farm, "tenants_file_errors") >= 1  # each call looks at the file
+        return counts and "the salt is not 32 bytes" in tenant_farm.farm.log("frontend")
 
-    wait_until(is_told, PATIENCE_S, "the fault")
-    assert city.caller("acme").usage().tenant == "acme"
-    city.path.write_bytes(good)
+    wait_until(is_told, TIMEOUT_S, "the fault")
+    assert tenant_farm.caller("acme").usage().tenant == "acme"
+    tenant_farm.path.write_bytes(good)
 
 
 def test_a_farm_does_not_start_with_a_bad_tenants_file(tmp_path: Path) -> None:
@@ -404,7 +419,7 @@ def test_a_farm_does_not_start_with_a_bad_tenants_file(tmp_path: Path) -> None:
 
 
 def test_a_farm_without_tenants_says_once_that_it_is_open(farm: Farm) -> None:
-    told = Caller(farm.endpoint, "").capabilities()
-    assert (told.needs_credentials, told.is_encrypted) == (False, False)
-    assert (told.namespace, told.shared_namespace) == ("default", "")
-    assert farm.log("frontend").count('"open_farm"') == 1
+    reported = Caller(farm.endpoint, "").capabilities()
+    assert (reported.needs_credentials, reported.is_encrypted) == (False, False)
+    assert (reported.namespace, reported.shared_namespace) == ("default", "")
+    assert farm.log("frontend").count('"access_unrestricted"') == 1

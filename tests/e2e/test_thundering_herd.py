@@ -15,7 +15,7 @@ import pytest
 
 from kernelfarm.client.farm.cache_client import CacheAdmin
 from kernelfarm.v1.manifest_pb2 import CACHE_SPACE_PROGRAMS
-from tests.support.farm import PATIENCE_S, Farm, running_farm, wait_until
+from tests.support.farm import TIMEOUT_S, Farm, running_farm, wait_until
 
 PROCESSES = 4
 # The only kernel is a chain of so many functions.
@@ -53,9 +53,7 @@ def check_herd(farm: Farm, calls: int, links: int) -> None:
                 assert process.stdin is not None
                 process.stdin.write("go\n")
                 process.stdin.flush()
-            wait_until(
-                lambda: missed(farm.endpoint) == misses + calls, PATIENCE_S, "the whole herd"
-            )
+            wait_until(lambda: missed(farm.endpoint) == misses + calls, TIMEOUT_S, "the whole herd")
         answers = [json.loads(process.communicate(timeout=280)[0]) for process in herd]
     finally:
         for process in herd:

@@ -19,26 +19,26 @@ from kernelfarm.errors import (
 )
 from kernelfarm.service.channels import open_channel, translated_errors
 from kernelfarm.service.probes import main as probe
-from kernelfarm.service.server import Door, start_server
+from kernelfarm.service.server import Listener, start_server
 from kernelfarm.service.settings import ServiceSettings
-from kernelfarm.service.tenants.directory import Directory, StoredCertificate, Tenant
+from kernelfarm.service.tenants.directory import StoredCertificate, Tenant, TenantDirectory
 from kernelfarm.service.tenants.identity import Role
 from kernelfarm.service.tenants.tokens import new_token
 from kernelfarm.service.tenants.toml_file import write_tenants
 from kernelfarm.signing.key_files import PUBLIC_KEYS
 from tests.support.certificates import Authority, Pair
-from tests.support.farm import PATIENCE_S, Farm, running_farm
+from tests.support.farm import TIMEOUT_S, Farm, running_farm
 from tests.support.small_graphs import CPU, h_graph
 
 MEMBER = frozenset({Role.MEMBER})
 
 
 @dataclass(frozen=True)
-class Castle:
+class SecureFarm:
     """A farm with a door for tokens and one for certificates."""
 
     farm: Farm
-    certificate_door: str
+    certificate_endpoint: str
     server: Pair
     servers: Authority
     clients: Authority
@@ -57,21 +57,21 @@ class Castle:
     def by_certificate(self, pair: Pair) -> ClientSettings:
         """Settings of a client that shows a certificate."""
         return self.settings(
-            endpoint=self.certificate_door,
+            endpoint=self.certificate_endpoint,
             client_cert_file=pair.cert_file,
             client_key_file=pair.key_file,
         )
 
 
 @pytest.fixture(scope="module")
-def castle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Castle]:
+def secure_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureFarm]:
     folder = tmp_path_factory.mktemp("castle")
     servers, clients = Authority(folder / "servers"), Authority(folder / "clients")
     server, path = servers.issue_server(), folder / "tenants.toml"
     token, stored = new_token(MEMBER)
     named = (StoredCertificate("acme.example", MEMBER),)
     write_tenants(
-        path, Directory([Tenant("acme", b"a" * 32, tokens=(stored,), certificates=named)])
+        path, TenantDirectory([Tenant("acme", b"a" * 32, tokens=(stored,), certificates=named)])
     )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -84,7 +84,7 @@ def castle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Castle]:
         "KERNELFARM_FRONTEND_MTLS_LISTEN": door,
     }
     with running_farm(folder / "farm", "cpu", **environment) as farm:
-        yield Castle(farm, door, server, servers, clients, token)
+        yield SecureFarm(farm, door, server, servers, clients, token)
 
 
 def outcome(settings: ClientSettings, rows: int) -> str:
@@ -94,32 +94,35 @@ def outcome(settings: ClientSettings, rows: int) -> str:
         return found.outcome
 
 
-def test_one_tenant_comes_in_by_token_and_by_certificate(castle: Castle) -> None:
-    pair = castle.clients.issue("acme.example")
-    assert outcome(castle.settings(token=castle.token), 401) == "miss"
-    assert outcome(castle.by_certificate(pair), 401) == "hit"
-    with FarmClient(castle.settings(token=castle.token)) as client:
-        told = client.capabilities()
-    assert (told.is_encrypted, told.needs_credentials, told.namespace) == (
+def test_one_tenant_comes_in_by_token_and_by_certificate(secure_farm: SecureFarm) -> None:
+    pair = secure_farm.clients.issue("acme.example")
+    assert outcome(secure_farm.settings(token=secure_farm.token), 401) == "miss"
+    assert outcome(secure_farm.by_certificate(pair), 401) == "hit"
+    with FarmClient(secure_farm.settings(token=secure_farm.token)) as client:
+        reported = client.capabilities()
+    assert (reported.is_encrypted, reported.needs_credentials, reported.namespace) == (
         True,
         True,
         "default/acme",
     )
 
 
-def test_a_token_may_lie_in_a_file(castle: Castle, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text(f"{castle.token}\n")
-    assert outcome(castle.settings(token_file=tmp_path / "token"), 402) == "miss"
+def test_a_token_may_lie_in_a_file(secure_farm: SecureFarm, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(f"{secure_farm.token}\n")
+    assert outcome(secure_farm.settings(token_file=tmp_path / "token"), 402) == "miss"
 
 
-def test_strangers_stay_outside_and_are_told_why(castle: Castle, tmp_path: Path) -> None:
+def test_strangers_stay_outside_and_are_told_why(secure_farm: SecureFarm, tmp_path: Path) -> None:
     forged = Authority(tmp_path / "forged").issue("acme.example")
     for settings, kind in (
-        (castle.settings(token=new_token(MEMBER)[0]), UnknownTokenError),
-        (castle.by_certificate(castle.clients.issue("stranger.example")), UnknownCertificateError),
-        (castle.by_certificate(forged), UnavailableError),
-        (castle.settings(token=castle.token, ca_file=forged.cert_file), UnavailableError),
-        (castle.settings(token=castle.token, ca_file=None), UnavailableError),
+        (secure_farm.settings(token=new_token(MEMBER)[0]), UnknownTokenError),
+        (
+            secure_farm.by_certificate(secure_farm.clients.issue("stranger.example")),
+            UnknownCertificateError,
+        ),
+        (secure_farm.by_certificate(forged), UnavailableError),
+        (secure_farm.settings(token=secure_farm.token, ca_file=forged.cert_file), UnavailableError),
+        (secure_farm.settings(token=secure_farm.token, ca_file=None), UnavailableError),
     ):
         with FarmClient(settings) as client, pytest.raises(KernelfarmError) as caught:
             client.lookup(b"k" * 32)
@@ -127,11 +130,11 @@ def test_strangers_stay_outside_and_are_told_why(castle: Castle, tmp_path: Path)
 
 
 def test_a_probe_believes_the_servers_own_certificate(
-    castle: Castle, capsys: pytest.CaptureFixture[str]
+    secure_farm: SecureFarm, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    endpoint = castle.farm.endpoint
-    assert probe([endpoint, "--public-cert", str(castle.server.cert_file)]) == 0
-    other = castle.servers.issue_server("other")
+    endpoint = secure_farm.farm.endpoint
+    assert probe([endpoint, "--public-cert", str(secure_farm.server.cert_file)]) == 0
+    other = secure_farm.servers.issue_server("other")
     assert probe([endpoint, "--public-cert", str(other.cert_file)]) == 1
     assert probe([endpoint, "--public"]) == 1
     assert "no service at" in capsys.readouterr().err
@@ -141,25 +144,27 @@ async def test_rooms_show_each_other_certificates(tmp_path: Path) -> None:
     rooms, others = Authority(tmp_path / "rooms"), Authority(tmp_path / "others")
     pair = rooms.issue_server()
     settings = ServiceSettings(
-        room_cert_file=pair.cert_file, room_key_file=pair.key_file, room_ca_file=rooms.ca_file
+        internal_cert_file=pair.cert_file,
+        internal_key_file=pair.key_file,
+        internal_ca_file=rooms.ca_file,
     )
     stranger = others.issue_server()
-    changed = {"room_cert_file": stranger.cert_file, "room_key_file": stranger.key_file}
-    door = Door("127.0.0.1:0", settings.room_server_tls())
+    changed = {"internal_cert_file": stranger.cert_file, "internal_key_file": stranger.key_file}
+    door = Listener("127.0.0.1:0", settings.internal_server_tls())
     server = await start_server([door], [], settings)
     try:
         for known, is_served in (
-            (settings.room_channel_tls(), True),
-            (settings.model_copy(update=changed).room_channel_tls(), False),
+            (settings.internal_channel_tls(), True),
+            (settings.model_copy(update=changed).internal_channel_tls(), False),
             (None, False),
         ):
             async with open_channel(server.address, known) as channel:
                 method = "/grpc.health.v1.Health/Check"
                 check: Callable[..., Awaitable[bytes]] = channel.unary_unary(method)
                 if is_served:
-                    assert await check(b"", timeout=PATIENCE_S) == b"\x08\x01"
+                    assert await check(b"", timeout=TIMEOUT_S) == b"\x08\x01"
                     continue
                 with pytest.raises(UnavailableError), translated_errors("the room"):
-                    await check(b"", timeout=PATIENCE_S)
+                    await check(b"", timeout=TIMEOUT_S)
     finally:
         await server.drain(0)

@@ -13,10 +13,10 @@ from kombu.transport.redis import Channel
 from codegen_svc.worker.__main__ import main
 
 
-def go_deaf(*_: object) -> None:
+def stop_consuming(*_: object) -> None:
     Channel._brpop_start = lambda channel, timeout=None: None
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGUSR2, go_deaf)
+    signal.signal(signal.SIGUSR2, stop_consuming)
     sys.exit(main(sys.argv[1:]))

@@ -15,11 +15,11 @@ import torch
 from kernelfarm.cache.embedded import find_server
 from kernelfarm.client import counters
 from kernelfarm.client.farm.cache_client import CacheAdmin
-from kernelfarm.client.programs.store import SharedProgram
+from kernelfarm.client.programs.store import LoadedProgram
 from kernelfarm.errors import UnavailableError
 from tests.kernelfarm.cache.test_takeovers import redis_process, replicate
 from tests.support.client_process import NewProcess, new_process
-from tests.support.farm import PATIENCE_S, Farm, running_farm, wait_until
+from tests.support.farm import TIMEOUT_S, Farm, running_farm, wait_until
 from tests.support.redis_proxy import RedisProxy
 from tests.support.traced_graphs import traced_one
 
@@ -76,12 +76,12 @@ def failing_farm(all_caches: Caches, tmp_path_factory: pytest.TempPathFactory) -
         yield farm
 
 
-def found(process: NewProcess, number: float) -> SharedProgram:
+def found(process: NewProcess, number: float) -> LoadedProgram:
     return process.program(traced_one(lambda a: (a * number).sin().sum(0), torch.ones(4, 3)))
 
 
-def stale(program: SharedProgram) -> None:
-    wait_until(lambda: not program.validity.is_valid, PATIENCE_S, "word of the invalidation")
+def stale(program: LoadedProgram) -> None:
+    wait_until(lambda: not program.validity.is_valid, TIMEOUT_S, "word of the invalidation")
 
 
 def test_a_client_that_watches_through_a_failover_uses_nothing_from_before(
@@ -95,8 +95,8 @@ def test_a_client_that_watches_through_a_failover_uses_nothing_from_before(
         stale(first)
         before = found(process, 1.5)
         assert before.manifest.epoch > first.manifest.epoch
-        assert watch.known is not None
-        token, old_life = watch.known.resume_token, watch.known.incarnation
+        assert watch.invalidations is not None
+        token, old_life = watch.invalidations.resume_token, watch.invalidations.incarnation
 
         # The last invalidation before the primary dies does not reach the replica.
         caches.replica.replicaof("NO", "ONE")
@@ -109,10 +109,13 @@ def test_a_client_that_watches_through_a_failover_uses_nothing_from_before(
             found(process, 1.5)
 
         caches.promote_replica()
-        wait_until(lambda: watch.known.incarnation != old_life, PATIENCE_S, "the new life")
-        assert old_life in watch.known.former and watch.known.base == watch.known.epoch
+        wait_until(lambda: watch.invalidations.incarnation != old_life, TIMEOUT_S, "the new life")
+        assert (
+            old_life in watch.invalidations.former
+            and watch.invalidations.base == watch.invalidations.epoch
+        )
         after = found(process, 1.5)
-        assert after.manifest.incarnation == watch.known.incarnation
+        assert after.manifest.incarnation == watch.invalidations.incarnation
         assert "disk.hits" not in counters.snapshot()
         resumed = next(iter(admin.watch(token)))
         assert resumed.is_flush and resumed.incarnation == after.manifest.incarnation
@@ -129,10 +132,10 @@ def test_a_process_that_starts_after_a_failover_takes_nothing_from_its_disk(
     process.access.watch.close()  # nobody of this machine hears of the failover
     caches.kill_primary()
     caches.promote_replica()
-    wait_until(lambda: is_answered(failing_farm), PATIENCE_S, "the farm")
+    wait_until(lambda: is_answered(failing_farm), TIMEOUT_S, "the farm")
     process = new_process(failing_farm.endpoint, tmp_path / "disk")
     with closing(process.access.watch) as watch:
-        assert watch.wait(PATIENCE_S)
+        assert watch.wait(TIMEOUT_S)
         after = found(process, 2.5)
         assert after.manifest.incarnation != before.manifest.incarnation
         assert "disk.hits" not in counters.snapshot()
@@ -153,7 +156,7 @@ def test_a_client_hears_of_invalidations_whichever_gateway_is_killed(
     settings = {"model": "watched@1", "mode": "strict"}  # asks again at once
     process = new_process(failing_farm.endpoint, tmp_path / "disk", **settings)
     with closing(process.access.watch) as watch:
-        wait_until(lambda: watch.is_live, PATIENCE_S, "the watch")
+        wait_until(lambda: watch.is_live, TIMEOUT_S, "the watch")
         for number in (0, 1):  # one of them is the one that it watches
             program = found(process, 3.5)
             (killed,) = failing_farm.pids(f"frontend-{number}")
@@ -163,6 +166,6 @@ def test_a_client_hears_of_invalidations_whichever_gateway_is_killed(
             stale(program)
             wait_until(
                 lambda n=number, pid=killed: failing_farm.is_back(f"frontend-{n}", pid),
-                PATIENCE_S,
+                TIMEOUT_S,
                 "another gateway",
             )

@@ -23,7 +23,7 @@ from kernelfarm.wire import graph_to_proto
 from kernelfarm.wire.status import error_from_rpc
 from tests.support.calls import compile_at, stub_of
 from tests.support.costly_graphs import cat_graph, long_graph, request_of
-from tests.support.farm import PATIENCE_S, Farm, is_running, running_farm, wait_until
+from tests.support.farm import TIMEOUT_S, Farm, is_running, running_farm, wait_until
 from tests.support.small_graphs import CPU, h_request
 
 MOST_NODES = 50_000
@@ -66,7 +66,7 @@ def new_program_compiles(farm: Farm) -> None:
 def compiling(farm: Farm, *requests: api.CompileRequest) -> Iterator[list[grpc.Call]]:
     """Calls that wait for these requests; cancelled at the end."""
     with stub_of(farm.endpoint) as stub:
-        calls = [stub.Compile(request, timeout=PATIENCE_S) for request in requests]
+        calls = [stub.Compile(request, timeout=TIMEOUT_S) for request in requests]
         try:
             yield calls
         finally:
@@ -78,7 +78,7 @@ def test_graphs_whose_work_takes_long_do_not_stop_others(farm: Farm) -> None:
     cats = (request_of(cat_graph(13, columns)) for columns in (1, 2, 3))
     long = (request_of(long_graph(40_000, columns)) for columns in (1, 2, 3))
     with compiling(farm, *cats, *long):
-        wait_until(lambda: bool(busy(farm, "frontend")), PATIENCE_S, "a child works")
+        wait_until(lambda: bool(busy(farm, "frontend")), TIMEOUT_S, "a child works")
         for _ in range(3):
             new_program_compiles(farm)
 
@@ -88,11 +88,11 @@ def test_a_call_that_is_cancelled_frees_its_processor(farm: Farm) -> None:
         graph=graph_to_proto(long_graph(MOST_NODES, 11)), target=CPU
     )
     with grpc.insecure_channel(farm.endpoint, options=channel_options()) as channel:
-        call = CacheServiceStub(channel).ExplainMiss.future(request, timeout=PATIENCE_S)
-        wait_until(lambda: bool(working(farm)), PATIENCE_S, "a child explains")
+        call = CacheServiceStub(channel).ExplainMiss.future(request, timeout=TIMEOUT_S)
+        wait_until(lambda: bool(working(farm)), TIMEOUT_S, "a child explains")
         ours = working(farm)
         call.cancel()
-    wait_until(lambda: not any(map(is_running, ours)), PATIENCE_S, "the child is ended")
+    wait_until(lambda: not any(map(is_running, ours)), TIMEOUT_S, "the child is ended")
     new_program_compiles(farm)
 
 
@@ -128,7 +128,7 @@ def test_a_process_that_is_killed_costs_one_attempt(farm: Farm, service: str) ->
                 os.kill(process.pid, signal.SIGKILL)
             return failed.done()
 
-        wait_until(killed, PATIENCE_S, "the call hears of it")
+        wait_until(killed, TIMEOUT_S, "the call hears of it")
     error = failed.result()
     assert isinstance(error, WorkProcessError) and error.status == "UNAVAILABLE", error
     assert error.retry_after_s is not None
@@ -141,7 +141,7 @@ def test_readers_explanations_do_not_hold_up_others(farm: Farm) -> None:
     assert requests[0].ByteSize() > 2_700_000
     with grpc.insecure_channel(farm.endpoint, options=channel_options()) as channel:
         stub = CacheServiceStub(channel)
-        calls = [stub.ExplainMiss.future(request, timeout=PATIENCE_S) for request in requests]
+        calls = [stub.ExplainMiss.future(request, timeout=TIMEOUT_S) for request in requests]
         new_program_compiles(farm)
         assert not all(call.done() for call in calls)
         for call in calls:
@@ -153,10 +153,10 @@ def test_a_farm_that_is_stopped_ends_what_is_not_done_within_the_grace(tmp_path:
         cats = (request_of(cat_graph(13, columns)) for columns in (1, 2, 3, 4))
         long = (request_of(long_graph(40_000, columns)) for columns in (1, 2))
         with compiling(farm, *cats, *long):
-            wait_until(lambda: bool(busy(farm, "frontend")), PATIENCE_S, "a child works")
+            wait_until(lambda: bool(busy(farm, "frontend")), TIMEOUT_S, "a child works")
             ours = [p.pid for name in ("frontend", "optimizer") for p in work_processes(farm, name)]
             assert farm.stop() == 0
-        told = (tmp_path / "up.log").read_text()
-        assert "did not drain" not in told, told
-        wait_until(lambda: not any(map(is_running, ours)), PATIENCE_S, "children end with services")
+        reported = (tmp_path / "up.log").read_text()
+        assert "did not drain" not in reported, reported
+        wait_until(lambda: not any(map(is_running, ours)), TIMEOUT_S, "children end with services")
         assert "Traceback" not in farm.log("frontend") + farm.log("optimizer")

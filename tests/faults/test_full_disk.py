@@ -15,7 +15,7 @@ import pytest
 from kernelfarm.internal.v1 import optimizer_service_pb2 as pb
 from kernelfarm.internal.v1.optimizer_service_pb2_grpc import OptimizerServiceStub
 from kernelfarm.service.probes import is_serving
-from tests.support.farm import PATIENCE_S, wait_until
+from tests.support.farm import TIMEOUT_S, wait_until
 
 
 def test_a_service_that_cannot_write_its_log_answers_and_drains(tmp_path: Path) -> None:
@@ -27,16 +27,16 @@ def test_a_service_that_cannot_write_its_log_answers_and_drains(tmp_path: Path) 
         )
     try:
         is_up = lambda: service.poll() is not None or asyncio.run(is_serving(address))  # noqa: E731
-        wait_until(is_up, PATIENCE_S, "the service")
+        wait_until(is_up, TIMEOUT_S, "the service")
         with grpc.insecure_channel(address) as channel:
             stub = OptimizerServiceStub(channel)
-            assert stub.GetToolchain(pb.GetToolchainRequest(), timeout=PATIENCE_S).toolchain
+            assert stub.GetToolchain(pb.GetToolchainRequest(), timeout=TIMEOUT_S).toolchain
             with pytest.raises(grpc.RpcError) as caught:
-                stub.Optimize(pb.OptimizeRequest(target="no:chip"), timeout=PATIENCE_S)
+                stub.Optimize(pb.OptimizeRequest(target="no:chip"), timeout=TIMEOUT_S)
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         service.send_signal(signal.SIGTERM)
         # Python itself says so at its end when it cannot write the last lines: 120.
-        assert service.wait(PATIENCE_S) in {0, 120}
+        assert service.wait(TIMEOUT_S) in {0, 120}
     finally:
         service.kill()
         service.wait()

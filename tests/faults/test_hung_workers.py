@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 import redis
 
-from codegen_svc.worker.consumer import ConsumerNotes
-from codegen_svc.worker.watchdog import WEDGED_EXIT_CODE, Judgement, WorkerState
+from codegen_svc.worker.consumer import ConsumerStatus
+from codegen_svc.worker.watchdog import WEDGED_EXIT_CODE, WorkerHealth, WorkerState
 from kernelfarm.errors import UnavailableError
 from kernelfarm.internal.v1 import codegen_service_pb2 as pb
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import open_channel, translated_errors
-from tests.support.codegen_processes import CodegenRoom, codegen_room
-from tests.support.farm import PATIENCE_S, wait_until
+from tests.support.codegen_processes import CodegenFarm, codegen_farm
+from tests.support.farm import TIMEOUT_S, wait_until
 from tests.support.fresh_kernels import fresh_kernel
 
 TARGET = "echo:one"
@@ -30,21 +30,21 @@ RECOVERY_S = 30
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Iterator[CodegenRoom]:
+def codegen(tmp_path: Path) -> Iterator[CodegenFarm]:
     """A room of the test's own, without a worker."""
-    with codegen_room(tmp_path) as started:
+    with codegen_farm(tmp_path) as started:
         started.start_edge()
         yield started
 
 
 @pytest.fixture
-async def stub(room: CodegenRoom) -> AsyncIterator[CodegenServiceStub]:
-    async with open_channel(room.address) as channel:
+async def stub(codegen: CodegenFarm) -> AsyncIterator[CodegenServiceStub]:
+    async with open_channel(codegen.address) as channel:
         yield CodegenServiceStub(channel)
 
 
 async def build(
-    stub: CodegenServiceStub, name: str, timeout_s: float = PATIENCE_S
+    stub: CodegenServiceStub, name: str, timeout_s: float = TIMEOUT_S
 ) -> pb.BuildKernelsResponse:
     request = pb.BuildKernelsRequest(kernels=[fresh_kernel(name)], target=TARGET)
     with translated_errors("codegen"):
@@ -53,68 +53,68 @@ async def build(
 
 
 async def vendors(stub: CodegenServiceStub) -> set[str]:
-    response = await stub.GetToolchains(pb.GetToolchainsRequest(), timeout=PATIENCE_S)
+    response = await stub.GetToolchains(pb.GetToolchainsRequest(), timeout=TIMEOUT_S)
     return {entry.target.partition(":")[0] for entry in response.targets}
 
 
-async def await_vendors(stub: CodegenServiceStub, wanted: set[str], limit_s: float) -> float:
+async def await_vendors(stub: CodegenServiceStub, reference: set[str], limit_s: float) -> float:
     """Seconds until the edge tells exactly these vendors."""
     began_s = time.monotonic()
-    while await vendors(stub) != wanted:
-        assert time.monotonic() - began_s < limit_s, f"not within {limit_s} s: {wanted}"
+    while await vendors(stub) != reference:
+        assert time.monotonic() - began_s < limit_s, f"not within {limit_s} s: {reference}"
         await asyncio.sleep(0.1)
     return time.monotonic() - began_s
 
 
 async def test_workers_whose_jobs_end_while_the_broker_is_away_take_the_next_ones(
-    room: CodegenRoom, stub: CodegenServiceStub
+    codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
     """Before, the acknowledgement was lost and counted as a job in work for ever."""
     for name in ("worker", "other"):
-        await asyncio.to_thread(room.start_worker, name=name)
+        await asyncio.to_thread(codegen.start_worker, name=name)
     calls = [asyncio.create_task(build(stub, f"gated_{n}")) for n in range(2)]
     for n in range(2):
-        await asyncio.to_thread(room.pid_at_gate, f"gated_{n}")
-    room.broker.process.kill()
-    room.broker.process.wait()
+        await asyncio.to_thread(codegen.pid_of_blocked_job, f"gated_{n}")
+    codegen.broker.process.kill()
+    codegen.broker.process.wait()
     for n in range(2):
-        room.open_gate(f"gated_{n}")
+        codegen.release_job(f"gated_{n}")
     assert all(response.artifacts for response in await asyncio.gather(*calls))
     ended_s = time.monotonic()
     while time.monotonic() - ended_s < 8:  # kombu gives up an acknowledgement in this time
         await asyncio.sleep(0.1)
-    await asyncio.to_thread(room.restart_broker)
+    await asyncio.to_thread(codegen.restart_broker)
     back_s = time.monotonic()
     found = [build(stub, f"plain_{n}", RECOVERY_S) for n in range(2)]
     assert all(response.artifacts for response in await asyncio.gather(*found))
-    with redis.Redis.from_url(room.broker.url) as raw:
+    with redis.Redis.from_url(codegen.broker.url) as raw:
         polling = lambda: [c["cmd"] for c in raw.client_list()].count("brpop") == 2  # noqa: E731
         await asyncio.to_thread(wait_until, polling, RECOVERY_S, "both workers ask the broker")
     print("after the broker's return:", round(time.monotonic() - back_s, 1), "s")
 
 
 async def test_a_worker_that_asks_no_more_for_jobs_is_not_told_and_ends_itself(
-    room: CodegenRoom, stub: CodegenServiceStub
+    codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
-    room.settings["KERNELFARM_WORKER_WEDGED_AFTER_S"] = "2"
-    worker = room.start("tests.faults.non_consuming_worker", "--queue", "echo", name="deaf")
-    await await_vendors(stub, {"echo"}, PATIENCE_S)
+    codegen.settings["KERNELFARM_WORKER_WEDGED_AFTER_S"] = "2"
+    worker = codegen.start("tests.faults.non_consuming_worker", "--queue", "echo", name="deaf")
+    await await_vendors(stub, {"echo"}, TIMEOUT_S)
     worker.send_signal(signal.SIGUSR2)
     deaf_s = await await_vendors(stub, set(), RECOVERY_S)
-    assert await asyncio.to_thread(worker.wait, PATIENCE_S) == WEDGED_EXIT_CODE
-    assert b'"worker_wedged"' in room.log("deaf")
+    assert await asyncio.to_thread(worker.wait, TIMEOUT_S) == WEDGED_EXIT_CODE
+    assert b'"worker_wedged"' in codegen.log("deaf")
     print("no more told after", round(deaf_s, 1), "s")
 
 
 async def test_a_stopped_worker_fails_its_probe_and_is_told_again_when_it_goes_on(
-    room: CodegenRoom, stub: CodegenServiceStub
+    codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
     """Its pool's process lives on: that alone must not count."""
-    heartbeat = room.folder / "heartbeat"
-    room.settings["KERNELFARM_WORKER_HEARTBEAT_FILE"] = str(heartbeat)
-    worker = await asyncio.to_thread(room.start_worker)
+    heartbeat = codegen.folder / "heartbeat"
+    codegen.settings["KERNELFARM_WORKER_HEARTBEAT_FILE"] = str(heartbeat)
+    worker = await asyncio.to_thread(codegen.start_worker)
     is_well = lambda: probe_status(heartbeat) == 0  # noqa: E731
-    await asyncio.to_thread(wait_until, is_well, PATIENCE_S, "the probe passes")
+    await asyncio.to_thread(wait_until, is_well, TIMEOUT_S, "the probe passes")
     assert await vendors(stub) == {"echo"}
     worker.send_signal(signal.SIGSTOP)
     stopped_s = await await_vendors(stub, set(), RECOVERY_S)
@@ -132,44 +132,44 @@ def probe_status(heartbeat: Path) -> int:
 
 
 async def test_a_broker_that_hangs_costs_each_call_seconds_and_stops_no_edge(
-    room: CodegenRoom, stub: CodegenServiceStub
+    codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
     """More calls than fit behind each other into the time of one."""
-    await asyncio.to_thread(room.start_worker)
+    await asyncio.to_thread(codegen.start_worker)
     assert (await build(stub, "plain_before")).artifacts
-    room.broker.process.send_signal(signal.SIGSTOP)
+    codegen.broker.process.send_signal(signal.SIGSTOP)
     stopped_s = time.monotonic()
-    calls = [build(stub, f"plain_stopped_{n}", PATIENCE_S) for n in range(8)]
+    calls = [build(stub, f"plain_stopped_{n}", TIMEOUT_S) for n in range(8)]
     ends = await asyncio.gather(*calls, return_exceptions=True)
     took_s = time.monotonic() - stopped_s
     assert all(isinstance(end, UnavailableError) and "broker" in str(end) for end in ends), ends
     assert took_s < RECOVERY_S
-    room.broker.process.send_signal(signal.SIGCONT)
+    codegen.broker.process.send_signal(signal.SIGCONT)
     assert (await build(stub, "plain_continued", RECOVERY_S)).artifacts
     print("refused after", round(took_s, 1), "s")
 
 
-def judged(notes: ConsumerNotes, *, answers: bool, until_s: int) -> list[WorkerState]:
+def judged(notes: ConsumerStatus, *, answers: bool, until_s: int) -> list[WorkerState]:
     """States from one second to the next, of notes that do not change; the last is the worker's."""
-    judgement = Judgement(began_s=0, wedged_after_s=12)
+    judgement = WorkerHealth(began_s=0, wedged_after_s=12)
     states = [judgement.state(notes, float(now), lambda: answers) for now in range(until_s)]
     assert judgement.is_wedged(until_s) == (states[-1] is WorkerState.STUCK)
     return states
 
 
 def test_a_worker_is_stuck_only_if_it_could_take_jobs(tmp_path: Path) -> None:
-    began = ConsumerNotes(tmp_path, ran_s=0, polled_s=0, up=1, has_reported=True, pool={1})
+    began = ConsumerStatus(tmp_path, ran_s=0, polled_s=0, up=1, has_reported=True, pool={1})
     assert judged(began, answers=True, until_s=30)[-1] is WorkerState.STUCK
     assert judged(began, answers=False, until_s=30)[-1] is WorkerState.WAITING
-    busy = ConsumerNotes(tmp_path, 30, 0, up=2, busy=2, has_reported=True, pool={1, 2})
+    busy = ConsumerStatus(tmp_path, 30, 0, up=2, busy=2, has_reported=True, pool={1, 2})
     assert set(judged(busy, answers=True, until_s=30)) == {WorkerState.SERVING}
-    free = ConsumerNotes(tmp_path, 30, 0, up=2, busy=1, has_reported=True, pool={1, 2})
+    free = ConsumerStatus(tmp_path, 30, 0, up=2, busy=1, has_reported=True, pool={1, 2})
     assert judged(free, answers=True, until_s=30)[-1] is WorkerState.STUCK
-    restarting = ConsumerNotes(tmp_path, 30, 0, pool={1, 2})
+    restarting = ConsumerStatus(tmp_path, 30, 0, pool={1, 2})
     assert set(judged(restarting, answers=True, until_s=30)) == {WorkerState.POLLING}
-    empty = ConsumerNotes(tmp_path, 30, 0)
+    empty = ConsumerStatus(tmp_path, 30, 0)
     assert judged(empty, answers=True, until_s=30)[-1] is WorkerState.STUCK
-    ending = ConsumerNotes(tmp_path, 0, 0, up=1, busy=1, is_draining=True, pool={1})
+    ending = ConsumerStatus(tmp_path, 0, 0, up=1, busy=1, is_draining=True, pool={1})
     assert set(judged(ending, answers=True, until_s=90)) == {WorkerState.DRAINING}
-    never = ConsumerNotes(tmp_path)
+    never = ConsumerStatus(tmp_path)
     assert set(judged(never, answers=True, until_s=60)) == {WorkerState.STARTING}

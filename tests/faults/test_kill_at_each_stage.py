@@ -21,8 +21,8 @@ from kernelfarm.internal.v1 import codegen_service_pb2 as pb
 from kernelfarm.internal.v1 import loops_pb2
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import open_channel, translated_errors
-from tests.support.codegen_processes import CodegenRoom, codegen_room
-from tests.support.farm import PATIENCE_S
+from tests.support.codegen_processes import CodegenFarm, codegen_farm
+from tests.support.farm import TIMEOUT_S
 from tests.support.fresh_kernels import fresh_kernel
 from tests.support.redis_proxy import Hold, RedisProxy
 
@@ -59,8 +59,8 @@ STAGES = (
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Iterator[CodegenRoom]:
-    with codegen_room(tmp_path) as started:
+def codegen(tmp_path: Path) -> Iterator[CodegenFarm]:
+    with codegen_farm(tmp_path) as started:
         with redis.Redis.from_url(started.cache.url) as raw:
             for name in ("acquire", "adopt", "renew", "publish"):
                 raw.script_load(script_source(name))  # so that a first command is no question
@@ -68,7 +68,7 @@ def room(tmp_path: Path) -> Iterator[CodegenRoom]:
 
 
 @asynccontextmanager
-async def stub_of(room: CodegenRoom) -> AsyncIterator[CodegenServiceStub]:
+async def stub_of(room: CodegenFarm) -> AsyncIterator[CodegenServiceStub]:
     async with open_channel(room.address) as channel:
         yield CodegenServiceStub(channel)
 
@@ -76,7 +76,7 @@ async def stub_of(room: CodegenRoom) -> AsyncIterator[CodegenServiceStub]:
 async def build(stub: CodegenServiceStub, kernel: loops_pb2.Kernel) -> pb.BuildKernelsResponse:
     request = pb.BuildKernelsRequest(kernels=[kernel], target=TARGET)
     with translated_errors("codegen"):
-        (response,) = [r async for r in stub.BuildKernels(request, timeout=PATIENCE_S)]
+        (response,) = [r async for r in stub.BuildKernels(request, timeout=TIMEOUT_S)]
     return response
 
 
@@ -95,27 +95,27 @@ def kill_tree(pid: int) -> None:
 
 @pytest.mark.parametrize("victim", ["worker", "pool process"])
 async def test_a_worker_killed_at_any_stage_costs_seconds_and_publishes_once(
-    room: CodegenRoom, tmp_path: Path, victim: str
+    codegen: CodegenFarm, tmp_path: Path, victim: str
 ) -> None:
     """One pool process for each stage, all stopped at theirs, and all killed at once."""
     with RedisProxy(tmp_path / "proxy", tmp_path / "cache") as proxy:
-        await asyncio.to_thread(room.start_edge)
-        direct = room.settings["KERNELFARM_CACHE_URL"]
-        room.settings["KERNELFARM_CACHE_URL"] = proxy.url
-        worker = await asyncio.to_thread(room.start_worker, len(STAGES))
-        room.settings["KERNELFARM_CACHE_URL"] = direct
-        async with stub_of(room) as stub:
+        await asyncio.to_thread(codegen.start_edge)
+        direct = codegen.settings["KERNELFARM_CACHE_URL"]
+        codegen.settings["KERNELFARM_CACHE_URL"] = proxy.url
+        worker = await asyncio.to_thread(codegen.start_worker, len(STAGES))
+        codegen.settings["KERNELFARM_CACHE_URL"] = direct
+        async with stub_of(codegen) as stub:
             calls = {}
             for stage in STAGES:
                 # One after the other: a stage's words say nothing of the kernel.
                 hold = proxy.hold(*stage.words, after=stage.after)
                 calls[stage] = asyncio.create_task(timed_build(stub, fresh_kernel(stage.name)))
-                assert await asyncio.to_thread(hold.reached.wait, PATIENCE_S), stage.name
+                assert await asyncio.to_thread(hold.reached.wait, TIMEOUT_S), stage.name
             killed_s = time.monotonic()
             if victim == "worker":
                 kill_tree(worker.pid)
                 worker.wait()
-                await asyncio.to_thread(room.start_worker, 2)
+                await asyncio.to_thread(codegen.start_worker, 2)
                 killed_s = time.monotonic()  # how fast processes start is the machine's matter
             else:
                 for process in psutil.Process(worker.pid).children():
@@ -125,10 +125,10 @@ async def test_a_worker_killed_at_any_stage_costs_seconds_and_publishes_once(
     times = {stage.name: round(ended_s[stage] - killed_s, 1) for stage in STAGES}
     print(victim, times)
     assert max(times.values()) < RECOVERY_S
-    assert {s.name: room.compilations(s.name) for s in STAGES} == {
+    assert {s.name: codegen.compilations(s.name) for s in STAGES} == {
         s.name: s.compilations for s in STAGES
     }
-    with redis.Redis.from_url(room.cache.url) as raw:
+    with redis.Redis.from_url(codegen.cache.url) as raw:
         stats = {name.decode(): int(n) for name, n in raw.hgetall("kf:{default}:stats").items()}
         assert stats["k.published"] == len(STAGES)
         assert stats["k.takeovers"] == 4  # whoever had adopted and not published
@@ -147,15 +147,15 @@ EDGE_STAGES = (
 
 
 async def test_an_edge_killed_at_any_stage_costs_seconds_and_publishes_once(
-    room: CodegenRoom, tmp_path: Path
+    codegen: CodegenFarm, tmp_path: Path
 ) -> None:
     """The caller hears that the room is gone, asks again, and gets the kernel from a new edge."""
-    direct = room.settings["KERNELFARM_CACHE_URL"]
+    direct = codegen.settings["KERNELFARM_CACHE_URL"]
     kernels = {stage: fresh_kernel(stage.name) for stage in EDGE_STAGES}
     with RedisProxy(tmp_path / "proxy", tmp_path / "cache") as proxy:
-        room.settings["KERNELFARM_CACHE_URL"] = proxy.url
-        edge = await asyncio.to_thread(room.start_edge)
-        async with stub_of(room) as stub:
+        codegen.settings["KERNELFARM_CACHE_URL"] = proxy.url
+        edge = await asyncio.to_thread(codegen.start_edge)
+        async with stub_of(codegen) as stub:
             calls = []
             for stage, kernel in kernels.items():
                 hold = proxy.hold(*stage.words, after=stage.after)
@@ -167,24 +167,24 @@ async def test_an_edge_killed_at_any_stage_costs_seconds_and_publishes_once(
                 isinstance(error, UnavailableError)
                 for error in await asyncio.gather(*calls, return_exceptions=True)
             )
-    room.settings["KERNELFARM_CACHE_URL"] = direct
+    codegen.settings["KERNELFARM_CACHE_URL"] = direct
     (tmp_path / "edge").unlink()
     (tmp_path / "edge.log").unlink()
-    await asyncio.to_thread(room.start_edge)
-    await asyncio.to_thread(room.start_worker, 2)
+    await asyncio.to_thread(codegen.start_edge)
+    await asyncio.to_thread(codegen.start_worker, 2)
     killed_s = time.monotonic()
-    async with stub_of(room) as stub:
+    async with stub_of(codegen) as stub:
         ended_s = await asyncio.gather(*(timed_build(stub, kernel) for kernel in kernels.values()))
     times = {
         stage.name: round(end - killed_s, 1) for stage, end in zip(kernels, ended_s, strict=True)
     }
     print("edge", times)
     assert max(times.values()) < RECOVERY_S
-    assert [room.compilations(stage.name) for stage in EDGE_STAGES] == [1] * len(EDGE_STAGES)
-    with redis.Redis.from_url(room.cache.url) as raw:
+    assert [codegen.compilations(stage.name) for stage in EDGE_STAGES] == [1] * len(EDGE_STAGES)
+    with redis.Redis.from_url(codegen.cache.url) as raw:
         assert int(raw.hget("kf:{default}:stats", "k.published") or 0) == len(EDGE_STAGES)
         assert not raw.hget("kf:{default}:stats", "k.takeovers")
 
 
 def wait_for(hold: Hold, name: str) -> None:
-    assert hold.reached.wait(PATIENCE_S), name
+    assert hold.reached.wait(TIMEOUT_S), name

@@ -17,7 +17,7 @@ import pytest
 
 from kernelfarm.v1 import compile_service_pb2 as api
 from tests.support.calls import compile_at, stub_of
-from tests.support.farm import PATIENCE_S, Farm, running_farm, wait_until
+from tests.support.farm import TIMEOUT_S, Farm, running_farm, wait_until
 from tests.support.small_graphs import h_request, slow_request
 
 
@@ -33,7 +33,7 @@ def test_a_worker_killed_in_the_middle_of_a_job_costs_less_than_20_s(hurt_farm: 
     workers = hurt_farm.children("worker-cpu")
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(compile_at, hurt_farm.endpoint, slow_request())
-        wait_until(lambda: len(_events(hurt_farm, "job_begun")) == 1, PATIENCE_S, "a job")
+        wait_until(lambda: len(_events(hurt_farm, "job_begun")) == 1, TIMEOUT_S, "a job")
         _kill_trees(list(workers.values()))
         _await_back(hurt_farm, workers)
         started = time.monotonic()
@@ -57,7 +57,7 @@ def test_a_program_of_a_killed_frontend_is_taken_over(hurt_farm: Farm) -> None:
     request = slow_request(60)
     killed = hurt_farm.children("frontend")
     with stub_of(hurt_farm.endpoint) as stub, pytest.raises(grpc.RpcError) as caught:
-        for event in stub.Compile(request, timeout=PATIENCE_S):
+        for event in stub.Compile(request, timeout=TIMEOUT_S):
             if event.stage.stage == "codegen":
                 os.kill(killed["frontend"], signal.SIGKILL)
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -78,14 +78,14 @@ def test_killed_servers_come_back_empty_and_the_farm_serves_on(hurt_farm: Farm) 
 
     # The gateway's memory ends within moments, and then the program is made again.
     is_made = lambda: compiled().outcome == api.CACHE_OUTCOME_MISS  # noqa: E731
-    wait_until(is_made, PATIENCE_S, "the program is compiled again")
+    wait_until(is_made, TIMEOUT_S, "the program is compiled again")
     assert compiled().artifacts
 
 
 def test_a_client_that_leaves_does_not_stop_the_compilation(hurt_farm: Farm) -> None:
     request = h_request(73, 128)
     with stub_of(hurt_farm.endpoint) as stub:
-        call = stub.Compile(request, timeout=PATIENCE_S)
+        call = stub.Compile(request, timeout=TIMEOUT_S)
         next(event for event in call if event.stage.stage == "optimize")
         call.cancel()
     second = compile_at(hurt_farm.endpoint, request).program
@@ -103,7 +103,7 @@ def test_sigterm_finishes_what_was_begun_and_exits_with_0(hurt_farm: Farm) -> No
     pids = [child["pid"] for child in hurt_farm.status()["children"].values()]
     with ThreadPoolExecutor(1) as pool:
         with stub_of(hurt_farm.endpoint) as stub:
-            call = stub.Compile(h_request(75, 128), timeout=PATIENCE_S)
+            call = stub.Compile(h_request(75, 128), timeout=TIMEOUT_S)
             first = next(iter(call))
             exit_code = pool.submit(hurt_farm.stop)
             rest = list(call)
@@ -116,7 +116,7 @@ def test_sigterm_finishes_what_was_begun_and_exits_with_0(hurt_farm: Farm) -> No
 
 def _await_back(farm: Farm, killed: dict[str, int]) -> None:
     is_back = lambda: all(farm.is_back(name, pid) for name, pid in killed.items())  # noqa: E731
-    wait_until(is_back, PATIENCE_S, f"new {', '.join(killed)}")
+    wait_until(is_back, TIMEOUT_S, f"new {', '.join(killed)}")
 
 
 def _events(farm: Farm, event: str) -> list[dict[str, Any]]:

@@ -33,8 +33,8 @@ from kernelfarm.signing.key_files import PROGRAM_KEY
 from kernelfarm.v1.compile_service_pb2_grpc import CompileServiceStub
 from kernelfarm.wire.manifest import manifest_from_proto
 from tests.faults.test_killed_lease_holders import start_service
-from tests.support.codegen_processes import CodegenRoom, codegen_room
-from tests.support.farm import PATIENCE_S
+from tests.support.codegen_processes import CodegenFarm, codegen_farm
+from tests.support.farm import TIMEOUT_S
 from tests.support.small_graphs import h_request
 
 TARGET = "echo:one"
@@ -53,8 +53,8 @@ class ReplayingEdge(CodegenServiceServicer):
     ) -> AsyncIterator[codegen_service_pb2.BuildKernelsResponse]:
         if self.replays:
             self.replays -= 1
-            for told in self._first:
-                yield told
+            for reported in self._first:
+                yield reported
             return
         answers = [answer async for answer in self._stub.BuildKernels(request)]
         self._first = self._first or answers
@@ -80,9 +80,9 @@ class ReplacedOptimizer(OptimizerServiceServicer):
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Iterator[CodegenRoom]:
+def codegen(tmp_path: Path) -> Iterator[CodegenFarm]:
     """A codegen room with a worker, an optimizer, and the adversaries' sockets before them."""
-    with codegen_room(tmp_path) as started:
+    with codegen_farm(tmp_path) as started:
         started.settings |= {
             "KERNELFARM_PROGRAM_KEY_FILE": str(tmp_path / "keys" / PROGRAM_KEY),
             "KERNELFARM_OPTIMIZER_LISTEN": f"unix:{tmp_path}/optimizer",
@@ -107,69 +107,69 @@ async def serving(address: str, add: Callable[[grpc.aio.Server], None]) -> Async
         await server.stop(None)
 
 
-async def compiled(room: CodegenRoom) -> Manifest:
+async def compiled(room: CodegenFarm) -> Manifest:
     """The manifest of the program that the frontend gives."""
     request = h_request(64, 128, TARGET)
     request.wants_signed = True
     async with open_channel(f"unix:{room.folder}/front") as channel:
         with translated_errors("frontend"):
-            async for event in CompileServiceStub(channel).Compile(request, timeout=PATIENCE_S):
+            async for event in CompileServiceStub(channel).Compile(request, timeout=TIMEOUT_S):
                 if event.WhichOneof("event") == "program":
                     return manifest_from_proto(event.program.signed.manifest)
     raise AssertionError("no program")
 
 
 async def test_a_kernel_that_was_invalidated_gets_into_no_program(
-    room: CodegenRoom, tmp_path: Path
+    codegen: CodegenFarm, tmp_path: Path
 ) -> None:
-    edge = ReplayingEdge(room.address)
+    edge = ReplayingEdge(codegen.address)
     address = f"unix:{tmp_path}/replaying"
     async with serving(address, lambda s: add_CodegenServiceServicer_to_server(edge, s)):
         await asyncio.to_thread(
-            start_service, room, "frontend", "front", KERNELFARM_CODEGEN_ADDRESS=address
+            start_service, codegen, "frontend", "front", KERNELFARM_CODEGEN_ADDRESS=address
         )
-        before = await compiled(room)
-        made = stats_of(room)["k.published"]
+        before = await compiled(codegen)
+        made = stats_of(codegen)["k.published"]
         bad = next(tag for tag in before.tags if tag.startswith("artifact:"))
-        async with KernelCache(room.cache.url, space=Space.PROGRAMS) as cache:
-            epoch = await cache.epochs.bump([bad])
+        async with KernelCache(codegen.cache.url, space=Space.PROGRAMS) as cache:
+            epoch = await cache.epochs.invalidate([bad])
             await cache.epochs.wait_for_gateways(epoch)
         edge.replays = 1  # as a look-up that was under way might
-        after = await compiled(room)
+        after = await compiled(codegen)
         assert edge.replays == 0
         assert after.epoch == epoch.number
-        assert stats_of(room)["k.published"] == made + 1, "the kernel was not made again"
+        assert stats_of(codegen)["k.published"] == made + 1, "the kernel was not made again"
 
 
 async def test_an_edge_that_goes_on_to_give_what_was_invalidated_is_not_believed(
-    room: CodegenRoom, tmp_path: Path
+    codegen: CodegenFarm, tmp_path: Path
 ) -> None:
-    edge = ReplayingEdge(room.address)
+    edge = ReplayingEdge(codegen.address)
     address = f"unix:{tmp_path}/replaying"
     async with serving(address, lambda s: add_CodegenServiceServicer_to_server(edge, s)):
         await asyncio.to_thread(
-            start_service, room, "frontend", "front", KERNELFARM_CODEGEN_ADDRESS=address
+            start_service, codegen, "frontend", "front", KERNELFARM_CODEGEN_ADDRESS=address
         )
-        await compiled(room)
-        async with KernelCache(room.cache.url, space=Space.PROGRAMS) as cache:
-            epoch = await cache.epochs.bump(["driver:echo"])
+        await compiled(codegen)
+        async with KernelCache(codegen.cache.url, space=Space.PROGRAMS) as cache:
+            epoch = await cache.epochs.invalidate(["driver:echo"])
             await cache.epochs.wait_for_gateways(epoch)
         edge.replays = 1000
         with pytest.raises(UnavailableError, match="invalidated meanwhile"):
-            await compiled(room)
-        assert stats_of(room)["p.published"] == 1
+            await compiled(codegen)
+        assert stats_of(codegen)["p.published"] == 1
 
 
 async def test_a_program_is_tagged_with_the_optimizer_that_made_it(
-    room: CodegenRoom, tmp_path: Path
+    codegen: CodegenFarm, tmp_path: Path
 ) -> None:
     replaced = ReplacedOptimizer(f"unix:{tmp_path}/optimizer")
     address = f"unix:{tmp_path}/replaced"
     async with serving(address, lambda s: add_OptimizerServiceServicer_to_server(replaced, s)):
         await asyncio.to_thread(
-            start_service, room, "frontend", "front", KERNELFARM_OPTIMIZER_ADDRESS=address
+            start_service, codegen, "frontend", "front", KERNELFARM_OPTIMIZER_ADDRESS=address
         )
-        tags = (await compiled(room)).tags
+        tags = (await compiled(codegen)).tags
     async with open_channel(f"unix:{tmp_path}/optimizer") as channel:
         made_by = await OptimizerServiceStub(channel).GetToolchain(
             optimizer_service_pb2.GetToolchainRequest()
@@ -180,6 +180,6 @@ async def test_a_program_is_tagged_with_the_optimizer_that_made_it(
     assert {f"pass:{name}" for name in made_by.passes} <= set(tags)
 
 
-def stats_of(room: CodegenRoom) -> dict[str, int]:
+def stats_of(room: CodegenFarm) -> dict[str, int]:
     with redis.Redis.from_url(room.cache.url) as raw:
         return {name.decode(): int(n) for name, n in raw.hgetall("kf:{default}:stats").items()}

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.support.calls import compile_at, stub_of
-from tests.support.farm import PATIENCE_S, Farm, running_farm, wait_until
+from tests.support.farm import TIMEOUT_S, Farm, running_farm, wait_until
 from tests.support.small_graphs import h_request
 
 # What the project promises with the settings' own values, the start of processes included.
@@ -34,19 +34,19 @@ def test_whatever_is_stopped_is_replaced_and_told_meanwhile(tmp_path: Path) -> N
         assert pool
         for pid in (*stopped.values(), pool):
             os.kill(pid, signal.SIGSTOP)
-        told: set[str] = set()
+        reported: set[str] = set()
 
         def are_back() -> bool:
             children = farm.status()["children"]
-            told.update(kind for kind in KINDS if not children[kind]["ready"])
+            reported.update(kind for kind in KINDS if not children[kind]["ready"])
             return all(farm.is_back(kind, pid) for kind, pid in stopped.items())
 
-        wait_until(are_back, PATIENCE_S, "new processes")
-        assert told == set(KINDS)
-        wait_until(lambda: pool_process(other) not in {0, pool}, PATIENCE_S, "a new pool process")
+        wait_until(are_back, TIMEOUT_S, "new processes")
+        assert reported == set(KINDS)
+        wait_until(lambda: pool_process(other) not in {0, pool}, TIMEOUT_S, "a new pool process")
         assert farm.children("worker-cpu-1")["worker-cpu-1"] == other
         # The first may meet a service that has just come back.
-        wait_until(lambda: ends_well(farm, 41), PATIENCE_S, "a compilation")
+        wait_until(lambda: ends_well(farm, 41), TIMEOUT_S, "a compilation")
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def hung_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
 def test_the_farm_serves_30_s_after_a_part_of_it_was_stopped(hung_farm: Farm, kind: str) -> None:
     """A call that comes meanwhile ends in time too, with its result or with a status."""
     rows = 50 + 2 * [*KINDS, "pools"].index(kind)
-    wait_until(lambda: all_serve(hung_farm), PATIENCE_S, "the whole farm")
+    wait_until(lambda: all_serve(hung_farm), TIMEOUT_S, "the whole farm")
     workers = hung_farm.children("worker-cpu").values()
     stopped = [pool_process(w) for w in workers] if kind == "pools" else [hung_farm.pids(kind)[0]]
     assert all(stopped)
@@ -72,8 +72,8 @@ def test_the_farm_serves_30_s_after_a_part_of_it_was_stopped(hung_farm: Farm, ki
     with ThreadPoolExecutor(1) as threads:
         call = threads.submit(ends_well, hung_farm, rows)
         is_gone = lambda: not any(is_there(pid) for pid in stopped)  # noqa: E731
-        wait_until(is_gone, PATIENCE_S, f"the end of {kind}")
-        wait_until(lambda: ends_well(hung_farm, rows + 1), PATIENCE_S, "a compilation")
+        wait_until(is_gone, TIMEOUT_S, f"the end of {kind}")
+        wait_until(lambda: ends_well(hung_farm, rows + 1), TIMEOUT_S, "a compilation")
         took_s = time.monotonic() - stopped_s
         had_result = call.result()
         call_s = time.monotonic() - stopped_s
@@ -90,7 +90,7 @@ def ends_well(farm: Farm, rows: int) -> bool:
     """True if a new program is compiled now; False if the call ends with a status."""
     try:
         with stub_of(farm.endpoint) as stub:
-            events = list(stub.Compile(h_request(rows, 128), timeout=PATIENCE_S))
+            events = list(stub.Compile(h_request(rows, 128), timeout=TIMEOUT_S))
     except grpc.RpcError as error:
         assert error.code() is grpc.StatusCode.UNAVAILABLE, error
         return False

@@ -23,7 +23,7 @@ from benchmarks.cache.gateways import (
 from kernelfarm.client.farm.cache_client import CacheAdmin
 from kernelfarm.service.probes import is_serving
 from kernelfarm.v1 import compile_service_pb2 as api
-from tests.support.farm import PATIENCE_S, wait_until
+from tests.support.farm import TIMEOUT_S, wait_until
 
 GATEWAYS = 4
 CONNECTIONS = 24
@@ -43,7 +43,7 @@ async def answers(address: str, key: bytes) -> list[int | grpc.StatusCode]:
         async with grpc.aio.insecure_channel(address, options=options) as channel:
             call = channel.unary_unary(LOOKUP, None, api.LookupResponse.FromString)
             try:
-                answer = await call(lookup_request(key), wait_for_ready=True, timeout=PATIENCE_S)
+                answer = await call(lookup_request(key), wait_for_ready=True, timeout=TIMEOUT_S)
             except grpc.aio.AioRpcError as error:
                 return error.code()
             return answer.program.tier
@@ -71,10 +71,10 @@ def test_a_gateway_that_dies_is_replaced_while_the_others_serve(bench: Bench) ->
     with running_gateways(bench, 2) as (address, pids):
         parent = int(_parent_of(pids[0]))
         os.kill(pids[0], signal.SIGKILL)
-        wait_until(lambda: asyncio.run(is_serving(address)), PATIENCE_S, "the other one serves")
+        wait_until(lambda: asyncio.run(is_serving(address)), TIMEOUT_S, "the other one serves")
         wait_until(
             lambda: len(now := serving_pids(parent)) == 2 and pids[0] not in now,
-            PATIENCE_S,
+            TIMEOUT_S,
             "a new gateway",
         )
 

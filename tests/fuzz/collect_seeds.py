@@ -18,7 +18,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from codegen_svc.backends.cpu.backend import BACKEND
 from examples.model_zoo import MODELS
 from examples.real_inputs import function_h, reference_model
-from frontend_svc.decompose.pipeline import lower_to_prims
+from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.client.capture.graph import capture
 from kernelfarm.digest import kernel_key
 from kernelfarm.errors import KernelfarmError
@@ -133,7 +133,7 @@ def _made_of(
     built = 0
     for number, message in enumerate(graphs):
         try:
-            lowered = lower_to_prims(graph_from_proto(message))
+            lowered = decompose_to_prims(graph_from_proto(message))
             program = optimize(lowered.graph, target_facts(CPU)).program
         except KernelfarmError as error:
             print("left out:", message.nodes[0].op if message.nodes else "-", error)

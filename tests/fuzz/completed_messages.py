@@ -25,7 +25,7 @@ from kernelfarm.wire.manifest import manifest_from_proto
 from tests.fuzz.farm_call import LONG
 from tests.fuzz.messages import Rpc
 from tests.support.calls import compile_at
-from tests.support.farm import PATIENCE_S, Farm
+from tests.support.farm import TIMEOUT_S, Farm
 from tests.support.small_graphs import CPU, h_request
 
 _KEY_FIELDS = ("key", "digest", "program_key")
@@ -100,7 +100,7 @@ def known_facts(farm: Farm, vendors: Iterable[str] = ("cpu",)) -> KnownFacts:
     with grpc.insecure_channel(farm.endpoint) as channel:
         request = traces.LookupTraceRequest(digest=bytes(32))
         stub = TraceServiceStub(channel)
-        (answer,) = list(stub.LookupTrace(request, timeout=PATIENCE_S))
+        (answer,) = list(stub.LookupTrace(request, timeout=TIMEOUT_S))
     signer = read_signer(farm.data_dir / "keys" / TRACE_KEY, Space.TRACES)
     return KnownFacts(
         signer=signer,

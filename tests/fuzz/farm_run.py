@@ -24,7 +24,7 @@ from tests.fuzz.valid_messages import valid_messages
 SHARES = {
     "ExplainMiss": 24,
     "Optimize": 20,
-    "PutTrace": 10,
+    "PutTraceStatus": 10,
     "Compile": 8,
     "LookupTrace": 8,
     "ExplainTraceMiss": 8,

@@ -23,21 +23,21 @@ def minimized(trial: Trial, data: bytes, limits: Limits) -> bytes:
 
     What raises is tried in this process, what hangs or dies in forked ones.
     """
-    wanted = _kind(replay(trial, data, limits))
-    fails = _raises if wanted and "took more than" not in wanted else _is_lost(limits)
+    reference = _kind(replay(trial, data, limits))
+    fails = _raises if reference and "took more than" not in reference else _is_lost(limits)
     kind = message_class(trial.message)
     try:
         best = kind.FromString(data)
     except DecodeError:
         return data
-    if not wanted or fails(trial, best.SerializeToString()) != wanted:
+    if not reference or fails(trial, best.SerializeToString()) != reference:
         return data
     is_smaller = True
     while is_smaller:
         is_smaller = False
         for path, name, start, count in _pieces(best):
             smaller = _without(best, path, name, start, count)
-            if smaller is not None and fails(trial, smaller.SerializeToString()) == wanted:
+            if smaller is not None and fails(trial, smaller.SerializeToString()) == reference:
                 best, is_smaller = smaller, True
     return bytes(best.SerializeToString())
 

@@ -102,14 +102,14 @@ def other_rank(graph: Graph, random: Random) -> None:
     action, at = random.choice(("scalar", "less", "more", "empty")), random.random()
     for tensor in chosen:
         shape = list(tensor.shape)
-        place = int(at * len(shape))
+        position = int(at * len(shape))
         if action == "scalar":
             shape = []
         elif action == "less":
-            shape = shape[:place] + shape[place + 1 :]
+            shape = shape[:position] + shape[position + 1 :]
         else:
             extent = Expr(constant=0 if action == "empty" else random.choice((1, 2, 3)))
-            shape.insert(place, extent)
+            shape.insert(position, extent)
         copies = [Expr.FromString(extent.SerializeToString()) for extent in shape]
         del tensor.shape[:]
         tensor.shape.extend(copies)
@@ -148,16 +148,16 @@ def longer_chain(graph: Graph, random: Random) -> None:
     found = [i for i, output in enumerate(typed) if output.WhichOneof("form") == "value"]
     if not found or graph.dialect not in _UNARY:
         return
-    place = random.choice(found)
-    value, following = graph.outputs[place].value, max(_values(graph), default=0) + 1
+    position = random.choice(found)
+    value, following = graph.outputs[position].value, max(_values(graph), default=0) + 1
     for _ in range(random.choice((1, 3, 10, 40))):
         op = random.choice(_UNARY[graph.dialect])
         node = Node(op=op if graph.dialect == "prims" else f"{op}.default", results=[following])
         node.args.add().value = value
-        node.types.add().CopyFrom(graph.output_types[place])
+        node.types.add().CopyFrom(graph.output_types[position])
         graph.nodes.append(node)
         value, following = following, following + 1
-    graph.outputs[place].value = value
+    graph.outputs[position].value = value
 
 
 def longer_lists(graph: Graph, random: Random) -> None:

@@ -68,24 +68,24 @@ class PartPool:
 
 def mutate(message: Message, pool: PartPool, random: Random) -> None:
     """Changes one field somewhere in a message."""
-    place = _somewhere(message, random)
-    fields = [f for f in place.DESCRIPTOR.fields if not is_map(f)]
-    maps = [f for f in place.DESCRIPTOR.fields if is_map(f)]
+    parent = _somewhere(message, random)
+    fields = [f for f in parent.DESCRIPTOR.fields if not is_map(f)]
+    maps = [f for f in parent.DESCRIPTOR.fields if is_map(f)]
     if maps and (not fields or random.random() < 0.2):
-        _change_map(place, random.choice(maps), random)
+        _change_map(parent, random.choice(maps), random)
         return
     if not fields:
         return
-    is_set = [field for field, _ in place.ListFields() if not is_map(field)]
+    is_set = [field for field, _ in parent.ListFields() if not is_map(field)]
     field = random.choice(is_set if is_set and random.random() < 0.75 else fields)
     if random.random() < 0.06:
-        place.ClearField(field.name)
+        parent.ClearField(field.name)
     elif field.is_repeated:
-        _change_repeated(place, field, pool, random)
+        _change_repeated(parent, field, pool, random)
     elif field.message_type is not None:
-        _change_child(place, field, pool, random)
+        _change_child(parent, field, pool, random)
     else:
-        setattr(place, field.name, _other_value(getattr(place, field.name), field, pool, random))
+        setattr(parent, field.name, _other_value(getattr(parent, field.name), field, pool, random))
 
 
 def is_map(field: Field) -> bool:
@@ -119,8 +119,8 @@ def _other_value(old: Any, field: Field, pool: PartPool, random: Random) -> Any:
     return hostile_value(field, random) if known is None else known
 
 
-def _change_map(place: Message, field: Field, random: Random) -> None:
-    entries = getattr(place, field.name)
+def _change_map(parent: Message, field: Field, random: Random) -> None:
+    entries = getattr(parent, field.name)
     key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
     for _ in range(random.choice((1, 1, 2, 40, 3000))):
         name = hostile_value(key, random)
@@ -132,8 +132,8 @@ def _change_map(place: Message, field: Field, random: Random) -> None:
             entries[name] = hostile_value(value, random)
 
 
-def _change_repeated(place: Message, field: Field, pool: PartPool, random: Random) -> None:
-    items = getattr(place, field.name)
+def _change_repeated(parent: Message, field: Field, pool: PartPool, random: Random) -> None:
+    items = getattr(parent, field.name)
     action = random.choice(_REPEATED if items else ("insert",))
     if action == "drop":
         del items[random.randrange(len(items))]
@@ -188,22 +188,22 @@ def _replace(items: Any, order: list[Any]) -> None:
         items[:] = order
 
 
-def _change_child(place: Message, field: Field, pool: PartPool, random: Random) -> None:
+def _change_child(parent: Message, field: Field, pool: PartPool, random: Random) -> None:
     other = pool.part(field.message_type, random)
-    child = getattr(place, field.name)
+    child = getattr(parent, field.name)
     if other is not None and random.random() < 0.6:
         child.CopyFrom(other)
     elif random.random() < 0.4:
-        _nest(place, field, random)
+        _nest(parent, field, random)
     else:
         child.SetInParent()
         if child.DESCRIPTOR.fields:
             mutate(child, pool, random)
 
 
-def _nest(place: Message, field: Field, random: Random) -> None:
+def _nest(parent: Message, field: Field, random: Random) -> None:
     """Puts a recursive part deep into copies of its kind."""
-    child = getattr(place, field.name)
+    child = getattr(parent, field.name)
     inner = _copy(child)
     depth = random.choice(_DEPTHS)
     if inner.DESCRIPTOR.full_name == "kernelfarm.v1.Expr":

@@ -6,7 +6,7 @@ import os
 import tempfile
 from random import Random
 
-from tests.support.farm import PATIENCE_S
+from tests.support.farm import TIMEOUT_S
 
 
 def check_honest_program(endpoint: str) -> None:
@@ -24,7 +24,7 @@ def check_honest_program(endpoint: str) -> None:
     from tests.support.accuracy import assert_as_good_as_eager  # noqa: PLC0415
 
     def backend(module: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
-        asked = {"endpoint": endpoint, "strict": True, "timeout_s": PATIENCE_S}
+        asked = {"endpoint": endpoint, "strict": True, "timeout_s": TIMEOUT_S}
         return torch_backend.kernelfarm(module, inputs, options=asked)
 
     rows, columns = Random(os.getpid()).randrange(100, 10_000), 24

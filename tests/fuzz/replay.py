@@ -29,15 +29,15 @@ def replay(trial: Trial, data: bytes, limits: Limits) -> str:
     child = os.fork()
     if child == 0:
         os.close(reading)
-        _in_child(trial, data, limits, lambda told: os.write(writing, told.encode()[:4000]))
+        _in_child(trial, data, limits, lambda reported: os.write(writing, reported.encode()[:4000]))
     os.close(writing)
-    told = _read_all(reading, time.monotonic() + limits.cpu_s * _MOST_WALL)
-    if told is None:
+    reported = _read_all(reading, time.monotonic() + limits.cpu_s * _MOST_WALL)
+    if reported is None:
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    if told is None or status:
+    if reported is None or status:
         return f"{trial.name}: took more than {limits.cpu_s:.0f} s, or died with status {status}"
-    return told
+    return reported
 
 
 def _in_child(trial: Trial, data: bytes, limits: Limits, tell: Callable[[str], int]) -> None:
@@ -58,7 +58,7 @@ def _in_child(trial: Trial, data: bytes, limits: Limits, tell: Callable[[str], i
 
 def _read_all(reading: int, until_s: float) -> str | None:
     """What the child told until it ended, None if it did not end in time."""
-    told = b""
+    reported = b""
     with os.fdopen(reading, "rb", buffering=0) as pipe:
         while True:
             ready, _, _ = select.select([pipe], [], [], max(0.0, until_s - time.monotonic()))
@@ -66,5 +66,5 @@ def _read_all(reading: int, until_s: float) -> str | None:
                 return None
             data = pipe.read(4096)
             if not data:
-                return told.decode(errors="replace")
-            told += data
+                return reported.decode(errors="replace")
+            reported += data

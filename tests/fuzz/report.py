@@ -19,8 +19,8 @@ def trial_table(findings: Findings) -> str:
     lines = [f"{'trial':12} {'inputs':>8} {'slowest s':>9}  outcomes"]
     for name, outcomes in by_trial.items():
         slowest_s = findings.slowest.get(name, 0.0)
-        told = _counts(outcomes.items())
-        lines.append(f"{name:12} {sum(outcomes.values()):8} {slowest_s:9.2f}  {told}")
+        reported = _counts(outcomes.items())
+        lines.append(f"{name:12} {sum(outcomes.values()):8} {slowest_s:9.2f}  {reported}")
     return "\n".join((*lines, *failure_lines(findings.failures)))
 
 
@@ -32,8 +32,8 @@ def rpc_table(findings: FarmFindings) -> str:
             f"{_quantile(times_s, q) * 1e3:{width}.1f}"
             for q, width in ((0.5, 7), (0.99, 8), (1, 8))
         )
-        told = _counts(findings.statuses[name].items())
-        lines.append(f"{name:20} {len(times_s):8} {figures}  {told}")
+        reported = _counts(findings.statuses[name].items())
+        lines.append(f"{name:20} {len(times_s):8} {figures}  {reported}")
     rate = findings.sent / max(findings.took_s, 1e-9)
     lines.append(f"{findings.sent} messages in {findings.took_s:.0f} s, {rate:.0f} a second")
     return "\n".join((*lines, *failure_lines(findings.failures)))

@@ -66,10 +66,10 @@ def test_codecs_and_rooms_take_mutated_messages(tmp_path: Path) -> None:
     names = tuple(trial.name for trial in TRIALS)
     plan = Plan(SEED, CODEC_MESSAGES, CODEC_SECONDS, names, tmp_path, limits=Limits(cpu_s=30))
     findings = run_trials(plan)
-    told = f"seed {SEED}\n{trial_table(findings)}"
-    print(told)
-    assert not findings.failures, told
-    assert findings.taken > len(TRIALS), told
+    reported = f"seed {SEED}\n{trial_table(findings)}"
+    print(reported)
+    assert not findings.failures, reported
+    assert findings.taken > len(TRIALS), reported
 
 
 def test_every_rpc_of_a_farm_takes_mutated_messages(farm: Farm, tmp_path: Path) -> None:
@@ -88,9 +88,9 @@ def test_every_rpc_of_a_farm_takes_mutated_messages(farm: Farm, tmp_path: Path) 
         )
     )
     state.look()
-    told = f"seed {SEED}\n{rpc_table(findings)}\n{memory_table(state)}"
-    print(told)
-    assert not findings.failures, told
-    assert not state.changes(), told
-    assert max(state.last_bytes.values()) < MAX_PROCESS_BYTES, told
+    reported = f"seed {SEED}\n{rpc_table(findings)}\n{memory_table(state)}"
+    print(reported)
+    assert not findings.failures, reported
+    assert not state.changes(), reported
+    assert max(state.last_bytes.values()) < MAX_PROCESS_BYTES, reported
     check_honest_program(farm.endpoint)

@@ -105,9 +105,9 @@ def signature_of(trial: Trial, error: BaseException) -> str:
     """Where and how it failed: equal for inputs that show the same fault."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _ROOT in f.filename]
     ours = [f for f in frames if "/tests/" not in f.filename] or frames
-    place = f"{ours[-1].filename.removeprefix(_ROOT + '/')}:{ours[-1].name}" if ours else "?"
+    position = f"{ours[-1].filename.removeprefix(_ROOT + '/')}:{ours[-1].name}" if ours else "?"
     said = _VARYING.sub("_", str(error))[:120]
-    return f"{trial.name}: {type(error).__name__} in {place}: {said}"
+    return f"{trial.name}: {type(error).__name__} in {position}: {said}"
 
 
 def _tell(fact: dict[str, object]) -> None:

@@ -172,7 +172,7 @@ class _Child:
     def _lost(self, findings: Findings, fault: str) -> None:
         """Keeps the input that the child did not survive, and goes on after it."""
         number, data = self._shared.now()
-        place = self._where()
+        position = self._where()
         self._read(findings)
         self.end()
         stacks = self._stacks_path.read_text(errors="replace")
@@ -180,7 +180,7 @@ class _Child:
         trials = [trial for trial in TRIALS if trial.name in self._plan.trials]
         trial = trials[number % len(trials)]
         path = keep(trial.message, data, self._plan.failures, f"{trial.name}-lost")
-        findings.add_failure(f"{trial.name}: {fault} in {place}", str(path))
+        findings.add_failure(f"{trial.name}: {fault} in {position}", str(path))
         findings.results[f"{trial.name} FAILED"] += 1
         self._next = number + self._plan.jobs
         if time.time() >= self._until_s or self._next >= self._plan.messages:

@@ -19,7 +19,7 @@ from codegen_svc.emitters.llvm.kernel import emit_llvm
 from codegen_svc.emitters.triton.source import emit_triton
 from codegen_svc.emitters.triton.tiling import gpu_tiling, needs_64_bit_indices
 from frontend_svc.cache.traces import trace_of
-from frontend_svc.decompose.pipeline import lower_to_prims
+from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.digest import kernel_key, program_key, program_parts, trace_digest
 from kernelfarm.errors import CallerError, InternalError, KernelfarmError, VerificationError
 from kernelfarm.ir.graph_ir import Graph
@@ -220,17 +220,17 @@ def _status(data: bytes) -> None:
 def _lowering(data: bytes) -> None:
     """Decode and decompose alone: many more operators in the same time."""
     graph = graph_from_proto(message_class("kernelfarm.v1.Graph").FromString(data))
-    lowered = lower_to_prims(graph, sorts_any_row=bool(len(data) % 2))
+    lowered = decompose_to_prims(graph, sorts_any_row=bool(len(data) % 2))
     verify_graph(lowered.graph)
     message = _accepted(lambda: graph_to_proto(lowered.graph), "encode its Prims")
     _accepted(lambda: graph_from_proto(message), "decode its Prims")
 
 
-def _rooms(data: bytes) -> None:
+def _services(data: bytes) -> None:
     """Decode, decompose, optimize and write code, for a processor and for a GPU."""
     graph = graph_from_proto(message_class("kernelfarm.v1.Graph").FromString(data))
     program_key(graph, CPU, OPTIONS)
-    lowered = lower_to_prims(graph, sorts_any_row=True)
+    lowered = decompose_to_prims(graph, sorts_any_row=True)
     for target in (CPU, GPU):
         _optimized(lowered.graph, target)
 
@@ -276,7 +276,7 @@ def _emitters(data: bytes) -> None:
 TRIALS = (
     Trial("graph", "kernelfarm.v1.Graph", _graph),
     Trial("lowering", "kernelfarm.v1.Graph", _lowering, "captured"),
-    Trial("rooms", "kernelfarm.v1.Graph", _rooms, "captured"),
+    Trial("rooms", "kernelfarm.v1.Graph", _services, "captured"),
     Trial("optimizer", "kernelfarm.v1.Graph", _optimizer, "prims"),
     Trial("kernel", "kernelfarm.internal.v1.Kernel", _kernel),
     Trial("emitters", "kernelfarm.internal.v1.Kernel", _emitters),

@@ -125,7 +125,7 @@ def _lookup_trace() -> Iterator[Message]:
             model="fuzz@1",
             facts=_facts(),
             wants_program=wants_program,
-            held=[bytes(32)],
+            present_blobs=[bytes(32)],
         )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 
 from benchmarks.prepared import recording
-from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.capture.captured import CapturedGraph
 from tests.gpu.case import Case, called, on
 
 
-def captured_of(case: Case, device: torch.device) -> list[Captured]:
+def captured_of(case: Case, device: torch.device) -> list[CapturedGraph]:
     """The graphs of a case, in the order of compilation; they run as they are."""
-    found: list[Captured] = []
+    found: list[CapturedGraph] = []
     torch._dynamo.reset()
     run = torch.compile(case.function, backend=recording(found), dynamic=case.dynamic)
     for make in case.arguments:

@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.prepared import canonical_text, recording
 from examples.model_zoo import MODELS, model_of
-from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.capture.captured import CapturedGraph
 
 DTYPES = ("float32", "float16", "bfloat16")
 MOST_LINES_SHOWN = 14
@@ -53,7 +53,7 @@ def texts_of(name: str, dtype: str, device: str, is_training: bool) -> list[str]
     """Canonical texts of a model's graphs; or the error, where it cannot be traced."""
     source = model_of(name, getattr(torch, dtype))
     model, args = source.model.to(device), [arg.to(device) for arg in source.args]
-    found: list[Captured] = []
+    found: list[CapturedGraph] = []
     torch._dynamo.reset()
     compiled = torch.compile(model.train(is_training), backend=recording(found))
     try:

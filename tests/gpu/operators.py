@@ -41,7 +41,7 @@ def operator_cases(groups: Groups) -> Iterator[Case]:
     """A case for each group."""
     table = list(calls())
     for number, group in enumerate(groups):
-        listed = _Listed([table[place] for place in group])
+        listed = _Listed([table[position] for position in group])
         yield Case(f"operators {number}", listed, (listed.tensors,))
 
 
@@ -58,12 +58,12 @@ class _Listed:
     def __call__(self, *tensors: torch.Tensor) -> tuple[Any, ...]:
         rest = iter(tensors)
 
-        def place(leaf: Any) -> Any:
+        def position(leaf: Any) -> Any:
             return next(rest) if isinstance(leaf, torch.Tensor) else leaf
 
         results = []
         for call in self.calls:
-            args, kwargs = pytree.tree_map(place, (tuple(call.args), dict(call.kwargs)))
+            args, kwargs = pytree.tree_map(position, (tuple(call.args), dict(call.kwargs)))
             results += pytree.tree_leaves(call.overload(*args, **kwargs))
         return tuple(results)
 

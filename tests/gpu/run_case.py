@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from frontend_svc.decompose.pipeline import lower_to_prims
+from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.client.runtime.seeds import draw_seeds
 from kernelfarm.ir.graph_ir import seed_nodes
 from kernelfarm.ir.interpret import run_graph
@@ -69,16 +69,16 @@ def _random_problem(
     args = case.arguments[number]()
     alone = Case(case.name, case.function, (lambda: args,))
     (captured,) = captured_of(alone, torch.device("cpu"))
-    graph = lower_to_prims(captured.graph).graph
+    graph = decompose_to_prims(captured.graph).graph
     _generator(device).set_state(state)
     drawn = draw_seeds(len(seed_nodes(graph)), device)
     inputs = [to_numpy(args[source]) for source in captured.sources if isinstance(source, int)]
     expected = run_graph(graph, inputs, None, [int(seed) for seed in drawn])
-    wanted = tuple(to_torch(np.asarray(array)) for array in expected)
+    reference = tuple(to_torch(np.asarray(array)) for array in expected)
     flat = tuple(pytree.tree_leaves(_on_cpu(found)))
-    if case.is_exact and not all(map(torch.equal, flat, wanted)):
+    if case.is_exact and not all(map(torch.equal, flat, reference)):
         return "other bits than NumPy's"
-    return judge(flat, wanted, None, args).problem
+    return judge(flat, reference, None, args).problem
 
 
 def _generator(device: torch.device) -> torch.Generator:

@@ -20,7 +20,7 @@ from kernelfarm.errors import (
     error_facts,
     quoted,
 )
-from kernelfarm.service.tracebacks import forget_frames
+from kernelfarm.service.tracebacks import clear_tracebacks
 from kernelfarm.v1 import graph_pb2 as pb
 from kernelfarm.v1 import manifest_pb2
 from kernelfarm.wire.graph import graph_from_proto
@@ -142,7 +142,7 @@ def test_an_error_lets_go_of_frames_without_the_collector() -> None:
         try:
             fail(held)
         except ExceptionGroup as group:
-            forget_frames(group)
+            clear_tracebacks(group)
         del held
         assert alive() is None
     finally:
@@ -159,5 +159,5 @@ async def test_an_error_that_several_share_is_forgotten_by_each() -> None:
     )
     for error in results:
         assert isinstance(error, InvalidGraphError)
-        forget_frames(error)
+        clear_tracebacks(error)
         assert error.__traceback__ is None

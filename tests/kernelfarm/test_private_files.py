@@ -19,7 +19,7 @@ from kernelfarm.client.settings import client_settings
 from kernelfarm.errors import CallerError
 from kernelfarm.private_files import keep_private, make_private_folder, read_private
 from kernelfarm.signing.key_files import PUBLIC_KEYS, TRACE_KEY, make_keys
-from kernelfarm.supervisor.supervisor import sole_owner
+from kernelfarm.supervisor.supervisor import exclusive_data_dir
 from tests.kernelfarm.client.disk.test_tier import BIG, put
 from tests.support.farm import Farm
 
@@ -60,7 +60,7 @@ def test_every_folder_of_the_tier_is_for_its_user_alone(umask: int, tmp_path: Pa
 
 def test_keys_and_a_farms_data_cannot_be_written_by_others(umask: int, tmp_path: Path) -> None:
     data = tmp_path / "farms" / "mine"
-    with sole_owner(data):
+    with exclusive_data_dir(data):
         make_keys(data / "keys")
     assert modes(tmp_path / "farms") == {0o700, 0o755}  # anybody may read the public keys
     found = {p.name: stat.S_IMODE(p.stat().st_mode) for p in (data / "keys").iterdir()}
@@ -131,7 +131,7 @@ def test_a_folder_of_another_user_that_others_may_write_is_refused_with_a_remedy
     os.chown(root, SOMEBODY, SOMEBODY)
     with pytest.warns(DiskTierWarning, match=f"chmod go-w {root}.*KERNELFARM_DISK_CACHE_DIR"):
         assert tier_folder(client_settings(disk_cache_dir=root)) is None
-    with pytest.raises(CallerError, match="chmod go-w"), sole_owner(root):
+    with pytest.raises(CallerError, match="chmod go-w"), exclusive_data_dir(root):
         pass
 
 

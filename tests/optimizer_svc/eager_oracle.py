@@ -11,15 +11,15 @@ import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 
-from frontend_svc.decompose.pipeline import lower_to_prims
-from kernelfarm.client.capture.captured import Captured
+from frontend_svc.decompose.pipeline import decompose_to_prims
+from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.runtime.extern_node import ExternNode
 from kernelfarm.ir.interpret import ExternSite, run_program
 from kernelfarm.ir.program_ir import ExternCall, Launch
 from kernelfarm.ir.verify import verify_program
 from kernelfarm.targets import target_facts
-from optimizer_svc.pipeline import Optimized, optimize
+from optimizer_svc.pipeline import OptimizeResult, optimize
 
 TARGET = "cpu:x86-64-v3"
 
@@ -28,8 +28,8 @@ TARGET = "cpu:x86-64-v3"
 class Traced:
     """Every graph of one run: what was captured, what the optimizer made of it, both results."""
 
-    captured: list[Captured] = field(default_factory=list)
-    optimized: list[Optimized] = field(default_factory=list)
+    captured: list[CapturedGraph] = field(default_factory=list)
+    optimized: list[OptimizeResult] = field(default_factory=list)
     results: list[tuple[list[Any], list[Any]]] = field(default_factory=list)
 
 
@@ -39,7 +39,7 @@ def traced(model: Callable[..., Any], *args: Any, dynamic: bool | None = None) -
 
     def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         captured = capture(gm)
-        optimized = optimize(lower_to_prims(captured.graph).graph, target_facts(TARGET))
+        optimized = optimize(decompose_to_prims(captured.graph).graph, target_facts(TARGET))
         verify_program(optimized.program)
         found.captured.append(captured)
         found.optimized.append(optimized)
@@ -58,7 +58,9 @@ def traced(model: Callable[..., Any], *args: Any, dynamic: bool | None = None) -
     return found
 
 
-def run_optimized(captured: Captured, optimized: Optimized, args: Sequence[Any]) -> list[Any]:
+def run_optimized(
+    captured: CapturedGraph, optimized: OptimizeResult, args: Sequence[Any]
+) -> list[Any]:
     """The program's outputs in NumPy; extern steps run the captured nodes."""
     plan = optimized.program.plan
     inputs = [
@@ -81,7 +83,7 @@ def run_optimized(captured: Captured, optimized: Optimized, args: Sequence[Any])
     return run_program(optimized.program, inputs, run_extern, held)
 
 
-def launches(optimized: Optimized) -> int:
+def launches(optimized: OptimizeResult) -> int:
     """Kernel launches, and extern steps that are neither contraction nor attention."""
     steps = optimized.program.plan.steps
     return sum(

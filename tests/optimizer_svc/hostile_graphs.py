@@ -17,7 +17,7 @@ from kernelfarm.ir.graph_ir import (
     contiguous_strides,
 )
 
-_PATIENCE_S = 300.0
+_TIMEOUT_S = 300.0
 """Generous on a busy machine: what is tested takes below a second, and never ended before."""
 
 
@@ -88,4 +88,4 @@ def outcome_in_time(work: Callable[..., str], *args: object) -> str:
     """What the work returns, in a process that is killed if it does not end."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:  # leaving it kills the process
-        return pool.apply_async(work, args).get(timeout=_PATIENCE_S)
+        return pool.apply_async(work, args).get(timeout=_TIMEOUT_S)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from frontend_svc.decompose.pipeline import lower_to_prims
+from frontend_svc.decompose.pipeline import decompose_to_prims
 from frontend_svc.graph_jobs import import_graph
 from kernelfarm.digest import program_key
 from kernelfarm.ir.algebra.expr import Expr, as_expr
@@ -52,7 +52,7 @@ def test_lying_hints_give_the_same_key_and_program(make: Callable[..., Graph]) -
         graph = with_hints(make(*sizes(2)[1]), hints)
         imported = import_graph(graph_to_proto(graph), 10)
         key = program_key(imported, TARGET.name, ())
-        results.add((key, optimize(lower_to_prims(imported).graph, TARGET).stages))
+        results.add((key, optimize(decompose_to_prims(imported).graph, TARGET).stages))
     assert len(results) == 1
 
 

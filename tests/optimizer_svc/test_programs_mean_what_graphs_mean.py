@@ -37,15 +37,15 @@ def _check(case: Case) -> None:
     verify_program(program)
     found = run_program(program, case.inputs, run_extern)
     kinds = zip(expected, found, case.graph.output_types, strict=True)
-    for wanted, got, kind in kinds:
-        _check_array(wanted, got)
+    for reference, got, kind in kinds:
+        _check_array(reference, got)
         assert kind is not None and kind.strides is not None
 
 
-def _check_array(wanted: Any, got: Any) -> None:
-    assert got.shape == wanted.shape
-    assert got.dtype == wanted.dtype
+def _check_array(reference: Any, got: Any) -> None:
+    assert got.shape == reference.shape
+    assert got.dtype == reference.dtype
     # Fused loops sum in another order than whole arrays; all else is the same arithmetic.
     np.testing.assert_allclose(
-        got, wanted, rtol=2e-3 if wanted.dtype == np.float16 else 1e-5, atol=1e-6
+        got, reference, rtol=2e-3 if reference.dtype == np.float16 else 1e-5, atol=1e-6
     )

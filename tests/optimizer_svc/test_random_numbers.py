@@ -26,8 +26,8 @@ SEEDS = [12345, -6789, 1 << 62]
 def random_bits(make: Maker, index: int, *shape: IntLike) -> int:
     """64 bits for each element, from the seed of this index."""
     seed = make.add("seed", index=index)
-    places = make.add("iota", dtype=DType.I64, length=product_of(sizes(*shape)))
-    position = make.add("reshape", places, shape=sizes(*shape))
+    positions = make.add("iota", dtype=DType.I64, length=product_of(sizes(*shape)))
+    position = make.add("reshape", positions, shape=sizes(*shape))
     return make.add("philox", make.spread(seed, (), *shape), position)
 
 

@@ -49,10 +49,10 @@ def test_dynamic_shapes_equal_eager(function: Callable[..., object]) -> None:
 def _check_results(found: Traced) -> None:
     assert found.results
     for eager, ours in found.results:
-        for wanted, got in zip(eager, ours, strict=True):
-            if not torch.is_tensor(wanted):
-                assert got == wanted
+        for reference, got in zip(eager, ours, strict=True):
+            if not torch.is_tensor(reference):
+                assert got == reference
                 continue
-            assert got.shape == tuple(wanted.shape)
+            assert got.shape == tuple(reference.shape)
             # f32 sums in another order, through a few layers.
-            np.testing.assert_allclose(got, wanted.numpy(), rtol=1e-4, atol=5e-6)
+            np.testing.assert_allclose(got, reference.numpy(), rtol=1e-4, atol=5e-6)

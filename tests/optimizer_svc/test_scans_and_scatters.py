@@ -41,8 +41,8 @@ def program_of(graph: Graph, *arrays: np.ndarray) -> Program:
     """The program of a graph, which gives what the graph means."""
     program = optimize(graph, TARGET).program
     verify_program(program)
-    got, wanted = run_program(program, list(arrays)), run_graph(graph, list(arrays))
-    for ours, theirs in zip(got, wanted, strict=True):
+    got, reference = run_program(program, list(arrays)), run_graph(graph, list(arrays))
+    for ours, theirs in zip(got, reference, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
     return program
 
@@ -175,7 +175,7 @@ def test_programs_of_an_operator_give_what_eager_gives(op: str, is_symbolic: boo
         program = optimize(lowered(call, is_symbolic=is_symbolic).graph, TARGET).program
         verify_program(program)
         results = run_program(program, [to_numpy(tensor) for tensor in call.tensors()])
-        for wanted, got in zip(call.eager(), results, strict=True):
+        for reference, got in zip(call.eager(), results, strict=True):
             ours = to_torch(np.asarray(got))
-            bound = 1.6e-2 if wanted.dtype.itemsize == 2 else 1e-5
-            torch.testing.assert_close(ours, wanted, rtol=bound, atol=bound, equal_nan=True)
+            bound = 1.6e-2 if reference.dtype.itemsize == 2 else 1e-5
+            torch.testing.assert_close(ours, reference, rtol=bound, atol=bound, equal_nan=True)

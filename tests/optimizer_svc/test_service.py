@@ -15,7 +15,7 @@ import grpc
 import psutil
 import pytest
 
-from frontend_svc.decompose.pipeline import lower_to_prims
+from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.errors import MalformedMessageError, WorkBudgetError, WorkTimeError
 from kernelfarm.internal.v1 import optimizer_service_pb2 as api
 from kernelfarm.internal.v1.optimizer_service_pb2_grpc import OptimizerServiceStub
@@ -23,7 +23,7 @@ from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.wire import graph_to_proto
 from kernelfarm.wire.status import error_from_rpc
 from tests.support.costly_graphs import long_graph
-from tests.support.farm import PATIENCE_S, is_running, wait_until
+from tests.support.farm import TIMEOUT_S, is_running, wait_until
 from tests.support.small_graphs import CPU, h_graph
 
 
@@ -40,14 +40,14 @@ def optimizer(
         grpc.insecure_channel(address) as channel,
     ):
         try:
-            grpc.channel_ready_future(channel).result(PATIENCE_S)
+            grpc.channel_ready_future(channel).result(TIMEOUT_S)
             yield process, OptimizerServiceStub(channel)
         finally:
             process.kill()
 
 
 def request_of(graph: Graph) -> api.OptimizeRequest:
-    prims = graph_to_proto(lower_to_prims(graph).graph)
+    prims = graph_to_proto(decompose_to_prims(graph).graph)
     return api.OptimizeRequest(graph=prims.SerializeToString(), target=CPU, tenant="acme")
 
 
@@ -69,30 +69,30 @@ def busy(process: subprocess.Popen[bytes]) -> list[int]:
 
 def test_a_small_graph_is_optimized_and_told_by_whom(tmp_path: Path) -> None:
     with optimizer(tmp_path) as (_, stub):
-        response = stub.Optimize(request_of(h_graph()), timeout=PATIENCE_S)
+        response = stub.Optimize(request_of(h_graph()), timeout=TIMEOUT_S)
         assert response.kernels and response.plan.steps
-        assert response.made_by == stub.GetToolchain(api.GetToolchainRequest(), timeout=PATIENCE_S)
+        assert response.made_by == stub.GetToolchain(api.GetToolchainRequest(), timeout=TIMEOUT_S)
 
 
 def test_work_ends_with_its_call(tmp_path: Path) -> None:
     with optimizer(tmp_path) as (process, stub):
-        call = stub.Optimize.future(long_request(), timeout=PATIENCE_S)
-        wait_until(lambda: bool(busy(process)), PATIENCE_S, "a child works")
+        call = stub.Optimize.future(long_request(), timeout=TIMEOUT_S)
+        wait_until(lambda: bool(busy(process)), TIMEOUT_S, "a child works")
         (working,) = busy(process)
         call.cancel()
-        wait_until(lambda: not is_running(working), PATIENCE_S, "the child is ended")
-        assert stub.Optimize(request_of(h_graph()), timeout=PATIENCE_S).kernels
+        wait_until(lambda: not is_running(working), TIMEOUT_S, "the child is ended")
+        assert stub.Optimize(request_of(h_graph()), timeout=TIMEOUT_S).kernels
 
 
 def test_a_service_that_is_stopped_ends_its_work_and_exits_in_order(tmp_path: Path) -> None:
     with optimizer(tmp_path, drain_grace_s="0.5") as (process, stub):
-        call = stub.Optimize.future(long_request(), timeout=PATIENCE_S)
-        wait_until(lambda: bool(busy(process)), PATIENCE_S, "a child works")
+        call = stub.Optimize.future(long_request(), timeout=TIMEOUT_S)
+        wait_until(lambda: bool(busy(process)), TIMEOUT_S, "a child works")
         ours = [child.pid for child in children(process)]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_S) == 0
-        assert call.exception(PATIENCE_S) is not None
-    wait_until(lambda: not any(map(is_running, ours)), PATIENCE_S, "its children end with it")
+        assert process.wait(TIMEOUT_S) == 0
+        assert call.exception(TIMEOUT_S) is not None
+    wait_until(lambda: not any(map(is_running, ours)), TIMEOUT_S, "its children end with it")
 
 
 @pytest.mark.parametrize(
@@ -107,12 +107,12 @@ def test_work_that_takes_too_much_is_told_so(
 ) -> None:
     with optimizer(tmp_path, **settings) as (_, stub):
         with pytest.raises(grpc.RpcError) as caught:
-            stub.Optimize(long_request(), timeout=PATIENCE_S)
+            stub.Optimize(long_request(), timeout=TIMEOUT_S)
         assert isinstance(error_from_rpc(caught.value), error)
 
 
 def test_bytes_that_are_no_graph_are_malformed(tmp_path: Path) -> None:
     with optimizer(tmp_path) as (_, stub):
         with pytest.raises(grpc.RpcError) as caught:
-            stub.Optimize(api.OptimizeRequest(graph=b"\xff", target=CPU), timeout=PATIENCE_S)
+            stub.Optimize(api.OptimizeRequest(graph=b"\xff", target=CPU), timeout=TIMEOUT_S)
         assert isinstance(error_from_rpc(caught.value), MalformedMessageError)

@@ -108,6 +108,6 @@ def test_programs_of_an_operator_give_what_eager_gives(op: str) -> None:
         program = optimize(lowered(call).graph, TARGET).program
         verify_program(program)
         results = run_program(program, [to_numpy(tensor) for tensor in call.tensors()])
-        for wanted, got in zip(call.eager(), results, strict=True):
+        for reference, got in zip(call.eager(), results, strict=True):
             ours = to_torch(np.asarray(got))
-            torch.testing.assert_close(ours, wanted, rtol=0, atol=0, equal_nan=True)
+            torch.testing.assert_close(ours, reference, rtol=0, atol=0, equal_nan=True)

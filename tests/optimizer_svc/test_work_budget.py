@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from frontend_svc.decompose.pipeline import lower_to_prims
+from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.digest import program_key
 from kernelfarm.errors import CallerError, WorkBudgetError
 from kernelfarm.ir.graph_ir import Graph
@@ -25,7 +25,7 @@ def compiled(make: Callable[..., Graph], *args: int) -> str:
         try:
             graph = graph_from_proto(graph_to_proto(make(*args)))
             program_key(graph, TARGET.name, ())
-            prims = graph_to_proto(lower_to_prims(graph).graph)
+            prims = graph_to_proto(decompose_to_prims(graph).graph)
             return f"{len(optimize(graph_from_proto(prims), TARGET).program.kernels)} kernels"
         except CallerError as error:
             return f"{type(error).__name__}: {error}"
@@ -34,7 +34,7 @@ def compiled(make: Callable[..., Graph], *args: int) -> str:
 def steps_of(graph: Graph) -> int:
     """Steps from the captured graph to the program."""
     with work_budget(DEFAULT_WORK_STEPS) as budget:
-        optimize(lower_to_prims(graph).graph, TARGET)
+        optimize(decompose_to_prims(graph).graph, TARGET)
     return budget.used
 
 
@@ -63,7 +63,7 @@ def test_views_of_views_end() -> None:
 
 
 def test_a_spent_budget_names_the_pass() -> None:
-    prims = lower_to_prims(cat_of(64)).graph
-    told = r"^[a-z-]+: the work budget of 2000 steps is spent"
-    with pytest.raises(WorkBudgetError, match=told), work_budget(2000):
+    prims = decompose_to_prims(cat_of(64)).graph
+    reported = r"^[a-z-]+: the work budget of 2000 steps is spent"
+    with pytest.raises(WorkBudgetError, match=reported), work_budget(2000):
         optimize(prims, TARGET)

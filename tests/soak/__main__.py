@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-from kernelfarm.cache.embedded import Role
+from kernelfarm.cache.embedded import ServerRole
 from tests.attack.attacks import Credential
 from tests.chaos.servers import client_of, socket_of
 from tests.soak.load import TOLD_EVERY
@@ -74,7 +74,7 @@ def unexpected_statuses(statuses: dict[str, int]) -> list[str]:
 
 def _limit_cache(attacked: Attacked) -> None:
     """The cache's server becomes full soon."""
-    (pid,) = attacked.farm.pids(f"redis-{Role.CACHE.value}")
+    (pid,) = attacked.farm.pids(f"redis-{ServerRole.CACHE.value}")
     with client_of(socket_of(psutil.Process(pid))) as client:
         client.config_set("maxmemory", _CACHE_BYTES)
 
@@ -123,8 +123,8 @@ def main() -> int:
     if unexpected:
         print(f"unexpected: {', '.join(unexpected)}")
     if options.json:
-        told = {"growth": [asdict(growth) for growth in growths], "calls": statuses}
-        options.json.write_text(json.dumps(told, indent=2))
+        reported = {"growth": [asdict(growth) for growth in growths], "calls": statuses}
+        options.json.write_text(json.dumps(reported, indent=2))
     return 0 if not unexpected and all(growth.is_flat for growth in growths) else 1
 
 

@@ -106,8 +106,8 @@ def _sample(part: str, requests: int, pids: Sequence[int]) -> Sample:
     sums = [0, 0, 0, 0]
     for pid in pids:
         with contextlib.suppress(OSError, psutil.NoSuchProcess):  # it ended a moment ago
-            for place, value in enumerate(_held_by(pid)):
-                sums[place] += value
+            for position, value in enumerate(_held_by(pid)):
+                sums[position] += value
     return Sample(part, requests, *sums)
 
 

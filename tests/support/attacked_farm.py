@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from kernelfarm.service.tenants.directory import Directory, Tenant
+from kernelfarm.service.tenants.directory import Tenant, TenantDirectory
 from kernelfarm.service.tenants.identity import Quota, Role
 from kernelfarm.service.tenants.tokens import StoredToken, new_token
 from kernelfarm.service.tenants.toml_file import write_tenants
@@ -65,7 +65,7 @@ def attacked_farm(
         Tenant("attacker", b"\1" * 32, _QUOTA, tuple(kept)),
         Tenant("victim", b"\2" * 32, _QUOTA, (stored,)),
     ]
-    write_tenants(path, Directory(tenants))
+    write_tenants(path, TenantDirectory(tenants))
     settings = {"KERNELFARM_TENANTS_FILE": str(path), **environment}
     with running_farm(folder / "farm", vendors, frontends=1, workers=_WORKERS, **settings) as farm:
         try:

@@ -13,9 +13,9 @@ from kernelfarm.service.channels import channel_options
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.v1 import compile_service_pb2_grpc as api_grpc
 from kernelfarm.wire.status import error_from_rpc
-from tests.support.farm import PATIENCE_S
+from tests.support.farm import TIMEOUT_S
 
-DEADLINE_S = PATIENCE_S
+DEADLINE_S = TIMEOUT_S
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 from torch.fx.node import map_arg
 
-from frontend_svc.decompose.pipeline import Lowered, lower_to_prims
-from kernelfarm.client.capture.captured import Captured
+from frontend_svc.decompose.pipeline import Decomposition, decompose_to_prims
+from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.runtime.seeds import draw_seeds
 from kernelfarm.dtypes import DType
@@ -60,7 +60,7 @@ def one_node_graph(
     )
 
 
-def prim_names(lowered: Lowered) -> list[str]:
+def prim_names(lowered: Decomposition) -> list[str]:
     return [node.op for node in lowered.graph.nodes]
 
 
@@ -71,12 +71,12 @@ class Compiled:
     """
 
     def __init__(self, function: Callable[..., Any], *args: Any, **options: Any) -> None:
-        self.captured: list[Captured] = []
-        self.lowered: list[Lowered] = []
+        self.captured: list[CapturedGraph] = []
+        self.lowered: list[Decomposition] = []
 
         def compiler(module: torch.fx.GraphModule, examples: Any) -> Any:
             captured = capture(module)
-            lowered = lower_to_prims(captured.graph)
+            lowered = decompose_to_prims(captured.graph)
             self.captured.append(captured)
             self.lowered.append(lowered)
             return make_boxed_func(lambda *values: run_lowered(captured, lowered, values))
@@ -89,7 +89,9 @@ class Compiled:
             self.eager = function(*args)
 
 
-def run_lowered(captured: Captured, lowered: Lowered, values: Sequence[Any]) -> list[Any]:
+def run_lowered(
+    captured: CapturedGraph, lowered: Decomposition, values: Sequence[Any]
+) -> list[Any]:
     """The outputs of a lowered program on torch tensors."""
 
     def run_extern(site: ExternSite, arrays: list[Any]) -> list[Any]:
@@ -108,15 +110,15 @@ def run_lowered(captured: Captured, lowered: Lowered, values: Sequence[Any]) -> 
     return [to_torch(result) if hasattr(result, "dtype") else result for result in results]
 
 
-def _run_captured_node(captured: Captured, site: ExternSite, tensors: list[Any]) -> list[Any]:
+def _run_captured_node(captured: CapturedGraph, site: ExternSite, tensors: list[Any]) -> list[Any]:
     node = captured.nodes[site.node]
     rest = iter(tensors)
 
-    def place(item: Any) -> Any:
+    def position(item: Any) -> Any:
         is_tensor = isinstance(item.meta.get("val"), torch.Tensor)
         return next(rest) if is_tensor else int(item.meta["val"])
 
-    args, kwargs = map_arg((node.args, node.kwargs), place)
+    args, kwargs = map_arg((node.args, node.kwargs), position)
     made = node.target(*args, **kwargs)
     results = [made] if isinstance(made, torch.Tensor) else list(made)
     values = captured.graph.nodes[site.node].results

@@ -22,7 +22,7 @@ def fresh_backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from tests.support.client_timeouts import be_patient  # noqa: PLC0415
 
     torch._dynamo.reset()
-    eager.forget_warnings()
+    eager.reset_warnings()
     be_patient(monkeypatch)
     yield
     arena.release()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.farm import PATIENCE_S
+from tests.support.farm import TIMEOUT_S
 
 # Who waits for word of what was invalidated.
 _WAITERS = ("programs.tiers", "traces.shared")
 
 
-def be_patient(monkeypatch: pytest.MonkeyPatch, patience_s: float = PATIENCE_S) -> None:
+def be_patient(monkeypatch: pytest.MonkeyPatch, patience_s: float = TIMEOUT_S) -> None:
     """Lets clients of this process wait for a farm's word as long as it takes."""
     for module in _WAITERS:
         monkeypatch.setattr(f"kernelfarm.client.{module}.WATCH_TIMEOUT_S", patience_s)

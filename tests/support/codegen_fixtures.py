@@ -9,20 +9,20 @@ import pytest
 
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import open_channel
-from tests.support.codegen_processes import CodegenRoom, codegen_room
+from tests.support.codegen_processes import CodegenFarm, codegen_farm
 
 
 @pytest.fixture(scope="session")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenRoom]:
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
     """The service and a worker of two processes; tests that hurt them start their own."""
-    with codegen_room(tmp_path_factory.mktemp("room")) as started:
+    with codegen_farm(tmp_path_factory.mktemp("room")) as started:
         started.start_edge()
         started.start_worker(concurrency=2)
         yield started
 
 
 @pytest.fixture
-async def stub(room: CodegenRoom) -> AsyncIterator[CodegenServiceStub]:
+async def stub(room: CodegenFarm) -> AsyncIterator[CodegenServiceStub]:
     async with open_channel(room.address) as channel:
         yield CodegenServiceStub(channel)
 

@@ -12,16 +12,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernelfarm.cache.embedded import EmbeddedServer, Role, ServerProgram, start_server
+from kernelfarm.cache.embedded import EmbeddedServer, ServerProgram, ServerRole, start_server
 from kernelfarm.signing.key_files import KERNEL_KEY, PUBLIC_KEYS, make_keys
-from tests.support.farm import PATIENCE_S
+from tests.support.farm import TIMEOUT_S
 from tests.support.redis_servers import farm_server
 
 PLUGIN = Path(__file__).parent / "echo_vendor"
 
 
 @dataclass
-class CodegenRoom:
+class CodegenFarm:
     """Addresses and processes of a room; `folder` holds sockets and logs."""
 
     folder: Path
@@ -36,7 +36,7 @@ class CodegenRoom:
         return f"unix:{self.folder}/edge"
 
     @property
-    def gates(self) -> Path:
+    def blocked_jobs(self) -> Path:
         """What compilations of the echo vendor may write."""
         return self.folder / "gates"
 
@@ -66,8 +66,8 @@ class CodegenRoom:
         ready = self.log(name).count(b"worker_ready")
         flags = ("--queue", "echo", "--concurrency", str(concurrency))
         worker = self.start("codegen_svc.worker", *flags, name=name)
-        wanted = ready + concurrency
-        is_ready = lambda: self.log(name).count(b"worker_ready") >= wanted  # noqa: E731
+        reference = ready + concurrency
+        is_ready = lambda: self.log(name).count(b"worker_ready") >= reference  # noqa: E731
         await_true(is_ready, self.log, name, worker)
         return worker
 
@@ -86,19 +86,19 @@ class CodegenRoom:
         self.broker.stop()
         self.broker = start_broker(self.folder, self.program)
 
-    def pid_at_gate(self, kernel: str) -> int:
+    def pid_of_blocked_job(self, kernel: str) -> int:
         """The worker process of a gated kernel's compilation; waits until it is there."""
-        path = self.gates / f"{kernel}.pid"
+        path = self.blocked_jobs / f"{kernel}.pid"
         await_true(path.exists, self.log, "worker")
         pid = int(path.read_text())
         path.unlink()
         return pid
 
-    def open_gate(self, kernel: str) -> None:
-        (self.gates / f"{kernel}.go").touch()
+    def release_job(self, kernel: str) -> None:
+        (self.blocked_jobs / f"{kernel}.go").touch()
 
     def compilations(self, kernel: str) -> int:
-        path = self.gates / f"{kernel}.log"
+        path = self.blocked_jobs / f"{kernel}.log"
         return path.read_text().count("compiled") if path.exists() else 0
 
     def stop(self) -> None:
@@ -106,7 +106,7 @@ class CodegenRoom:
             process.terminate()
         for process in self.processes:
             try:
-                process.wait(PATIENCE_S)
+                process.wait(TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -118,7 +118,7 @@ def start_servers(
     folder: Path, program: ServerProgram | None
 ) -> tuple[EmbeddedServer, EmbeddedServer]:
     """Broker and cache on one program; without, on what is on PATH and on the embedded one."""
-    cache = start_server(Role.CACHE, program=program, socket_path=folder / "cache")
+    cache = start_server(ServerRole.CACHE, program=program, socket_path=folder / "cache")
     return start_broker(folder, program), cache
 
 
@@ -126,13 +126,15 @@ def start_broker(folder: Path, program: ServerProgram | None) -> EmbeddedServer:
     """A broker on a program, or on what is on PATH."""
     found = shutil.which("redis-server")
     on_path = ServerProgram(Path(found), "PATH") if found else None
-    return start_server(Role.BROKER, program=program or on_path, socket_path=folder / "broker")
+    return start_server(
+        ServerRole.BROKER, program=program or on_path, socket_path=folder / "broker"
+    )
 
 
 @contextmanager
-def codegen_room(
+def codegen_farm(
     folder: Path, program: ServerProgram | None = None, **settings: str
-) -> Iterator[CodegenRoom]:
+) -> Iterator[CodegenFarm]:
     """Servers only; the test starts the rest. `--farm-server` chooses the program."""
     program = program or farm_server()
     broker, cache = start_servers(folder, program)
@@ -150,7 +152,7 @@ def codegen_room(
         "PYTHONPATH": os.pathsep.join([str(PLUGIN), str(PLUGIN.parents[2])]),
         **{f"KERNELFARM_{name.upper()}": value for name, value in settings.items()},
     }
-    room = CodegenRoom(folder, environment, broker, cache, program)
+    room = CodegenFarm(folder, environment, broker, cache, program)
     try:
         yield room
     finally:
@@ -164,7 +166,7 @@ def await_true(
     process: subprocess.Popen[bytes] | None = None,
 ) -> None:
     """Returns when the condition holds; a process of ours offers no other event to wait on."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not is_true():
         ended = process is not None and process.poll() is not None
         if ended or time.monotonic() > deadline:

@@ -19,7 +19,7 @@ import psutil
 # Longer than a slow and busy machine takes: only what never comes is waited for so long.
 START_TIMEOUT_S = 240
 STOP_TIMEOUT_S = 120
-PATIENCE_S = 120
+TIMEOUT_S = 120
 
 
 @dataclass(frozen=True)

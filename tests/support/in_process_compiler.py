@@ -11,14 +11,14 @@ from torch._functorch.aot_autograd import aot_function, make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from codegen_svc.backends.cpu.backend import BACKEND
-from frontend_svc.decompose.pipeline import lower_to_prims
-from kernelfarm.client.capture.captured import Captured
+from frontend_svc.decompose.pipeline import decompose_to_prims
+from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.loaders.cpu import CpuKernel, CpuLoader
 from kernelfarm.client.loaders.host_target import host_cpu_target
-from kernelfarm.client.loaders.variants import Variant
-from kernelfarm.client.runtime.program import LoadedProgram
-from kernelfarm.client.runtime.results import hand_out
+from kernelfarm.client.loaders.variants import LoadedVariant
+from kernelfarm.client.runtime.program import BoundProgram
+from kernelfarm.client.runtime.results import module_outputs
 from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.digest import kernel_key
 from kernelfarm.ir.loop_ir import Kernel
@@ -39,7 +39,7 @@ class Counts:
     draws: int = 0
     externs: list[str] = field(default_factory=list)
 
-    def add(self, captured: Captured, plan: Plan) -> None:
+    def add(self, captured: CapturedGraph, plan: Plan) -> None:
         """Counts one compiled graph."""
         self.graphs += 1
         self.nodes += len(captured.nodes)
@@ -48,28 +48,30 @@ class Counts:
         self.externs += [step.op for step in plan.steps if isinstance(step, ExternCall)]
 
 
-Compile = Callable[[Captured, Counts], Callable[[Sequence[Any]], list[Any]]]
+Compile = Callable[[CapturedGraph, Counts], Callable[[Sequence[Any]], list[Any]]]
 """Makes a callable of a captured graph and counts what it consists of."""
 
 _loader = CpuLoader()
 _kernels: dict[bytes, CpuKernel] = {}
 
 
-def compile_here(captured: Captured, counts: Counts) -> PlanRunner:
+def compile_here(captured: CapturedGraph, counts: Counts) -> PlanRunner:
     """Every room in turn, in this process, for this machine's processor."""
     target = target_facts(host_cpu_target())
-    lowered = lower_to_prims(captured.graph, sorts_any_row=target.sorts_any_row)
+    lowered = decompose_to_prims(captured.graph, sorts_any_row=target.sorts_any_row)
     program = optimize(lowered.graph, target).program
     verify_program(program)
     counts.add(captured, program.plan)
-    kernels = tuple((Variant((), _loaded(kernel, target.name)),) for kernel in program.kernels)
-    return PlanRunner(LoadedProgram(program.plan, kernels, captured, _loader))
+    kernels = tuple(
+        (LoadedVariant((), _loaded(kernel, target.name)),) for kernel in program.kernels
+    )
+    return PlanRunner(BoundProgram(program.plan, kernels, captured, _loader))
 
 
-def interpret_here(captured: Captured, counts: Counts) -> Callable[[Sequence[Any]], list[Any]]:
+def interpret_here(captured: CapturedGraph, counts: Counts) -> Callable[[Sequence[Any]], list[Any]]:
     """The Prims of a graph in NumPy: what random numbers mean, given the seeds that are drawn."""
-    lowered = lower_to_prims(captured.graph)
-    handed_out = hand_out(captured, {}) or (lambda outputs, args: outputs)
+    lowered = decompose_to_prims(captured.graph)
+    handed_out = module_outputs(captured, {}) or (lambda outputs, args: outputs)
     return lambda args: handed_out(run_lowered(captured, lowered, args), args)
 
 

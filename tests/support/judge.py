@@ -191,8 +191,8 @@ def _close(x: torch.Tensor, y: torch.Tensor, info: torch.finfo) -> torch.Tensor:
 def _shown(wrong: torch.Tensor, mine: torch.Tensor, model: torch.Tensor) -> Verdict:
     if not bool(wrong.any()):
         return Verdict()
-    places = wrong.nonzero()[:MOST_ELEMENTS_SHOWN].tolist()
+    positions = wrong.nonzero()[:MOST_ELEMENTS_SHOWN].tolist()
     shown = "; ".join(
-        f"at {p}: {mine[tuple(p)].item()}, expected {model[tuple(p)].item()}" for p in places
+        f"at {p}: {mine[tuple(p)].item()}, expected {model[tuple(p)].item()}" for p in positions
     )
     return Verdict(f"{int(wrong.sum())} of {model.numel()} elements wrong: {shown}")

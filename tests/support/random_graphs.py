@@ -107,8 +107,8 @@ class _Maker:
             found[axis] = stride
         return tuple(found)
 
-    def pick(self, wanted: Callable[[int], bool] = lambda _: True) -> int | None:
-        found = [v for v in self.values if wanted(v)]
+    def pick(self, reference: Callable[[int], bool] = lambda _: True) -> int | None:
+        found = [v for v in self.values if reference(v)]
         return self.draw(st.sampled_from(found[-6:])) if found else None
 
     def step(self) -> None:

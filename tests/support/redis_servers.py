@@ -44,11 +44,11 @@ def found_servers() -> dict[str, ServerProgram]:
     """Each server of the matrix that is on this machine."""
     found: dict[str, ServerProgram] = {}
     for program in _candidates():
-        told = subprocess.run(
+        reported = subprocess.run(
             [program.path, "--version"], capture_output=True, text=True, check=True
         ).stdout
         for name, version in VERSIONS.items():
-            if re.match(version, told):
+            if re.match(version, reported):
                 found.setdefault(name, program)
     return found
 

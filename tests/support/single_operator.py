@@ -20,7 +20,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.utils import _pytree as pytree
 
-from frontend_svc.decompose.pipeline import Lowered, lower_to_prims
+from frontend_svc.decompose.pipeline import Decomposition, decompose_to_prims
 from kernelfarm.client.capture.graph import capture
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.interpret import run_graph
@@ -59,12 +59,12 @@ def captured_graph(call: Call, *, is_symbolic: bool = False) -> Graph:
     mode = FakeTensorMode(shape_env=ShapeEnv() if is_symbolic else None)
     graph = fx.Graph()
     fakes: dict[int, Any] = {}
-    places: dict[int, fx.Node] = {}
+    positions: dict[int, fx.Node] = {}
     for number, tensor in enumerate(call.tensors()):
-        place = graph.placeholder(f"arg{number}")
-        place.meta["val"] = fakes[id(tensor)] = _fake(mode, tensor, is_symbolic=is_symbolic)
-        places[id(tensor)] = place
-    args, kwargs = _substituted(call, places)
+        position = graph.placeholder(f"arg{number}")
+        position.meta["val"] = fakes[id(tensor)] = _fake(mode, tensor, is_symbolic=is_symbolic)
+        positions[id(tensor)] = position
+    args, kwargs = _substituted(call, positions)
     node = graph.call_function(call.overload, args, kwargs)
     with mode, enable_python_dispatcher():
         fake_args, fake_kwargs = _substituted(call, fakes)
@@ -77,8 +77,8 @@ def captured_graph(call: Call, *, is_symbolic: bool = False) -> Graph:
     return capture(fx.GraphModule({}, graph)).graph
 
 
-def lowered(call: Call, *, is_symbolic: bool = False) -> Lowered:
-    return lower_to_prims(captured_graph(call, is_symbolic=is_symbolic))
+def lowered(call: Call, *, is_symbolic: bool = False) -> Decomposition:
+    return decompose_to_prims(captured_graph(call, is_symbolic=is_symbolic))
 
 
 def interpreted(call: Call, *, is_symbolic: bool = False) -> list[torch.Tensor]:
@@ -115,10 +115,10 @@ def _item(graph: fx.Graph, node: fx.Node, made: Sequence[Any], position: int) ->
 
 
 def _substituted(call: Call, by_id: Mapping[int, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    def place(leaf: Any) -> Any:
+    def position(leaf: Any) -> Any:
         return by_id[id(leaf)] if isinstance(leaf, torch.Tensor) else leaf
 
-    args, kwargs = pytree.tree_map(place, (tuple(call.args), dict(call.kwargs)))
+    args, kwargs = pytree.tree_map(position, (tuple(call.args), dict(call.kwargs)))
     return args, kwargs
 
 

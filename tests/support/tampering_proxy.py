@@ -34,7 +34,7 @@ from kernelfarm.v1.trace_service_pb2_grpc import (
 )
 from kernelfarm.wire.manifest import key_to_proto, manifest_from_proto, manifest_to_proto
 from kernelfarm.wire.status import DETAILS_TRAILER, status_code, status_details
-from tests.support.farm import PATIENCE_S
+from tests.support.farm import TIMEOUT_S
 
 Change = Callable[[Manifest], Manifest]
 TraceChange = Callable[[manifest_pb2.SignedVariant], None]
@@ -44,7 +44,7 @@ def unchanged(manifest: Manifest) -> Manifest:
     return manifest
 
 
-class MeddlingFarm(CompileServiceServicer, CacheServiceServicer, TraceServiceServicer):
+class TamperingFarm(CompileServiceServicer, CacheServiceServicer, TraceServiceServicer):
     """A farm at a port of its own; `key` signs what it changes and is among its public keys.
 
     `changes` are made to manifests, one for each program answered; then nothing is changed.
@@ -79,7 +79,7 @@ class MeddlingFarm(CompileServiceServicer, CacheServiceServicer, TraceServiceSer
     def Compile(self, request, context):  # noqa: N802 (the protocol's name)
         self.calls["Compile"] += 1
         self.asked.append(time.monotonic())
-        self.may_answer.wait(PATIENCE_S)
+        self.may_answer.wait(TIMEOUT_S)
         if self.refusals:
             facts = error_facts(self.refusals.pop(0))
             context.set_trailing_metadata([(DETAILS_TRAILER, status_details(facts, ""))])
@@ -113,16 +113,16 @@ class MeddlingFarm(CompileServiceServicer, CacheServiceServicer, TraceServiceSer
             yield response
 
     def PutTrace(self, request, context):  # noqa: N802 (the protocol's name)
-        self.calls["PutTrace"] += 1
+        self.calls["PutTraceStatus"] += 1
         return self._traces.PutTrace(request)
 
     def ExplainTraceMiss(self, request, context):  # noqa: N802 (the protocol's name)
         return self._traces.ExplainTraceMiss(request)
 
     def GetCapabilities(self, request, context):  # noqa: N802 (the protocol's name)
-        told = self._compile.GetCapabilities(request)
-        told.public_keys.append(key_to_proto(self.key.trusted))
-        return told
+        reported = self._compile.GetCapabilities(request)
+        reported.public_keys.append(key_to_proto(self.key.trusted))
+        return reported
 
     def WatchInvalidations(self, request, context):  # noqa: N802 (the protocol's name)
         stream: Iterator[cache_pb.WatchInvalidationsResponse] = self._cache.WatchInvalidations(

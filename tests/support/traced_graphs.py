@@ -9,14 +9,14 @@ import torch
 from torch import fx
 from torch._functorch.aot_autograd import make_boxed_func
 
-from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.capture.tracing import backend_around
 
 
-def traced(function: Callable[..., Any], *args: Any) -> list[Captured]:
+def traced(function: Callable[..., Any], *args: Any) -> list[CapturedGraph]:
     """What is captured of each graph while the function runs once; graphs run as they are."""
-    found: list[Captured] = []
+    found: list[CapturedGraph] = []
 
     def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         found.append(capture(gm))
@@ -27,7 +27,7 @@ def traced(function: Callable[..., Any], *args: Any) -> list[Captured]:
     return found
 
 
-def traced_one(function: Callable[..., Any], *args: Any) -> Captured:
+def traced_one(function: Callable[..., Any], *args: Any) -> CapturedGraph:
     """The only graph of a function."""
     (captured,) = traced(function, *args)
     return captured

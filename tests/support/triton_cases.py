@@ -42,8 +42,8 @@ def random_array(dtype: DType, count: int, seed: int) -> Array:
 def random_buffers(kernel: Kernel, sizes: dict[str, int], seed: int = 7) -> dict[str, Array]:
     """A buffer for each parameter; outputs hold random elements, too, so that gaps show."""
     return {
-        p.name: random_array(p.dtype, p.size_elems.evaluate(sizes), seed + place)
-        for place, p in enumerate(kernel.params)
+        p.name: random_array(p.dtype, p.size_elems.evaluate(sizes), seed + position)
+        for position, p in enumerate(kernel.params)
     }
 
 
@@ -73,12 +73,12 @@ def interpreter_case(
     return Case(source, programs, arrays, tuple(sizes[s.name] for s in kernel.sizes))
 
 
-def assert_same(dtype: DType, got: Array, wanted: Array, scale: float = 1.0) -> None:
+def assert_same(dtype: DType, got: Array, reference: Array, scale: float = 1.0) -> None:
     """Equal within the type's tolerance; NaN and infinities in the same places."""
     if not dtype.is_float:
-        np.testing.assert_array_equal(got, wanted)
+        np.testing.assert_array_equal(got, reference)
         return
     tolerance = TOLERANCE[dtype] * scale
     np.testing.assert_allclose(
-        got.astype(np.float64), wanted.astype(np.float64), rtol=tolerance, atol=tolerance
+        got.astype(np.float64), reference.astype(np.float64), rtol=tolerance, atol=tolerance
     )

@@ -120,8 +120,8 @@ class MuteFarm(grpc.GenericRpcHandler):
 
     def _watched(self, request: bytes, context: Any) -> Iterator[bytes]:
         if self._is_heard:
-            told = cache_service_pb2.WatchInvalidationsResponse(
+            reported = cache_service_pb2.WatchInvalidationsResponse(
                 resume_token=f"{_INCARNATION}:1", epoch=1, incarnation=_INCARNATION
             )
-            yield told.SerializeToString()
+            yield reported.SerializeToString()
         self._ends.wait()

@@ -27,21 +27,21 @@ def main() -> None:
         return
     mode = "backward" if options.backward else "forward"
     dtypes = [DType(d) for d in options.dtype.split(",")] if options.dtype else DTYPES
-    wanted = list(tasks(mode, dtypes, options.ops))
+    reference = list(tasks(mode, dtypes, options.ops))
     recorded: dict[Task, set[int]] = defaultdict(set)
     if options.command == "retry":
         again = {r.task for r in results.records() if r.outcome in RETRIED}
-        wanted = [task for task in wanted if task in again]
+        reference = [task for task in reference if task in again]
     else:
         done = results.done()
-        wanted = [task for task in wanted if task not in done]
+        reference = [task for task in reference if task not in done]
         for record in results.records():
             recorded[record.task].add(record.sample)
     limits = Limits(options.count, options.sample_s, options.budget_s)
     sweep = Sweep(results.append, limits, options.seed, options.farm)
-    finished = sweep.run(wanted, recorded)
+    finished = sweep.run(reference, recorded)
     chosen = [r for r in results.records() if r.mode == mode]
-    print(f"{finished} of {len(wanted)} tasks finished; {_summary(chosen)}; {options.out}")
+    print(f"{finished} of {len(reference)} tasks finished; {_summary(chosen)}; {options.out}")
 
 
 def _summary(records: list[Record]) -> str:

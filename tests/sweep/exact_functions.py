@@ -29,7 +29,7 @@ def exact_values(op: str, x: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
     exact = eager.detach().clone()
     points, values = x.detach().reshape(-1).tolist(), exact.reshape(-1)
     with mp.workdps(30):
-        for place, point in enumerate(points):
-            if bool(values[place].isfinite()):
-                values[place] = float(mp.re(function(mp.mpf(point))))
+        for position, point in enumerate(points):
+            if bool(values[position].isfinite()):
+                values[position] = float(mp.re(function(mp.mpf(point))))
     return values.reshape(eager.shape)

@@ -207,15 +207,15 @@ def _with_gradients(
     seed_all(RANDOM_SEED)
     leaves = [_copy(t.detach()).requires_grad_(t.requires_grad) for t in tensors]
     results = function(*leaves)
-    wanted = [leaf for leaf in leaves if leaf.requires_grad]
+    reference = [leaf for leaf in leaves if leaf.requires_grad]
     roots = [r for r in pytree.tree_leaves(results) if _has_gradient(r)]
-    if not roots or not wanted:
+    if not roots or not reference:
         return _detached(results)
     seed_all(RANDOM_SEED + 1)
     seeds = [torch.randn(r.shape, dtype=torch.float64).to(r.dtype) for r in roots]
     if nudges is not None:
         seeds = [_nudged(seed, nudges) for seed in seeds]
-    gradients = torch.autograd.grad(roots, wanted, seeds, allow_unused=True)
+    gradients = torch.autograd.grad(roots, reference, seeds, allow_unused=True)
     return _detached(results), gradients
 
 

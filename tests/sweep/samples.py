@@ -61,10 +61,10 @@ def operators() -> dict[str, OpInfo]:
 
 def tasks(mode: str, dtypes: Sequence[DType] = DTYPES, pattern: str = "") -> Iterator[Task]:
     """All tasks of a mode, one element type after the other."""
-    wanted = re.compile(pattern)
+    reference = re.compile(pattern)
     for dtype in dtypes:
         for name, info in operators().items():
-            if wanted.search(name) and _supports(info, dtype, mode):
+            if reference.search(name) and _supports(info, dtype, mode):
                 yield Task(name, dtype.value, mode)
 
 
@@ -90,16 +90,16 @@ def seed_all(seed: int) -> None:
 
 def _sample(info: OpInfo, sample: Any) -> Sample:
     leaves, spec = pytree.tree_flatten((sample.input, tuple(sample.args), dict(sample.kwargs)))
-    places = [n for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    positions = [n for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
 
     def function(*tensors: torch.Tensor) -> Any:
         filled = list(leaves)
-        for place, tensor in zip(places, tensors, strict=True):
-            filled[place] = tensor
+        for position, tensor in zip(positions, tensors, strict=True):
+            filled[position] = tensor
         first, args, kwargs = pytree.tree_unflatten(filled, spec)
         return info.op(first, *args, **kwargs)
 
-    return Sample(function, tuple(leaves[n] for n in places))
+    return Sample(function, tuple(leaves[n] for n in positions))
 
 
 def _name(info: OpInfo) -> str:
@@ -107,7 +107,7 @@ def _name(info: OpInfo) -> str:
 
 
 def _supports(info: OpInfo, dtype: DType, mode: str) -> bool:
-    wanted = dtype_to_torch(dtype)
+    reference = dtype_to_torch(dtype)
     if mode == "backward":
-        return bool(info.supports_autograd) and wanted in info.supported_backward_dtypes("cpu")
-    return wanted in info.supported_dtypes("cpu")
+        return bool(info.supports_autograd) and reference in info.supported_backward_dtypes("cpu")
+    return reference in info.supported_dtypes("cpu")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.errors import InvalidGraphError
 from tests.support.in_process_compiler import Counts, compile_here
 from tests.support.judge import judge
@@ -63,7 +63,7 @@ def test_an_error_is_judged_by_what_float64_gives_next_to_eager_s_own() -> None:
 
 
 def test_a_wrong_kernel_makes_a_sample_wrong() -> None:
-    def lie(captured: Captured, counts: Counts) -> Any:
+    def lie(captured: CapturedGraph, counts: Counts) -> Any:
         runner = compile_here(captured, counts)
         return lambda args: [result + 1 for result in runner(args)]
 
@@ -76,7 +76,7 @@ def test_a_float64_is_judged_by_what_rounding_its_inputs_does() -> None:
     """Of a difference of large numbers no algorithm can give more digits than they have."""
 
     def off_by(error: float) -> Any:
-        def compile_graph(captured: Captured, counts: Counts) -> Any:
+        def compile_graph(captured: CapturedGraph, counts: Counts) -> Any:
             runner = compile_here(captured, counts)
             return lambda args: [result + error for result in runner(args)]
 
@@ -89,10 +89,10 @@ def test_a_float64_is_judged_by_what_rounding_its_inputs_does() -> None:
 
 
 def test_a_refusal_is_none_of_our_bugs() -> None:
-    def refuse(captured: Captured, counts: Counts) -> Any:
+    def refuse(captured: CapturedGraph, counts: Counts) -> Any:
         raise InvalidGraphError("no")
 
-    def stumble(captured: Captured, counts: Counts) -> Any:
+    def stumble(captured: CapturedGraph, counts: Counts) -> Any:
         raise KeyError("no")
 
     sample = Sample(torch.exp, (torch.randn(5),))
@@ -103,7 +103,7 @@ def test_a_refusal_is_none_of_our_bugs() -> None:
 def test_gradients_are_compared_as_well() -> None:
     seen: list[int] = []
 
-    def count(captured: Captured, counts: Counts) -> Any:
+    def count(captured: CapturedGraph, counts: Counts) -> Any:
         seen.append(len(captured.nodes))
         return compile_here(captured, counts)
 

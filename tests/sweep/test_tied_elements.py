@@ -16,23 +16,23 @@ ROWS = torch.tensor([[1, 5, 5, 5], [2, 2, 0, 1]])
 EAGER = (torch.tensor([[5, 5], [2, 2]]), torch.tensor([[3, 2], [1, 0]]))
 
 
-def _verdict(places: list[list[int]], values: torch.Tensor = EAGER[0]) -> str:
-    ours = with_chosen_places((values, torch.tensor(places)), EAGER, ROWS)
+def _verdict(positions: list[list[int]], values: torch.Tensor = EAGER[0]) -> str:
+    ours = with_chosen_places((values, torch.tensor(positions)), EAGER, ROWS)
     return judge(ours, EAGER, None).problem
 
 
-@pytest.mark.parametrize("places", [[[1, 2], [0, 1]], [[3, 2], [1, 0]], [[3, 1], [0, 1]]])
-def test_any_of_equal_elements_may_be_named(places: list[list[int]]) -> None:
-    assert not _verdict(places)
+@pytest.mark.parametrize("positions", [[[1, 2], [0, 1]], [[3, 2], [1, 0]], [[3, 1], [0, 1]]])
+def test_any_of_equal_elements_may_be_named(positions: list[list[int]]) -> None:
+    assert not _verdict(positions)
 
 
 @pytest.mark.parametrize(
-    "places",
+    "positions",
     [[[1, 1], [0, 1]], [[0, 1], [0, 1]], [[4, 1], [0, 1]], [[-1, 1], [0, 1]], [[1, 2], [0, 2]]],
     ids=["twice", "another element", "outside", "negative", "another value"],
 )
-def test_places_that_do_not_name_the_values_are_wrong(places: list[list[int]]) -> None:
-    assert "output 1" in _verdict(places)
+def test_places_that_do_not_name_the_values_are_wrong(positions: list[list[int]]) -> None:
+    assert "output 1" in _verdict(positions)
 
 
 def test_right_places_do_not_excuse_wrong_values() -> None:
@@ -69,8 +69,8 @@ def test_an_order_may_put_equal_elements_in_any_order() -> None:
 
 def test_gradients_may_come_to_another_of_equal_elements_and_nowhere_else() -> None:
     x = torch.tensor([3.0, 5.0, 5.0, 1.0])
-    places, gradient = torch.tensor([1]), torch.tensor([0.0, 7.0, 0.0, 0.0])
-    eager = ((torch.tensor([5.0]), places), (gradient,))
+    positions, gradient = torch.tensor([1]), torch.tensor([0.0, 7.0, 0.0, 0.0])
+    eager = ((torch.tensor([5.0]), positions), (gradient,))
     other = ((torch.tensor([5.0]), torch.tensor([2])), (torch.tensor([0.0, 0.0, 7.0, 0.0]),))
     wrong = ((torch.tensor([5.0]), torch.tensor([2])), (torch.tensor([7.0, 0.0, 0.0, 0.0]),))
     assert not judge(with_chosen_gradients(other, eager, x), eager, None).problem

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.loaders.by_device import device_support
@@ -17,7 +17,7 @@ def compile_by(endpoint: str) -> Compile:
     access = FarmAccess(client_settings(endpoint=endpoint))
     store = ProgramStore()
 
-    def compile_there(captured: Captured, counts: Counts) -> PlanRunner:
+    def compile_there(captured: CapturedGraph, counts: Counts) -> PlanRunner:
         support = device_support(captured.device)
         shared = store.program(access, captured, support, CompileOptions())
         counts.add(captured, shared.plan)

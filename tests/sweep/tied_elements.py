@@ -60,11 +60,11 @@ def with_chosen_places(ours: Any, eager: Any, source: torch.Tensor) -> Any:
         return eager if _is_same_order(ours, eager, source) else ours
     if not (_is_pair(ours) and _is_pair(eager)) or not source.ndim:
         return ours
-    values, places = ours
-    if places.shape != eager[1].shape or places.dtype is not eager[1].dtype:
+    values, positions = ours
+    if positions.shape != eager[1].shape or positions.dtype is not eager[1].dtype:
         return ours
     for dim, known in _axes_of(source, eager):
-        mine = places if known.ndim == places.ndim else places.unsqueeze(dim)
+        mine = positions if known.ndim == positions.ndim else positions.unsqueeze(dim)
         if _names(source, dim, mine, values.reshape(known.shape)):
             return type(ours)((values, eager[1]))
     return ours
@@ -88,30 +88,30 @@ def _is_same_order(ours: torch.Tensor, eager: torch.Tensor, source: torch.Tensor
 def _is_pair(results: Any) -> bool:
     if not isinstance(results, tuple) or len(results) != 2:
         return False
-    values, places = results
-    tensors = isinstance(values, torch.Tensor) and isinstance(places, torch.Tensor)
-    return tensors and places.dtype is torch.int64 and values.shape == places.shape
+    values, positions = results
+    tensors = isinstance(values, torch.Tensor) and isinstance(positions, torch.Tensor)
+    return tensors and positions.dtype is torch.int64 and values.shape == positions.shape
 
 
 def _axes_of(source: torch.Tensor, eager: Any) -> Iterator[tuple[int, torch.Tensor]]:
     """The axes along which eager's places name eager's values, with these places in full rank."""
-    values, places = eager
+    values, positions = eager
     for dim in range(source.ndim):
-        known = places if places.ndim == source.ndim else places.unsqueeze(dim)
+        known = positions if positions.ndim == source.ndim else positions.unsqueeze(dim)
         if known.ndim == source.ndim and _names(source, dim, known, values.reshape(known.shape)):
             yield dim, known
 
 
-def _names(source: torch.Tensor, dim: int, places: torch.Tensor, values: torch.Tensor) -> bool:
+def _names(source: torch.Tensor, dim: int, positions: torch.Tensor, values: torch.Tensor) -> bool:
     """True if places along an axis are different, within it, and hold the values."""
     extent = source.shape[dim]
     others = [k for k in range(source.ndim) if k != dim]
-    if any(places.shape[k] != source.shape[k] for k in others) or places.shape[dim] > extent:
+    if any(positions.shape[k] != source.shape[k] for k in others) or positions.shape[dim] > extent:
         return False
-    if bool(((places < 0) | (places >= extent)).any()):
+    if bool(((positions < 0) | (positions >= extent)).any()):
         return False
-    in_order = places.sort(dim).values
+    in_order = positions.sort(dim).values
     if bool((in_order.diff(dim=dim) == 0).any()):
         return False
-    named = source.detach().gather(dim, places)
+    named = source.detach().gather(dim, positions)
     return bool(((named == values) | (named.isnan() & values.isnan())).all())

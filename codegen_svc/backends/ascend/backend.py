@@ -16,7 +16,7 @@ from codegen_svc.backends.ascend.bishengir import REMEDY as BISHENGIR_REMEDY
 from codegen_svc.backends.ascend.bishengir import TOOL, compile_linalg, find_bishengir
 from codegen_svc.backends.ascend.elf_stub import write_elf
 from codegen_svc.backends.contract import Backend, ToolNeeds, ToolStatus
-from codegen_svc.backends.triton_assumptions import Variant, plan_index_variants
+from codegen_svc.backends.triton_assumptions import VariantPlan, plan_index_variants
 from codegen_svc.backends.triton_gpu import scalar_rules
 from codegen_svc.backends.triton_toolchain import (
     CompileTarget,
@@ -94,7 +94,7 @@ class AscendBackend:
         return find_bishengir() is not None
 
 
-def _build(kernel: Kernel, target: TargetFacts, variant: Variant) -> BuiltKernel:
+def _build(kernel: Kernel, target: TargetFacts, variant: VariantPlan) -> BuiltKernel:
     tiling = local_tiling(kernel, target, variant.index_bits)
     if tiling is None:
         raise KernelRejectedError(

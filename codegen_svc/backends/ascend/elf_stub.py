@@ -63,10 +63,10 @@ def _assemble(sections: list[_Section], name_offsets: list[int]) -> bytes:
     headers = bytes(_SECTION_BYTES)
     for section, name_offset in zip(sections, name_offsets, strict=True):
         body += bytes(-len(body) % _ALIGNMENT)
-        place = _HEADER_BYTES + len(body)
+        offset = _HEADER_BYTES + len(body)
         headers += struct.pack(
             "<IIQQQQIIQQ",
-            *(name_offset, section.kind, 0, 0, place, len(section.content)),
+            *(name_offset, section.kind, 0, 0, offset, len(section.content)),
             *(section.link, section.info, _ALIGNMENT, section.entry_bytes),
         )
         body += section.content

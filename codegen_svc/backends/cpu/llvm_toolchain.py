@@ -18,7 +18,7 @@ _NATIVE_ASSEMBLERS = {"x86_64": "x86_64", "AMD64": "x86_64", "aarch64": "aarch64
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompiledModule:
     """One module's stages: optimized IR, assembly, and the ELF object assembled from it."""
 
     llir_opt: str
@@ -77,7 +77,7 @@ def has_assembler(triple: str) -> bool:
     return triple.partition("-")[0] == _NATIVE_ASSEMBLERS.get(platform.machine())
 
 
-def compile_module(llir: str, target: CodeTarget) -> Compiled:
+def compile_module(llir: str, target: CodeTarget) -> CompiledModule:
     """Optimizes and assembles a module.
 
     Raises:
@@ -97,9 +97,9 @@ def compile_module(llir: str, target: CodeTarget) -> Compiled:
     # the object is made from the assembly or, where there is no assembler, from the printed IR.
     asm = machine.emit_assembly(module)
     if has_assembler(target.triple):
-        return Compiled(llir_opt, asm, _assemble(llvm, machine, asm, target))
+        return CompiledModule(llir_opt, asm, _assemble(llvm, machine, asm, target))
     again = llvm.parse_assembly(llir_opt)
-    return Compiled(llir_opt, asm, machine.emit_object(again))
+    return CompiledModule(llir_opt, asm, machine.emit_object(again))
 
 
 def _optimize(llvm: Any, machine: Any, module: Any) -> None:

@@ -7,9 +7,9 @@ import subprocess
 from codegen_svc.backends.contract import Backend, ToolNeeds, ToolStatus
 from codegen_svc.backends.cuda.cubin_facts import read_cubin
 from codegen_svc.backends.triton_called_math import rewriter_digest
-from codegen_svc.backends.triton_gpu import GpuToolchain, Usage, build_gpu_kernel
+from codegen_svc.backends.triton_gpu import GpuToolchain, ResourceUsage, build_gpu_kernel
 from codegen_svc.backends.triton_toolchain import (
-    Compiled,
+    CompiledStages,
     backend_fingerprint,
     nvidia_tool,
     triton_status,
@@ -56,12 +56,12 @@ class CudaBackend:
         return True
 
 
-def _usage(symbol: str, compiled: Compiled) -> Usage:
+def _usage(symbol: str, compiled: CompiledStages) -> ResourceUsage:
     binary = compiled.stages["cubin"]
     facts = read_cubin(binary if isinstance(binary, bytes) else binary.encode(), symbol)
     # Triton's shared memory is dynamic: the launch asks for it, ptxas does not see it.
     shared = max(int(compiled.facts.get("shared") or 0), facts.static_shared_bytes)
-    return Usage(facts.registers, facts.stack_bytes, shared)
+    return ResourceUsage(facts.registers, facts.stack_bytes, shared)
 
 
 def _tool_status(name: str, is_required: bool) -> ToolStatus:

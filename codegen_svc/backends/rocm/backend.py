@@ -5,8 +5,8 @@ from __future__ import annotations
 from codegen_svc.backends.contract import Backend, ToolNeeds, ToolStatus
 from codegen_svc.backends.rocm.hsaco_facts import read_hsaco
 from codegen_svc.backends.triton_called_math import rewriter_digest
-from codegen_svc.backends.triton_gpu import GpuToolchain, Usage, build_gpu_kernel
-from codegen_svc.backends.triton_toolchain import Compiled, backend_fingerprint, triton_status
+from codegen_svc.backends.triton_gpu import GpuToolchain, ResourceUsage, build_gpu_kernel
+from codegen_svc.backends.triton_toolchain import CompiledStages, backend_fingerprint, triton_status
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.targets import TargetFacts
@@ -49,12 +49,12 @@ class RocmBackend:
         return True
 
 
-def _usage(symbol: str, compiled: Compiled) -> Usage:
+def _usage(symbol: str, compiled: CompiledStages) -> ResourceUsage:
     binary = compiled.stages["hsaco"]
     facts = read_hsaco(binary if isinstance(binary, bytes) else binary.encode(), symbol)
     shared = max(int(compiled.facts.get("shared") or 0), facts.static_shared_bytes)
     spills = (facts.vector_spills + facts.scalar_spills) * _REGISTER_BYTES
-    return Usage(facts.vector_registers, spills, shared)
+    return ResourceUsage(facts.vector_registers, spills, shared)
 
 
 BACKEND: Backend = RocmBackend()

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from codegen_svc.emitters.llvm.element_types import convert, register_type
 from codegen_svc.emitters.llvm.math_functions.library import MathLibrary
-from codegen_svc.emitters.llvm.scalar_ops import Typed, emit_scalar
+from codegen_svc.emitters.llvm.scalar_ops import TypedValue, emit_scalar
 from codegen_svc.emitters.llvm.text import DOUBLE, FunctionText, Value, floating
 from kernelfarm.dtypes import DType
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartialResult:
     """Some points of a row: how many (f64), their guide, and their sum measured against it."""
 
     count: Value
@@ -74,7 +74,9 @@ class GuidedText:
             return (self._scalar("exp", distance),)
         return self._scalar("mul", distance, distance), distance
 
-    def part(self, count: Value, anchor: Value, guide: Value, sums: tuple[Value, ...]) -> Part:
+    def partial(
+        self, count: Value, anchor: Value, guide: Value, sums: tuple[Value, ...]
+    ) -> PartialResult:
         """The part with these sums of terms."""
         fn = self.fn
         if self._is_softmax:
@@ -83,7 +85,7 @@ class GuidedText:
             is_lowest = fn.compare("fcmp", "oeq", guide, lowest)
             points = convert(fn, count, DType.F64, self.dtype)
             total = fn.select(is_lowest, points, sums[0])
-            return Part(count, guide, convert(fn, total, self.dtype, self.total_dtype))
+            return PartialResult(count, guide, convert(fn, total, self.dtype, self.total_dtype))
         squares, distances = (convert(fn, s, self.dtype, DType.F64) for s in sums)
         rest = self.mean(count, distances)
         total = fn.op("fsub", squares, fn.op("fmul", distances, rest))
@@ -93,31 +95,31 @@ class GuidedText:
         is_beyond = fn.compare("fcmp", "oeq", squares, floating(float("inf"), DOUBLE))
         total = fn.select(is_beyond, squares, total)
         mean = fn.op("fadd", convert(fn, anchor, self.dtype, DType.F64), rest)
-        return Part(count, mean, total)
+        return PartialResult(count, mean, total)
 
-    def lone(self, x: Value) -> Part:
+    def lone(self, x: Value) -> PartialResult:
         """The part that is one point."""
         if self._is_softmax:
-            return Part(floating(1.0, DOUBLE), x, self._number(1.0, self.total_dtype))
+            return PartialResult(floating(1.0, DOUBLE), x, self._number(1.0, self.total_dtype))
         mean = convert(self.fn, x, self.dtype, DType.F64)
         # 0, but NaN of an infinity.
-        return Part(floating(1.0, DOUBLE), mean, self.fn.op("fsub", mean, mean))
+        return PartialResult(floating(1.0, DOUBLE), mean, self.fn.op("fsub", mean, mean))
 
-    def joined(self, first: Part, second: Part) -> Part:
+    def joined(self, first: PartialResult, second: PartialResult) -> PartialResult:
         """Both parts as one; a first one without points changes nothing."""
         join = self._joined_exponents if self._is_softmax else self._joined_squares
         return join(first, second)
 
-    def finished(self, part: Part) -> Value:
+    def finished(self, partial: PartialResult) -> Value:
         """The result, of the points' type.
 
         NaN for a row whose maximum is infinite; over no points the sum stays 0.
         """
         fn, (_, dtype) = self.fn, self.kept
-        total = part.total
+        total = partial.total
         if self._is_softmax:
             has_points = fn.compare("fcmp", "une", total, self._number(0.0, dtype))
-            is_odd = fn.op("and", self._is_infinite(part.guide), has_points)
+            is_odd = fn.op("and", self._is_infinite(partial.guide), has_points)
             total = fn.select(is_odd, self._number(float("nan"), dtype), total)
         return convert(fn, total, dtype, self.dtype)
 
@@ -125,7 +127,7 @@ class GuidedText:
     def _is_softmax(self) -> bool:
         return self.op == "softmax_sum"
 
-    def _joined_exponents(self, first: Part, second: Part) -> Part:
+    def _joined_exponents(self, first: PartialResult, second: PartialResult) -> PartialResult:
         """One exponential: that of the smaller maximum against the larger."""
         fn = self.fn
         count = fn.op("fadd", first.count, second.count)
@@ -139,9 +141,9 @@ class GuidedText:
         larger = fn.select(is_higher, second.total, first.total)
         smaller = fn.select(is_higher, first.total, second.total)
         total = fn.op("fadd", larger, fn.op("fmul", smaller, scale))
-        return Part(count, self._scalar("maximum", first.guide, second.guide), total)
+        return PartialResult(count, self._scalar("maximum", first.guide, second.guide), total)
 
-    def _joined_squares(self, first: Part, second: Part) -> Part:
+    def _joined_squares(self, first: PartialResult, second: PartialResult) -> PartialResult:
         fn = self.fn
         apart = fn.op("fsub", second.guide, first.guide)
         count = fn.op("fadd", first.count, second.count)
@@ -150,14 +152,14 @@ class GuidedText:
         weighted = fn.op("fmul", apart, fn.op("fmul", first.count, share))
         total = fn.op("fadd", first.total, second.total)
         total = fn.op("fadd", total, fn.op("fmul", weighted, apart))
-        return Part(count, fn.op("fadd", first.guide, fn.op("fmul", apart, share)), total)
+        return PartialResult(count, fn.op("fadd", first.guide, fn.op("fmul", apart, share)), total)
 
     def _is_infinite(self, guide: Value) -> Value:
         infinity = self._number(float("inf"), self.dtype)
         return self.fn.compare("fcmp", "oeq", self._scalar("abs", guide), infinity)
 
     def _scalar(self, op: str, *values: Value) -> Value:
-        typed = [Typed(value, self.dtype) for value in values]
+        typed = [TypedValue(value, self.dtype) for value in values]
         return emit_scalar(self.fn, self.library, op, typed, self.dtype)
 
     def _number(self, number: float, dtype: DType) -> Value:

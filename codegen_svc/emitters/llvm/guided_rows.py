@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from codegen_svc.emitters.llvm.accumulate import accumulator_dtype, finished
 from codegen_svc.emitters.llvm.element_types import register_type
-from codegen_svc.emitters.llvm.guided import GuidedText, Part
+from codegen_svc.emitters.llvm.guided import GuidedText, PartialResult
 from codegen_svc.emitters.llvm.schedule import Accumulator, Phase
 from codegen_svc.emitters.llvm.text import DOUBLE, Value, floating
 from codegen_svc.emitters.llvm.unit import UnitContext
@@ -18,7 +18,7 @@ _COUNT = "count"
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class RowChunk:
     """A stretch between its two loops: number of points; each sum's guide, anchor and slots."""
 
     count: Value
@@ -42,17 +42,17 @@ class GuidedRows:
             return {}
         slots = {_COUNT: self._zero(_COUNT, DOUBLE)}
         for a in phase.guided:
-            for place, dtype in zip(_places(a), self._text(a).kept, strict=True):
-                slots[place] = self._zero(place, register_type(dtype))
+            for slot_name, dtype in zip(_slot_names(a), self._text(a).kept, strict=True):
+                slots[slot_name] = self._zero(slot_name, register_type(dtype))
         return slots
 
-    def start(self, phase: Phase, bounds: tuple[Value, Value], slots: Slots) -> Stretch:
+    def start(self, phase: Phase, bounds: tuple[Value, Value], slots: Slots) -> RowChunk:
         """The stretch after its first loop, in which `slots` got the guides."""
         fn = self._fn
         lower, upper = bounds
         count = fn.cast("sitofp", fn.op("sub nsw", upper, lower, wish=_COUNT), DOUBLE)
         guides = {a.key: self._guide(a, slots) for a in phase.guided}
-        return Stretch(
+        return RowChunk(
             count=count,
             guides=guides,
             anchors={a.key: self._text(a).anchor(count, guides[a.key]) for a in phase.guided},
@@ -65,25 +65,25 @@ class GuidedRows:
             },
         )
 
-    def add_point(self, phase: Phase, stretch: Stretch, writer: ValueWriter, scope: Scope) -> None:
+    def add_point(self, phase: Phase, chunk: RowChunk, writer: ValueWriter, scope: Scope) -> None:
         """A point of the second loop."""
         fn = self._fn
         for a in phase.guided:
-            value = self._context.contribution(writer, a, scope, lambda key: stretch.anchors[key])
-            terms = self._text(a).terms(value, stretch.anchors[a.key])
-            for slot, term in zip(stretch.sums[a.key], terms, strict=True):
+            value = self._context.contribution(writer, a, scope, lambda key: chunk.anchors[key])
+            terms = self._text(a).terms(value, chunk.anchors[a.key])
+            for slot, term in zip(chunk.sums[a.key], terms, strict=True):
                 known = fn.load(register_type(a.dtype), slot, 8)
                 fn.store(fn.op("fadd reassoc", known, term), slot, 8)
 
-    def end(self, phase: Phase, stretch: Stretch, slots: Slots) -> None:
+    def end(self, phase: Phase, chunk: RowChunk, slots: Slots) -> None:
         """Writes the stretch's part to its slots."""
         fn = self._fn
         for a in phase.guided:
-            sums = tuple(fn.load(register_type(a.dtype), s, 8) for s in stretch.sums[a.key])
-            anchor, guide = stretch.anchors[a.key], stretch.guides[a.key]
-            self._store(a, self._text(a).part(stretch.count, anchor, guide, sums), slots)
+            sums = tuple(fn.load(register_type(a.dtype), s, 8) for s in chunk.sums[a.key])
+            anchor, guide = chunk.anchors[a.key], chunk.guides[a.key]
+            self._store(a, self._text(a).partial(chunk.count, anchor, guide, sums), slots)
         if phase.guided:
-            fn.store(stretch.count, slots[_COUNT], 8)
+            fn.store(chunk.count, slots[_COUNT], 8)
 
     def join(self, phase: Phase, slots: Slots, own: Slots) -> None:
         """Takes a part into that of the points before it, of which there may be none."""
@@ -118,21 +118,21 @@ class GuidedRows:
         value = self._fn.load(register_type(running), slots[guide.key], 8)
         return finished(self._fn, value, guide, running)
 
-    def _part(self, a: Accumulator, slots: Slots) -> Part:
+    def _part(self, a: Accumulator, slots: Slots) -> PartialResult:
         self._fn.topic = a.key
         guide, total = (
-            self._fn.load(register_type(dtype), slots[place], 8)
-            for place, dtype in zip(_places(a), self._text(a).kept, strict=True)
+            self._fn.load(register_type(dtype), slots[slot_name], 8)
+            for slot_name, dtype in zip(_slot_names(a), self._text(a).kept, strict=True)
         )
-        return Part(self._fn.load(DOUBLE, slots[_COUNT], 8, wish=_COUNT), guide, total)
+        return PartialResult(self._fn.load(DOUBLE, slots[_COUNT], 8, wish=_COUNT), guide, total)
 
-    def _store(self, a: Accumulator, part: Part, slots: Slots) -> None:
-        for place, value in zip(_places(a), (part.guide, part.total), strict=True):
-            self._fn.store(value, slots[place], 8)
+    def _store(self, a: Accumulator, partial: PartialResult, slots: Slots) -> None:
+        for slot_name, value in zip(_slot_names(a), (partial.guide, partial.total), strict=True):
+            self._fn.store(value, slots[slot_name], 8)
 
     def _text(self, a: Accumulator) -> GuidedText:
         return self._context.guided_text(a, a.dtype, a.dtype)
 
 
-def _places(a: Accumulator) -> tuple[str, str]:
+def _slot_names(a: Accumulator) -> tuple[str, str]:
     return f"{a.key}.guide", f"{a.key}.total"

@@ -17,7 +17,7 @@ from codegen_svc.emitters.llvm.accumulate import (
     start_value,
 )
 from codegen_svc.emitters.llvm.element_types import convert, memory_type
-from codegen_svc.emitters.llvm.guided import Part
+from codegen_svc.emitters.llvm.guided import PartialResult
 from codegen_svc.emitters.llvm.scan import ScanState, scan_step, scan_value
 from codegen_svc.emitters.llvm.schedule import WIDE_SUM_EXTENT, Accumulator, Phase
 from codegen_svc.emitters.llvm.text import DOUBLE, I64, Value, floating, integer
@@ -105,10 +105,10 @@ class LaneWriter:
         axis = axes[level]
         extent = self._context.index.write(axis.extent, scope.symbols)
 
-        def turn(i: Value) -> None:
+        def iteration(i: Value) -> None:
             self._nest(phase, level + 1, scope.inner(**{axis.name: i}))
 
-        write_loop(self._fn, axis.name, (ZERO_I64, extent), turn, is_inner=False)
+        write_loop(self._fn, axis.name, (ZERO_I64, extent), iteration, is_inner=False)
 
     def _start(self, phase: Phase, scans: tuple[ScanState, ...], scope: Scope) -> None:
         for state in scans:
@@ -142,7 +142,7 @@ class LaneWriter:
         joined = text.joined(self._part(a, scope), text.lone(value))
         self._write_lane(a, convert(self._fn, joined.total, text.kept[1], self._running(a)), scope)
 
-    def _part(self, a: Accumulator, scope: Scope) -> Part:
+    def _part(self, a: Accumulator, scope: Scope) -> PartialResult:
         """The points of a lane so far."""
         fn, context = self._fn, self._context
         text = context.guided_text(a, a.dtype, self._running(a))
@@ -153,14 +153,14 @@ class LaneWriter:
             value = finished(fn, value, guide, running)
         else:
             value = text.mean(count, convert(fn, value, running, DType.F64))
-        return Part(count, value, self._read_lane(a, scope))
+        return PartialResult(count, value, self._read_lane(a, scope))
 
     def _step_scan(self, number: int, scope: Scope) -> Value:
         fn = self._fn
         state, _ = self._scans[number]
         known = tuple(
-            fn.load(memory_type(dtype), place, dtype.itemsize_bytes)
-            for dtype, place in self._kept_at(number, scope)
+            fn.load(memory_type(dtype), address, dtype.itemsize_bytes)
+            for dtype, address in self._kept_at(number, scope)
         )
         flat = self._context.index.write(self._context.flat_index, scope.symbols)
         point = (known, scope.values[state.scan.operand], flat)
@@ -169,8 +169,8 @@ class LaneWriter:
         return scan_value(fn, state, after)
 
     def _keep_scan(self, number: int, values: tuple[Value, ...], scope: Scope) -> None:
-        for (dtype, place), value in zip(self._kept_at(number, scope), values, strict=True):
-            self._fn.store(value, place, dtype.itemsize_bytes)
+        for (dtype, address), value in zip(self._kept_at(number, scope), values, strict=True):
+            self._fn.store(value, address, dtype.itemsize_bytes)
 
     def _kept_at(self, number: int, scope: Scope) -> list[tuple[DType, Value]]:
         """Type and address of what a scan keeps for one lane."""
@@ -214,6 +214,6 @@ class LaneWriter:
         value = self._read_lane(a, scope)
         if a.op == "softmax_sum":
             top = self._finished(self._by_key[a.guide], scope)
-            part = Part(floating(0.0, DOUBLE), top, value)
-            return self._context.guided_text(a, a.dtype, running).finished(part)
+            partial = PartialResult(floating(0.0, DOUBLE), top, value)
+            return self._context.guided_text(a, a.dtype, running).finished(partial)
         return finished(self._fn, value, a, running)

@@ -82,17 +82,17 @@ class RowWriter:
         extent = self._context.index.write(axis.extent, scope.symbols)
         if level < len(axes) - 1:
 
-            def turn(i: Value) -> None:
+            def iteration(i: Value) -> None:
                 inner = scope.inner(**{axis.name: i})
                 nest.with_partials(slots, lambda own: self._nest(nest, level + 1, inner, own))
 
-            write_loop(self._fn, axis.name, (ZERO_I64, extent), turn, is_inner=False)
+            write_loop(self._fn, axis.name, (ZERO_I64, extent), iteration, is_inner=False)
         elif nest.phase.has_float_sum and not _is_short(axis.extent):
             self._blocked_loop(nest, axis, scope, slots)
         else:
-            self._stretch(nest, axis, (ZERO_I64, extent), scope, slots)
+            self._chunk(nest, axis, (ZERO_I64, extent), scope, slots)
 
-    def _stretch(
+    def _chunk(
         self, nest: _Nest, axis: Axis, bounds: tuple[Value, Value], scope: Scope, slots: Slots
     ) -> None:
         """A loop over some points; with guided reductions a second one, when guides are known.
@@ -137,7 +137,7 @@ class RowWriter:
             above = fn.op("add nsw", lower, size, wish=f"{axis.name}.above")
             upper = fn.intrinsic("smin", above, extent, wish=f"{axis.name}.high")
             nest.with_partials(
-                slots, lambda own: self._stretch(nest, axis, (lower, upper), scope, own)
+                slots, lambda own: self._chunk(nest, axis, (lower, upper), scope, own)
             )
 
         write_loop(fn, f"{axis.name}_block", (ZERO_I64, blocks), block, is_inner=False)

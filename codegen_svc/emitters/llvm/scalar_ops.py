@@ -23,7 +23,7 @@ from kernelfarm.errors import KernelRejectedError
 
 
 @dataclass(frozen=True, slots=True)
-class Typed:
+class TypedValue:
     """A value in a register with its element type."""
 
     value: Value
@@ -64,7 +64,7 @@ _LOGICAL: Final = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor
 
 
 def emit_scalar(
-    fn: FunctionText, library: MathLibrary, op: str, operands: list[Typed], dtype: DType
+    fn: FunctionText, library: MathLibrary, op: str, operands: list[TypedValue], dtype: DType
 ) -> Value:
     """Writes one scalar operation; `dtype` is the result's.
 
@@ -78,7 +78,7 @@ def emit_scalar(
         return fn.select(condition, operands[1].value, operands[2].value)
     operand = operands[0].dtype
     if operand.compute_dtype is not operand:
-        wide = [Typed(convert(fn, t.value, t.dtype, DType.F32), DType.F32) for t in operands]
+        wide = [TypedValue(convert(fn, t.value, t.dtype, DType.F32), DType.F32) for t in operands]
         result_dtype = dtype if dtype is DType.BOOL else DType.F32
         result = emit_scalar(fn, library, op, wide, result_dtype)
         return convert(fn, result, result_dtype, dtype)
@@ -111,7 +111,7 @@ def _float_operation(
     raise KernelRejectedError(f"operation {op!r} on {dtype.value} has no CPU code")
 
 
-def _predicate(fn: FunctionText, op: str, operands: list[Typed]) -> Value | None:
+def _predicate(fn: FunctionText, op: str, operands: list[TypedValue]) -> Value | None:
     """A predicate's result, or None if `op` is none."""
     dtype, values = operands[0].dtype, [t.value for t in operands]
     if op in _FLOAT_PREDICATES:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from codegen_svc.emitters.llvm.accumulate import identity
 from codegen_svc.emitters.llvm.element_types import INTEGER_RANGE, convert, register_type
 from codegen_svc.emitters.llvm.math_functions.library import MathLibrary
-from codegen_svc.emitters.llvm.scalar_ops import Typed, emit_scalar
+from codegen_svc.emitters.llvm.scalar_ops import TypedValue, emit_scalar
 from codegen_svc.emitters.llvm.text import I64, FunctionText, Value, floating, integer
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.loop_ir import Scan
@@ -75,7 +75,7 @@ def scan_value(fn: FunctionText, state: ScanState, kept: tuple[Value, ...]) -> V
 
 def _scalar(fn: FunctionText, library: MathLibrary, op: str, dtype: DType, *values: Value) -> Value:
     result = DType.BOOL if op == "isinf" else dtype
-    return emit_scalar(fn, library, op, [Typed(value, dtype) for value in values], result)
+    return emit_scalar(fn, library, op, [TypedValue(value, dtype) for value in values], result)
 
 
 def _is_hit(fn: FunctionText, op: str, dtype: DType, best: Value, value: Value) -> Value:

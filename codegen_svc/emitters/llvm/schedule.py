@@ -263,12 +263,12 @@ def _accumulators(kernel: Kernel, number: int, reduce: Reduce) -> list[Accumulat
 
 
 def _guided(kernel: Kernel, a: Accumulator) -> list[Accumulator]:
-    wanted = Reduce(GUIDES[a.op], a.operand, a.dtype)
-    if wanted in kernel.body:
-        return [replace(a, guide=f"{wanted.op}{kernel.body.index(wanted)}")]
+    guide_reduction = Reduce(GUIDES[a.op], a.operand, a.dtype)
+    if guide_reduction in kernel.body:
+        return [replace(a, guide=f"{guide_reduction.op}{kernel.body.index(guide_reduction)}")]
     guide = f"guide{a.statement}"
     return [
-        Accumulator(guide, -1, wanted.op, a.operand, a.dtype),
+        Accumulator(guide, -1, guide_reduction.op, a.operand, a.dtype),
         replace(a, guide=guide),
     ]
 
@@ -365,7 +365,7 @@ def _scratch(
     if not extent.is_constant or len(phases) < 2:
         return ()
     chosen: list[int] = []
-    room = SCRATCH_BYTES
+    free_bytes = SCRATCH_BYTES
     for number in reversed(range(len(kernel.body))):
         statement = kernel.body[number]
         if number not in varying or not _is_expensive(statement):
@@ -377,9 +377,9 @@ def _scratch(
             if number in closure(kernel, phase_roots(kernel, p), indirect_of, stop)
         ]
         size = extent.constant * max(value_dtype(kernel, number).itemsize_bytes, 1)
-        if len(users) > 1 and size <= room:
+        if len(users) > 1 and size <= free_bytes:
             chosen.append(number)
-            room -= size
+            free_bytes -= size
     return tuple(sorted(chosen))
 
 

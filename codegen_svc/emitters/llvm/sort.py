@@ -34,7 +34,7 @@ NO_MEMORY: Final = 2
 """What a kernel returns if the system gives no memory for rows."""
 
 _I128: Final = "i128"
-_MOST_POSITIONS: Final = 2**32
+_MAX_POSITIONS: Final = 2**32
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,10 @@ class SortRows:
         sizes = {size.name: Value(f"%{size.name}", I64) for size in kernel.sizes}
         self._count = IndexWriter(fn, bounds_of(kernel)).write(self._extent, sizes)
         widths = [_bytes_of(word) for word in words.values()]
-        places = self._allocated([*widths, max(widths)])
-        self._spare = places.pop()
-        for (number, sort), place in zip(sorts.items(), places, strict=True):
-            self.rows[number] = SortRow(sort, dtypes[number], words[number], place)
+        offsets = self._allocated([*widths, max(widths)])
+        self._spare = offsets.pop()
+        for (number, sort), offset in zip(sorts.items(), offsets, strict=True):
+            self.rows[number] = SortRow(sort, dtypes[number], words[number], offset)
 
     def put(self, number: int, value: Value, flat: Value) -> None:
         """Packs the operand at one point into the row of a sort."""
@@ -77,8 +77,8 @@ class SortRows:
             key = fn.op("xor", key, integer(-1, key.type))
         half = integer(_bytes_of(row.word) * 4, row.word)
         above = fn.op("shl", fn.cast("sext", key, row.word), half)
-        place = fn.cast("zext", flat, row.word)
-        word = fn.op("or", above, place)
+        position = fn.cast("zext", flat, row.word)
+        word = fn.op("or", above, position)
         fn.store(word, fn.element(row.word, row.words, flat), 8)
 
     def sort(self, number: int) -> None:
@@ -103,34 +103,34 @@ class SortRows:
     def _allocated(self, widths: list[int]) -> list[Value]:
         """A place for each row, by the bytes of its words; widest first keeps all aligned."""
         fn = self._fn
-        room = sum(widths)
-        if self._extent.is_constant and self._extent.constant * room <= SCRATCH_BYTES:
+        total_bytes = sum(widths)
+        if self._extent.is_constant and self._extent.constant * total_bytes <= SCRATCH_BYTES:
             count = max(self._extent.constant, 1)
             return [fn.alloca("words", f"[{count} x i{8 * width}]") for width in widths]
         fn.module.declare("malloc", PTR, (I64,))
         fn.module.declare("free", "void", (PTR,))
-        size = fn.op("mul", self._count, integer(room, I64), wish="rows.bytes")
+        size = fn.op("mul", self._count, integer(total_bytes, I64), wish="rows.bytes")
         heap = self._heap = fn.call("malloc", PTR, size, wish="rows.memory")
         # For no bytes the system may give nothing, and then there is no row to sort.
         missing = fn.compare("icmp", "eq", heap, Value("null", PTR), wish="is_missing")
-        wanted = fn.compare("icmp", "ne", size, integer(0, I64), wish="is_wanted")
-        is_short = fn.op("and", missing, wanted, wish="is_short")
+        is_needed = fn.compare("icmp", "ne", size, integer(0, I64), wish="is_wanted")
+        is_short = fn.op("and", missing, is_needed, wish="is_short")
         refused, granted = fn.name("no_memory"), fn.name("with_memory")
         fn.branch_if(is_short, refused, granted)
         fn.start_block(refused)
         fn.emit(f"ret i32 {NO_MEMORY}")
         fn.start_block(granted)
-        places, before = [], 0
+        offsets, before = [], 0
         for width in widths:
             offset = fn.op("mul", self._count, integer(before, I64), wish="words.at")
-            places.append(fn.element("i8", heap, offset, wish="words"))
+            offsets.append(fn.element("i8", heap, offset, wish="words"))
             before += width
-        return places
+        return offsets
 
 
 def _word_type(dtype: DType, extent: Expr, kernel: Kernel) -> str:
     _, most = bounds_of(kernel).interval(extent)
-    is_short = most is not None and most < _MOST_POSITIONS
+    is_short = most is not None and most < _MAX_POSITIONS
     return I64 if is_short and dtype.itemsize_bytes <= 4 else _I128
 
 

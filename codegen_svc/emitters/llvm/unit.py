@@ -39,7 +39,7 @@ from kernelfarm.ir.loop_ir import Axis, Kernel, Scan
 LoopBody = Callable[[Value], None]
 ZERO_I64 = integer(0, I64)
 # Loops of a constant number of turns up to this are written out: a short window, a small head axis.
-UNROLLED_TURNS = 8
+UNROLLED_ITERATIONS = 8
 # Unless that makes more copies of functions: 240 took LLVM 7 s. Loops of models make up to 16.
 _UNROLLED_CALLS = 32
 
@@ -161,8 +161,8 @@ def write_loop(
 def _is_very_short(upper: Value, calls: int) -> bool:
     if upper.text.startswith("%"):
         return False
-    turns = int(upper.text)
-    return turns <= UNROLLED_TURNS and turns * calls <= _UNROLLED_CALLS
+    iterations = int(upper.text)
+    return iterations <= UNROLLED_ITERATIONS and iterations * calls <= _UNROLLED_CALLS
 
 
 def _loop_hint(fn: FunctionText, wish: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from codegen_svc.emitters.llvm.element_types import constant, convert, memory_type, register_type
 from codegen_svc.emitters.llvm.index import IndexWriter
 from codegen_svc.emitters.llvm.math_functions.library import MathLibrary
-from codegen_svc.emitters.llvm.scalar_ops import Typed, emit_scalar
+from codegen_svc.emitters.llvm.scalar_ops import TypedValue, emit_scalar
 from codegen_svc.emitters.llvm.schedule import Schedule, used_by, value_dtype
 from codegen_svc.emitters.llvm.text import I1, I8, I32, I64, FunctionText, Value, integer
 from kernelfarm.dtypes import DType
@@ -121,7 +121,7 @@ class ValueWriter:
         pointer = self._address(statement, dtype, scope)
         if statement.mode is not StoreMode.SET:
             raw = fn.load(memory_type(dtype), pointer, dtype.itemsize_bytes, wish="old")
-            both = [Typed(from_memory(fn, raw, dtype), dtype), Typed(value, dtype)]
+            both = [TypedValue(from_memory(fn, raw, dtype), dtype), TypedValue(value, dtype)]
             value = emit_scalar(fn, self.library, _COMBINING[statement.mode], both, dtype)
         fn.store(to_memory(fn, value, dtype), pointer, dtype.itemsize_bytes)
 
@@ -160,7 +160,7 @@ class ValueWriter:
                 return convert(fn, self.index.write(expr, scope.symbols), DType.I64, dtype)
             case Compute(op=op, operands=operands, dtype=dtype):
                 fn.topic = f"{op}{number}"
-                typed = [Typed(scope.values[v], value_dtype(self.kernel, v)) for v in operands]
+                typed = [TypedValue(scope.values[v], value_dtype(self.kernel, v)) for v in operands]
                 return emit_scalar(fn, self.library, op, typed, dtype)
             case Reduce() | Scan() | Sort():
                 fn.topic = f"{'sort' if isinstance(statement, Sort) else statement.op}{number}"

@@ -11,7 +11,7 @@ from codegen_svc.emitters.triton.names import triton_type, value_dtype, value_na
 from codegen_svc.emitters.triton.reduce import Reduction, ReductionText, plain_text
 from codegen_svc.emitters.triton.scalar import Operand, ScalarRules, compute_text, literal_text
 from codegen_svc.emitters.triton.scan import RunningScan, like_reduction, scan_lines
-from codegen_svc.emitters.triton.scatter import Update, update_line
+from codegen_svc.emitters.triton.scatter import ScatterUpdate, update_line
 from codegen_svc.emitters.triton.sort import RowSort, sort_lines
 from codegen_svc.emitters.triton.tiling import Tiling, static_numel
 from kernelfarm.dtypes import DType
@@ -305,7 +305,7 @@ def _scatter_line(block: Block, number: int, store: Store) -> str:
         shape = block.full_shape if number in block.varying else f"[{block.x_size}, 1]"
     position = position_text(block, number, store.index)
     return update_line(
-        Update(
+        ScatterUpdate(
             mode=store.mode,
             dtype=block.kernel.param(store.param).dtype,
             pointers=f"{store.param}_ptr + tl.broadcast_to({position}, {shape})",

@@ -17,7 +17,7 @@ _ATOMIC_MODES = frozenset({StoreMode.ADD, StoreMode.MIN, StoreMode.MAX})
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class ScatterUpdate:
     """One scattering store: pointers and values of one shape, and the mask's name or nothing."""
 
     mode: StoreMode
@@ -29,7 +29,7 @@ class Update:
     target: str
 
 
-def update_line(update: Update) -> str:
+def update_line(update: ScatterUpdate) -> str:
     """The line that updates memory.
 
     Raises:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
 
-MOST_SORTED = 2048
+MAX_SORTED = 2048
 """Elements of a row that one block sorts.
 
 With them ptxas takes 2 to 4 s and Ascend's buffer is half full; each doubling doubles both.
@@ -71,19 +71,19 @@ def _key(sort: RowSort) -> str:
 
 
 def _counted_lines(sort: RowSort) -> list[str]:
-    name, turns = sort.name, "rnumel" if sort.mask else str(sort.length)
+    name, iterations = sort.name, "rnumel" if sort.mask else str(sort.length)
     one_lane = "tl.sum(tl.where({where}, {value}, 0), 1, keep_dims=True)"
     key = one_lane.format(where=f"{name}_at == turn", value=f"{name}_key")
-    place = one_lane.format(where=f"{name}_rank == turn", value=f"{name}_at")
+    store = one_lane.format(where=f"{name}_rank == turn", value=f"{name}_at")
     return [
         f"{name}_rank = tl.zeros({sort.shape}, tl.int32)",
-        f"for turn in range(0, {turns}):",
+        f"for turn in range(0, {iterations}):",
         f"    {name}_other = {key}",
         f"    {name}_tie = ({name}_other == {name}_key) & (turn < {name}_at)",
         f"    {name}_rank += (({name}_other < {name}_key) | {name}_tie).to(tl.int32)",
         f"{name}_place = tl.zeros({sort.shape}, tl.int32)",
-        f"for turn in range(0, {turns}):",
-        f"    {name}_place = tl.where({name}_at == turn, {place}, {name}_place)",
+        f"for turn in range(0, {iterations}):",
+        f"    {name}_place = tl.where({name}_at == turn, {store}, {name}_place)",
         f"{name} = {name}_place.to(tl.int64)",
     ]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from codegen_svc.emitters.triton.index import kernel_bounds, numel
-from codegen_svc.emitters.triton.sort import MOST_SORTED
+from codegen_svc.emitters.triton.sort import MAX_SORTED
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.loop_ir import (
@@ -168,10 +168,10 @@ def _longest_sorted(kernel: Kernel) -> int:
         KernelRejectedError: no block can hold them.
     """
     _, longest = kernel_bounds(kernel).interval(numel(kernel.reduction))
-    if longest is None or longest > MOST_SORTED:
+    if longest is None or longest > MAX_SORTED:
         length = "any number of" if longest is None else str(longest)
         raise KernelRejectedError(
-            f"kernel {kernel.name} sorts rows of {length} elements; one block sorts {MOST_SORTED}"
+            f"kernel {kernel.name} sorts rows of {length} elements; one block sorts {MAX_SORTED}"
         )
     return longest
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from frontend_svc.decompose.report import Note, Outcome
-from frontend_svc.decompose.rewriting import Pass, Rewritten, rebuild
+from frontend_svc.decompose.report import NodeOutcome, PassNote
+from frontend_svc.decompose.rewriting import RewritePass, RewriteResult, rebuild
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import Expr, as_expr
 from kernelfarm.ir.builder import GraphBuilder
@@ -31,13 +31,13 @@ _LARGEST_WORK_BYTES = 16 * 1024 * 1024
 """What one request may evaluate in all, so that no graph keeps the service busy for long."""
 
 
-def fold_constants(graph: Graph, captured: Graph) -> Rewritten:
+def fold_constants(graph: Graph, captured: Graph) -> RewriteResult:
     """The graph with constant values in their simplest form."""
     # Overflow to infinity and the like are values here, as in the kernels.
     with np.errstate(all="ignore"):
         uniform = _uniform_values(graph)
         arrays = _evaluated(graph)
-    notes: list[Note] = []
+    notes: list[PassNote] = []
 
     def rule(builder: GraphBuilder, node: Node, operands: tuple[int, ...]) -> int | None:
         if node.op in ("full", "iota") or node.op in CLIENT_OPS:
@@ -48,18 +48,18 @@ def fold_constants(graph: Graph, captured: Graph) -> Rewritten:
         if scalar is None and array is not None and _is_uniform(array):
             scalar = array.reshape(-1)[0]
         if scalar is not None:
-            notes.append(Note(node.origins, Outcome.FOLDED, f"every element is {scalar}"))
+            notes.append(PassNote(node.origins, NodeOutcome.FOLDED, f"every element is {scalar}"))
             return _full(builder, node.types[0], scalar)
         series = None if array is None else _series_of(array)
         if series is None or PRIMS[node.op].kind is PrimKind.VIEW:
             return None
         axis, start, step = series
-        notes.append(Note(node.origins, Outcome.FOLDED, f"counts from {start} by {step}"))
+        notes.append(PassNote(node.origins, NodeOutcome.FOLDED, f"counts from {start} by {step}"))
         return _iota(builder, node.types[0], axis, start, step)
 
     if not uniform.keys() - _fulls(graph) and not arrays:
-        return Rewritten(graph)
-    return Rewritten(rebuild(graph, rule), tuple(notes))
+        return RewriteResult(graph)
+    return RewriteResult(rebuild(graph, rule), tuple(notes))
 
 
 def _uniform_values(graph: Graph) -> dict[int, Array]:
@@ -93,14 +93,14 @@ def _evaluated(graph: Graph) -> dict[int, Array]:
     nodes, is_worthwhile = _small_constant_nodes(graph)
     if not is_worthwhile:
         return {}
-    wanted = [node.results[0] for node in nodes]
+    needed = [node.results[0] for node in nodes]
     inputs = tuple(source for source in graph.inputs if isinstance(source.kind, Constant))
     part = Graph(
         dialect=graph.dialect,
         symbols=(),
         inputs=inputs,
         nodes=tuple(nodes),
-        outputs=tuple(Ref(value) for value in wanted),
+        outputs=tuple(Ref(value) for value in needed),
         output_types=tuple(node.types[0] for node in nodes),
     )
     try:
@@ -110,7 +110,7 @@ def _evaluated(graph: Graph) -> dict[int, Array]:
         return {}
     return {
         value: result
-        for value, result in zip(wanted, results, strict=True)
+        for value, result in zip(needed, results, strict=True)
         if isinstance(result, np.ndarray)
     }
 
@@ -205,4 +205,4 @@ def _iota(builder: GraphBuilder, tensor: TensorType, axis: int, start: int, step
     return builder.add("broadcast_in_dim", value, dims=(axis,), shape=tensor.shape)
 
 
-FOLD_CONSTANTS = Pass("fold_constants", fold_constants)
+FOLD_CONSTANTS = RewritePass("fold_constants", fold_constants)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from frontend_svc.decompose.report import Note, Outcome
-from frontend_svc.decompose.rewriting import Pass, Rewritten
+from frontend_svc.decompose.report import NodeOutcome, PassNote
+from frontend_svc.decompose.rewriting import RewritePass, RewriteResult
 from frontend_svc.operators import extern_group_of
 from kernelfarm.ir.graph_ir import Graph, Node, Ref, uses_of
 from kernelfarm.ir.prims import PRIMS, PrimKind
@@ -18,7 +18,7 @@ _UNUSED = "nothing uses it"
 _MERGED = "a later view contains it, or nothing uses it"
 
 
-def remove_dead_code(graph: Graph, captured: Graph) -> Rewritten:
+def remove_dead_code(graph: Graph, captured: Graph) -> RewriteResult:
     """The graph without unused nodes."""
     live = {output.value for output in graph.outputs if isinstance(output, Ref)}
     kept: list[Node] = []
@@ -31,14 +31,14 @@ def remove_dead_code(graph: Graph, captured: Graph) -> Rewritten:
         kept.append(node)
         live.update(uses_of(node))
     if len(kept) == len(graph.nodes):
-        return Rewritten(graph)
+        return RewriteResult(graph)
     kept.reverse()
     alive = {origin for node in kept for origin in node.origins}
     notes = tuple(
-        Note((origin,), Outcome.REMOVED, dropped[origin])
+        PassNote((origin,), NodeOutcome.REMOVED, dropped[origin])
         for origin in sorted(dropped.keys() - alive)
     )
-    return Rewritten(dataclasses.replace(graph, nodes=tuple(kept)), notes)
+    return RewriteResult(dataclasses.replace(graph, nodes=tuple(kept)), notes)
 
 
 def _may_have_effects(node: Node) -> bool:
@@ -48,4 +48,4 @@ def _may_have_effects(node: Node) -> bool:
     return not node.results or group is None or group.has_effects
 
 
-REMOVE_DEAD_CODE = Pass("remove_dead_code", remove_dead_code)
+REMOVE_DEAD_CODE = RewritePass("remove_dead_code", remove_dead_code)

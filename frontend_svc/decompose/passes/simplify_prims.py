@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from frontend_svc.decompose.report import Note, Outcome
-from frontend_svc.decompose.rewriting import Pass, Rewritten, Rule, rebuild
+from frontend_svc.decompose.report import NodeOutcome, PassNote
+from frontend_svc.decompose.rewriting import RewritePass, RewriteResult, Rule, rebuild
 from frontend_svc.decompose.rules import arithmetic, gathers, views
 from kernelfarm.ir.builder import GraphBuilder
 from kernelfarm.ir.graph_ir import Graph, Node
@@ -33,19 +33,21 @@ RULES: dict[str, tuple[Rule, ...]] = {
 """The rules of each prim, in the order in which they are tried."""
 
 
-def simplify_prims(graph: Graph, captured: Graph) -> Rewritten:
+def simplify_prims(graph: Graph, captured: Graph) -> RewriteResult:
     """The graph with every node replaced by the first rule that applies to it."""
-    notes: list[Note] = []
+    notes: list[PassNote] = []
 
     def rule(builder: GraphBuilder, node: Node, operands: tuple[int, ...]) -> int | None:
         for candidate in RULES.get(node.op, ()):
             value = candidate(builder, node, operands)
             if value is not None:
-                notes.append(Note(node.origins, Outcome.REMOVED, f"{node.op} changes nothing"))
+                notes.append(
+                    PassNote(node.origins, NodeOutcome.REMOVED, f"{node.op} changes nothing")
+                )
                 return value
         return None
 
-    return Rewritten(rebuild(graph, rule), tuple(notes))
+    return RewriteResult(rebuild(graph, rule), tuple(notes))
 
 
-SIMPLIFY_PRIMS = Pass("simplify_prims", simplify_prims)
+SIMPLIFY_PRIMS = RewritePass("simplify_prims", simplify_prims)

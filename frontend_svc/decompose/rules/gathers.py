@@ -19,7 +19,7 @@ Operands = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class CountingIndex:
     """An index: start + position along one axis of the index tensor; axis None stays at start."""
 
     axis: int | None
@@ -66,37 +66,37 @@ def gather_nd(builder: GraphBuilder, node: Node, operands: Operands) -> int | No
     return _laid_out(builder, node, part, dict(zip(dims, targets, strict=True)), len(index_shape))
 
 
-def count_of(builder: GraphBuilder, value: int) -> Count | None:
+def count_of(builder: GraphBuilder, value: int) -> CountingIndex | None:
     """How an index counts, as far as its definition tells; None if it does not."""
     node = builder.definer_of(value)
     if node is None:
         return None
     number = number_of(builder, value)
     if number is not None:
-        return Count(None, as_expr(int(number))) if number >= 0 else None
+        return CountingIndex(None, as_expr(int(number))) if number >= 0 else None
     reader = _READERS.get(node.op)
     return None if reader is None else reader(builder, node)
 
 
-def _counted(builder: GraphBuilder, node: Node) -> Count:
-    return Count(0, ZERO)
+def _counted(builder: GraphBuilder, node: Node) -> CountingIndex:
+    return CountingIndex(0, ZERO)
 
 
-def _converted(builder: GraphBuilder, node: Node) -> Count | None:
+def _converted(builder: GraphBuilder, node: Node) -> CountingIndex | None:
     return count_of(builder, _operands(node)[0])
 
 
-def _shifted(builder: GraphBuilder, node: Node) -> Count | None:
+def _shifted(builder: GraphBuilder, node: Node) -> CountingIndex | None:
     operands = _operands(node)
     for known, other in (operands, operands[::-1]):
         number = number_of(builder, known)
         count = None if number is None else count_of(builder, other)
         if number is not None and count is not None and number >= 0:
-            return Count(count.axis, count.start + int(number))
+            return CountingIndex(count.axis, count.start + int(number))
     return None
 
 
-def _broadcast(builder: GraphBuilder, node: Node) -> Count | None:
+def _broadcast(builder: GraphBuilder, node: Node) -> CountingIndex | None:
     operand = _operands(node)[0]
     count = count_of(builder, operand)
     if count is None or count.axis is None:
@@ -104,21 +104,21 @@ def _broadcast(builder: GraphBuilder, node: Node) -> Count | None:
     dims = cast(tuple[int, ...], node.attr("dims"))
     # Of extent 1 the axis may be repeated: then every position is the first.
     is_single = builder.type_of(operand).shape[count.axis] is ONE
-    return Count(None if is_single else dims[count.axis], count.start)
+    return CountingIndex(None if is_single else dims[count.axis], count.start)
 
 
-def _reshaped(builder: GraphBuilder, node: Node) -> Count | None:
+def _reshaped(builder: GraphBuilder, node: Node) -> CountingIndex | None:
     operand = _operands(node)[0]
     count = count_of(builder, operand)
     before, after = builder.type_of(operand).shape, node.types[0].shape
     if count is None or count.axis is None or before[count.axis] is ONE:
-        return None if count is None else Count(None, count.start)
-    places = [axis for axis, extent in enumerate(after) if extent is not ONE]
+        return None if count is None else CountingIndex(None, count.start)
+    axes = [axis for axis, extent in enumerate(after) if extent is not ONE]
     is_alone = all(extent is ONE for axis, extent in enumerate(before) if axis != count.axis)
-    return Count(places[0], count.start) if is_alone and len(places) == 1 else None
+    return CountingIndex(axes[0], count.start) if is_alone and len(axes) == 1 else None
 
 
-_READERS: dict[str, Callable[[GraphBuilder, Node], Count | None]] = {
+_READERS: dict[str, Callable[[GraphBuilder, Node], CountingIndex | None]] = {
     "add": _shifted,
     "broadcast_in_dim": _broadcast,
     "convert": _converted,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from frontend_svc.operators.core.extents import Shape
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.values import Tensor
 
 
-def numbers_along(op: Lowering, shape: Shape, axis: int) -> Tensor:
+def numbers_along(builder: PrimsBuilder, shape: Shape, axis: int) -> Tensor:
     """For each element of a shape its place on one axis; i64."""
-    line = op.iota(shape[axis])
-    return op.prim("broadcast_in_dim", line, dims=(axis,), shape=shape)
+    line = builder.iota(shape[axis])
+    return builder.prim("broadcast_in_dim", line, dims=(axis,), shape=shape)

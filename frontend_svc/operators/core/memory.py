@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from frontend_svc.operators.core.extents import Shape, numel_of
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.values import Tensor
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr
 from kernelfarm.ir.graph_ir import Arg, Node, TensorType, contiguous_strides
@@ -41,24 +41,26 @@ def is_relative(node: Node) -> bool:
     return _given(node).get("storage_offset") is None
 
 
-def read_memory(op: Lowering, node: Node, operand: Tensor, layout: TensorType) -> Tensor | None:
+def read_memory(
+    builder: PrimsBuilder, node: Node, operand: Tensor, layout: TensorType
+) -> Tensor | None:
     """The node's result from an operand of this layout; None if no view is proven to give it."""
     window = _window_of(node)
     own = _dense_order(layout.shape, layout.strides)
-    if window is None or own is None or not _is_inside(op, window, numel_of(layout.shape)):
+    if window is None or own is None or not _is_inside(builder, window, numel_of(layout.shape)):
         return None
     order = _dense_order(window.sizes, window.strides)
     if layout.shape == window.sizes and own == order:
         return operand
-    flat = op.reshape(op.permute(operand, own), (numel_of(layout.shape),))
-    part = op.slice_axis(flat, 0, window.offset, window.offset + window.span)
+    flat = builder.reshape(builder.permute(operand, own), (numel_of(layout.shape),))
+    part = builder.slice_axis(flat, 0, window.offset, window.offset + window.span)
     if order is None:
-        return _windowed(op, part, window)
+        return _windowed(builder, part, window)
     back = sorted(range(len(order)), key=lambda axis: order[axis])
-    return op.permute(op.reshape(part, tuple(window.sizes[axis] for axis in order)), back)
+    return builder.permute(builder.reshape(part, tuple(window.sizes[axis] for axis in order)), back)
 
 
-def _windowed(op: Lowering, part: Tensor, window: _Window) -> Tensor:
+def _windowed(builder: PrimsBuilder, part: Tensor, window: _Window) -> Tensor:
     """Axes that overlap or leave gaps: each is a sliding window as wide as those after it."""
     x, left = part, part.shape[0]
     kept: list[Expr] = []
@@ -68,14 +70,16 @@ def _windowed(op: Lowering, part: Tensor, window: _Window) -> Tensor:
             continue
         left = left - (size - ONE) * stride
         axis = x.rank - 1
-        x = op.prim("window", x, dims=(axis,), sizes=(left,), strides=(stride,), dilations=(ONE,))
+        x = builder.prim(
+            "window", x, dims=(axis,), sizes=(left,), strides=(stride,), dilations=(ONE,)
+        )
         kept.append(size)
-    return op.expand(op.reshape(x, tuple(kept)), window.sizes)
+    return builder.expand(builder.reshape(x, tuple(kept)), window.sizes)
 
 
-def _is_inside(op: Lowering, window: _Window, total: Expr) -> bool:
+def _is_inside(builder: PrimsBuilder, window: _Window, total: Expr) -> bool:
     """True if the window has elements and all of them are proven to be among the first `total`."""
-    proven = op.extents.is_at_most
+    proven = builder.extents.is_at_most
     has_elements = all(proven(1, size) for size in window.sizes)
     is_forward = all(stride is ZERO or proven(1, stride) for stride in window.strides)
     starts = proven(0, window.offset)

@@ -22,7 +22,7 @@ from kernelfarm.ir.graph_ir import Arg, TensorType
 _POSITIONS = frozenset({"argmax", "argmin"})
 
 
-class Builder(Protocol):
+class NodeAppender(Protocol):
     """Appends prims to a graph; `kernelfarm.ir.builder.GraphBuilder` is one."""
 
     def add(self, op: str, *operands: int, **attrs: Arg) -> int:
@@ -32,7 +32,7 @@ class Builder(Protocol):
         """A value's type."""
 
 
-class Lowering:
+class PrimsBuilder:
     """The Prims graph under construction, as a decomposition sees it.
 
     `stated` are the result types on the wire: for operators whose results depend on more than
@@ -43,7 +43,7 @@ class Lowering:
 
     def __init__(
         self,
-        builder: Builder,
+        builder: NodeAppender,
         extents: Extents,
         *,
         is_random_native: bool = True,
@@ -66,7 +66,7 @@ class Lowering:
         tensors = [operand for operand in operands if isinstance(operand, Tensor)]
         shape = self.extents.broadcast([tensor.shape for tensor in tensors])
         dtype = tensors[0].dtype
-        return self.prim(op, *(self._placed(operand, dtype, shape) for operand in operands))
+        return self.prim(op, *(self._as_tensor(operand, dtype, shape) for operand in operands))
 
     def where(self, condition: Tensor, if_true: Operand, if_false: Operand) -> Tensor:
         """A selection by a bool condition; at least one branch is a tensor, which types numbers."""
@@ -76,8 +76,8 @@ class Lowering:
         return self.prim(
             "where",
             self.expand(condition, shape),
-            self._placed(if_true, dtype, shape),
-            self._placed(if_false, dtype, shape),
+            self._as_tensor(if_true, dtype, shape),
+            self._as_tensor(if_false, dtype, shape),
         )
 
     def full(self, value: Number, dtype: DType, shape: Shape = ()) -> Tensor:
@@ -167,7 +167,7 @@ class Lowering:
             return self.convert(operand, dtype)
         return self.full(operand, dtype)
 
-    def _placed(self, operand: Operand, dtype: DType, shape: Shape) -> Tensor:
+    def _as_tensor(self, operand: Operand, dtype: DType, shape: Shape) -> Tensor:
         if isinstance(operand, Tensor):
             return self.expand(operand, shape)
         return self.full(operand, dtype, shape)

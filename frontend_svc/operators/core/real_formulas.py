@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Union
 
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.promotion import float_dtype
 from frontend_svc.operators.core.registry import decomposes
 from frontend_svc.operators.core.values import Tensor
@@ -20,7 +20,7 @@ _COMPUTING = frozenset({DType.F64, DType.F32})
 class Real:
     """A tensor with the operators of arithmetic; comparisons give reals of bool."""
 
-    op: Lowering
+    builder: PrimsBuilder
     tensor: Tensor
 
     @property
@@ -30,15 +30,15 @@ class Real:
 
     def full(self, value: float) -> Real:
         """A number in this one's type and shape."""
-        return Real(self.op, self.op.full(value, self.dtype, self.tensor.shape))
+        return Real(self.builder, self.builder.full(value, self.dtype, self.tensor.shape))
 
     def of(self, prim: str) -> Real:
         """An elementwise prim of this one."""
-        return Real(self.op, self.op.prim(prim, self.tensor))
+        return Real(self.builder, self.builder.prim(prim, self.tensor))
 
     def with_(self, prim: str, other: RealOperand) -> Real:
         """An elementwise prim of this one and another operand."""
-        return Real(self.op, self.op.apply(prim, self.tensor, _operand(other)))
+        return Real(self.builder, self.builder.apply(prim, self.tensor, _operand(other)))
 
     def __add__(self, other: RealOperand) -> Real:
         return self.with_("add", other)
@@ -50,7 +50,7 @@ class Real:
         return self.with_("sub", other)
 
     def __rsub__(self, other: float) -> Real:
-        return Real(self.op, self.op.apply("sub", other, self.tensor))
+        return Real(self.builder, self.builder.apply("sub", other, self.tensor))
 
     def __mul__(self, other: RealOperand) -> Real:
         return self.with_("mul", other)
@@ -62,7 +62,7 @@ class Real:
         return self.with_("div", other)
 
     def __rtruediv__(self, other: float) -> Real:
-        return Real(self.op, self.op.apply("div", other, self.tensor))
+        return Real(self.builder, self.builder.apply("div", other, self.tensor))
 
     def __neg__(self) -> Real:
         return self.of("neg")
@@ -91,7 +91,9 @@ class Real:
 
     def where(self, if_true: RealOperand, if_false: RealOperand) -> Real:
         """A selection by this condition; at least one branch is a real."""
-        return Real(self.op, self.op.where(self.tensor, _operand(if_true), _operand(if_false)))
+        return Real(
+            self.builder, self.builder.where(self.tensor, _operand(if_true), _operand(if_false))
+        )
 
 
 RealOperand = Union[Real, float]
@@ -101,7 +103,7 @@ RealFunction = Callable[[Real], Real]
 """A function of f32 or f64 that gives the same type."""
 
 
-def computing(op: Lowering, x: Tensor, dtype: DType) -> Real:
+def computing(builder: PrimsBuilder, x: Tensor, dtype: DType) -> Real:
     """A tensor in the type that functions answering in `dtype` compute in.
 
     Raises:
@@ -109,21 +111,21 @@ def computing(op: Lowering, x: Tensor, dtype: DType) -> Real:
     """
     if dtype.compute_dtype not in _COMPUTING:
         raise InvalidGraphError(f"a function of type {dtype!r}; expected a float")
-    return Real(op, op.convert(op.convert(x, dtype), dtype.compute_dtype))
+    return Real(builder, builder.convert(builder.convert(x, dtype), dtype.compute_dtype))
 
 
-def of_float(op: Lowering, x: Tensor, function: RealFunction) -> Tensor:
+def of_float(builder: PrimsBuilder, x: Tensor, function: RealFunction) -> Tensor:
     """A function of one operand: integers become f32, narrow floats are computed in f32."""
     dtype = float_dtype(x.dtype)
-    return op.convert(function(computing(op, x, dtype)).tensor, dtype)
+    return builder.convert(function(computing(builder, x, dtype)).tensor, dtype)
 
 
 def decomposes_real(*names: str) -> Callable[[RealFunction], RealFunction]:
     """Registers a function of one real for operators (`lgamma`) of one operand, named `self`."""
 
     def register(function: RealFunction) -> RealFunction:
-        def of_self(op: Lowering, self: Tensor) -> Tensor:
-            return of_float(op, self, function)
+        def of_self(builder: PrimsBuilder, self: Tensor) -> Tensor:
+            return of_float(builder, self, function)
 
         of_self.__module__ = function.__module__
         decomposes(*(f"aten.{name}.default" for name in names))(of_self)
@@ -136,8 +138,8 @@ def decomposes_real_x(*names: str) -> Callable[[RealFunction], RealFunction]:
     """As `decomposes_real` for operators whose operand is named `x`."""
 
     def register(function: RealFunction) -> RealFunction:
-        def of_x(op: Lowering, x: Tensor) -> Tensor:
-            return of_float(op, x, function)
+        def of_x(builder: PrimsBuilder, x: Tensor) -> Tensor:
+            return of_float(builder, x, function)
 
         of_x.__module__ = function.__module__
         decomposes(*(f"aten.{name}.default" for name in names))(of_x)

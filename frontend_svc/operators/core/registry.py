@@ -210,4 +210,4 @@ def signature_of(function: Callable[..., Any]) -> Signature:
 
 def _late_names() -> dict[str, Any]:
     # `Lowering` is imported for types only: importing it here would be a cycle.
-    return {"Lowering": object}
+    return {"PrimsBuilder": object}

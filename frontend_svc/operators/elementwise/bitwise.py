@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import decomposes
 from frontend_svc.operators.core.values import Operand, Tensor
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 
 
-def _bits(op: Lowering, prim: str, left: Operand, right: Operand) -> Tensor:
-    dtype = op.promoted(left, right)
+def _bits(builder: PrimsBuilder, prim: str, left: Operand, right: Operand) -> Tensor:
+    dtype = builder.promoted(left, right)
     if dtype.is_float:
         raise InvalidGraphError(f"bits of type {dtype!r}; expected integers or bools")
-    return op.apply(prim, op.cast(left, dtype), op.cast(right, dtype))
+    return builder.apply(prim, builder.cast(left, dtype), builder.cast(right, dtype))
 
 
 def _register_bits(name: str, prim: str, *overloads: str) -> None:
-    def function(op: Lowering, self: Operand, other: Operand) -> Tensor:
-        return _bits(op, prim, self, other)
+    def function(builder: PrimsBuilder, self: Operand, other: Operand) -> Tensor:
+        return _bits(builder, prim, self, other)
 
     decomposes(*(f"aten.{name}.{overload}" for overload in overloads))(function)
 
 
 def _register_logical(prim: str) -> None:
-    def function(op: Lowering, self: Tensor, other: Tensor) -> Tensor:
-        return op.apply(prim, op.convert(self, DType.BOOL), op.convert(other, DType.BOOL))
+    def function(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
+        return builder.apply(
+            prim, builder.convert(self, DType.BOOL), builder.convert(other, DType.BOOL)
+        )
 
     decomposes(f"aten.{prim}.default")(function)
 
@@ -41,14 +43,14 @@ _register_bits("__rshift__", "shr_arith", "Tensor", "Scalar")
 
 
 @decomposes("aten.logical_not.default")
-def logical_not(op: Lowering, self: Tensor) -> Tensor:
+def logical_not(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """True where zero."""
-    return op.prim("logical_not", op.convert(self, DType.BOOL))
+    return builder.prim("logical_not", builder.convert(self, DType.BOOL))
 
 
 @decomposes("aten.bitwise_not.default")
-def bitwise_not(op: Lowering, self: Tensor) -> Tensor:
+def bitwise_not(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """All bits turned over; of bools the opposite."""
     if self.dtype.is_float:
         raise InvalidGraphError(f"bits of type {self.dtype!r}; expected integers or bools")
-    return op.prim("logical_not" if self.dtype is DType.BOOL else "bitwise_not", self)
+    return builder.prim("logical_not" if self.dtype is DType.BOOL else "bitwise_not", self)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.core.values import Tensor
 from kernelfarm.dtypes import DType
@@ -22,42 +22,42 @@ def _most_steps(dtype: DType) -> int:
     return steps
 
 
-def _common_divisor(op: Lowering, a: Tensor, b: Tensor) -> Tensor:
-    a, b = op.prim("abs", a), op.prim("abs", b)
+def _common_divisor(builder: PrimsBuilder, a: Tensor, b: Tensor) -> Tensor:
+    a, b = builder.prim("abs", a), builder.prim("abs", b)
     for _ in range(_most_steps(a.dtype)):
-        is_done = op.apply("eq", b, 0)
-        remainder = op.prim("fmod", a, op.where(is_done, 1, b))
-        a, b = op.where(is_done, a, b), op.where(is_done, b, remainder)
+        is_done = builder.apply("eq", b, 0)
+        remainder = builder.prim("fmod", a, builder.where(is_done, 1, b))
+        a, b = builder.where(is_done, a, b), builder.where(is_done, b, remainder)
     return a
 
 
-def _integers(op: Lowering, self: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    dtype = op.promoted(self, other)
+def _integers(builder: PrimsBuilder, self: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    dtype = builder.promoted(self, other)
     if not dtype.is_integer or dtype is DType.BOOL:
         raise InvalidGraphError(f"divisors of type {dtype!r}; expected integers")
     if dtype is DType.I64:
         # 91 divisions of 64 bits for each element: AMD's compiler took half a minute and more on a
         # busy machine, and the framework's loop stops after the few steps that most pairs need.
         raise NotDecomposedError("a common divisor of i64: too many divisions to unroll")
-    shape = op.extents.broadcast([self.shape, other.shape])
-    a, b = (op.expand(op.convert(x, dtype), shape) for x in (self, other))
+    shape = builder.extents.broadcast([self.shape, other.shape])
+    a, b = (builder.expand(builder.convert(x, dtype), shape) for x in (self, other))
     return a, b
 
 
 @decomposes("aten.gcd.default", note=_NOTE)
-def gcd(op: Lowering, self: Tensor, other: Tensor) -> Tensor:
+def gcd(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
     """The greatest common divisor; of 0 and x the magnitude of x."""
-    return _common_divisor(op, *_integers(op, self, other))
+    return _common_divisor(builder, *_integers(builder, self, other))
 
 
 @decomposes("aten.lcm.default", note=_NOTE)
-def lcm(op: Lowering, self: Tensor, other: Tensor) -> Tensor:
+def lcm(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
     """The least common multiple; 0 if one is 0."""
-    a, b = _integers(op, self, other)
-    divisor = _common_divisor(op, a, b)
-    is_zero = op.apply("eq", divisor, 0)
-    share = op.prim("trunc_div", a, op.where(is_zero, 1, divisor))
+    a, b = _integers(builder, self, other)
+    divisor = _common_divisor(builder, a, b)
+    is_zero = builder.apply("eq", divisor, 0)
+    share = builder.prim("trunc_div", a, builder.where(is_zero, 1, divisor))
     # C++ multiplies narrow integers as ints; the sign is lost before the high bits are.
-    share, b = (op.convert(x, DType.I32) for x in (share, b))
-    multiple = op.prim("abs", op.prim("mul", share, b))
-    return op.convert(multiple, a.dtype)
+    share, b = (builder.convert(x, DType.I32) for x in (share, b))
+    multiple = builder.prim("abs", builder.prim("mul", share, b))
+    return builder.convert(multiple, a.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.real_formulas import Real
 from frontend_svc.operators.core.registry import decomposes
 from frontend_svc.operators.core.values import Tensor
@@ -48,14 +48,14 @@ def _format_of(dtype: DType) -> _Format:
 
 
 @decomposes("aten.frexp.Tensor")
-def frexp(op: Lowering, self: Tensor) -> tuple[Tensor, Tensor]:
+def frexp(builder: PrimsBuilder, self: Tensor) -> tuple[Tensor, Tensor]:
     """The fraction, in [0.5, 1) with the number's sign, and the exponent of two as i32.
 
     Zeros, infinities and NaN are their own fractions, of exponent 0. The exponent is found bit by
     bit; every product is exact.
     """
     form = _format_of(self.dtype)
-    x = Real(op, op.widened(self))
+    x = Real(builder, builder.widened(self))
     is_ordinary = x.of("isfinite") & x.is_(0.0).of("logical_not")
     fraction = is_ordinary.where(x.of("abs"), 1.0)
     exponent = fraction.full(1.0)
@@ -71,7 +71,7 @@ def frexp(op: Lowering, self: Tensor) -> tuple[Tensor, Tensor]:
         exponent = is_small.where(exponent - float(step), exponent)
     fraction = is_ordinary.where((fraction * 0.5).with_("copysign", x), x)
     exponent = is_ordinary.where(exponent, 0.0)
-    return op.convert(fraction.tensor, self.dtype), op.convert(exponent.tensor, DType.I32)
+    return builder.convert(fraction.tensor, self.dtype), builder.convert(exponent.tensor, DType.I32)
 
 
 def _powers_of_two(most: int) -> tuple[int, ...]:
@@ -80,13 +80,13 @@ def _powers_of_two(most: int) -> tuple[int, ...]:
 
 
 @decomposes("aten.nextafter.default")
-def nextafter(op: Lowering, self: Tensor, other: Tensor) -> Tensor:
+def nextafter(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
     """The neighbour of x on the way to y; y itself where they are equal."""
-    dtype = op.promoted(self, other)
+    dtype = builder.promoted(self, other)
     form = _format_of(dtype)
-    x, y = (Real(op, op.widened(op.convert(t, dtype))) for t in (self, other))
-    shape = op.extents.broadcast([self.shape, other.shape])
-    x, y = (Real(op, op.expand(r.tensor, shape)) for r in (x, y))
+    x, y = (Real(builder, builder.widened(builder.convert(t, dtype))) for t in (self, other))
+    shape = builder.extents.broadcast([self.shape, other.shape])
+    x, y = (Real(builder, builder.expand(r.tensor, shape)) for r in (x, y))
     size, is_up = x.of("abs"), y > x
     is_away = is_up.with_("logical_xor", x < 0.0)
     moved = _neighbour(size, form, is_away).with_("copysign", x)
@@ -94,7 +94,7 @@ def nextafter(op: Lowering, self: Tensor, other: Tensor) -> Tensor:
     moved = x.is_(0.0).where(first, moved)
     result = x.is_(y).where(y, moved)
     result = x.of("isnan").where(x, y.of("isnan").where(y, result))
-    return op.convert(result.tensor, dtype)
+    return builder.convert(result.tensor, dtype)
 
 
 def _neighbour(size: Real, form: _Format, is_away: Real) -> Real:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.promotion import float_dtype
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.core.values import Tensor
@@ -32,39 +32,39 @@ _SIGNS = {"neg": "neg", "_neg_view": "neg", "abs": "abs", "sign": "sign", "sgn":
 """Operator -> prim; the type is kept."""
 
 
-def float_function(op: Lowering, prim: str, x: Tensor) -> Tensor:
+def float_function(builder: PrimsBuilder, prim: str, x: Tensor) -> Tensor:
     """A prim on floats: integers become f32, narrow floats are computed in f32."""
     dtype = float_dtype(x.dtype)
-    return op.convert(op.prim(prim, op.convert(x, dtype.compute_dtype)), dtype)
+    return builder.convert(builder.prim(prim, builder.convert(x, dtype.compute_dtype)), dtype)
 
 
-def kept_function(op: Lowering, prim: str, x: Tensor) -> Tensor:
+def dtype_preserving_function(builder: PrimsBuilder, prim: str, x: Tensor) -> Tensor:
     """A prim that keeps the type; narrow floats are computed in f32."""
-    return op.convert(op.prim(prim, op.widened(x)), x.dtype)
+    return builder.convert(builder.prim(prim, builder.widened(x)), x.dtype)
 
 
 def _register_float(name: str) -> None:
-    def function(op: Lowering, self: Tensor) -> Tensor:
-        return float_function(op, name, self)
+    def function(builder: PrimsBuilder, self: Tensor) -> Tensor:
+        return float_function(builder, name, self)
 
     _register(f"aten.{name}.default", function)
 
 
 def _register_rounding(name: str, prim: str) -> None:
-    def function(op: Lowering, self: Tensor) -> Tensor:
-        return kept_function(op, prim, self) if self.dtype.is_float else self
+    def function(builder: PrimsBuilder, self: Tensor) -> Tensor:
+        return dtype_preserving_function(builder, prim, self) if self.dtype.is_float else self
 
     _register(f"aten.{name}.default", function)
 
 
 def _register_sign(name: str, prim: str) -> None:
-    def function(op: Lowering, self: Tensor) -> Tensor:
-        return self if self.dtype is DType.BOOL else kept_function(op, prim, self)
+    def function(builder: PrimsBuilder, self: Tensor) -> Tensor:
+        return self if self.dtype is DType.BOOL else dtype_preserving_function(builder, prim, self)
 
     _register(f"aten.{name}.default", function)
 
 
-def _register(name: str, function: Callable[[Lowering, Tensor], Tensor]) -> None:
+def _register(name: str, function: Callable[[PrimsBuilder, Tensor], Tensor]) -> None:
     decomposes(name)(function)
 
 
@@ -77,7 +77,7 @@ for _name, _prim in _SIGNS.items():
 
 
 @decomposes("aten.round.decimals")
-def round_decimals(op: Lowering, self: Tensor, *, decimals: int) -> Tensor:
+def round_decimals(builder: PrimsBuilder, self: Tensor, *, decimals: int) -> Tensor:
     """Half to even, after scaling by a power of ten as PyTorch does."""
     if not self.dtype.is_float:
         return self
@@ -85,69 +85,69 @@ def round_decimals(op: Lowering, self: Tensor, *, decimals: int) -> Tensor:
         raise NotDecomposedError(f"rounding to {decimals} decimals")
     scale = 10.0 ** abs(decimals)
     before, after = ("mul", "div") if decimals >= 0 else ("div", "mul")
-    rounded = op.prim("round_even", op.apply(before, op.widened(self), scale))
-    return op.convert(op.apply(after, rounded, scale), self.dtype)
+    rounded = builder.prim("round_even", builder.apply(before, builder.widened(self), scale))
+    return builder.convert(builder.apply(after, rounded, scale), self.dtype)
 
 
 @decomposes("aten.frac.default")
-def frac(op: Lowering, self: Tensor) -> Tensor:
+def frac(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """The part after the point, with the operand's sign."""
-    x = op.widened(self)
-    return op.convert(op.prim("sub", x, op.prim("trunc", x)), self.dtype)
+    x = builder.widened(self)
+    return builder.convert(builder.prim("sub", x, builder.prim("trunc", x)), self.dtype)
 
 
 @decomposes("aten.square.default")
-def square(op: Lowering, self: Tensor) -> Tensor:
+def square(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """x * x."""
-    x = op.widened(self)
-    return op.convert(op.prim("mul", x, x), self.dtype)
+    x = builder.widened(self)
+    return builder.convert(builder.prim("mul", x, x), self.dtype)
 
 
 @decomposes("aten.isnan.default")
-def isnan(op: Lowering, self: Tensor) -> Tensor:
+def isnan(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """True where not a number; integers never are."""
-    return _float_predicate(op, "isnan", self, of_integers=False)
+    return _float_predicate(builder, "isnan", self, of_integers=False)
 
 
 @decomposes("aten.isinf.default")
-def isinf(op: Lowering, self: Tensor) -> Tensor:
+def isinf(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """True where infinite; integers never are."""
-    return _float_predicate(op, "isinf", self, of_integers=False)
+    return _float_predicate(builder, "isinf", self, of_integers=False)
 
 
 @decomposes("aten.isfinite.default")
-def isfinite(op: Lowering, self: Tensor) -> Tensor:
+def isfinite(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """True where neither infinite nor NaN; integers always are."""
-    return _float_predicate(op, "isfinite", self, of_integers=True)
+    return _float_predicate(builder, "isfinite", self, of_integers=True)
 
 
 @decomposes("aten.isposinf.default")
-def isposinf(op: Lowering, self: Tensor) -> Tensor:
+def isposinf(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """True at +infinity."""
     if not self.dtype.is_float:
-        return op.full(False, DType.BOOL, self.shape)
-    return op.apply("eq", op.widened(self), float("inf"))
+        return builder.full(False, DType.BOOL, self.shape)
+    return builder.apply("eq", builder.widened(self), float("inf"))
 
 
 @decomposes("aten.isneginf.default")
-def isneginf(op: Lowering, self: Tensor) -> Tensor:
+def isneginf(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """True at -infinity."""
     if not self.dtype.is_float:
-        return op.full(False, DType.BOOL, self.shape)
-    return op.apply("eq", op.widened(self), float("-inf"))
+        return builder.full(False, DType.BOOL, self.shape)
+    return builder.apply("eq", builder.widened(self), float("-inf"))
 
 
 @decomposes("aten.signbit.default")
-def signbit(op: Lowering, self: Tensor) -> Tensor:
+def signbit(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """True for negative numbers and for -0.0."""
     if self.dtype.is_float:
-        return op.prim("signbit", op.widened(self))
-    return op.apply("lt", op.convert(self, DType.I64), 0)
+        return builder.prim("signbit", builder.widened(self))
+    return builder.apply("lt", builder.convert(self, DType.I64), 0)
 
 
 @decomposes("aten.nan_to_num.default")
 def nan_to_num(
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Tensor,
     nan: float | None = None,
     posinf: float | None = None,
@@ -157,14 +157,14 @@ def nan_to_num(
     if not self.dtype.is_float:
         return self
     largest = LARGEST[self.dtype]
-    x = op.widened(self)
-    top = op.cast(largest if posinf is None else posinf, self.dtype)
-    bottom = op.cast(-largest if neginf is None else neginf, self.dtype)
-    middle = op.cast(0.0 if nan is None else nan, self.dtype)
-    x = op.where(op.prim("isnan", x), op.widened(middle), x)
-    x = op.where(op.apply("eq", x, float("inf")), op.widened(top), x)
-    x = op.where(op.apply("eq", x, float("-inf")), op.widened(bottom), x)
-    return op.convert(x, self.dtype)
+    x = builder.widened(self)
+    top = builder.cast(largest if posinf is None else posinf, self.dtype)
+    bottom = builder.cast(-largest if neginf is None else neginf, self.dtype)
+    middle = builder.cast(0.0 if nan is None else nan, self.dtype)
+    x = builder.where(builder.prim("isnan", x), builder.widened(middle), x)
+    x = builder.where(builder.apply("eq", x, float("inf")), builder.widened(top), x)
+    x = builder.where(builder.apply("eq", x, float("-inf")), builder.widened(bottom), x)
+    return builder.convert(x, self.dtype)
 
 
 LARGEST = {
@@ -178,7 +178,7 @@ LARGEST = {
 """The largest finite number of each floating type."""
 
 
-def _float_predicate(op: Lowering, prim: str, x: Tensor, *, of_integers: bool) -> Tensor:
+def _float_predicate(builder: PrimsBuilder, prim: str, x: Tensor, *, of_integers: bool) -> Tensor:
     if not x.dtype.is_float:
-        return op.full(of_integers, DType.BOOL, x.shape)
-    return op.prim(prim, op.widened(x))
+        return builder.full(of_integers, DType.BOOL, x.shape)
+    return builder.prim(prim, builder.widened(x))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import EXTERN_OPERANDS
 from frontend_svc.operators.core.values import Tensor
 from kernelfarm.dtypes import DType
@@ -13,7 +13,7 @@ from kernelfarm.dtypes import DType
 _OPERANDS_WITH_MASK = 4
 
 
-def with_added_mask(op: Lowering, operands: Sequence[Tensor]) -> Sequence[Tensor]:
+def with_added_mask(builder: PrimsBuilder, operands: Sequence[Tensor]) -> Sequence[Tensor]:
     """A mask of booleans as what is added to scores: 0 where it holds, else -inf.
 
     The framework's kernels add numbers, so it would convert the mask at each call, in three
@@ -22,8 +22,8 @@ def with_added_mask(op: Lowering, operands: Sequence[Tensor]) -> Sequence[Tensor
     if len(operands) != _OPERANDS_WITH_MASK or operands[3].dtype is not DType.BOOL:
         return operands
     query, key, value, mask = operands
-    nothing = op.full(0.0, query.dtype)
-    return query, key, value, op.where(mask, nothing, -math.inf)
+    nothing = builder.full(0.0, query.dtype)
+    return query, key, value, builder.where(mask, nothing, -math.inf)
 
 
 EXTERN_OPERANDS.update(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from frontend_svc.operators.core.extents import Shape, text_of
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.core.values import Number, Tensor
 from frontend_svc.operators.images.sampling import cubic_weights
@@ -34,63 +34,67 @@ class ResizedAxis:
     factor: float | None
 
 
-Taps = Callable[[Lowering, Tensor, ResizedAxis, bool], list[Tap]]
+Taps = Callable[[PrimsBuilder, Tensor, ResizedAxis, bool], list[Tap]]
 """(lowering, image, axis, align_corners) -> pixels that each result is made of."""
 
 
-def nearest_taps(op: Lowering, x: Tensor, axis: ResizedAxis, align: bool) -> list[Tap]:
+def nearest_taps(builder: PrimsBuilder, x: Tensor, axis: ResizedAxis, align: bool) -> list[Tap]:
     """The pixel that begins at or before each result."""
-    numbers = op.iota(axis.new)
-    power = _power_of_two(op, axis)
+    numbers = builder.iota(axis.new)
+    power = _power_of_two(builder, axis)
     if power is not None:
-        return [(op.apply("floor_div", numbers, power), None)]
-    scaled = op.apply("mul", op.convert(numbers, DType.F32), _scale(op, axis, DType.F32))
-    return [(_clamped(op, op.prim("floor", scaled), axis.old), None)]
+        return [(builder.apply("floor_div", numbers, power), None)]
+    scaled = builder.apply(
+        "mul", builder.convert(numbers, DType.F32), _scale(builder, axis, DType.F32)
+    )
+    return [(_clamped(builder, builder.prim("floor", scaled), axis.old), None)]
 
 
-def nearest_exact_taps(op: Lowering, x: Tensor, axis: ResizedAxis, align: bool) -> list[Tap]:
+def nearest_exact_taps(
+    builder: PrimsBuilder, x: Tensor, axis: ResizedAxis, align: bool
+) -> list[Tap]:
     """The pixel that covers the middle of each result."""
-    numbers = op.iota(axis.new)
-    power = _power_of_two(op, axis)
+    numbers = builder.iota(axis.new)
+    power = _power_of_two(builder, axis)
     if power is not None:
-        return [(op.apply("floor_div", numbers, power), None)]
-    centers = op.apply("add", op.convert(numbers, DType.F32), 0.5)
-    scaled = op.apply("mul", centers, _scale(op, axis, DType.F32))
-    return [(_clamped(op, op.prim("floor", scaled), axis.old), None)]
+        return [(builder.apply("floor_div", numbers, power), None)]
+    centers = builder.apply("add", builder.convert(numbers, DType.F32), 0.5)
+    scaled = builder.apply("mul", centers, _scale(builder, axis, DType.F32))
+    return [(_clamped(builder, builder.prim("floor", scaled), axis.old), None)]
 
 
-def linear_taps(op: Lowering, x: Tensor, axis: ResizedAxis, align: bool) -> list[Tap]:
+def linear_taps(builder: PrimsBuilder, x: Tensor, axis: ResizedAxis, align: bool) -> list[Tap]:
     """The two pixels around each result."""
-    if op.extents.is_proven_same(axis.old, axis.new):
-        return [(op.iota(axis.new), None)]
-    place = _source(op, x, axis, align)
+    if builder.extents.is_proven_same(axis.old, axis.new):
+        return [(builder.iota(axis.new), None)]
+    position = _source(builder, x, axis, align)
     if not align:
-        place = op.apply("maximum", place, 0.0)
-    low = _clamped(op, op.prim("floor", place), axis.old)
-    high = op.apply("minimum", op.apply("add", low, 1), _number(axis.old - 1))
-    share = op.apply("sub", place, op.convert(low, place.dtype))
-    share = op.apply("minimum", op.apply("maximum", share, 0.0), 1.0)
-    return [(low, op.apply("sub", 1.0, share)), (high, share)]
+        position = builder.apply("maximum", position, 0.0)
+    low = _clamped(builder, builder.prim("floor", position), axis.old)
+    high = builder.apply("minimum", builder.apply("add", low, 1), _number(axis.old - 1))
+    share = builder.apply("sub", position, builder.convert(low, position.dtype))
+    share = builder.apply("minimum", builder.apply("maximum", share, 0.0), 1.0)
+    return [(low, builder.apply("sub", 1.0, share)), (high, share)]
 
 
-def cubic_taps(op: Lowering, x: Tensor, axis: ResizedAxis, align: bool) -> list[Tap]:
+def cubic_taps(builder: PrimsBuilder, x: Tensor, axis: ResizedAxis, align: bool) -> list[Tap]:
     """The four pixels around each result."""
-    if op.extents.is_proven_same(axis.old, axis.new):
-        return [(op.iota(axis.new), None)]
-    place = _source(op, x, axis, align)
-    low = op.prim("floor", place)
-    share = op.prim("sub", place, low)
-    first = op.convert(low, DType.I64)
+    if builder.extents.is_proven_same(axis.old, axis.new):
+        return [(builder.iota(axis.new), None)]
+    source = _source(builder, x, axis, align)
+    low = builder.prim("floor", source)
+    share = builder.prim("sub", source, low)
+    first = builder.convert(low, DType.I64)
     taps: list[Tap] = []
-    for shift, weight in zip((-1, 0, 1, 2), cubic_weights(op, share), strict=True):
-        position = op.apply("maximum", op.apply("add", first, shift), 0)
-        taps.append((op.apply("minimum", position, _number(axis.old - 1)), weight))
+    for shift, weight in zip((-1, 0, 1, 2), cubic_weights(builder, share), strict=True):
+        position = builder.apply("maximum", builder.apply("add", first, shift), 0)
+        taps.append((builder.apply("minimum", position, _number(axis.old - 1)), weight))
     return taps
 
 
 def _register(name: str, axes: int, taps: Taps, *, aligns: bool) -> None:
     def resized(
-        op: Lowering, x: Tensor, sizes: Shape, align: bool, factors: Sequence[float | None]
+        builder: PrimsBuilder, x: Tensor, sizes: Shape, align: bool, factors: Sequence[float | None]
     ) -> Tensor:
         if aligns and not x.dtype.is_float:
             raise NotDecomposedError("interpolated integers")
@@ -98,11 +102,13 @@ def _register(name: str, axes: int, taps: Taps, *, aligns: bool) -> None:
             raise InvalidGraphError(
                 f"{len(sizes)} sizes for an image {text_of(x.shape)}; expected {axes}"
             )
-        if any(op.extents.is_negative(size - 1) for size in (*sizes, *x.shape[2:])):
+        if any(builder.extents.is_negative(size - 1) for size in (*sizes, *x.shape[2:])):
             raise InvalidGraphError(f"sizes {text_of(sizes)}; expected 1 or more")
         each = zip(x.shape[2:], sizes, factors, strict=True)
-        found = [taps(op, x, ResizedAxis(*axis), align) for axis in each]
-        return op.convert(_woven(op, op.widened(x) if aligns else x, found, 0), x.dtype)
+        found = [taps(builder, x, ResizedAxis(*axis), align) for axis in each]
+        return builder.convert(
+            _woven(builder, builder.widened(x) if aligns else x, found, 0), x.dtype
+        )
 
     if aligns:
         _register_aligning(name, axes, resized)
@@ -110,42 +116,45 @@ def _register(name: str, axes: int, taps: Taps, *, aligns: bool) -> None:
         _register_nearest(name, axes, resized)
 
 
-_Resize = Callable[[Lowering, Tensor, Shape, bool, Sequence[float | None]], Tensor]
+_Resize = Callable[[PrimsBuilder, Tensor, Shape, bool, Sequence[float | None]], Tensor]
 
 
 def _register_nearest(name: str, axes: int, resized: _Resize) -> None:
     def one(
-        op: Lowering, self: Tensor, output_size: tuple[Expr, ...], scales: float | None = None
+        builder: PrimsBuilder,
+        self: Tensor,
+        output_size: tuple[Expr, ...],
+        scales: float | None = None,
     ) -> Tensor:
-        return resized(op, self, output_size, False, (scales,))
+        return resized(builder, self, output_size, False, (scales,))
 
     def two(
-        op: Lowering,
+        builder: PrimsBuilder,
         self: Tensor,
         output_size: tuple[Expr, ...],
         scales_h: float | None = None,
         scales_w: float | None = None,
     ) -> Tensor:
-        return resized(op, self, output_size, False, (scales_h, scales_w))
+        return resized(builder, self, output_size, False, (scales_h, scales_w))
 
     def three(
-        op: Lowering,
+        builder: PrimsBuilder,
         self: Tensor,
         output_size: tuple[Expr, ...],
         scales_d: float | None = None,
         scales_h: float | None = None,
         scales_w: float | None = None,
     ) -> Tensor:
-        return resized(op, self, output_size, False, (scales_d, scales_h, scales_w))
+        return resized(builder, self, output_size, False, (scales_d, scales_h, scales_w))
 
     def vec(
-        op: Lowering,
+        builder: PrimsBuilder,
         input: Tensor,
         output_size: tuple[Expr, ...] | None,
         scale_factors: tuple[float, ...] | None,
     ) -> Tensor:
-        sizes, factors = asked_sizes(op, input, output_size, scale_factors)
-        return resized(op, input, sizes, False, factors)
+        sizes, factors = requested_sizes(builder, input, output_size, scale_factors)
+        return resized(builder, input, sizes, False, factors)
 
     forms: dict[int, Callable[..., Tensor]] = {1: one, 2: two, 3: three}
     decomposes(f"aten.{name}.default")(forms[axes])
@@ -154,26 +163,26 @@ def _register_nearest(name: str, axes: int, resized: _Resize) -> None:
 
 def _register_aligning(name: str, axes: int, resized: _Resize) -> None:
     def one(
-        op: Lowering,
+        builder: PrimsBuilder,
         self: Tensor,
         output_size: tuple[Expr, ...],
         align_corners: bool,
         scales: float | None = None,
     ) -> Tensor:
-        return resized(op, self, output_size, align_corners, (scales,))
+        return resized(builder, self, output_size, align_corners, (scales,))
 
     def two(
-        op: Lowering,
+        builder: PrimsBuilder,
         self: Tensor,
         output_size: tuple[Expr, ...],
         align_corners: bool,
         scales_h: float | None = None,
         scales_w: float | None = None,
     ) -> Tensor:
-        return resized(op, self, output_size, align_corners, (scales_h, scales_w))
+        return resized(builder, self, output_size, align_corners, (scales_h, scales_w))
 
     def three(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-        op: Lowering,
+        builder: PrimsBuilder,
         self: Tensor,
         output_size: tuple[Expr, ...],
         align_corners: bool,
@@ -181,17 +190,17 @@ def _register_aligning(name: str, axes: int, resized: _Resize) -> None:
         scales_h: float | None = None,
         scales_w: float | None = None,
     ) -> Tensor:
-        return resized(op, self, output_size, align_corners, (scales_d, scales_h, scales_w))
+        return resized(builder, self, output_size, align_corners, (scales_d, scales_h, scales_w))
 
     def vec(
-        op: Lowering,
+        builder: PrimsBuilder,
         input: Tensor,
         output_size: tuple[Expr, ...] | None,
         align_corners: bool,
         scale_factors: tuple[float, ...] | None,
     ) -> Tensor:
-        sizes, factors = asked_sizes(op, input, output_size, scale_factors)
-        return resized(op, input, sizes, align_corners, factors)
+        sizes, factors = requested_sizes(builder, input, output_size, scale_factors)
+        return resized(builder, input, sizes, align_corners, factors)
 
     forms: dict[int, Callable[..., Tensor]] = {1: one, 2: two, 3: three}
     decomposes(f"aten.{name}.default")(forms[axes])
@@ -206,24 +215,24 @@ for _axes, _name in enumerate(("upsample_linear1d", "upsample_bilinear2d", "upsa
 _register("upsample_bicubic2d", 2, cubic_taps, aligns=True)
 
 
-def _woven(op: Lowering, x: Tensor, found: Sequence[list[Tap]], axis: int) -> Tensor:
+def _woven(builder: PrimsBuilder, x: Tensor, found: Sequence[list[Tap]], axis: int) -> Tensor:
     """The weighted sum over the pixels of an axis of what the axes behind it give."""
     if axis == len(found):
         return x
     total: Tensor | None = None
     for positions, weight in found[axis]:
-        part = _woven(op, op.prim("take", x, positions, dim=2 + axis), found, axis + 1)
+        part = _woven(builder, builder.prim("take", x, positions, dim=2 + axis), found, axis + 1)
         if weight is not None:
-            placed = along(op, op.convert(weight, part.dtype), axis, len(found))
-            part = op.apply("mul", part, placed)
-        total = part if total is None else op.prim("add", total, part)
+            weights = along(builder, builder.convert(weight, part.dtype), axis, len(found))
+            part = builder.apply("mul", part, weights)
+        total = part if total is None else builder.prim("add", total, part)
     if total is None:
         raise InvalidGraphError("an axis without pixels; expected one or more")
     return total
 
 
-def asked_sizes(
-    op: Lowering,
+def requested_sizes(
+    builder: PrimsBuilder,
     x: Tensor,
     sizes: tuple[Expr, ...] | None,
     factors: tuple[float, ...] | None,
@@ -254,40 +263,40 @@ def _grown(extent: Expr, factor: float) -> Expr:
     return as_expr(int(extent.constant * factor))
 
 
-def _source(op: Lowering, x: Tensor, axis: ResizedAxis, align: bool) -> Tensor:
+def _source(builder: PrimsBuilder, x: Tensor, axis: ResizedAxis, align: bool) -> Tensor:
     """The place among the old pixels of each new one."""
     dtype = x.dtype.compute_dtype
-    numbers = op.convert(op.iota(axis.new), dtype)
+    numbers = builder.convert(builder.iota(axis.new), dtype)
     if align:
         if axis.new == 1:
-            return op.apply("mul", numbers, 0.0)
-        steps = (op.full(_number(size - 1), dtype) for size in (axis.old, axis.new))
-        return op.apply("mul", numbers, op.apply("div", *steps))
-    centers = op.apply("mul", op.apply("add", numbers, 0.5), _scale(op, axis, dtype))
-    return op.apply("sub", centers, 0.5)
+            return builder.apply("mul", numbers, 0.0)
+        steps = (builder.full(_number(size - 1), dtype) for size in (axis.old, axis.new))
+        return builder.apply("mul", numbers, builder.apply("div", *steps))
+    centers = builder.apply("mul", builder.apply("add", numbers, 0.5), _scale(builder, axis, dtype))
+    return builder.apply("sub", centers, 0.5)
 
 
-def _scale(op: Lowering, axis: ResizedAxis, dtype: DType) -> Tensor:
+def _scale(builder: PrimsBuilder, axis: ResizedAxis, dtype: DType) -> Tensor:
     """Old pixels for each new one."""
     if axis.factor is not None and axis.factor > 0.0:
-        return op.full(1.0 / axis.factor, dtype)
-    old, new = (op.full(_number(size), dtype) for size in (axis.old, axis.new))
-    return op.prim("div", old, new)
+        return builder.full(1.0 / axis.factor, dtype)
+    old, new = (builder.full(_number(size), dtype) for size in (axis.old, axis.new))
+    return builder.prim("div", old, new)
 
 
-def _power_of_two(op: Lowering, axis: ResizedAxis) -> int | None:
+def _power_of_two(builder: PrimsBuilder, axis: ResizedAxis) -> int | None:
     """How many new pixels an old one gives, if places are exact and all the same."""
-    ratio = op.extents.simplified(axis.new // axis.old)
+    ratio = builder.extents.simplified(axis.new // axis.old)
     if not ratio.is_constant or ratio.constant < 1 or ratio.constant & (ratio.constant - 1):
         return None
-    if not op.extents.is_same(axis.old * ratio.constant, axis.new):
+    if not builder.extents.is_same(axis.old * ratio.constant, axis.new):
         return None
     is_plain = axis.factor is None or axis.factor == ratio.constant
     return ratio.constant if is_plain else None
 
 
-def _clamped(op: Lowering, place: Tensor, extent: Expr) -> Tensor:
-    return op.apply("minimum", op.convert(place, DType.I64), _number(extent - 1))
+def _clamped(builder: PrimsBuilder, position: Tensor, extent: Expr) -> Tensor:
+    return builder.apply("minimum", builder.convert(position, DType.I64), _number(extent - 1))
 
 
 def _number(size: Expr) -> Number:

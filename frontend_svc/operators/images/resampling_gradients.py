@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from frontend_svc.operators.core.extents import Shape, text_of
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import decomposes
 from frontend_svc.operators.core.values import Tensor
 from frontend_svc.operators.images.resampling import (
@@ -23,16 +23,16 @@ from kernelfarm.ir.algebra.expr import ONE, Expr
 
 def _register_nearest(name: str, axes: int, taps: Taps) -> None:
     def one(
-        op: Lowering,
+        builder: PrimsBuilder,
         grad_output: Tensor,
         output_size: tuple[Expr, ...],
         input_size: tuple[Expr, ...],
         scales: float | None = None,
     ) -> Tensor:
-        return _gathered(op, grad_output, (output_size, input_size), False, (scales,), taps)
+        return _gathered(builder, grad_output, (output_size, input_size), False, (scales,), taps)
 
     def two(  # the operator's own parameters
-        op: Lowering,
+        builder: PrimsBuilder,
         grad_output: Tensor,
         output_size: tuple[Expr, ...],
         input_size: tuple[Expr, ...],
@@ -40,10 +40,10 @@ def _register_nearest(name: str, axes: int, taps: Taps) -> None:
         scales_w: float | None = None,
     ) -> Tensor:
         factors = (scales_h, scales_w)
-        return _gathered(op, grad_output, (output_size, input_size), False, factors, taps)
+        return _gathered(builder, grad_output, (output_size, input_size), False, factors, taps)
 
     def three(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-        op: Lowering,
+        builder: PrimsBuilder,
         grad_output: Tensor,
         output_size: tuple[Expr, ...],
         input_size: tuple[Expr, ...],
@@ -52,7 +52,7 @@ def _register_nearest(name: str, axes: int, taps: Taps) -> None:
         scales_w: float | None = None,
     ) -> Tensor:
         factors = (scales_d, scales_h, scales_w)
-        return _gathered(op, grad_output, (output_size, input_size), False, factors, taps)
+        return _gathered(builder, grad_output, (output_size, input_size), False, factors, taps)
 
     forms: dict[int, Callable[..., Tensor]] = {1: one, 2: two, 3: three}
     decomposes(f"aten.{name}_backward.default")(forms[axes])
@@ -60,7 +60,7 @@ def _register_nearest(name: str, axes: int, taps: Taps) -> None:
 
 def _register_aligning(name: str, axes: int, taps: Taps) -> None:
     def one(  # the operator's own parameters
-        op: Lowering,
+        builder: PrimsBuilder,
         grad_output: Tensor,
         output_size: tuple[Expr, ...],
         input_size: tuple[Expr, ...],
@@ -68,10 +68,10 @@ def _register_aligning(name: str, axes: int, taps: Taps) -> None:
         scales: float | None = None,
     ) -> Tensor:
         sizes = (output_size, input_size)
-        return _gathered(op, grad_output, sizes, align_corners, (scales,), taps)
+        return _gathered(builder, grad_output, sizes, align_corners, (scales,), taps)
 
     def two(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-        op: Lowering,
+        builder: PrimsBuilder,
         grad_output: Tensor,
         output_size: tuple[Expr, ...],
         input_size: tuple[Expr, ...],
@@ -80,10 +80,10 @@ def _register_aligning(name: str, axes: int, taps: Taps) -> None:
         scales_w: float | None = None,
     ) -> Tensor:
         sizes, factors = (output_size, input_size), (scales_h, scales_w)
-        return _gathered(op, grad_output, sizes, align_corners, factors, taps)
+        return _gathered(builder, grad_output, sizes, align_corners, factors, taps)
 
     def three(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-        op: Lowering,
+        builder: PrimsBuilder,
         grad_output: Tensor,
         output_size: tuple[Expr, ...],
         input_size: tuple[Expr, ...],
@@ -93,7 +93,7 @@ def _register_aligning(name: str, axes: int, taps: Taps) -> None:
         scales_w: float | None = None,
     ) -> Tensor:
         sizes, factors = (output_size, input_size), (scales_d, scales_h, scales_w)
-        return _gathered(op, grad_output, sizes, align_corners, factors, taps)
+        return _gathered(builder, grad_output, sizes, align_corners, factors, taps)
 
     forms: dict[int, Callable[..., Tensor]] = {1: one, 2: two, 3: three}
     decomposes(f"aten.{name}_backward.default")(forms[axes])
@@ -108,7 +108,7 @@ _register_aligning("upsample_bicubic2d", 2, cubic_taps)
 
 
 def _gathered(  # what the operators say of their images
-    op: Lowering,
+    builder: PrimsBuilder,
     grad: Tensor,
     sizes: tuple[Shape, Shape],
     align: bool,
@@ -118,40 +118,42 @@ def _gathered(  # what the operators say of their images
     new, old = sizes
     if grad.rank != len(factors) + 2 or len(new) != len(factors) or len(old) != grad.rank:
         raise InvalidGraphError(f"a gradient {text_of(grad.shape)} of an image {text_of(old)}")
-    if not op.extents.is_same_shape(grad.shape, (*old[:2], *new)) or not grad.dtype.is_float:
+    if not builder.extents.is_same_shape(grad.shape, (*old[:2], *new)) or not grad.dtype.is_float:
         raise InvalidGraphError(
             f"a gradient {grad.dtype!r} {text_of(grad.shape)}; expected {text_of((*old[:2], *new))}"
         )
-    if any(op.extents.is_negative(size - 1) for size in (*old[2:], *new)):
+    if any(builder.extents.is_negative(size - 1) for size in (*old[2:], *new)):
         raise InvalidGraphError(f"{text_of(old)} to {text_of(new)}; expected 1 pixel or more")
-    x = op.widened(grad)
+    x = builder.widened(grad)
     for number, factor in enumerate(factors):
         axis = ResizedAxis(old[2 + number], grad.shape[2 + number], factor)
-        x = _given_back(op, x, 2 + number, axis, taps(op, x, axis, align))
-    return op.convert(x, grad.dtype)
+        x = _gathered_gradient(builder, x, 2 + number, axis, taps(builder, x, axis, align))
+    return builder.convert(x, grad.dtype)
 
 
-def _given_back(
-    op: Lowering,
+def _gathered_gradient(
+    builder: PrimsBuilder,
     x: Tensor,
     axis: int,
     sizes: ResizedAxis,
     taps: Sequence[Tap],
 ) -> Tensor:
     """What the pixels of an axis receive from the results along it."""
-    if len(taps) == 1 and op.extents.is_proven_same(sizes.old, sizes.new):
+    if len(taps) == 1 and builder.extents.is_proven_same(sizes.old, sizes.new):
         return x
     behind = (ONE,) * (x.rank - 1 - axis)
     order = [axis, *(k for k in range(x.rank) if k != axis)]
     shape = tuple((*x.shape[:axis], sizes.old, *x.shape[axis + 1 :])[k] for k in order)
-    total = op.full(0.0, x.dtype, shape)
-    for places, weight in taps:
+    total = builder.full(0.0, x.dtype, shape)
+    for positions, weight in taps:
         part = x
         if weight is not None:
-            part = op.apply(
-                "mul", x, op.reshape(op.convert(weight, x.dtype), (*weight.shape, *behind))
+            part = builder.apply(
+                "mul",
+                x,
+                builder.reshape(builder.convert(weight, x.dtype), (*weight.shape, *behind)),
             )
-        updates = op.permute(part, order)
-        total = op.prim("scatter", total, places, updates, dims=(0,), mode="add")
+        updates = builder.permute(part, order)
+        total = builder.prim("scatter", total, positions, updates, dims=(0,), mode="add")
     back = sorted(range(x.rank), key=lambda k: order[k])
-    return op.permute(total, back)
+    return builder.permute(total, back)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from frontend_svc.operators.core.extents import axis_of, numel_of, text_of
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.core.values import Tensor
 from kernelfarm.dtypes import DType
@@ -14,7 +14,7 @@ _INDEX_DTYPES = frozenset({DType.I32, DType.I64})
 
 
 @decomposes("aten.index.Tensor", "aten._unsafe_index.Tensor", note="extern for masks")
-def index(op: Lowering, self: Tensor, indices: tuple[Tensor | None, ...]) -> Tensor:
+def index(builder: PrimsBuilder, self: Tensor, indices: tuple[Tensor | None, ...]) -> Tensor:
     """Elements at broadcast index tensors; the axes of the result as in NumPy."""
     picked = [(axis, i) for axis, i in enumerate(indices) if i is not None]
     if not picked:
@@ -25,28 +25,30 @@ def index(op: Lowering, self: Tensor, indices: tuple[Tensor | None, ...]) -> Ten
         raise NotDecomposedError("an index by a mask: the result's size depends on data")
     dims = tuple(axis for axis, _ in picked)
     if len(picked) == 1:
-        return op.prim("take", self, _index(op, picked[0][1]), dim=dims[0])
-    shape = op.extents.broadcast([i.shape for _, i in picked])
-    placed = [op.expand(_index(op, i), shape) for _, i in picked]
-    found = op.prim("gather_nd", self, *placed, dims=dims)
-    return _index_axes_first_to(op, found, dims, len(shape))
+        return builder.prim("take", self, _index(builder, picked[0][1]), dim=dims[0])
+    shape = builder.extents.broadcast([i.shape for _, i in picked])
+    positions = [builder.expand(_index(builder, i), shape) for _, i in picked]
+    found = builder.prim("gather_nd", self, *positions, dims=dims)
+    return _index_axes_first_to(builder, found, dims, len(shape))
 
 
 @decomposes("aten.index_select.default")
-def index_select(op: Lowering, self: Tensor, dim: int, index: Tensor) -> Tensor:
+def index_select(builder: PrimsBuilder, self: Tensor, dim: int, index: Tensor) -> Tensor:
     """Elements of an axis at the positions of a vector."""
     if index.rank > 1:
         raise InvalidGraphError(f"an index with {index.rank} axes; expected a vector")
-    positions = op.reshape(_index(op, index), (numel_of(index.shape),))
+    positions = builder.reshape(_index(builder, index), (numel_of(index.shape),))
     axis = axis_of(dim, self.rank)
     if not self.rank:
-        return op.reshape(op.prim("take", op.reshape(self, (ONE,)), positions, dim=0), ())
-    return op.prim("take", self, positions, dim=axis)
+        return builder.reshape(
+            builder.prim("take", builder.reshape(self, (ONE,)), positions, dim=0), ()
+        )
+    return builder.prim("take", self, positions, dim=axis)
 
 
 @decomposes("aten.embedding.default")
 def embedding(
-    op: Lowering,
+    builder: PrimsBuilder,
     weight: Tensor,
     indices: Tensor,
     padding_idx: Expr | None = None,
@@ -56,44 +58,44 @@ def embedding(
     """Rows of a table; the padding row matters in training only."""
     if weight.rank != 2:
         raise InvalidGraphError(f"a table of shape {text_of(weight.shape)}; expected two axes")
-    return op.prim("take", weight, _index(op, indices), dim=0)
+    return builder.prim("take", weight, _index(builder, indices), dim=0)
 
 
 @decomposes("aten.gather.default")
 def gather(
-    op: Lowering, self: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False
+    builder: PrimsBuilder, self: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False
 ) -> Tensor:
     """Elements along an axis at an index of the result's shape."""
     axis = axis_of(dim, max(self.rank, 1))
     if any(extent == 0 for extent in index.shape):
-        return op.full(0, self.dtype, index.shape)
+        return builder.full(0, self.dtype, index.shape)
     if max(self.rank, 1) != max(index.rank, 1):
         raise InvalidGraphError(f"an index with {index.rank} axes; expected {self.rank}")
-    x = self if self.rank else op.reshape(self, (ONE,))
-    positions = _index(op, index)
-    positions = positions if index.rank else op.reshape(positions, (ONE,))
+    x = self if self.rank else builder.reshape(self, (ONE,))
+    positions = _index(builder, index)
+    positions = positions if index.rank else builder.reshape(positions, (ONE,))
     pairs = enumerate(zip(x.shape, positions.shape, strict=True))
-    if any(k != axis and op.extents.is_negative(a - b) for k, (a, b) in pairs):
+    if any(k != axis and builder.extents.is_negative(a - b) for k, (a, b) in pairs):
         seen = f"{text_of(positions.shape)} into {text_of(x.shape)}"
         raise InvalidGraphError(f"an index {seen}; expected it no larger but on axis {axis}")
-    return op.reshape(op.prim("gather_along", x, positions, dim=axis), index.shape)
+    return builder.reshape(builder.prim("gather_along", x, positions, dim=axis), index.shape)
 
 
 @decomposes("aten.take.default")
-def take(op: Lowering, self: Tensor, index: Tensor) -> Tensor:
+def take(builder: PrimsBuilder, self: Tensor, index: Tensor) -> Tensor:
     """Elements of the flattened tensor."""
-    flat = op.reshape(self, (numel_of(self.shape),))
-    return op.prim("take", flat, _index(op, index), dim=0)
+    flat = builder.reshape(self, (numel_of(self.shape),))
+    return builder.prim("take", flat, _index(builder, index), dim=0)
 
 
-def _index(op: Lowering, index: Tensor) -> Tensor:
+def _index(builder: PrimsBuilder, index: Tensor) -> Tensor:
     if index.dtype.is_float or index.dtype is DType.BOOL:
         raise InvalidGraphError(f"an index of type {index.dtype!r}; expected integers")
-    return index if index.dtype in _INDEX_DTYPES else op.convert(index, DType.I64)
+    return index if index.dtype in _INDEX_DTYPES else builder.convert(index, DType.I64)
 
 
 def _index_axes_first_to(
-    op: Lowering, found: Tensor, dims: tuple[int, ...], index_rank: int
+    builder: PrimsBuilder, found: Tensor, dims: tuple[int, ...], index_rank: int
 ) -> Tensor:
     """Index axes stand where the indexed axes stood if those were neighbours, else in front."""
     first = dims[0]
@@ -101,4 +103,4 @@ def _index_axes_first_to(
         return found
     before = range(index_rank, index_rank + first)
     after = range(index_rank + first, found.rank)
-    return op.permute(found, [*before, *range(index_rank), *after])
+    return builder.permute(found, [*before, *range(index_rank), *after])

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from frontend_svc.operators.core.coordinates import numbers_along
-from frontend_svc.operators.core.prims_builder import Lowering, as_typed
+from frontend_svc.operators.core.prims_builder import PrimsBuilder, as_typed
 from frontend_svc.operators.core.registry import NotDecomposedError
 from frontend_svc.operators.core.values import Tensor
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr
 
-MOST_PLACES = 256
+MAX_POSITIONS = 256
 """Places that each update is compared with."""
 
 _SMALL = frozenset({DType.BOOL, DType.U8, DType.I8, DType.I16})
 
 
-def multiplied_along(
-    op: Lowering, base: Tensor, axis: int, places: Tensor, updates: Tensor
+def scatter_product(
+    builder: PrimsBuilder, base: Tensor, axis: int, positions: Tensor, updates: Tensor
 ) -> Tensor:
     """Elements along an axis times the updates that name them.
 
@@ -27,41 +27,46 @@ def multiplied_along(
         NotDecomposedError: the axis is long, or of symbolic extent.
     """
     extent = base.shape[axis]
-    if not extent.is_constant or extent.constant > MOST_PLACES:
-        raise NotDecomposedError(f"products over {extent} places; up to {MOST_PLACES} are compared")
+    if not extent.is_constant or extent.constant > MAX_POSITIONS:
+        raise NotDecomposedError(
+            f"products over {extent} places; up to {MAX_POSITIONS} are compared"
+        )
     wide = DType.I32 if base.dtype in _SMALL else base.dtype.compute_dtype
     rest = [k for k in range(base.rank) if k != axis]
     order = [*rest, axis]
-    rows = op.permute(op.convert(updates, wide), order)
-    named = op.permute(places, order) if places.rank == base.rank else places
-    named = op.expand(named, rows.shape)
-    numbers = op.reshape(op.iota(extent), (extent, ONE))
+    rows = builder.permute(builder.convert(updates, wide), order)
+    named = builder.permute(positions, order) if positions.rank == base.rank else positions
+    named = builder.expand(named, rows.shape)
+    numbers = builder.reshape(builder.iota(extent), (extent, ONE))
     lead, count = rows.shape[:-1], rows.shape[-1]
-    is_named = op.apply("eq", op.reshape(named, (*lead, ONE, count)), numbers)
-    factors = op.where(is_named, op.reshape(rows, (*lead, ONE, count)), 1)
-    products = op.reduce("prod", factors, (factors.rank - 1,))
+    is_named = builder.apply("eq", builder.reshape(named, (*lead, ONE, count)), numbers)
+    factors = builder.where(is_named, builder.reshape(rows, (*lead, ONE, count)), 1)
+    products = builder.reduce("prod", factors, (factors.rank - 1,))
     # What no update names stays as it is, to the bit; counting checks the places as well.
-    products = _padded(op, products, 1, base, rest)
-    counts = _padded(op, _counts(op, named, extent), 0, base, rest)
-    x = op.permute(op.convert(base, wide), order)
-    found = op.where(op.apply("gt", counts, 0), op.apply("mul", x, products), x)
+    products = _padded(builder, products, 1, base, rest)
+    counts = _padded(builder, _counts(builder, named, extent), 0, base, rest)
+    x = builder.permute(builder.convert(base, wide), order)
+    found = builder.where(builder.apply("gt", counts, 0), builder.apply("mul", x, products), x)
     back = sorted(range(base.rank), key=lambda k: order[k])
-    return op.convert(op.permute(found, back), base.dtype)
+    return builder.convert(builder.permute(found, back), base.dtype)
 
 
-def _counts(op: Lowering, named: Tensor, extent: Expr) -> Tensor:
+def _counts(builder: PrimsBuilder, named: Tensor, extent: Expr) -> Tensor:
     """How many updates name each place of the last axis."""
     lead = named.shape[:-1]
     axes = tuple(range(named.rank))
-    picks = [*(numbers_along(op, named.shape, axis) for axis in axes[:-1]), named]
-    zeros, ones = op.full(0, DType.I32, (*lead, extent)), op.full(1, DType.I32, named.shape)
-    return op.prim("scatter", zeros, *picks, ones, dims=axes, mode="add")
+    picks = [*(numbers_along(builder, named.shape, axis) for axis in axes[:-1]), named]
+    zeros, ones = (
+        builder.full(0, DType.I32, (*lead, extent)),
+        builder.full(1, DType.I32, named.shape),
+    )
+    return builder.prim("scatter", zeros, *picks, ones, dims=axes, mode="add")
 
 
-def _padded(op: Lowering, x: Tensor, value: int, base: Tensor, rest: list[int]) -> Tensor:
+def _padded(builder: PrimsBuilder, x: Tensor, value: int, base: Tensor, rest: list[int]) -> Tensor:
     """The extents that updates leave out filled, where nothing is named."""
-    high = [op.extents.simplified(base.shape[k] - x.shape[n]) for n, k in enumerate(rest)]
+    high = [builder.extents.simplified(base.shape[k] - x.shape[n]) for n, k in enumerate(rest)]
     if all(amount == 0 for amount in high):
         return x
     low = (ZERO,) * x.rank
-    return op.prim("pad", x, high=(*high, ZERO), low=low, value=as_typed(value, x.dtype))
+    return builder.prim("pad", x, high=(*high, ZERO), low=low, value=as_typed(value, x.dtype))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from frontend_svc.operators.core.extents import axis_of
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.promotion import float_dtype
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.core.values import Number, Tensor
@@ -17,199 +17,215 @@ _GELU_CUBIC = 0.044715
 
 
 @decomposes("aten.relu.default")
-def relu(op: Lowering, self: Tensor) -> Tensor:
+def relu(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """max(x, 0); NaN stays."""
-    return op.convert(op.apply("maximum", op.widened(self), 0), self.dtype)
+    return builder.convert(builder.apply("maximum", builder.widened(self), 0), self.dtype)
 
 
 @decomposes("aten.relu6.default")
-def relu6(op: Lowering, self: Tensor) -> Tensor:
+def relu6(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """x between 0 and 6."""
-    return hardtanh(op, self, 0, 6)
+    return hardtanh(builder, self, 0, 6)
 
 
 @decomposes("aten.silu.default")
-def silu(op: Lowering, self: Tensor) -> Tensor:
+def silu(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """x / (1 + exp(-x))."""
-    x = op.widened(self)
-    denominator = op.apply("add", op.prim("exp", op.prim("neg", x)), 1.0)
-    return op.convert(op.prim("div", x, denominator), self.dtype)
+    x = builder.widened(self)
+    denominator = builder.apply("add", builder.prim("exp", builder.prim("neg", x)), 1.0)
+    return builder.convert(builder.prim("div", x, denominator), self.dtype)
 
 
 @decomposes("aten.gelu.default")
-def gelu(op: Lowering, self: Tensor, *, approximate: str = "none") -> Tensor:
+def gelu(builder: PrimsBuilder, self: Tensor, *, approximate: str = "none") -> Tensor:
     """x times the normal distribution's integral: by erf, or by tanh of a cubic."""
-    x = op.widened(self)
+    x = builder.widened(self)
     if approximate == "none":
-        inner = op.prim("erf", op.apply("mul", x, math.sqrt(0.5)))
+        inner = builder.prim("erf", builder.apply("mul", x, math.sqrt(0.5)))
     elif approximate == "tanh":
-        cube = op.prim("mul", op.prim("mul", x, x), x)
-        cubic = op.apply("add", x, op.apply("mul", cube, _GELU_CUBIC))
-        inner = op.prim("tanh", op.apply("mul", cubic, math.sqrt(2.0 / math.pi)))
+        cube = builder.prim("mul", builder.prim("mul", x, x), x)
+        cubic = builder.apply("add", x, builder.apply("mul", cube, _GELU_CUBIC))
+        inner = builder.prim("tanh", builder.apply("mul", cubic, math.sqrt(2.0 / math.pi)))
     else:
         raise InvalidGraphError(f"approximation '{approximate[:40]}'; expected 'none' or 'tanh'")
-    half = op.apply("mul", x, 0.5)
-    return op.convert(op.apply("mul", half, op.apply("add", inner, 1.0)), self.dtype)
+    half = builder.apply("mul", x, 0.5)
+    return builder.convert(builder.apply("mul", half, builder.apply("add", inner, 1.0)), self.dtype)
 
 
 @decomposes("aten.elu.default")
 def elu(
-    op: Lowering, self: Tensor, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1
+    builder: PrimsBuilder,
+    self: Tensor,
+    alpha: Number = 1,
+    scale: Number = 1,
+    input_scale: Number = 1,
 ) -> Tensor:
     """scale * x above zero, scale * alpha * (exp(input_scale * x) - 1) below."""
-    x = op.widened(self)
-    below = op.prim("expm1", _scaled(op, x, input_scale))
-    below = op.apply("mul", below, _factor(alpha) * _factor(scale))
-    is_below = op.apply("lt", x, 0.0)
-    return op.convert(op.where(is_below, below, _scaled(op, x, scale)), self.dtype)
+    x = builder.widened(self)
+    below = builder.prim("expm1", _scaled(builder, x, input_scale))
+    below = builder.apply("mul", below, _factor(alpha) * _factor(scale))
+    is_below = builder.apply("lt", x, 0.0)
+    return builder.convert(builder.where(is_below, below, _scaled(builder, x, scale)), self.dtype)
 
 
 @decomposes("aten.celu.default")
-def celu(op: Lowering, self: Tensor, alpha: Number = 1.0) -> Tensor:
+def celu(builder: PrimsBuilder, self: Tensor, alpha: Number = 1.0) -> Tensor:
     """x above zero, alpha * (exp(x / alpha) - 1) below."""
     if _factor(alpha) == 0.0:
         raise InvalidGraphError("alpha is 0; expected another number")
-    return elu(op, self, alpha, 1, 1.0 / _factor(alpha))
+    return elu(builder, self, alpha, 1, 1.0 / _factor(alpha))
 
 
 @decomposes("aten.selu.default")
-def selu(op: Lowering, self: Tensor) -> Tensor:
+def selu(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """The self-normalizing form of elu."""
-    return elu(op, self, _SELU_ALPHA, _SELU_SCALE)
+    return elu(builder, self, _SELU_ALPHA, _SELU_SCALE)
 
 
 @decomposes("aten.leaky_relu.default")
-def leaky_relu(op: Lowering, self: Tensor, negative_slope: Number = 0.01) -> Tensor:
+def leaky_relu(builder: PrimsBuilder, self: Tensor, negative_slope: Number = 0.01) -> Tensor:
     """x above zero, x times the slope below."""
-    x = op.widened(self)
-    sloped = op.apply("mul", x, negative_slope)
-    return op.convert(op.where(op.apply("gt", x, 0.0), x, sloped), self.dtype)
+    x = builder.widened(self)
+    sloped = builder.apply("mul", x, negative_slope)
+    return builder.convert(builder.where(builder.apply("gt", x, 0.0), x, sloped), self.dtype)
 
 
 @decomposes("aten._prelu_kernel.default")
-def prelu(op: Lowering, self: Tensor, weight: Tensor) -> Tensor:
+def prelu(builder: PrimsBuilder, self: Tensor, weight: Tensor) -> Tensor:
     """x above zero, x times a learned slope below."""
-    x, slope = op.widened(self), op.widened(weight)
-    sloped = op.apply("mul", x, slope)
-    return op.convert(op.where(op.apply("gt", x, 0.0), x, sloped), self.dtype)
+    x, slope = builder.widened(self), builder.widened(weight)
+    sloped = builder.apply("mul", x, slope)
+    return builder.convert(builder.where(builder.apply("gt", x, 0.0), x, sloped), self.dtype)
 
 
 @decomposes("aten.hardtanh.default")
-def hardtanh(op: Lowering, self: Tensor, min_val: Number = -1, max_val: Number = 1) -> Tensor:
+def hardtanh(
+    builder: PrimsBuilder, self: Tensor, min_val: Number = -1, max_val: Number = 1
+) -> Tensor:
     """x between two bounds; NaN stays."""
-    x = op.widened(self)
-    low = op.widened(op.cast(min_val, self.dtype))
-    high = op.widened(op.cast(max_val, self.dtype))
-    return op.convert(op.apply("minimum", op.apply("maximum", x, low), high), self.dtype)
+    x = builder.widened(self)
+    low = builder.widened(builder.cast(min_val, self.dtype))
+    high = builder.widened(builder.cast(max_val, self.dtype))
+    return builder.convert(
+        builder.apply("minimum", builder.apply("maximum", x, low), high), self.dtype
+    )
 
 
 @decomposes("aten.hardsigmoid.default")
-def hardsigmoid(op: Lowering, self: Tensor) -> Tensor:
+def hardsigmoid(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """(x + 3) between 0 and 6, over 6."""
-    return op.convert(op.apply("div", _hard_ramp(op, op.widened(self)), 6.0), self.dtype)
+    return builder.convert(
+        builder.apply("div", _hard_ramp(builder, builder.widened(self)), 6.0), self.dtype
+    )
 
 
 @decomposes("aten.hardswish.default")
-def hardswish(op: Lowering, self: Tensor) -> Tensor:
+def hardswish(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """x * hardsigmoid(x)."""
-    x = op.widened(self)
-    return op.convert(op.apply("div", op.prim("mul", x, _hard_ramp(op, x)), 6.0), self.dtype)
+    x = builder.widened(self)
+    return builder.convert(
+        builder.apply("div", builder.prim("mul", x, _hard_ramp(builder, x)), 6.0), self.dtype
+    )
 
 
 @decomposes("aten.softplus.default")
-def softplus(op: Lowering, self: Tensor, beta: Number = 1, threshold: Number = 20) -> Tensor:
+def softplus(
+    builder: PrimsBuilder, self: Tensor, beta: Number = 1, threshold: Number = 20
+) -> Tensor:
     """log(1 + exp(beta * x)) / beta; x itself above the threshold."""
-    x = op.widened(self)
-    scaled = _scaled(op, x, beta)
-    soft = op.prim("log1p", op.prim("exp", scaled))
-    soft = soft if beta == 1 else op.apply("div", soft, beta)
-    return op.convert(op.where(op.apply("gt", scaled, threshold), x, soft), self.dtype)
+    x = builder.widened(self)
+    scaled = _scaled(builder, x, beta)
+    soft = builder.prim("log1p", builder.prim("exp", scaled))
+    soft = soft if beta == 1 else builder.apply("div", soft, beta)
+    return builder.convert(
+        builder.where(builder.apply("gt", scaled, threshold), x, soft), self.dtype
+    )
 
 
 @decomposes("aten.mish.default")
-def mish(op: Lowering, self: Tensor) -> Tensor:
+def mish(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """x * tanh(log(1 + exp(x)))."""
-    x = op.widened(self)
-    soft = op.prim("log1p", op.prim("exp", x))
-    return op.convert(op.prim("mul", x, op.prim("tanh", soft)), self.dtype)
+    x = builder.widened(self)
+    soft = builder.prim("log1p", builder.prim("exp", x))
+    return builder.convert(builder.prim("mul", x, builder.prim("tanh", soft)), self.dtype)
 
 
 @decomposes("aten.threshold.default")
-def threshold_(op: Lowering, self: Tensor, threshold: Number, value: Number) -> Tensor:
+def threshold_(builder: PrimsBuilder, self: Tensor, threshold: Number, value: Number) -> Tensor:
     """x above the threshold, else the value; NaN stays."""
-    x = op.widened(self)
-    low = op.widened(op.cast(threshold, self.dtype))
-    other = op.widened(op.cast(value, self.dtype))
-    return op.convert(op.where(op.apply("le", x, low), other, x), self.dtype)
+    x = builder.widened(self)
+    low = builder.widened(builder.cast(threshold, self.dtype))
+    other = builder.widened(builder.cast(value, self.dtype))
+    return builder.convert(builder.where(builder.apply("le", x, low), other, x), self.dtype)
 
 
 @decomposes("aten.hardshrink.default")
-def hardshrink(op: Lowering, self: Tensor, lambd: Number = 0.5) -> Tensor:
+def hardshrink(builder: PrimsBuilder, self: Tensor, lambd: Number = 0.5) -> Tensor:
     """0 within [-lambd, lambd], else x."""
-    x = op.widened(self)
-    bound = op.widened(op.cast(lambd, self.dtype))
-    above = op.apply("ge", x, op.prim("neg", bound))
-    inside = op.apply("logical_and", above, op.apply("le", x, bound))
-    return op.convert(op.where(inside, 0.0, x), self.dtype)
+    x = builder.widened(self)
+    bound = builder.widened(builder.cast(lambd, self.dtype))
+    above = builder.apply("ge", x, builder.prim("neg", bound))
+    inside = builder.apply("logical_and", above, builder.apply("le", x, bound))
+    return builder.convert(builder.where(inside, 0.0, x), self.dtype)
 
 
 @decomposes("aten.softshrink.default")
-def softshrink(op: Lowering, self: Tensor, lambd: Number = 0.5) -> Tensor:
+def softshrink(builder: PrimsBuilder, self: Tensor, lambd: Number = 0.5) -> Tensor:
     """x moved towards 0 by lambd; NaN stays."""
-    x = op.widened(self)
-    bound = op.widened(op.cast(lambd, self.dtype))
-    lower, upper = op.apply("sub", x, bound), op.apply("add", x, bound)
-    is_below = op.apply("lt", x, op.prim("neg", bound))
+    x = builder.widened(self)
+    bound = builder.widened(builder.cast(lambd, self.dtype))
+    lower, upper = builder.apply("sub", x, bound), builder.apply("add", x, bound)
+    is_below = builder.apply("lt", x, builder.prim("neg", bound))
     # 0 * x is 0, and NaN where x is.
-    middle = op.where(is_below, upper, op.apply("mul", x, 0.0))
-    return op.convert(op.where(op.apply("gt", x, bound), lower, middle), self.dtype)
+    middle = builder.where(is_below, upper, builder.apply("mul", x, 0.0))
+    return builder.convert(builder.where(builder.apply("gt", x, bound), lower, middle), self.dtype)
 
 
 @decomposes("aten.log_sigmoid_forward.default")
-def log_sigmoid_forward(op: Lowering, self: Tensor) -> tuple[Tensor, Tensor]:
+def log_sigmoid_forward(builder: PrimsBuilder, self: Tensor) -> tuple[Tensor, Tensor]:
     """min(x, 0) - log(1 + exp(-|x|)), and exp(-|x|) for the backward pass where it is wanted."""
-    x = op.widened(self)
-    decayed = op.prim("exp", op.prim("neg", op.prim("abs", x)))
-    result = op.apply("sub", op.apply("minimum", x, 0.0), op.prim("log1p", decayed))
-    wants_buffer = len(op.stated) == 2 and op.stated[1].shape == self.shape
-    empty = op.stated[1].shape if len(op.stated) == 2 else ()
-    buffer = decayed if wants_buffer else op.full(0.0, x.dtype, empty)
-    return op.convert(result, self.dtype), op.convert(buffer, self.dtype)
+    x = builder.widened(self)
+    decayed = builder.prim("exp", builder.prim("neg", builder.prim("abs", x)))
+    result = builder.apply("sub", builder.apply("minimum", x, 0.0), builder.prim("log1p", decayed))
+    wants_buffer = len(builder.stated) == 2 and builder.stated[1].shape == self.shape
+    empty = builder.stated[1].shape if len(builder.stated) == 2 else ()
+    buffer = decayed if wants_buffer else builder.full(0.0, x.dtype, empty)
+    return builder.convert(result, self.dtype), builder.convert(buffer, self.dtype)
 
 
 @decomposes("aten.logit.default")
-def logit(op: Lowering, self: Tensor, eps: float | None = None) -> Tensor:
+def logit(builder: PrimsBuilder, self: Tensor, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)), with x kept eps away from 0 and 1."""
     dtype = float_dtype(self.dtype)
-    x = op.convert(self, dtype.compute_dtype)
+    x = builder.convert(self, dtype.compute_dtype)
     if eps is not None:
-        x = op.apply("minimum", op.apply("maximum", x, eps), 1.0 - eps)
-    odds = op.prim("div", x, op.apply("sub", 1.0, x))
-    return op.convert(op.prim("log", odds), dtype)
+        x = builder.apply("minimum", builder.apply("maximum", x, eps), 1.0 - eps)
+    odds = builder.prim("div", x, builder.apply("sub", 1.0, x))
+    return builder.convert(builder.prim("log", odds), dtype)
 
 
 @decomposes("aten.glu.default")
-def glu(op: Lowering, self: Tensor, dim: int = -1) -> Tensor:
+def glu(builder: PrimsBuilder, self: Tensor, dim: int = -1) -> Tensor:
     """The first half of an axis times the sigmoid of the second."""
     if not self.rank:
         raise InvalidGraphError("a tensor without axes; expected an axis to halve")
     axis = axis_of(dim, self.rank)
     extent = self.shape[axis]
     half = extent // 2
-    if not op.extents.is_same(half * 2, extent):
+    if not builder.extents.is_same(half * 2, extent):
         raise InvalidGraphError(f"extent {extent}; expected an even one")
-    value = op.widened(op.slice_axis(self, axis, extent - extent, half))
-    gate = op.widened(op.slice_axis(self, axis, half, half * 2))
-    return op.convert(op.prim("mul", value, op.prim("sigmoid", gate)), self.dtype)
+    value = builder.widened(builder.slice_axis(self, axis, extent - extent, half))
+    gate = builder.widened(builder.slice_axis(self, axis, half, half * 2))
+    return builder.convert(builder.prim("mul", value, builder.prim("sigmoid", gate)), self.dtype)
 
 
-def _hard_ramp(op: Lowering, x: Tensor) -> Tensor:
-    shifted = op.apply("maximum", op.apply("add", x, 3.0), 0.0)
-    return op.apply("minimum", shifted, 6.0)
+def _hard_ramp(builder: PrimsBuilder, x: Tensor) -> Tensor:
+    shifted = builder.apply("maximum", builder.apply("add", x, 3.0), 0.0)
+    return builder.apply("minimum", shifted, 6.0)
 
 
-def _scaled(op: Lowering, x: Tensor, factor: Number) -> Tensor:
-    return x if factor == 1 else op.apply("mul", x, factor)
+def _scaled(builder: PrimsBuilder, x: Tensor, factor: Number) -> Tensor:
+    return x if factor == 1 else builder.apply("mul", x, factor)
 
 
 def _factor(value: Number) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from frontend_svc.operators.core.extents import numel_of, text_of
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.core.values import Tensor
 from frontend_svc.operators.reductions.over_axes import vector_norm
@@ -17,26 +17,26 @@ _SUM, _MEAN, _MAX = 0, 1, 2
 
 @decomposes("aten.embedding_renorm.default")
 def embedding_renorm(
-    op: Lowering, self: Tensor, indices: Tensor, max_norm: float, norm_type: float
+    builder: PrimsBuilder, self: Tensor, indices: Tensor, max_norm: float, norm_type: float
 ) -> Tensor:
     """The table with the rows that are used scaled down to a norm, where theirs is larger."""
     if self.rank != 2 or not self.dtype.is_float:
         raise InvalidGraphError(f"a table {self.dtype!r} {text_of(self.shape)}; expected floats")
-    places = _places(op, indices)
-    rows = op.widened(op.prim("take", self, places, dim=0))
-    norms = vector_norm(op, rows, norm_type, (1,), True)
+    positions = _field_spans(builder, indices)
+    rows = builder.widened(builder.prim("take", self, positions, dim=0))
+    norms = vector_norm(builder, rows, norm_type, (1,), True)
     # PyTorch's own constant, which keeps the quotient finite.
-    scale = op.apply("div", max_norm, op.apply("add", norms, 1e-7))
-    is_large = op.apply("gt", norms, max_norm)
-    scaled = op.where(is_large, op.apply("mul", rows, scale), rows)
+    scale = builder.apply("div", max_norm, builder.apply("add", norms, 1e-7))
+    is_large = builder.apply("gt", norms, max_norm)
+    scaled = builder.where(is_large, builder.apply("mul", rows, scale), rows)
     # A row that is used twice is written twice with the same elements.
-    updates = op.convert(scaled, self.dtype)
-    return op.prim("scatter", self, places, updates, dims=(0,), mode="set")
+    updates = builder.convert(scaled, self.dtype)
+    return builder.prim("scatter", self, positions, updates, dims=(0,), mode="set")
 
 
 @decomposes("aten._embedding_bag_forward_only.default")
 def embedding_bag(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-    op: Lowering,
+    builder: PrimsBuilder,
     weight: Tensor,
     indices: Tensor,
     offsets: Tensor,
@@ -57,35 +57,35 @@ def embedding_bag(  # noqa: PLR0913, PLR0917  # the operator's own parameters
             " expected vectors and a mode from 0 to 2"
         )
     count = offsets.shape[0] - int(include_last_offset)
-    if indices.shape[0] is ZERO or op.extents.is_negative(count - 1):
+    if indices.shape[0] is ZERO or builder.extents.is_negative(count - 1):
         raise NotDecomposedError("no elements or no bags")
-    places = _places(op, indices)
-    begins = op.slice_axis(op.convert(offsets, DType.I64), 0, ZERO, count)
+    positions = _field_spans(builder, indices)
+    begins = builder.slice_axis(builder.convert(offsets, DType.I64), 0, ZERO, count)
     # Bag k begins where k + 1 marks lie up to an element.
-    bags = op.apply("sub", segment_numbers(op, begins, places.shape[0]), 1)
-    is_used = op.apply("ne", places, padding_idx)
-    rows = op.widened(op.prim("take", weight, places, dim=0))
+    bags = builder.apply("sub", segment_numbers(builder, begins, positions.shape[0]), 1)
+    is_used = builder.apply("ne", positions, padding_idx)
+    rows = builder.widened(builder.prim("take", weight, positions, dim=0))
     if per_sample_weights is not None:
-        factors = op.convert(per_sample_weights, rows.dtype)
-        rows = op.apply("mul", rows, op.reshape(factors, (*factors.shape, ONE)))
-    columns = op.reshape(is_used, (*is_used.shape, ONE))
-    ones = op.convert(is_used, rows.dtype)
-    zeros = op.full(0.0, rows.dtype, (count,))
-    used = op.prim("scatter", zeros, bags, ones, dims=(0,), mode="add")
-    used = op.reshape(used, (count, ONE))
+        factors = builder.convert(per_sample_weights, rows.dtype)
+        rows = builder.apply("mul", rows, builder.reshape(factors, (*factors.shape, ONE)))
+    columns = builder.reshape(is_used, (*is_used.shape, ONE))
+    ones = builder.convert(is_used, rows.dtype)
+    zeros = builder.full(0.0, rows.dtype, (count,))
+    used = builder.prim("scatter", zeros, bags, ones, dims=(0,), mode="add")
+    used = builder.reshape(used, (count, ONE))
     shape = (count, weight.shape[1])
     neutral, combine = (float("-inf"), "max") if mode == _MAX else (0.0, "add")
-    base = op.full(neutral, rows.dtype, shape)
-    updates = op.where(columns, rows, neutral)
-    found = op.prim("scatter", base, bags, updates, dims=(0,), mode=combine)
+    base = builder.full(neutral, rows.dtype, shape)
+    updates = builder.where(columns, rows, neutral)
+    found = builder.prim("scatter", base, bags, updates, dims=(0,), mode=combine)
     if mode == _MEAN:
-        found = op.apply("div", found, op.apply("maximum", used, 1.0))
+        found = builder.apply("div", found, builder.apply("maximum", used, 1.0))
     elif mode == _MAX:
-        found = op.where(op.apply("gt", used, 0.0), found, 0.0)
-    return op.convert(found, weight.dtype), None, None, None
+        found = builder.where(builder.apply("gt", used, 0.0), found, 0.0)
+    return builder.convert(found, weight.dtype), None, None, None
 
 
-def _places(op: Lowering, indices: Tensor) -> Tensor:
+def _field_spans(builder: PrimsBuilder, indices: Tensor) -> Tensor:
     if indices.dtype not in (DType.I32, DType.I64):
         raise InvalidGraphError(f"indices of type {indices.dtype!r}; expected integers")
-    return op.reshape(indices, (numel_of(indices.shape),))
+    return builder.reshape(indices, (numel_of(indices.shape),))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from frontend_svc.operators.core.extents import numel_of, text_of
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.core.values import Tensor
 from frontend_svc.operators.nn.normalization import (
@@ -22,7 +22,7 @@ _Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 @decomposes("aten._native_batch_norm_legit_functional.default")
 def batch_norm_functional(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-    op: Lowering,
+    builder: PrimsBuilder,
     input: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
@@ -38,26 +38,26 @@ def batch_norm_functional(  # noqa: PLR0913, PLR0917  # the operator's own param
     """
     if not training:
         shared = (input, weight, bias, running_mean, running_var, momentum, eps)
-        kept = _as_traced(op, running_mean, 3), _as_traced(op, running_var, 4)
-        return *batch_norm_no_training(op, *shared), *kept
-    result, mean, rstd, variance = _by_batch(op, input, weight, bias, eps)
+        kept = _as_traced(builder, running_mean, 3), _as_traced(builder, running_var, 4)
+        return *batch_norm_no_training(builder, *shared), *kept
+    result, mean, rstd, variance = _by_batch(builder, input, weight, bias, eps)
     count = numel_of((input.shape[0], *input.shape[2:]))
-    total = op.apply("mul", variance, count.constant if count.is_constant else count)
-    fewer = op.extents.simplified(count - 1)
-    unbiased = op.apply("div", total, fewer.constant if fewer.is_constant else fewer)
-    saved = statistics_dtype(op, input)
+    total = builder.apply("mul", variance, count.constant if count.is_constant else count)
+    fewer = builder.extents.simplified(count - 1)
+    unbiased = builder.apply("div", total, fewer.constant if fewer.is_constant else fewer)
+    saved = statistics_dtype(builder, input)
     return (
         result,
-        op.convert(mean, saved),
-        op.convert(rstd, saved),
-        _moved(op, running_mean, mean, momentum, 3),
-        _moved(op, running_var, unbiased, momentum, 4),
+        builder.convert(mean, saved),
+        builder.convert(rstd, saved),
+        _moved(builder, running_mean, mean, momentum, 3),
+        _moved(builder, running_var, unbiased, momentum, 4),
     )
 
 
 @decomposes("aten._batch_norm_with_update_functional.default")
 def batch_norm_with_update(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-    op: Lowering,
+    builder: PrimsBuilder,
     input: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
@@ -67,18 +67,20 @@ def batch_norm_with_update(  # noqa: PLR0913, PLR0917  # the operator's own para
     eps: float,
 ) -> tuple[Tensor, ...]:
     """The same in training, with what a library reserves for the gradient: nothing here."""
-    if op.stated[3:] and op.stated[3].shape != (ZERO,):
+    if builder.stated[3:] and builder.stated[3].shape != (ZERO,):
         raise NotDecomposedError("a library that keeps more than the batch's statistics")
     shared = (input, weight, bias, running_mean, running_var)
-    stated, op.stated = op.stated, (*op.stated[:3], *op.stated[4:])
-    result, mean, rstd, new_mean, new_var = batch_norm_functional(op, *shared, True, momentum, eps)
-    op.stated = stated
-    return result, mean, rstd, op.full(0, DType.U8, (ZERO,)), new_mean, new_var
+    stated, builder.stated = builder.stated, (*builder.stated[:3], *builder.stated[4:])
+    result, mean, rstd, new_mean, new_var = batch_norm_functional(
+        builder, *shared, True, momentum, eps
+    )
+    builder.stated = stated
+    return result, mean, rstd, builder.full(0, DType.U8, (ZERO,)), new_mean, new_var
 
 
 @decomposes("aten._batch_norm_no_update.default")
 def batch_norm_no_update(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-    op: Lowering,
+    builder: PrimsBuilder,
     input: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
@@ -91,12 +93,12 @@ def batch_norm_no_update(  # noqa: PLR0913, PLR0917  # the operator's own parame
     if running_mean is None or running_var is None:
         raise NotDecomposedError("batch normalization without running statistics")
     shared = (input, weight, bias, running_mean, running_var, momentum, eps)
-    return *batch_norm_no_training(op, *shared), op.full(0, DType.U8, (ZERO,))
+    return *batch_norm_no_training(builder, *shared), builder.full(0, DType.U8, (ZERO,))
 
 
 @decomposes("aten.batch_norm_backward.default")
 def batch_norm_backward_of_library(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-    op: Lowering,
+    builder: PrimsBuilder,
     grad_out: Tensor,
     input: Tensor,
     weight: Tensor,
@@ -114,13 +116,13 @@ def batch_norm_backward_of_library(  # noqa: PLR0913, PLR0917  # the operator's 
         raise NotDecomposedError("a library that keeps more than the batch's statistics")
     running, saved = (running_mean, running_var), (save_mean, save_var)
     return batch_norm_backward(
-        op, grad_out, input, weight, *running, *saved, update, eps, output_mask
+        builder, grad_out, input, weight, *running, *saved, update, eps, output_mask
     )
 
 
 @decomposes("aten._native_batch_norm_legit.no_stats")
 def batch_norm_no_stats(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-    op: Lowering,
+    builder: PrimsBuilder,
     input: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
@@ -131,14 +133,14 @@ def batch_norm_no_stats(  # noqa: PLR0913, PLR0917  # the operator's own paramet
     """Normalization by the batch's own statistics, which nothing else keeps."""
     if not training:
         raise NotDecomposedError("batch normalization in inference without statistics")
-    result, mean, rstd, _ = _by_batch(op, input, weight, bias, eps)
-    saved = statistics_dtype(op, input)
-    return result, op.convert(mean, saved), op.convert(rstd, saved)
+    result, mean, rstd, _ = _by_batch(builder, input, weight, bias, eps)
+    saved = statistics_dtype(builder, input)
+    return result, builder.convert(mean, saved), builder.convert(rstd, saved)
 
 
 @decomposes("aten.native_batch_norm_backward.default")
 def batch_norm_backward(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-    op: Lowering,
+    builder: PrimsBuilder,
     grad_out: Tensor,
     input: Tensor,
     weight: Tensor | None,
@@ -151,34 +153,36 @@ def batch_norm_backward(  # noqa: PLR0913, PLR0917  # the operator's own paramet
     output_mask: tuple[bool, ...],
 ) -> _Gradients:
     """Gradients of the operand, the weight and the bias."""
-    wants = _wanted(output_mask)
-    grad, x = op.widened(grad_out), op.widened(input)
-    mean = _channels(op, x, save_mean if train else running_mean)
+    wants = _needs_gradient(output_mask)
+    grad, x = builder.widened(grad_out), builder.widened(input)
+    mean = _channels(builder, x, save_mean if train else running_mean)
     if train:
-        rstd = _channels(op, x, save_invstd)
+        rstd = _channels(builder, x, save_invstd)
     else:
-        rstd = op.prim("rsqrt", op.apply("add", _channels(op, x, running_var), eps))
-    scale = rstd if weight is None else op.apply("mul", rstd, _channels(op, x, weight))
+        rstd = builder.prim("rsqrt", builder.apply("add", _channels(builder, x, running_var), eps))
+    scale = rstd if weight is None else builder.apply("mul", rstd, _channels(builder, x, weight))
     axes = tuple(axis for axis in range(x.rank) if axis != 1)
-    normal = op.apply("mul", op.apply("sub", x, mean), rstd)
-    total = op.reduce("sum", grad, axes, keepdim=True)
-    dot = op.reduce("sum", op.apply("mul", grad, normal), axes, keepdim=True)
+    normal = builder.apply("mul", builder.apply("sub", x, mean), rstd)
+    total = builder.reduce("sum", grad, axes, keepdim=True)
+    dot = builder.reduce("sum", builder.apply("mul", grad, normal), axes, keepdim=True)
     left = grad
     if train:
-        left = op.apply("sub", left, _over(op, total, x, axes))
-        left = op.apply("sub", left, op.apply("mul", normal, _over(op, dot, x, axes)))
+        left = builder.apply("sub", left, _over(builder, total, x, axes))
+        left = builder.apply(
+            "sub", left, builder.apply("mul", normal, _over(builder, dot, x, axes))
+        )
     kept = input.dtype if weight is None else weight.dtype
-    of_input = op.convert(op.apply("mul", left, scale), input.dtype)
+    of_input = builder.convert(builder.apply("mul", left, scale), input.dtype)
     return (
         of_input if wants[0] else None,
-        op.convert(op.reshape(dot, (x.shape[1],)), kept) if wants[1] else None,
-        op.convert(op.reshape(total, (x.shape[1],)), kept) if wants[2] else None,
+        builder.convert(builder.reshape(dot, (x.shape[1],)), kept) if wants[1] else None,
+        builder.convert(builder.reshape(total, (x.shape[1],)), kept) if wants[2] else None,
     )
 
 
 @decomposes("aten.native_layer_norm_backward.default")
 def layer_norm_backward(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-    op: Lowering,
+    builder: PrimsBuilder,
     grad_out: Tensor,
     input: Tensor,
     normalized_shape: tuple[Expr, ...],
@@ -189,31 +193,31 @@ def layer_norm_backward(  # noqa: PLR0913, PLR0917  # the operator's own paramet
     output_mask: tuple[bool, ...],
 ) -> _Gradients:
     """Gradients of the operand, the weight and the bias."""
-    wants = _wanted(output_mask)
+    wants = _needs_gradient(output_mask)
     first = input.rank - len(normalized_shape)
-    if first < 0 or not op.extents.is_same_shape(input.shape[first:], normalized_shape):
+    if first < 0 or not builder.extents.is_same_shape(input.shape[first:], normalized_shape):
         raise InvalidGraphError(
             f"normalized shape {text_of(normalized_shape)} of {text_of(input.shape)}"
         )
     inner, outer = tuple(range(first, input.rank)), tuple(range(first))
-    grad, x = op.widened(grad_out), op.widened(input)
-    inverse = op.widened(rstd)
-    normal = op.apply("mul", op.apply("sub", x, op.widened(mean)), inverse)
-    product = op.apply("mul", grad, normal)
-    scaled = grad if weight is None else op.apply("mul", grad, op.widened(weight))
-    of_input = _normalized_gradient(op, scaled, normal, inverse, inner)
-    of_weight, of_bias = (op.reduce("sum", part, outer) for part in (product, grad))
+    grad, x = builder.widened(grad_out), builder.widened(input)
+    inverse = builder.widened(rstd)
+    normal = builder.apply("mul", builder.apply("sub", x, builder.widened(mean)), inverse)
+    product = builder.apply("mul", grad, normal)
+    scaled = grad if weight is None else builder.apply("mul", grad, builder.widened(weight))
+    of_input = _normalized_gradient(builder, scaled, normal, inverse, inner)
+    of_weight, of_bias = (builder.reduce("sum", part, outer) for part in (product, grad))
     kept = input.dtype if weight is None else weight.dtype
     return (
-        op.convert(of_input, input.dtype) if wants[0] else None,
-        op.convert(of_weight, kept) if wants[1] else None,
-        op.convert(of_bias, kept) if wants[2] else None,
+        builder.convert(of_input, input.dtype) if wants[0] else None,
+        builder.convert(of_weight, kept) if wants[1] else None,
+        builder.convert(of_bias, kept) if wants[2] else None,
     )
 
 
 @decomposes("aten._fused_rms_norm_backward.default")
 def rms_norm_backward(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-    op: Lowering,
+    builder: PrimsBuilder,
     grad_out: Tensor,
     input: Tensor,
     normalized_shape: tuple[int, ...],
@@ -226,23 +230,23 @@ def rms_norm_backward(  # noqa: PLR0913, PLR0917  # the operator's own parameter
     if first < 0 or len(output_mask) != 2:
         raise InvalidGraphError(f"normalized shape {normalized_shape} of {text_of(input.shape)}")
     inner, outer = tuple(range(first, input.rank)), tuple(range(first))
-    grad, inverse = op.widened(grad_out), op.widened(rstd)
-    normal = op.apply("mul", op.widened(input), inverse)
-    of_weight = op.reduce("sum", op.apply("mul", grad, normal), outer)
-    scaled = grad if weight is None else op.apply("mul", grad, op.widened(weight))
-    dot = op.reduce("sum", op.apply("mul", scaled, normal), inner, keepdim=True)
-    share = op.apply("mul", normal, _over(op, dot, normal, inner))
-    of_input = op.apply("mul", op.apply("sub", scaled, share), inverse)
+    grad, inverse = builder.widened(grad_out), builder.widened(rstd)
+    normal = builder.apply("mul", builder.widened(input), inverse)
+    of_weight = builder.reduce("sum", builder.apply("mul", grad, normal), outer)
+    scaled = grad if weight is None else builder.apply("mul", grad, builder.widened(weight))
+    dot = builder.reduce("sum", builder.apply("mul", scaled, normal), inner, keepdim=True)
+    share = builder.apply("mul", normal, _over(builder, dot, normal, inner))
+    of_input = builder.apply("mul", builder.apply("sub", scaled, share), inverse)
     kept = input.dtype if weight is None else weight.dtype
     return (
-        op.convert(of_input, input.dtype) if output_mask[0] else None,
-        op.convert(of_weight, kept) if output_mask[1] and weight is not None else None,
+        builder.convert(of_input, input.dtype) if output_mask[0] else None,
+        builder.convert(of_weight, kept) if output_mask[1] and weight is not None else None,
     )
 
 
 @decomposes("aten.native_group_norm_backward.default")
 def group_norm_backward(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-    op: Lowering,
+    builder: PrimsBuilder,
     grad_out: Tensor,
     input: Tensor,
     mean: Tensor,
@@ -255,84 +259,92 @@ def group_norm_backward(  # noqa: PLR0913, PLR0917  # the operator's own paramet
     output_mask: tuple[bool, ...],
 ) -> _Gradients:
     """Gradients of the operand, the weight and the bias."""
-    wants = _wanted(output_mask)
-    if group < 1 or input.rank < 2 or not op.extents.is_same(C // group * group, C):
+    wants = _needs_gradient(output_mask)
+    if group < 1 or input.rank < 2 or not builder.extents.is_same(C // group * group, C):
         raise InvalidGraphError(f"{group} groups of {C} channels; expected a divisor")
     groups = (N, as_extent(group), C // group, HxW)
-    if not op.extents.is_same(numel_of(groups), numel_of(input.shape)):
+    if not builder.extents.is_same(numel_of(groups), numel_of(input.shape)):
         raise InvalidGraphError(f"{text_of(groups)} for shape {text_of(input.shape)}")
-    grad, x = (op.reshape(op.widened(t), groups) for t in (grad_out, input))
-    places = (N, as_extent(group), ONE, ONE)
-    inverse = op.reshape(op.widened(rstd), places)
-    normal = op.apply("mul", op.apply("sub", x, op.reshape(op.widened(mean), places)), inverse)
+    grad, x = (builder.reshape(builder.widened(t), groups) for t in (grad_out, input))
+    group_shape = (N, as_extent(group), ONE, ONE)
+    inverse = builder.reshape(builder.widened(rstd), group_shape)
+    normal = builder.apply(
+        "mul", builder.apply("sub", x, builder.reshape(builder.widened(mean), group_shape)), inverse
+    )
     scaled = grad
     if weight is not None:
-        channels = op.reshape(op.widened(weight), (as_extent(group), C // group, ONE))
-        scaled = op.apply("mul", grad, channels)
-    of_input = _normalized_gradient(op, scaled, normal, inverse, (2, 3))
-    product = op.apply("mul", grad, normal)
+        channels = builder.reshape(builder.widened(weight), (as_extent(group), C // group, ONE))
+        scaled = builder.apply("mul", grad, channels)
+    of_input = _normalized_gradient(builder, scaled, normal, inverse, (2, 3))
+    product = builder.apply("mul", grad, normal)
     kept = input.dtype if weight is None else weight.dtype
-    of_weight, of_bias = (op.reduce("sum", part, (0, 3)) for part in (product, grad))
+    of_weight, of_bias = (builder.reduce("sum", part, (0, 3)) for part in (product, grad))
     return (
-        op.convert(op.reshape(of_input, input.shape), input.dtype) if wants[0] else None,
-        op.convert(op.reshape(of_weight, (C,)), kept) if wants[1] else None,
-        op.convert(op.reshape(of_bias, (C,)), kept) if wants[2] else None,
+        builder.convert(builder.reshape(of_input, input.shape), input.dtype) if wants[0] else None,
+        builder.convert(builder.reshape(of_weight, (C,)), kept) if wants[1] else None,
+        builder.convert(builder.reshape(of_bias, (C,)), kept) if wants[2] else None,
     )
 
 
 def _normalized_gradient(
-    op: Lowering, grad: Tensor, normal: Tensor, rstd: Tensor, axes: tuple[int, ...]
+    builder: PrimsBuilder, grad: Tensor, normal: Tensor, rstd: Tensor, axes: tuple[int, ...]
 ) -> Tensor:
     """The gradient of x, given that of (x - mean) * rstd, where both statistics are of x."""
-    total = op.reduce("sum", grad, axes, keepdim=True)
-    dot = op.reduce("sum", op.apply("mul", grad, normal), axes, keepdim=True)
-    left = op.apply("sub", grad, _over(op, total, normal, axes))
-    left = op.apply("sub", left, op.apply("mul", normal, _over(op, dot, normal, axes)))
-    return op.apply("mul", left, rstd)
+    total = builder.reduce("sum", grad, axes, keepdim=True)
+    dot = builder.reduce("sum", builder.apply("mul", grad, normal), axes, keepdim=True)
+    left = builder.apply("sub", grad, _over(builder, total, normal, axes))
+    left = builder.apply(
+        "sub", left, builder.apply("mul", normal, _over(builder, dot, normal, axes))
+    )
+    return builder.apply("mul", left, rstd)
 
 
 def _by_batch(
-    op: Lowering, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    builder: PrimsBuilder, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(result, mean, 1/sqrt(variance + eps), variance); statistics are vectors, computed wide."""
     if x.rank < 2 or not x.dtype.is_float:
         raise InvalidGraphError(f"{x.dtype!r} of shape {text_of(x.shape)}; expected channels")
     axes = tuple(axis for axis in range(x.rank) if axis != 1)
-    centered, mean, variance = moments_of(op, op.widened(x), axes)
-    rstd = op.prim("rsqrt", op.apply("add", variance, eps))
-    result = op.apply("mul", centered, rstd)
+    centered, mean, variance = moments_of(builder, builder.widened(x), axes)
+    rstd = builder.prim("rsqrt", builder.apply("add", variance, eps))
+    result = builder.apply("mul", centered, rstd)
     if weight is not None:
-        result = op.apply("mul", result, _channels(op, x, weight))
+        result = builder.apply("mul", result, _channels(builder, x, weight))
     if bias is not None:
-        result = op.apply("add", result, _channels(op, x, bias))
-    vectors = (op.reshape(value, (x.shape[1],)) for value in (mean, rstd, variance))
-    return op.convert(result, x.dtype), *vectors  # type: ignore[return-value]  # three by construction
+        result = builder.apply("add", result, _channels(builder, x, bias))
+    vectors = (builder.reshape(value, (x.shape[1],)) for value in (mean, rstd, variance))
+    return builder.convert(result, x.dtype), *vectors  # type: ignore[return-value]  # three by construction
 
 
-def _moved(op: Lowering, running: Tensor, found: Tensor, momentum: float, result: int) -> Tensor:
-    kept = op.apply("mul", op.widened(running), 1.0 - momentum)
-    added = op.apply("mul", op.convert(found, kept.dtype), momentum)
-    return _as_traced(op, op.convert(op.apply("add", added, kept), running.dtype), result)
+def _moved(
+    builder: PrimsBuilder, running: Tensor, found: Tensor, momentum: float, result: int
+) -> Tensor:
+    kept = builder.apply("mul", builder.widened(running), 1.0 - momentum)
+    added = builder.apply("mul", builder.convert(found, kept.dtype), momentum)
+    return _as_traced(
+        builder, builder.convert(builder.apply("add", added, kept), running.dtype), result
+    )
 
 
-def _as_traced(op: Lowering, running: Tensor, result: int) -> Tensor:
+def _as_traced(builder: PrimsBuilder, running: Tensor, result: int) -> Tensor:
     # The framework's trace may state the computing type for what its kernel keeps narrow.
-    stated = op.stated[result].dtype if len(op.stated) > result else running.dtype
-    return op.convert(running, stated) if stated is running.dtype.compute_dtype else running
+    stated = builder.stated[result].dtype if len(builder.stated) > result else running.dtype
+    return builder.convert(running, stated) if stated is running.dtype.compute_dtype else running
 
 
-def _channels(op: Lowering, x: Tensor, parameter: Tensor | None) -> Tensor:
+def _channels(builder: PrimsBuilder, x: Tensor, parameter: Tensor | None) -> Tensor:
     if parameter is None:
         raise InvalidGraphError("statistics are missing; expected one element for each channel")
-    return op.convert(channel_operand(op, x, parameter), x.dtype.compute_dtype)
+    return builder.convert(channel_operand(builder, x, parameter), x.dtype.compute_dtype)
 
 
-def _over(op: Lowering, total: Tensor, x: Tensor, axes: tuple[int, ...]) -> Tensor:
+def _over(builder: PrimsBuilder, total: Tensor, x: Tensor, axes: tuple[int, ...]) -> Tensor:
     count = numel_of(tuple(x.shape[axis] for axis in axes))
-    return op.apply("div", total, count.constant if count.is_constant else count)
+    return builder.apply("div", total, count.constant if count.is_constant else count)
 
 
-def _wanted(output_mask: tuple[bool, ...]) -> tuple[bool, ...]:
+def _needs_gradient(output_mask: tuple[bool, ...]) -> tuple[bool, ...]:
     if len(output_mask) != 3:
         raise InvalidGraphError(f"a mask of {len(output_mask)} results; expected 3")
     return output_mask

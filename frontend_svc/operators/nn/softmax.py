@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from frontend_svc.operators.core.extents import axes_of, axis_of
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.promotion import float_dtype
 from frontend_svc.operators.core.registry import decomposes
 from frontend_svc.operators.core.values import Tensor
@@ -12,71 +12,85 @@ from kernelfarm.errors import InvalidGraphError
 
 
 @decomposes("aten._softmax.default")
-def softmax(op: Lowering, self: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
+def softmax(builder: PrimsBuilder, self: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
     """exp(x - max) over its sum; NaN in a row of all -inf."""
-    x = op.widened(_float_operand(self))
-    result = _exponents_over_sum(op, x, _axes(self, dim))
-    return op.convert(result, _result_dtype(self, half_to_float))
+    x = builder.widened(_float_operand(self))
+    result = _exponents_over_sum(builder, x, _axes(self, dim))
+    return builder.convert(result, _result_dtype(self, half_to_float))
 
 
 @decomposes("aten._log_softmax.default")
-def log_softmax(op: Lowering, self: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
+def log_softmax(
+    builder: PrimsBuilder, self: Tensor, dim: int, half_to_float: bool = False
+) -> Tensor:
     """(x - max) - log(sum(exp(x - max)))."""
-    x = op.widened(_float_operand(self))
-    result = _log_softmax(op, x, _axes(self, dim))
-    return op.convert(result, _result_dtype(self, half_to_float))
+    x = builder.widened(_float_operand(self))
+    result = _log_softmax(builder, x, _axes(self, dim))
+    return builder.convert(result, _result_dtype(self, half_to_float))
 
 
 @decomposes("aten.softmax.int")
-def softmax_int(op: Lowering, self: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
+def softmax_int(
+    builder: PrimsBuilder, self: Tensor, dim: int, dtype: DType | None = None
+) -> Tensor:
     """Softmax after a conversion."""
-    return softmax(op, op.convert(self, dtype or self.dtype), dim)
+    return softmax(builder, builder.convert(self, dtype or self.dtype), dim)
 
 
 @decomposes("aten.log_softmax.int")
-def log_softmax_int(op: Lowering, self: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
+def log_softmax_int(
+    builder: PrimsBuilder, self: Tensor, dim: int, dtype: DType | None = None
+) -> Tensor:
     """Logarithm of softmax after a conversion."""
-    return log_softmax(op, op.convert(self, dtype or self.dtype), dim)
+    return log_softmax(builder, builder.convert(self, dtype or self.dtype), dim)
 
 
 @decomposes("aten._safe_softmax.default")
-def safe_softmax(op: Lowering, self: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
+def safe_softmax(
+    builder: PrimsBuilder, self: Tensor, dim: int, dtype: DType | None = None
+) -> Tensor:
     """Softmax with zeros, not NaN, in a row of all -inf."""
-    converted = op.convert(self, dtype or self.dtype)
-    x = op.widened(_float_operand(converted))
+    converted = builder.convert(self, dtype or self.dtype)
+    x = builder.widened(_float_operand(converted))
     axes = _axes(self, dim)
-    masked = op.apply("eq", op.reduce("amax", x, axes, keepdim=True), float("-inf"))
-    return op.convert(op.where(masked, 0.0, _exponents_over_sum(op, x, axes)), converted.dtype)
+    masked = builder.apply("eq", builder.reduce("amax", x, axes, keepdim=True), float("-inf"))
+    return builder.convert(
+        builder.where(masked, 0.0, _exponents_over_sum(builder, x, axes)), converted.dtype
+    )
 
 
 @decomposes("aten.logsumexp.default")
-def logsumexp(op: Lowering, self: Tensor, dim: tuple[int, ...], keepdim: bool = False) -> Tensor:
+def logsumexp(
+    builder: PrimsBuilder, self: Tensor, dim: tuple[int, ...], keepdim: bool = False
+) -> Tensor:
     """log(sum(exp(x))) without overflow; infinities stay what they are."""
     dtype = float_dtype(self.dtype)
-    x = op.convert(self, dtype.compute_dtype)
+    x = builder.convert(self, dtype.compute_dtype)
     axes = axes_of(dim, self.rank) if self.rank else ()
     if not dim:
         axes = tuple(range(self.rank))
-    top = op.reduce("amax", x, axes, keepdim=True)
-    shift = op.where(op.prim("isinf", top), 0.0, top)
-    total = op.reduce("sum", op.prim("exp", op.apply("sub", x, shift)), axes, keepdim=True)
-    result = op.prim("add", op.prim("log", total), shift)
+    top = builder.reduce("amax", x, axes, keepdim=True)
+    shift = builder.where(builder.prim("isinf", top), 0.0, top)
+    total = builder.reduce(
+        "sum", builder.prim("exp", builder.apply("sub", x, shift)), axes, keepdim=True
+    )
+    result = builder.prim("add", builder.prim("log", total), shift)
     if not keepdim:
         kept = [extent for axis, extent in enumerate(self.shape) if axis not in axes]
-        result = op.reshape(result, tuple(kept))
-    return op.convert(result, dtype)
+        result = builder.reshape(result, tuple(kept))
+    return builder.convert(result, dtype)
 
 
-def _exponents_over_sum(op: Lowering, x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    top = op.reduce("amax", x, axes, keepdim=True)
-    exponents = op.prim("exp", op.apply("sub", x, top))
-    return op.apply("div", exponents, op.reduce("sum", exponents, axes, keepdim=True))
+def _exponents_over_sum(builder: PrimsBuilder, x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    top = builder.reduce("amax", x, axes, keepdim=True)
+    exponents = builder.prim("exp", builder.apply("sub", x, top))
+    return builder.apply("div", exponents, builder.reduce("sum", exponents, axes, keepdim=True))
 
 
-def _log_softmax(op: Lowering, x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    shifted = op.apply("sub", x, op.reduce("amax", x, axes, keepdim=True))
-    total = op.reduce("sum", op.prim("exp", shifted), axes, keepdim=True)
-    return op.apply("sub", shifted, op.prim("log", total))
+def _log_softmax(builder: PrimsBuilder, x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    shifted = builder.apply("sub", x, builder.reduce("amax", x, axes, keepdim=True))
+    total = builder.reduce("sum", builder.prim("exp", shifted), axes, keepdim=True)
+    return builder.apply("sub", shifted, builder.prim("log", total))
 
 
 def _axes(x: Tensor, dim: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.values import Tensor
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import Expr, product_of
@@ -26,48 +26,48 @@ _EPSILON = {DType.F64: 2.0**-52, DType.F32: 2.0**-23}
 class Draw:
     """The random bits of one operator's result, for each element 64 (i64)."""
 
-    def __init__(self, op: Lowering, shape: Shape) -> None:
-        self._op = op
+    def __init__(self, builder: PrimsBuilder, shape: Shape) -> None:
+        self._builder = builder
         self.shape = shape
-        self._seed = op.expand(op.seed(), shape)
-        self._position = op.reshape(op.iota(product_of(shape)), shape)
+        self._seed = builder.expand(builder.seed(), shape)
+        self._position = builder.reshape(builder.iota(product_of(shape)), shape)
 
     def bits(self) -> Tensor:
         """64 random bits."""
-        return self._op.prim("philox", self._seed, self._position)
+        return self._builder.prim("philox", self._seed, self._position)
 
     def more_bits(self) -> Tensor:
         """64 more: at the counters that no position reaches."""
-        position = self._op.prim("bitwise_not", self._position)
-        return self._op.prim("philox", self._seed, position)
+        position = self._builder.prim("bitwise_not", self._position)
+        return self._builder.prim("philox", self._seed, position)
 
     def is_below(self, p: float) -> Tensor:
         """True with probability p, exact to 2**-64; p from 0 to 1."""
         threshold = math.floor(p * 2.0**64) - (1 << 63)
         if threshold >= 1 << 63:
-            return self._op.full(True, DType.BOOL, self.shape)
-        return self._op.apply("lt", self.bits(), threshold)
+            return self._builder.full(True, DType.BOOL, self.shape)
+        return self._builder.apply("lt", self.bits(), threshold)
 
     def uniform(self, dtype: DType) -> Tensor:
         """Multiples of 2**-bits from 0 up to, not including, 1; f32 for narrower floats.
 
         A number is one of the type's own, so that rounding to it never gives 1.
         """
-        return _fraction(self._op, self.bits(), _MANTISSA_BITS[dtype], dtype.compute_dtype)
+        return _fraction(self._builder, self.bits(), _MANTISSA_BITS[dtype], dtype.compute_dtype)
 
     def positive_uniform(self, dtype: DType) -> Tensor:
         """Numbers above 0 and up to 1 for logarithms, f32 or f64: the small ones are fine."""
         wide = dtype.compute_dtype
         if wide is DType.F64:
-            return _shifted_fraction(self._op, self.bits(), 53, wide)
-        return _shifted_fraction(self._op, _low_word(self._op, self.bits()), 31, wide)
+            return _shifted_fraction(self._builder, self.bits(), 53, wide)
+        return _shifted_fraction(self._builder, _low_word(self._builder, self.bits()), 31, wide)
 
     def normal(self, dtype: DType) -> Tensor:
         """The standard normal distribution by Box and Muller, f32 or f64.
 
         Source: G. Box, M. Muller, "A note on the generation of random normal deviates", 1958.
         """
-        op, wide = self._op, dtype.compute_dtype
+        op, wide = self._builder, dtype.compute_dtype
         if wide is DType.F64:
             turn = _fraction(op, self.more_bits(), 53, wide)
         else:
@@ -78,8 +78,8 @@ class Draw:
     def exponential(self, dtype: DType) -> Tensor:
         """The exponential distribution of rate 1, f32 or f64; never 0, as PyTorch's is not."""
         wide = dtype.compute_dtype
-        log = self._op.apply("minimum", self._log(wide), -_EPSILON[wide] / 2)
-        return self._op.prim("neg", log)
+        log = self._builder.apply("minimum", self._log(wide), -_EPSILON[wide] / 2)
+        return self._builder.prim("neg", log)
 
     def cauchy(self, dtype: DType) -> Tensor:
         """The standard Cauchy distribution, f32 or f64.
@@ -87,18 +87,18 @@ class Draw:
         The size is a cotangent and the sign a bit of its own: near 0 a tangent's operand is exact,
         near pi/2 it is not, and there lie the tails.
         """
-        op = self._op
+        op = self._builder
         angle = op.apply("mul", self.positive_uniform(dtype), math.pi / 2)
         size = op.prim("div", op.prim("cos", angle), op.prim("sin", angle))
         is_negative = op.apply("lt", self.more_bits(), 0)
         return op.where(is_negative, op.prim("neg", size), size)
 
     def _log(self, dtype: DType) -> Tensor:
-        return self._op.prim("log", self.positive_uniform(dtype))
+        return self._builder.prim("log", self.positive_uniform(dtype))
 
     def below(self, span: int) -> Tensor:
         """Integers from 0 up to, not including, span (i64), 1 <= span < 2**63."""
-        op = self._op
+        op = self._builder
         if span >= 1 << 31:
             return op.apply("mod_floor", self.bits(), span)
         # The high part of the product of 64 bits and the span: no division, and no number is
@@ -112,27 +112,31 @@ class Draw:
         return op.apply("shr_arith", whole, _WORD_BITS)
 
 
-def _low_word(op: Lowering, bits: Tensor) -> Tensor:
-    return op.convert(bits, DType.I32)
+def _low_word(builder: PrimsBuilder, bits: Tensor) -> Tensor:
+    return builder.convert(bits, DType.I32)
 
 
-def _high_word(op: Lowering, bits: Tensor) -> Tensor:
-    return op.convert(op.apply("shr_arith", bits, _WORD_BITS), DType.I32)
+def _high_word(builder: PrimsBuilder, bits: Tensor) -> Tensor:
+    return builder.convert(builder.apply("shr_arith", bits, _WORD_BITS), DType.I32)
 
 
-def _fraction(op: Lowering, bits: Tensor, count: int, dtype: DType) -> Tensor:
+def _fraction(builder: PrimsBuilder, bits: Tensor, count: int, dtype: DType) -> Tensor:
     """The highest `count` bits as a binary fraction; exact."""
     if bits.dtype is DType.I64 and count < _WORD_BITS:
-        bits = _low_word(op, bits)
+        bits = _low_word(builder, bits)
     width = 8 * bits.dtype.itemsize_bytes
-    return op.apply("mul", op.convert(_shifted(op, bits, width, count), dtype), 2.0**-count)
+    return builder.apply(
+        "mul", builder.convert(_shifted(builder, bits, width, count), dtype), 2.0**-count
+    )
 
 
-def _shifted_fraction(op: Lowering, bits: Tensor, count: int, dtype: DType) -> Tensor:
+def _shifted_fraction(builder: PrimsBuilder, bits: Tensor, count: int, dtype: DType) -> Tensor:
     """The highest bits as a binary fraction, plus half of its last place: above 0, at most 1."""
-    return op.apply("add", _fraction(op, bits, count, dtype), 2.0 ** -(count + 1))
+    return builder.apply("add", _fraction(builder, bits, count, dtype), 2.0 ** -(count + 1))
 
 
-def _shifted(op: Lowering, bits: Tensor, width: int, count: int) -> Tensor:
+def _shifted(builder: PrimsBuilder, bits: Tensor, width: int, count: int) -> Tensor:
     """The highest `count` bits as an integer of 0 or more."""
-    return op.apply("bit_and", op.apply("shr_arith", bits, width - count), (1 << count) - 1)
+    return builder.apply(
+        "bit_and", builder.apply("shr_arith", bits, width - count), (1 << count) - 1
+    )

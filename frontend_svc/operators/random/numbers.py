@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.core.values import Tensor
 from frontend_svc.operators.random.bits import Draw, Shape
@@ -17,39 +17,39 @@ from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import Expr
 
-_Maker = Callable[[Lowering, Shape, DType], Tensor]
+_Maker = Callable[[PrimsBuilder, Shape, DType], Tensor]
 """(lowering, shape, element type) -> the numbers."""
 
 _INTEGER_BITS = {DType.F64: 53, DType.F32: 24, DType.F16: 11, DType.BF16: 8}
 """Up to 2**bits a float holds every integer."""
 
 
-def standard_uniform(op: Lowering, shape: Shape, dtype: DType) -> Tensor:
+def standard_uniform(builder: PrimsBuilder, shape: Shape, dtype: DType) -> Tensor:
     """Numbers from 0 up to, not including, 1."""
     check_float(dtype)
-    return op.convert(Draw(op, shape).uniform(dtype), dtype)
+    return builder.convert(Draw(builder, shape).uniform(dtype), dtype)
 
 
-def standard_normal(op: Lowering, shape: Shape, dtype: DType) -> Tensor:
+def standard_normal(builder: PrimsBuilder, shape: Shape, dtype: DType) -> Tensor:
     """Normal numbers of mean 0 and deviation 1."""
     check_float(dtype)
-    return op.convert(Draw(op, shape).normal(dtype), dtype)
+    return builder.convert(Draw(builder, shape).normal(dtype), dtype)
 
 
 def _register(name: str, make: _Maker) -> None:
     def of_size(
-        op: Lowering,
+        builder: PrimsBuilder,
         size: tuple[Expr, ...],
         *,
         generator: None = None,
         dtype: DType | None = None,
     ) -> Tensor:
-        return make(op, size, dtype or default_float(op))
+        return make(builder, size, dtype or default_float(builder))
 
     def of_tensor(
-        op: Lowering, self: Tensor, *, generator: None = None, dtype: DType | None = None
+        builder: PrimsBuilder, self: Tensor, *, generator: None = None, dtype: DType | None = None
     ) -> Tensor:
-        return make(op, self.shape, dtype or self.dtype)
+        return make(builder, self.shape, dtype or self.dtype)
 
     decomposes(f"aten.{name}.default", f"aten.{name}.generator")(of_size)
     decomposes(f"aten.{name}_like.default", f"aten.{name}_like.generator")(of_tensor)
@@ -61,31 +61,41 @@ _register("randn", standard_normal)
 
 @decomposes("aten.uniform.default")
 def uniform(
-    op: Lowering, self: Tensor, from_: float = 0.0, to: float = 1.0, *, generator: None = None
+    builder: PrimsBuilder,
+    self: Tensor,
+    from_: float = 0.0,
+    to: float = 1.0,
+    *,
+    generator: None = None,
 ) -> Tensor:
     """Numbers from one bound up to, not including, the other."""
     check_float(self.dtype)
     _check(from_ <= to and math.isfinite(to - from_), f"bounds {from_} and {to}")
-    drawn = Draw(op, self.shape).uniform(self.dtype)
+    drawn = Draw(builder, self.shape).uniform(self.dtype)
     if (from_, to) == (0.0, 1.0):
-        return op.convert(drawn, self.dtype)
-    moved = op.apply("add", op.apply("mul", drawn, to - from_), from_)
-    rounded = op.convert(moved, self.dtype)
+        return builder.convert(drawn, self.dtype)
+    moved = builder.apply("add", builder.apply("mul", drawn, to - from_), from_)
+    rounded = builder.convert(moved, self.dtype)
     # Rounding may reach the upper bound, which is no value unless it is the only one.
-    return op.where(op.apply("ge", rounded, to), from_, rounded)
+    return builder.where(builder.apply("ge", rounded, to), from_, rounded)
 
 
 @decomposes("aten.normal_functional.default")
 def normal_functional(
-    op: Lowering, self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: None = None
+    builder: PrimsBuilder,
+    self: Tensor,
+    mean: float = 0.0,
+    std: float = 1.0,
+    *,
+    generator: None = None,
 ) -> Tensor:
     """Normal numbers of one mean and deviation."""
-    return scaled_normal(op, self.shape, self.dtype, mean, std)
+    return scaled_normal(builder, self.shape, self.dtype, mean, std)
 
 
 @decomposes("aten.normal.float_float")
 def normal_of_size(
-    op: Lowering,
+    builder: PrimsBuilder,
     mean: float,
     std: float,
     size: tuple[Expr, ...],
@@ -94,59 +104,66 @@ def normal_of_size(
     dtype: DType | None = None,
 ) -> Tensor:
     """Normal numbers of one mean and deviation."""
-    return scaled_normal(op, size, dtype or default_float(op), mean, std)
+    return scaled_normal(builder, size, dtype or default_float(builder), mean, std)
 
 
 @decomposes("aten.normal.Tensor_float")
 def normal_of_means(
-    op: Lowering, mean: Tensor, std: float = 1.0, *, generator: None = None
+    builder: PrimsBuilder, mean: Tensor, std: float = 1.0, *, generator: None = None
 ) -> Tensor:
     """Normal numbers around each element."""
-    return scaled_normal(op, mean.shape, mean.dtype, mean, std)
+    return scaled_normal(builder, mean.shape, mean.dtype, mean, std)
 
 
 @decomposes("aten.normal.float_Tensor")
 def normal_of_deviations(
-    op: Lowering, mean: float, std: Tensor, *, generator: None = None
+    builder: PrimsBuilder, mean: float, std: Tensor, *, generator: None = None
 ) -> Tensor:
     """Normal numbers with each element as deviation, none of which may be negative."""
-    return scaled_normal(op, std.shape, std.dtype, mean, std)
+    return scaled_normal(builder, std.shape, std.dtype, mean, std)
 
 
 @decomposes("aten.normal.Tensor_Tensor")
-def normal_of_both(op: Lowering, mean: Tensor, std: Tensor, *, generator: None = None) -> Tensor:
+def normal_of_both(
+    builder: PrimsBuilder, mean: Tensor, std: Tensor, *, generator: None = None
+) -> Tensor:
     """Normal numbers of each mean with each deviation, broadcast, in the means' type."""
-    shape = op.extents.broadcast([mean.shape, std.shape])
-    return scaled_normal(op, shape, op.promoted(mean, std), mean, std)
+    shape = builder.extents.broadcast([mean.shape, std.shape])
+    return scaled_normal(builder, shape, builder.promoted(mean, std), mean, std)
 
 
 @decomposes("aten.log_normal.default")
 def log_normal(
-    op: Lowering, self: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: None = None
+    builder: PrimsBuilder,
+    self: Tensor,
+    mean: float = 1.0,
+    std: float = 2.0,
+    *,
+    generator: None = None,
 ) -> Tensor:
     """Exponentials of normal numbers of this mean and deviation."""
     check_float(self.dtype)
     _check(std > 0.0, f"a deviation of {std}")
-    drawn = Draw(op, self.shape).normal(self.dtype)
-    moved = op.apply("add", op.apply("mul", drawn, std), mean)
-    return op.convert(op.prim("exp", moved), self.dtype)
+    drawn = Draw(builder, self.shape).normal(self.dtype)
+    moved = builder.apply("add", builder.apply("mul", drawn, std), mean)
+    return builder.convert(builder.prim("exp", moved), self.dtype)
 
 
 def scaled_normal(
-    op: Lowering, shape: Shape, dtype: DType, mean: Tensor | float, std: Tensor | float
+    builder: PrimsBuilder, shape: Shape, dtype: DType, mean: Tensor | float, std: Tensor | float
 ) -> Tensor:
     """Normal numbers; means and deviations broadcast to the shape."""
     check_float(dtype)
     if not isinstance(std, Tensor):
         _check(std >= 0.0, f"a deviation of {std}")
     wide = dtype.compute_dtype
-    scaled = op.apply("mul", Draw(op, shape).normal(dtype), _of_type(op, std, wide))
-    return op.convert(op.apply("add", scaled, _of_type(op, mean, wide)), dtype)
+    scaled = builder.apply("mul", Draw(builder, shape).normal(dtype), _of_type(builder, std, wide))
+    return builder.convert(builder.apply("add", scaled, _of_type(builder, mean, wide)), dtype)
 
 
 @decomposes("aten.randint.default", "aten.randint.generator")
 def randint(
-    op: Lowering,
+    builder: PrimsBuilder,
     high: int | Expr,
     size: tuple[Expr, ...],
     *,
@@ -154,12 +171,12 @@ def randint(
     dtype: DType | None = DType.I64,
 ) -> Tensor:
     """Integers from 0 up to, not including, a number."""
-    return integers(op, size, dtype or DType.I64, 0, high)
+    return integers(builder, size, dtype or DType.I64, 0, high)
 
 
 @decomposes("aten.randint.low", "aten.randint.low_generator")
 def randint_from(
-    op: Lowering,
+    builder: PrimsBuilder,
     low: int | Expr,
     high: int | Expr,
     size: tuple[Expr, ...],
@@ -168,12 +185,12 @@ def randint_from(
     dtype: DType | None = DType.I64,
 ) -> Tensor:
     """Integers from one number up to, not including, another."""
-    return integers(op, size, dtype or DType.I64, low, high)
+    return integers(builder, size, dtype or DType.I64, low, high)
 
 
 @decomposes("aten.randint_like.default", "aten.randint_like.generator")
 def randint_like(
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Tensor,
     high: int | Expr,
     *,
@@ -181,12 +198,12 @@ def randint_like(
     dtype: DType | None = None,
 ) -> Tensor:
     """As `randint`, with another tensor's shape and type."""
-    return integers(op, self.shape, dtype or self.dtype, 0, high)
+    return integers(builder, self.shape, dtype or self.dtype, 0, high)
 
 
 @decomposes("aten.randint_like.low_dtype", "aten.randint_like.low_generator_dtype")
 def randint_like_from(
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Tensor,
     low: int | Expr,
     high: int | Expr,
@@ -195,30 +212,32 @@ def randint_like_from(
     dtype: DType | None = None,
 ) -> Tensor:
     """As `randint` between two numbers, with another tensor's shape and type."""
-    return integers(op, self.shape, dtype or self.dtype, low, high)
+    return integers(builder, self.shape, dtype or self.dtype, low, high)
 
 
 @decomposes("aten.random.to")
-def random_to(op: Lowering, self: Tensor, to: int, *, generator: None = None) -> Tensor:
+def random_to(builder: PrimsBuilder, self: Tensor, to: int, *, generator: None = None) -> Tensor:
     """Integers from 0 up to, not including, a number."""
-    return integers(op, self.shape, self.dtype, 0, to)
+    return integers(builder, self.shape, self.dtype, 0, to)
 
 
 @decomposes("aten.random.default")
-def random(op: Lowering, self: Tensor, *, generator: None = None) -> Tensor:
+def random(builder: PrimsBuilder, self: Tensor, *, generator: None = None) -> Tensor:
     """Integers from 0 to the greatest up to which the type holds them all."""
-    return integers(op, self.shape, self.dtype, 0, min(end_of(self.dtype), (1 << 63) - 1))
+    return integers(builder, self.shape, self.dtype, 0, min(end_of(self.dtype), (1 << 63) - 1))
 
 
-def integers(op: Lowering, shape: Shape, dtype: DType, low: int | Expr, high: int | Expr) -> Tensor:
+def integers(
+    builder: PrimsBuilder, shape: Shape, dtype: DType, low: int | Expr, high: int | Expr
+) -> Tensor:
     """Integers from low up to, not including, high, in any type that holds them."""
     if isinstance(low, Expr) or isinstance(high, Expr):
         raise NotDecomposedError("a bound is a symbolic size")
     span = high - low
     _check(0 < span < 1 << 63, f"integers from {low} to {high}")
     _check(dtype.is_float or (low >= _start_of(dtype) and high <= end_of(dtype)), "a bound")
-    drawn = Draw(op, shape).below(span)
-    return op.convert(op.apply("add", drawn, low) if low else drawn, dtype)
+    drawn = Draw(builder, shape).below(span)
+    return builder.convert(builder.apply("add", drawn, low) if low else drawn, dtype)
 
 
 def check_float(dtype: DType) -> None:
@@ -230,20 +249,20 @@ def check_float(dtype: DType) -> None:
     _check(dtype in _INTEGER_BITS, f"random fractions of {dtype!r}")
 
 
-def default_float(op: Lowering) -> DType:
+def default_float(builder: PrimsBuilder) -> DType:
     """The type of a new tensor where the graph names none: the framework's default then.
 
     Raises:
         InvalidGraphError: the stated result is no float.
     """
-    stated = op.stated[0].dtype
+    stated = builder.stated[0].dtype
     if not stated.is_float:
         raise InvalidGraphError(f"random fractions stated as {stated!r}; expected a float")
     return stated
 
 
-def _of_type(op: Lowering, value: Tensor | float, dtype: DType) -> Tensor | float:
-    return op.convert(value, dtype) if isinstance(value, Tensor) else value
+def _of_type(builder: PrimsBuilder, value: Tensor | float, dtype: DType) -> Tensor | float:
+    return builder.convert(value, dtype) if isinstance(value, Tensor) else value
 
 
 def end_of(dtype: DType) -> int:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from frontend_svc.operators.core.extents import axes_of
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.promotion import sum_dtype
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.core.values import Number, Tensor
@@ -25,20 +25,22 @@ def reduced_axes(x: Tensor, dim: tuple[int, ...] | None) -> tuple[int, ...]:
     return axes if x.rank else ()
 
 
-def reduced(op: Lowering, prim: str, x: Tensor, axes: tuple[int, ...], *, keepdim: bool) -> Tensor:
+def reduced(
+    builder: PrimsBuilder, prim: str, x: Tensor, axes: tuple[int, ...], *, keepdim: bool
+) -> Tensor:
     """A reduction that keeps the type and accumulates in the computing type."""
-    return op.convert(op.reduce(prim, op.widened(x), axes, keepdim=keepdim), x.dtype)
+    return builder.convert(builder.reduce(prim, builder.widened(x), axes, keepdim=keepdim), x.dtype)
 
 
 @decomposes("aten.sum.default")
-def sum_all(op: Lowering, self: Tensor, *, dtype: DType | None = None) -> Tensor:
+def sum_all(builder: PrimsBuilder, self: Tensor, *, dtype: DType | None = None) -> Tensor:
     """The sum of all elements; integers and bools add up in i64."""
-    return sum_dims(op, self, None, dtype=dtype)
+    return sum_dims(builder, self, None, dtype=dtype)
 
 
 @decomposes("aten.sum.dim_IntList")
 def sum_dims(
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Tensor,
     dim: tuple[int, ...] | None,
     keepdim: bool = False,
@@ -47,119 +49,138 @@ def sum_dims(
 ) -> Tensor:
     """The sum over axes; integers and bools add up in i64."""
     result = dtype or sum_dtype(self.dtype)
-    return reduced(op, "sum", *_converted(op, self, dim, result), keepdim=keepdim)
+    return reduced(builder, "sum", *_converted(builder, self, dim, result), keepdim=keepdim)
 
 
 @decomposes("aten.prod.default")
-def prod_all(op: Lowering, self: Tensor, *, dtype: DType | None = None) -> Tensor:
+def prod_all(builder: PrimsBuilder, self: Tensor, *, dtype: DType | None = None) -> Tensor:
     """The product of all elements; integers and bools multiply in i64."""
     result = dtype or sum_dtype(self.dtype)
-    return reduced(op, "prod", *_converted(op, self, None, result), keepdim=False)
+    return reduced(builder, "prod", *_converted(builder, self, None, result), keepdim=False)
 
 
 @decomposes("aten.prod.dim_int")
 def prod_dim(
-    op: Lowering, self: Tensor, dim: int, keepdim: bool = False, *, dtype: DType | None = None
+    builder: PrimsBuilder,
+    self: Tensor,
+    dim: int,
+    keepdim: bool = False,
+    *,
+    dtype: DType | None = None,
 ) -> Tensor:
     """The product over an axis; integers and bools multiply in i64."""
     result = dtype or sum_dtype(self.dtype)
-    return reduced(op, "prod", *_converted(op, self, (dim,), result), keepdim=keepdim)
+    return reduced(builder, "prod", *_converted(builder, self, (dim,), result), keepdim=keepdim)
 
 
 @decomposes("aten.amax.default")
-def amax(op: Lowering, self: Tensor, dim: tuple[int, ...] = (), keepdim: bool = False) -> Tensor:
+def amax(
+    builder: PrimsBuilder, self: Tensor, dim: tuple[int, ...] = (), keepdim: bool = False
+) -> Tensor:
     """The largest element over axes; NaN wins."""
-    return _extremum(op, "amax", self, reduced_axes(self, dim), keepdim=keepdim)
+    return _extremum(builder, "amax", self, reduced_axes(self, dim), keepdim=keepdim)
 
 
 @decomposes("aten.amin.default")
-def amin(op: Lowering, self: Tensor, dim: tuple[int, ...] = (), keepdim: bool = False) -> Tensor:
+def amin(
+    builder: PrimsBuilder, self: Tensor, dim: tuple[int, ...] = (), keepdim: bool = False
+) -> Tensor:
     """The smallest element over axes; NaN wins."""
-    return _extremum(op, "amin", self, reduced_axes(self, dim), keepdim=keepdim)
+    return _extremum(builder, "amin", self, reduced_axes(self, dim), keepdim=keepdim)
 
 
 @decomposes("aten.max.default")
-def max_all(op: Lowering, self: Tensor) -> Tensor:
+def max_all(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """The largest element; NaN wins."""
-    return amax(op, self)
+    return amax(builder, self)
 
 
 @decomposes("aten.min.default")
-def min_all(op: Lowering, self: Tensor) -> Tensor:
+def min_all(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """The smallest element; NaN wins."""
-    return amin(op, self)
+    return amin(builder, self)
 
 
 @decomposes("aten.max.dim")
-def max_dim(op: Lowering, self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+def max_dim(
+    builder: PrimsBuilder, self: Tensor, dim: int, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
     """The largest element over an axis and the first position that holds it."""
-    value = amax(op, self, (dim,), keepdim)
-    return value, _position(op, "argmax", self, dim, keepdim=keepdim)
+    value = amax(builder, self, (dim,), keepdim)
+    return value, _position(builder, "argmax", self, dim, keepdim=keepdim)
 
 
 @decomposes("aten.min.dim")
-def min_dim(op: Lowering, self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+def min_dim(
+    builder: PrimsBuilder, self: Tensor, dim: int, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
     """The smallest element over an axis and the first position that holds it."""
-    value = amin(op, self, (dim,), keepdim)
-    return value, _position(op, "argmin", self, dim, keepdim=keepdim)
+    value = amin(builder, self, (dim,), keepdim)
+    return value, _position(builder, "argmin", self, dim, keepdim=keepdim)
 
 
 @decomposes("aten.aminmax.default")
 def aminmax(
-    op: Lowering, self: Tensor, *, dim: int | None = None, keepdim: bool = False
+    builder: PrimsBuilder, self: Tensor, *, dim: int | None = None, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The smallest and the largest element."""
     dims = () if dim is None else (dim,)
-    return amin(op, self, dims, keepdim), amax(op, self, dims, keepdim)
+    return amin(builder, self, dims, keepdim), amax(builder, self, dims, keepdim)
 
 
 @decomposes("aten._aminmax.default")
-def old_aminmax(op: Lowering, self: Tensor) -> tuple[Tensor, Tensor]:
+def old_aminmax(builder: PrimsBuilder, self: Tensor) -> tuple[Tensor, Tensor]:
     """The smallest and the largest element, by an older name."""
-    return aminmax(op, self)
+    return aminmax(builder, self)
 
 
 @decomposes("aten._aminmax.dim")
 def old_aminmax_dim(
-    op: Lowering, self: Tensor, dim: int, keepdim: bool = False
+    builder: PrimsBuilder, self: Tensor, dim: int, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The smallest and the largest element over an axis, by an older name."""
-    return aminmax(op, self, dim=dim, keepdim=keepdim)
+    return aminmax(builder, self, dim=dim, keepdim=keepdim)
 
 
 @decomposes("aten._is_any_true.default")
-def is_any_true(op: Lowering, self: Tensor) -> Tensor:
+def is_any_true(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """Whether one bool at least holds."""
-    return _truth(op, "any", self, tuple(range(self.rank)), keepdim=False)
+    return _truth(builder, "any", self, tuple(range(self.rank)), keepdim=False)
 
 
 @decomposes("aten._is_all_true.default")
-def is_all_true(op: Lowering, self: Tensor) -> Tensor:
+def is_all_true(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """Whether all bools hold."""
-    return _truth(op, "all", self, tuple(range(self.rank)), keepdim=False)
+    return _truth(builder, "all", self, tuple(range(self.rank)), keepdim=False)
 
 
 @decomposes("aten.argmax.default")
-def argmax(op: Lowering, self: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+def argmax(
+    builder: PrimsBuilder, self: Tensor, dim: int | None = None, keepdim: bool = False
+) -> Tensor:
     """The first position of the largest element; without a dim, in the flattened tensor."""
-    return _position(op, "argmax", self, dim, keepdim=keepdim)
+    return _position(builder, "argmax", self, dim, keepdim=keepdim)
 
 
 @decomposes("aten.argmin.default")
-def argmin(op: Lowering, self: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+def argmin(
+    builder: PrimsBuilder, self: Tensor, dim: int | None = None, keepdim: bool = False
+) -> Tensor:
     """The first position of the smallest element; without a dim, in the flattened tensor."""
-    return _position(op, "argmin", self, dim, keepdim=keepdim)
+    return _position(builder, "argmin", self, dim, keepdim=keepdim)
 
 
 @decomposes("aten.count_nonzero.default", "aten.count_nonzero.dim_IntList")
-def count_nonzero(op: Lowering, self: Tensor, dim: tuple[int, ...] | None = None) -> Tensor:
+def count_nonzero(
+    builder: PrimsBuilder, self: Tensor, dim: tuple[int, ...] | None = None
+) -> Tensor:
     """How many elements are not zero."""
-    return sum_dims(op, op.convert(self, DType.BOOL), dim)
+    return sum_dims(builder, builder.convert(self, DType.BOOL), dim)
 
 
 @decomposes("aten.linalg_vector_norm.default")
 def vector_norm(
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Tensor,
     ord: Number = 2,
     dim: tuple[int, ...] | None = None,
@@ -173,9 +194,9 @@ def vector_norm(
     if not self.dtype.is_float:
         raise InvalidGraphError(f"a norm of type {self.dtype!r}; expected a float")
     result = dtype or self.dtype
-    x = op.convert(self, result.compute_dtype)
+    x = builder.convert(self, result.compute_dtype)
     axes = reduced_axes(self, dim)
-    return op.convert(_norm(op, x, float(ord), axes, keepdim=keepdim), result)
+    return builder.convert(_norm(builder, x, float(ord), axes, keepdim=keepdim), result)
 
 
 @decomposes(
@@ -185,7 +206,7 @@ def vector_norm(
     "aten.norm.ScalarOpt_dim_dtype",
 )
 def norm(
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Tensor,
     p: Number | None = 2,
     dim: tuple[int, ...] | None = None,
@@ -194,12 +215,12 @@ def norm(
     dtype: DType | None = None,
 ) -> Tensor:
     """The same by its older name."""
-    return vector_norm(op, self, 2 if p is None else p, dim, keepdim, dtype=dtype)
+    return vector_norm(builder, self, 2 if p is None else p, dim, keepdim, dtype=dtype)
 
 
 @decomposes("aten.linalg__powsum.default")
 def power_sum(
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Tensor,
     ord: Number = 2,
     dim: tuple[int, ...] | None = None,
@@ -211,46 +232,51 @@ def power_sum(
     if not isinstance(ord, bool | int | float) or not math.isfinite(ord):
         raise NotDecomposedError(f"the sum of powers {ord}")
     result = dtype or self.dtype
-    magnitude = op.prim("abs", op.convert(self, result.compute_dtype))
+    magnitude = builder.prim("abs", builder.convert(self, result.compute_dtype))
     if ord == 0:
-        powers = op.convert(op.apply("ne", magnitude, 0.0), magnitude.dtype)
+        powers = builder.convert(builder.apply("ne", magnitude, 0.0), magnitude.dtype)
     else:
-        powers = magnitude if ord == 1 else op.apply("pow", magnitude, float(ord))
-    found = op.reduce("sum", powers, reduced_axes(self, dim), keepdim=keepdim)
-    return op.convert(found, result)
+        powers = magnitude if ord == 1 else builder.apply("pow", magnitude, float(ord))
+    found = builder.reduce("sum", powers, reduced_axes(self, dim), keepdim=keepdim)
+    return builder.convert(found, result)
 
 
-def _norm(op: Lowering, x: Tensor, order: float, axes: tuple[int, ...], *, keepdim: bool) -> Tensor:
-    magnitude = op.prim("abs", x)
+def _norm(
+    builder: PrimsBuilder, x: Tensor, order: float, axes: tuple[int, ...], *, keepdim: bool
+) -> Tensor:
+    magnitude = builder.prim("abs", x)
     if order == float("inf"):
-        return op.reduce("amax", magnitude, axes, keepdim=keepdim)
+        return builder.reduce("amax", magnitude, axes, keepdim=keepdim)
     if order == float("-inf"):
-        return op.reduce("amin", magnitude, axes, keepdim=keepdim)
+        return builder.reduce("amin", magnitude, axes, keepdim=keepdim)
     if order == 0.0:
-        flags = op.convert(op.apply("ne", x, 0.0), x.dtype)
-        return op.reduce("sum", flags, axes, keepdim=keepdim)
+        flags = builder.convert(builder.apply("ne", x, 0.0), x.dtype)
+        return builder.reduce("sum", flags, axes, keepdim=keepdim)
     if order == 1.0:
-        return op.reduce("sum", magnitude, axes, keepdim=keepdim)
+        return builder.reduce("sum", magnitude, axes, keepdim=keepdim)
     if order == 2.0:
-        total = op.reduce("sum", op.prim("mul", x, x), axes, keepdim=keepdim)
-        return op.prim("sqrt", total)
-    powers = op.apply("pow", magnitude, order)
-    return op.apply("pow", op.reduce("sum", powers, axes, keepdim=keepdim), 1.0 / order)
+        total = builder.reduce("sum", builder.prim("mul", x, x), axes, keepdim=keepdim)
+        return builder.prim("sqrt", total)
+    powers = builder.apply("pow", magnitude, order)
+    return builder.apply("pow", builder.reduce("sum", powers, axes, keepdim=keepdim), 1.0 / order)
 
 
 def _register_truth(prim: str) -> None:
-    def all_axes(op: Lowering, self: Tensor) -> Tensor:
-        return _truth(op, prim, self, tuple(range(self.rank)), keepdim=False)
+    def all_axes(builder: PrimsBuilder, self: Tensor) -> Tensor:
+        return _truth(builder, prim, self, tuple(range(self.rank)), keepdim=False)
 
-    def one_axis(op: Lowering, self: Tensor, dim: int, keepdim: bool = False) -> Tensor:
-        return _truth(op, prim, self, reduced_axes(self, (dim,)), keepdim=keepdim)
+    def one_axis(builder: PrimsBuilder, self: Tensor, dim: int, keepdim: bool = False) -> Tensor:
+        return _truth(builder, prim, self, reduced_axes(self, (dim,)), keepdim=keepdim)
 
     def some_axes(
-        op: Lowering, self: Tensor, dim: tuple[int, ...] | None = None, keepdim: bool = False
+        builder: PrimsBuilder,
+        self: Tensor,
+        dim: tuple[int, ...] | None = None,
+        keepdim: bool = False,
     ) -> Tensor:
         # An empty list reduces nothing here, unlike for sums.
         axes = () if dim == () else reduced_axes(self, dim)
-        return _truth(op, prim, self, axes, keepdim=keepdim)
+        return _truth(builder, prim, self, axes, keepdim=keepdim)
 
     forms: dict[str, Callable[..., Tensor]] = {
         "default": all_axes,
@@ -265,29 +291,33 @@ for _prim in ("any", "all"):
     _register_truth(_prim)
 
 
-def _truth(op: Lowering, prim: str, x: Tensor, axes: tuple[int, ...], *, keepdim: bool) -> Tensor:
-    result = op.reduce(prim, op.convert(x, DType.BOOL), axes, keepdim=keepdim)
+def _truth(
+    builder: PrimsBuilder, prim: str, x: Tensor, axes: tuple[int, ...], *, keepdim: bool
+) -> Tensor:
+    result = builder.reduce(prim, builder.convert(x, DType.BOOL), axes, keepdim=keepdim)
     # PyTorch answers in u8 for u8, else in bool.
-    return op.convert(result, DType.U8) if x.dtype is DType.U8 else result
+    return builder.convert(result, DType.U8) if x.dtype is DType.U8 else result
 
 
 def _converted(
-    op: Lowering, x: Tensor, dim: tuple[int, ...] | None, dtype: DType
+    builder: PrimsBuilder, x: Tensor, dim: tuple[int, ...] | None, dtype: DType
 ) -> tuple[Tensor, tuple[int, ...]]:
-    return op.convert(x, dtype), reduced_axes(x, dim)
+    return builder.convert(x, dtype), reduced_axes(x, dim)
 
 
 def _extremum(
-    op: Lowering, prim: str, x: Tensor, axes: tuple[int, ...], *, keepdim: bool
+    builder: PrimsBuilder, prim: str, x: Tensor, axes: tuple[int, ...], *, keepdim: bool
 ) -> Tensor:
     if any(x.shape[axis] == 0 for axis in axes):
         raise InvalidGraphError("an extremum over no elements; expected an axis that is not empty")
     if x.dtype is DType.BOOL:
-        return op.reduce(_EXTREMUM[prim], x, axes, keepdim=keepdim)
-    return reduced(op, prim, x, axes, keepdim=keepdim)
+        return builder.reduce(_EXTREMUM[prim], x, axes, keepdim=keepdim)
+    return reduced(builder, prim, x, axes, keepdim=keepdim)
 
 
-def _position(op: Lowering, prim: str, x: Tensor, dim: int | None, *, keepdim: bool) -> Tensor:
+def _position(
+    builder: PrimsBuilder, prim: str, x: Tensor, dim: int | None, *, keepdim: bool
+) -> Tensor:
     axes = tuple(range(x.rank)) if dim is None else reduced_axes(x, (dim,))
-    numbers = op.convert(x, DType.U8) if x.dtype is DType.BOOL else op.widened(x)
-    return op.reduce(prim, numbers, axes, keepdim=keepdim)
+    numbers = builder.convert(x, DType.U8) if x.dtype is DType.BOOL else builder.widened(x)
+    return builder.reduce(prim, numbers, axes, keepdim=keepdim)

@@ -6,14 +6,14 @@ Segments lie one after the other; each element's segment is a running sum over m
 from __future__ import annotations
 
 from frontend_svc.operators.core.extents import axis_of, text_of
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.core.values import Operand, Tensor
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr
 
-MOST_SEGMENTS = 256
+MAX_SEGMENTS = 256
 """Segments that each element is compared with."""
 
 _PRIMS = {"sum": "sum", "mean": "sum", "max": "amax", "min": "amin", "prod": "prod"}
@@ -21,77 +21,81 @@ _NEUTRAL = {"sum": 0.0, "amax": float("-inf"), "amin": float("inf"), "prod": 1.0
 _COMBINING = {"sum": "add", "amax": "maximum", "amin": "minimum", "prod": "mul"}
 
 
-def segment_numbers(op: Lowering, ends: Tensor, total: Expr) -> Tensor:
+def segment_numbers(builder: PrimsBuilder, ends: Tensor, total: Expr) -> Tensor:
     """The segment of each of `total` elements, from where the segments end.
 
     Shapes: ends: (segments,), i64, rising, at most `total`; result: (total,), i64.
     """
-    ones = op.full(1, DType.I64, ends.shape)
-    zeros = op.full(0, DType.I64, (total + 1,))
-    marks = op.prim("scatter", zeros, ends, ones, dims=(0,), mode="add")
-    return op.slice_axis(op.prim("cumsum", marks, dim=0), 0, ZERO, total)
+    ones = builder.full(1, DType.I64, ends.shape)
+    zeros = builder.full(0, DType.I64, (total + 1,))
+    marks = builder.prim("scatter", zeros, ends, ones, dims=(0,), mode="add")
+    return builder.slice_axis(builder.prim("cumsum", marks, dim=0), 0, ZERO, total)
 
 
 @decomposes("aten.repeat_interleave.Tensor", note="extern if it does not state how many there are")
-def repeat_interleave(op: Lowering, repeats: Tensor, *, output_size: Expr | None = None) -> Tensor:
+def repeat_interleave(
+    builder: PrimsBuilder, repeats: Tensor, *, output_size: Expr | None = None
+) -> Tensor:
     """Each position as often as a vector says."""
     if repeats.rank != 1 or repeats.dtype not in (DType.I32, DType.I64):
         raise InvalidGraphError(f"repeats {text_of(repeats.shape)}; expected a vector of integers")
     if output_size is None:
         raise NotDecomposedError("repeats whose sum is not stated: the result's size is data")
-    ends = op.prim("cumsum", op.convert(repeats, DType.I64), dim=0)
-    return op.convert(segment_numbers(op, ends, output_size), repeats.dtype)
+    ends = builder.prim("cumsum", builder.convert(repeats, DType.I64), dim=0)
+    return builder.convert(segment_numbers(builder, ends, output_size), repeats.dtype)
 
 
 @decomposes("aten.tril_indices.default")
 def tril_indices(
-    op: Lowering, row: int, col: int, offset: int = 0, *, dtype: DType = DType.I64
+    builder: PrimsBuilder, row: int, col: int, offset: int = 0, *, dtype: DType = DType.I64
 ) -> Tensor:
     """The rows and columns of the elements up to a diagonal."""
-    lengths = _clamped(op, op.apply("add", _rows(op, row, col), offset + 1), col)
-    return _triangle(op, lengths, None, dtype)
+    lengths = _clamped(builder, builder.apply("add", _rows(builder, row, col), offset + 1), col)
+    return _triangle(builder, lengths, None, dtype)
 
 
 @decomposes("aten.triu_indices.default")
 def triu_indices(
-    op: Lowering, row: int, col: int, offset: int = 0, *, dtype: DType = DType.I64
+    builder: PrimsBuilder, row: int, col: int, offset: int = 0, *, dtype: DType = DType.I64
 ) -> Tensor:
     """The rows and columns of the elements from a diagonal on."""
-    firsts = _clamped(op, op.apply("add", _rows(op, row, col), offset), col)
-    return _triangle(op, op.apply("sub", col, firsts), firsts, dtype)
+    firsts = _clamped(builder, builder.apply("add", _rows(builder, row, col), offset), col)
+    return _triangle(builder, builder.apply("sub", col, firsts), firsts, dtype)
 
 
-def _rows(op: Lowering, row: int, col: int) -> Tensor:
+def _rows(builder: PrimsBuilder, row: int, col: int) -> Tensor:
     if row < 0 or col < 0:
         raise InvalidGraphError(f"a matrix of {row} by {col}; expected extents of 0 or more")
-    return op.iota(as_expr(row))
+    return builder.iota(as_expr(row))
 
 
-def _clamped(op: Lowering, x: Tensor, most: int) -> Tensor:
-    return op.apply("minimum", op.apply("maximum", x, 0), most)
+def _clamped(builder: PrimsBuilder, x: Tensor, most: int) -> Tensor:
+    return builder.apply("minimum", builder.apply("maximum", x, 0), most)
 
 
-def _triangle(op: Lowering, lengths: Tensor, firsts: Tensor | None, dtype: DType) -> Tensor:
+def _triangle(
+    builder: PrimsBuilder, lengths: Tensor, firsts: Tensor | None, dtype: DType
+) -> Tensor:
     """Rows of so many elements each, from their first columns on; as many as are stated."""
-    (stated,) = op.stated
+    (stated,) = builder.stated
     if stated.rank != 2:
         raise InvalidGraphError(f"a result {text_of(stated.shape)}; expected two axes")
     total = stated.shape[1]
-    ends = op.prim("cumsum", lengths, dim=0)
-    row = segment_numbers(op, ends, total)
-    first = op.apply("sub", ends, lengths)
+    ends = builder.prim("cumsum", lengths, dim=0)
+    row = segment_numbers(builder, ends, total)
+    first = builder.apply("sub", ends, lengths)
     if firsts is not None:
-        first = op.apply("sub", first, firsts)
+        first = builder.apply("sub", first, firsts)
     if lengths.shape[0] is ZERO or total is ZERO:
-        return op.full(0, dtype, (as_expr(2), total))
-    column = op.apply("sub", op.iota(total), op.prim("take", first, row, dim=0))
-    parts = (op.reshape(x, (ONE, total)) for x in (row, column))
-    return op.convert(op.prim("cat", *parts, dim=0), dtype)
+        return builder.full(0, dtype, (as_expr(2), total))
+    column = builder.apply("sub", builder.iota(total), builder.prim("take", first, row, dim=0))
+    parts = (builder.reshape(x, (ONE, total)) for x in (row, column))
+    return builder.convert(builder.prim("cat", *parts, dim=0), dtype)
 
 
 @decomposes("aten.segment_reduce.default", note="extern for many segments")
 def segment_reduce(  # noqa: PLR0913  # the operator's own parameters
-    op: Lowering,
+    builder: PrimsBuilder,
     data: Tensor,
     reduce: str,
     *,
@@ -106,30 +110,30 @@ def segment_reduce(  # noqa: PLR0913  # the operator's own parameters
     if reduce not in _PRIMS:
         raise InvalidGraphError(f"reduce={reduce[:40]!r}; expected {', '.join(_PRIMS)}")
     along = axis_of(axis, data.rank)
-    starts, ends = _bounds(op, data, along, lengths, offsets)
+    starts, ends = _bounds(builder, data, along, lengths, offsets)
     segments = starts.shape[-1]
-    if segments.is_constant and segments.constant > MOST_SEGMENTS:
-        raise NotDecomposedError(f"{segments} segments; up to {MOST_SEGMENTS} are compared")
-    is_inside = _membership(op, data.shape[along], starts, ends)
+    if segments.is_constant and segments.constant > MAX_SEGMENTS:
+        raise NotDecomposedError(f"{segments} segments; up to {MAX_SEGMENTS} are compared")
+    is_inside = _membership(builder, data.shape[along], starts, ends)
     lead, rest = data.shape[:along], data.shape[along + 1 :]
     behind = (ONE,) * len(rest)
-    wide = op.reshape(op.widened(data), (*lead, ONE, *data.shape[along:]))
+    wide = builder.reshape(builder.widened(data), (*lead, ONE, *data.shape[along:]))
     prim = _PRIMS[reduce]
-    placed = op.reshape(is_inside, (*is_inside.shape, *behind))
-    found = op.reduce(prim, op.where(placed, wide, _NEUTRAL[prim]), (along + 1,))
+    mask = builder.reshape(is_inside, (*is_inside.shape, *behind))
+    found = builder.reduce(prim, builder.where(mask, wide, _NEUTRAL[prim]), (along + 1,))
     if initial is not None:
-        found = op.apply(_COMBINING[prim], found, initial)
+        found = builder.apply(_COMBINING[prim], found, initial)
     if reduce == "mean":
-        counts = op.convert(op.apply("sub", ends, starts), found.dtype)
-        counts = op.reshape(counts, (*counts.shape, *behind))
-        is_empty = op.apply("eq", counts, 0.0)
+        counts = builder.convert(builder.apply("sub", ends, starts), found.dtype)
+        counts = builder.reshape(counts, (*counts.shape, *behind))
+        is_empty = builder.apply("eq", counts, 0.0)
         empty: Operand = float("nan") if initial is None else found
-        found = op.where(is_empty, empty, op.apply("div", found, counts))
-    return op.convert(found, data.dtype)
+        found = builder.where(is_empty, empty, builder.apply("div", found, counts))
+    return builder.convert(found, data.dtype)
 
 
 def _bounds(
-    op: Lowering, data: Tensor, axis: int, lengths: Tensor | None, offsets: Tensor | None
+    builder: PrimsBuilder, data: Tensor, axis: int, lengths: Tensor | None, offsets: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Where segments begin and end: both (axes before, segments), i64."""
     given = lengths if lengths is not None else offsets
@@ -139,21 +143,23 @@ def _bounds(
         raise InvalidGraphError(
             f"segments {text_of(given.shape)} of axis {axis}; expected integers"
         )
-    if not op.extents.is_same_shape(given.shape[:-1], data.shape[:axis]):
+    if not builder.extents.is_same_shape(given.shape[:-1], data.shape[:axis]):
         raise InvalidGraphError(f"segments {text_of(given.shape)} of {text_of(data.shape)}")
-    whole = op.convert(given, DType.I64)
+    whole = builder.convert(given, DType.I64)
     if lengths is not None:
-        ends = op.prim("cumsum", whole, dim=axis)
-        return op.apply("sub", ends, whole), ends
+        ends = builder.prim("cumsum", whole, dim=axis)
+        return builder.apply("sub", ends, whole), ends
     count = whole.shape[-1] - 1
-    if op.extents.is_negative(count):
+    if builder.extents.is_negative(count):
         raise InvalidGraphError("no offsets; expected one at least")
-    starts = op.slice_axis(whole, axis, ZERO, count)
-    return starts, op.slice_axis(whole, axis, ONE, whole.shape[-1])
+    starts = builder.slice_axis(whole, axis, ZERO, count)
+    return starts, builder.slice_axis(whole, axis, ONE, whole.shape[-1])
 
 
-def _membership(op: Lowering, extent: Expr, starts: Tensor, ends: Tensor) -> Tensor:
+def _membership(builder: PrimsBuilder, extent: Expr, starts: Tensor, ends: Tensor) -> Tensor:
     """Whether each element of an axis is in each segment: (axes before, segments, extent)."""
-    places = op.iota(extent)
-    begins, stops = (op.reshape(x, (*x.shape, ONE)) for x in (starts, ends))
-    return op.apply("logical_and", op.apply("ge", places, begins), op.apply("lt", places, stops))
+    positions = builder.iota(extent)
+    begins, stops = (builder.reshape(x, (*x.shape, ONE)) for x in (starts, ends))
+    return builder.apply(
+        "logical_and", builder.apply("ge", positions, begins), builder.apply("lt", positions, stops)
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from frontend_svc.operators.core.extents import numel_of
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import decomposes
 from frontend_svc.operators.core.values import Number, Operand, Tensor
 from frontend_svc.operators.reductions.over_axes import reduced_axes
@@ -14,28 +14,28 @@ from kernelfarm.ir.algebra.expr import ZERO, Expr
 Axes = tuple[int, ...]
 
 
-def mean_of(op: Lowering, x: Tensor, axes: Axes) -> Tensor:
+def mean_of(builder: PrimsBuilder, x: Tensor, axes: Axes) -> Tensor:
     """The mean over axes, which stay with extent 1; `x` is of a computing type."""
-    total = op.reduce("sum", x, axes, keepdim=True)
-    return op.apply("div", total, _number_of(_count(x, axes)))
+    total = builder.reduce("sum", x, axes, keepdim=True)
+    return builder.apply("div", total, _number_of(_count(x, axes)))
 
 
-def moments_of(op: Lowering, x: Tensor, axes: Axes) -> tuple[Tensor, Tensor, Tensor]:
+def moments_of(builder: PrimsBuilder, x: Tensor, axes: Axes) -> tuple[Tensor, Tensor, Tensor]:
     """(x - mean, mean, mean square of x - mean) over axes, which stay with extent 1."""
-    mean = mean_of(op, x, axes)
-    centered = op.apply("sub", x, mean)
-    return centered, mean, mean_of(op, op.prim("mul", centered, centered), axes)
+    mean = mean_of(builder, x, axes)
+    centered = builder.apply("sub", x, mean)
+    return centered, mean, mean_of(builder, builder.prim("mul", centered, centered), axes)
 
 
 @decomposes("aten.mean.default")
-def mean_all(op: Lowering, self: Tensor, *, dtype: DType | None = None) -> Tensor:
+def mean_all(builder: PrimsBuilder, self: Tensor, *, dtype: DType | None = None) -> Tensor:
     """The mean of all elements."""
-    return mean_dim(op, self, None, dtype=dtype)
+    return mean_dim(builder, self, None, dtype=dtype)
 
 
 @decomposes("aten.mean.dim")
 def mean_dim(
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Tensor,
     dim: tuple[int, ...] | None,
     keepdim: bool = False,
@@ -45,13 +45,13 @@ def mean_dim(
     """The mean over axes."""
     result = _float_result(dtype or self.dtype)
     axes = reduced_axes(self, dim)
-    mean = mean_of(op, op.convert(self, result.compute_dtype), axes)
-    return op.convert(_shaped(op, mean, axes, keepdim), result)
+    mean = mean_of(builder, builder.convert(self, result.compute_dtype), axes)
+    return builder.convert(_shaped(builder, mean, axes, keepdim), result)
 
 
 @decomposes("aten.var.correction")
 def var_correction(
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Tensor,
     dim: tuple[int, ...] | None = None,
     *,
@@ -59,12 +59,12 @@ def var_correction(
     keepdim: bool = False,
 ) -> Tensor:
     """The variance over axes, divided by count - correction."""
-    return _spread(op, self, dim, correction, keepdim, is_root=False)[0]
+    return _spread(builder, self, dim, correction, keepdim, is_root=False)[0]
 
 
 @decomposes("aten.std.correction")
 def std_correction(
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Tensor,
     dim: tuple[int, ...] | None = None,
     *,
@@ -72,12 +72,12 @@ def std_correction(
     keepdim: bool = False,
 ) -> Tensor:
     """The standard deviation over axes."""
-    return _spread(op, self, dim, correction, keepdim, is_root=True)[0]
+    return _spread(builder, self, dim, correction, keepdim, is_root=True)[0]
 
 
 @decomposes("aten.var_mean.correction")
 def var_mean_correction(
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Tensor,
     dim: tuple[int, ...] | None = None,
     *,
@@ -85,12 +85,12 @@ def var_mean_correction(
     keepdim: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The variance and the mean over axes."""
-    return _spread(op, self, dim, correction, keepdim, is_root=False)
+    return _spread(builder, self, dim, correction, keepdim, is_root=False)
 
 
 @decomposes("aten.std_mean.correction")
 def std_mean_correction(
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Tensor,
     dim: tuple[int, ...] | None = None,
     *,
@@ -98,35 +98,35 @@ def std_mean_correction(
     keepdim: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The standard deviation and the mean over axes."""
-    return _spread(op, self, dim, correction, keepdim, is_root=True)
+    return _spread(builder, self, dim, correction, keepdim, is_root=True)
 
 
 @decomposes("aten.var.dim")
 def var_dim(
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Tensor,
     dim: tuple[int, ...] | None,
     unbiased: bool = True,
     keepdim: bool = False,
 ) -> Tensor:
     """The variance over axes, divided by count - 1 if unbiased."""
-    return _spread(op, self, dim, int(unbiased), keepdim, is_root=False)[0]
+    return _spread(builder, self, dim, int(unbiased), keepdim, is_root=False)[0]
 
 
 @decomposes("aten.std.dim")
 def std_dim(
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Tensor,
     dim: tuple[int, ...] | None,
     unbiased: bool = True,
     keepdim: bool = False,
 ) -> Tensor:
     """The standard deviation over axes, of the variance divided by count - 1 if unbiased."""
-    return _spread(op, self, dim, int(unbiased), keepdim, is_root=True)[0]
+    return _spread(builder, self, dim, int(unbiased), keepdim, is_root=True)[0]
 
 
 def _spread(
-    op: Lowering,
+    builder: PrimsBuilder,
     x: Tensor,
     dim: tuple[int, ...] | None,
     correction: Number | None,
@@ -136,26 +136,28 @@ def _spread(
 ) -> tuple[Tensor, Tensor]:
     dtype = _float_result(x.dtype)
     axes = reduced_axes(x, dim)
-    wide = op.widened(x)
-    mean = mean_of(op, wide, axes)
-    centered = op.apply("sub", wide, mean)
-    total = op.reduce("sum", op.prim("mul", centered, centered), axes, keepdim=True)
-    spread = op.apply("div", total, _divisor(op, _count(x, axes), correction, wide.dtype))
-    spread = op.prim("sqrt", spread) if is_root else spread
+    wide = builder.widened(x)
+    mean = mean_of(builder, wide, axes)
+    centered = builder.apply("sub", wide, mean)
+    total = builder.reduce("sum", builder.prim("mul", centered, centered), axes, keepdim=True)
+    spread = builder.apply("div", total, _divisor(builder, _count(x, axes), correction, wide.dtype))
+    spread = builder.prim("sqrt", spread) if is_root else spread
     return tuple(  # type: ignore[return-value]  # a pair by construction
-        op.convert(_shaped(op, value, axes, keepdim), dtype) for value in (spread, mean)
+        builder.convert(_shaped(builder, value, axes, keepdim), dtype) for value in (spread, mean)
     )
 
 
-def _divisor(op: Lowering, count: Expr, correction: Number | None, dtype: DType) -> Operand:
+def _divisor(
+    builder: PrimsBuilder, count: Expr, correction: Number | None, dtype: DType
+) -> Operand:
     """count - correction, at least 0 (a division by it gives NaN or infinity, as in PyTorch)."""
     amount = 1 if correction is None else correction
     if isinstance(amount, float) and amount.is_integer():
         amount = int(amount)
     if isinstance(amount, float):
-        left = op.apply("sub", op.full(_number_of(count), dtype), amount)
-        return op.apply("maximum", left, 0.0)
-    return _number_of(op.extents.larger(count - amount, ZERO))
+        left = builder.apply("sub", builder.full(_number_of(count), dtype), amount)
+        return builder.apply("maximum", left, 0.0)
+    return _number_of(builder.extents.larger(count - amount, ZERO))
 
 
 def _count(x: Tensor, axes: Axes) -> Expr:
@@ -166,10 +168,10 @@ def _number_of(count: Expr) -> Number:
     return count.constant if count.is_constant else count
 
 
-def _shaped(op: Lowering, x: Tensor, axes: Axes, keepdim: bool) -> Tensor:
+def _shaped(builder: PrimsBuilder, x: Tensor, axes: Axes, keepdim: bool) -> Tensor:
     if keepdim:
         return x
-    return op.reshape(x, tuple(e for axis, e in enumerate(x.shape) if axis not in axes))
+    return builder.reshape(x, tuple(e for axis, e in enumerate(x.shape) if axis not in axes))
 
 
 def _float_result(dtype: DType) -> DType:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.promotion import DEFAULT_FLOAT, number_dtype
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.core.values import Number, Tensor
@@ -22,29 +22,29 @@ MAX_RANGE = 2**63
 
 @decomposes("aten.full.default")
 def full(
-    op: Lowering, size: tuple[Expr, ...], fill_value: Number, *, dtype: DType | None = None
+    builder: PrimsBuilder, size: tuple[Expr, ...], fill_value: Number, *, dtype: DType | None = None
 ) -> Tensor:
     """A tensor of one number, of the number's type unless stated."""
-    return _filled(op, size, fill_value, dtype or number_dtype(fill_value))
+    return _filled(builder, size, fill_value, dtype or number_dtype(fill_value))
 
 
 @decomposes("aten.scalar_tensor.default")
-def scalar_tensor(op: Lowering, s: Number, *, dtype: DType | None = None) -> Tensor:
+def scalar_tensor(builder: PrimsBuilder, s: Number, *, dtype: DType | None = None) -> Tensor:
     """A number as a tensor without axes, a float unless stated."""
-    return _filled(op, (), s, dtype or DEFAULT_FLOAT)
+    return _filled(builder, (), s, dtype or DEFAULT_FLOAT)
 
 
 @decomposes("aten.full_like.default")
 def full_like(
-    op: Lowering, self: Tensor, fill_value: Number, *, dtype: DType | None = None
+    builder: PrimsBuilder, self: Tensor, fill_value: Number, *, dtype: DType | None = None
 ) -> Tensor:
     """A tensor of one number with another's shape and type."""
-    return _filled(op, self.shape, fill_value, dtype or self.dtype)
+    return _filled(builder, self.shape, fill_value, dtype or self.dtype)
 
 
 @decomposes("aten.new_full.default")
 def new_full(
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Tensor,
     size: tuple[Expr, ...],
     fill_value: Number,
@@ -52,34 +52,34 @@ def new_full(
     dtype: DType | None = None,
 ) -> Tensor:
     """A tensor of one number with another's type."""
-    return _filled(op, size, fill_value, dtype or self.dtype)
+    return _filled(builder, size, fill_value, dtype or self.dtype)
 
 
 @decomposes("aten.fill.Scalar")
-def fill_scalar(op: Lowering, self: Tensor, value: Number) -> Tensor:
+def fill_scalar(builder: PrimsBuilder, self: Tensor, value: Number) -> Tensor:
     """All elements replaced by a number."""
-    return _filled(op, self.shape, value, self.dtype)
+    return _filled(builder, self.shape, value, self.dtype)
 
 
 @decomposes("aten.fill.Tensor")
-def fill_tensor(op: Lowering, self: Tensor, value: Tensor) -> Tensor:
+def fill_tensor(builder: PrimsBuilder, self: Tensor, value: Tensor) -> Tensor:
     """All elements replaced by the one element of a tensor without axes."""
     if value.rank:
         raise InvalidGraphError(f"a value with {value.rank} axes; expected none")
-    return op.expand(op.convert(value, self.dtype), self.shape)
+    return builder.expand(builder.convert(value, self.dtype), self.shape)
 
 
 def _register_constant(name: str, value: int) -> None:
-    def new(op: Lowering, size: tuple[Expr, ...], *, dtype: DType | None = None) -> Tensor:
-        return _filled(op, size, value, dtype or DEFAULT_FLOAT)
+    def new(builder: PrimsBuilder, size: tuple[Expr, ...], *, dtype: DType | None = None) -> Tensor:
+        return _filled(builder, size, value, dtype or DEFAULT_FLOAT)
 
-    def like(op: Lowering, self: Tensor, *, dtype: DType | None = None) -> Tensor:
-        return _filled(op, self.shape, value, dtype or self.dtype)
+    def like(builder: PrimsBuilder, self: Tensor, *, dtype: DType | None = None) -> Tensor:
+        return _filled(builder, self.shape, value, dtype or self.dtype)
 
     def new_of(
-        op: Lowering, self: Tensor, size: tuple[Expr, ...], *, dtype: DType | None = None
+        builder: PrimsBuilder, self: Tensor, size: tuple[Expr, ...], *, dtype: DType | None = None
     ) -> Tensor:
-        return _filled(op, size, value, dtype or self.dtype)
+        return _filled(builder, size, value, dtype or self.dtype)
 
     overload = "memory_format" if name == "empty" else "default"
     forms: dict[str, Callable[..., Tensor]] = {
@@ -98,31 +98,31 @@ for _name, _value in (("zeros", 0), ("ones", 1), ("empty", 0)):
 
 @decomposes("aten.empty_strided.default")
 def empty_strided(
-    op: Lowering,
+    builder: PrimsBuilder,
     size: tuple[Expr, ...],
     stride: tuple[Expr, ...],
     *,
     dtype: DType | None = None,
 ) -> Tensor:
     """A tensor of zeros; strides bind only at the graph's outputs."""
-    return _filled(op, size, 0, dtype or DEFAULT_FLOAT)
+    return _filled(builder, size, 0, dtype or DEFAULT_FLOAT)
 
 
 @decomposes("aten.empty_permuted.default")
 def empty_permuted(
-    op: Lowering,
+    builder: PrimsBuilder,
     size: tuple[Expr, ...],
     physical_layout: tuple[int, ...],
     *,
     dtype: DType | None = None,
 ) -> Tensor:
     """A tensor of zeros; strides bind only at the graph's outputs."""
-    return _filled(op, size, 0, dtype or DEFAULT_FLOAT)
+    return _filled(builder, size, 0, dtype or DEFAULT_FLOAT)
 
 
 @decomposes("aten.new_empty_strided.default")
 def new_empty_strided(
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Tensor,
     size: tuple[Expr, ...],
     stride: tuple[Expr, ...],
@@ -130,37 +130,49 @@ def new_empty_strided(
     dtype: DType | None = None,
 ) -> Tensor:
     """A tensor of zeros; strides bind only at the graph's outputs."""
-    return _filled(op, size, 0, dtype or self.dtype)
+    return _filled(builder, size, 0, dtype or self.dtype)
 
 
 @decomposes("aten.arange.default")
-def arange(op: Lowering, end: Number, *, dtype: DType | None = None) -> Tensor:
+def arange(builder: PrimsBuilder, end: Number, *, dtype: DType | None = None) -> Tensor:
     """0, 1, ... below end."""
-    return arange_start_step(op, 0, end, dtype=dtype)
+    return arange_start_step(builder, 0, end, dtype=dtype)
 
 
 @decomposes("aten.arange.start")
-def arange_start(op: Lowering, start: Number, end: Number, *, dtype: DType | None = None) -> Tensor:
+def arange_start(
+    builder: PrimsBuilder, start: Number, end: Number, *, dtype: DType | None = None
+) -> Tensor:
     """start, start+1, ... below end."""
-    return arange_start_step(op, start, end, dtype=dtype)
+    return arange_start_step(builder, start, end, dtype=dtype)
 
 
 @decomposes("aten.arange.start_step")
 def arange_start_step(
-    op: Lowering, start: Number, end: Number, step: Number = 1, *, dtype: DType | None = None
+    builder: PrimsBuilder,
+    start: Number,
+    end: Number,
+    step: Number = 1,
+    *,
+    dtype: DType | None = None,
 ) -> Tensor:
     """start, start+step, ... below end (above it for a negative step)."""
     has_float = any(isinstance(number, float) for number in (start, end, step))
     result = dtype or (DEFAULT_FLOAT if has_float else DType.I64)
     if has_float and not result.is_float:
-        return _truncated_range(op, start, end, step, result)
-    length = _float_length(start, end, step) if has_float else _length(op, start, end, step)
-    return _ramp(op, length, start, step, result)
+        return _truncated_range(builder, start, end, step, result)
+    length = _float_length(start, end, step) if has_float else _length(builder, start, end, step)
+    return _ramp(builder, length, start, step, result)
 
 
 @decomposes("aten.range.default", "aten.range.step")
 def closed_range(
-    op: Lowering, start: Number, end: Number, step: Number = 1, *, dtype: DType | None = None
+    builder: PrimsBuilder,
+    start: Number,
+    end: Number,
+    step: Number = 1,
+    *,
+    dtype: DType | None = None,
 ) -> Tensor:
     """start, start+step, ... up to end, which is included."""
     if isinstance(start, Expr) or isinstance(end, Expr) or isinstance(step, Expr):
@@ -168,13 +180,13 @@ def closed_range(
     result = dtype or DEFAULT_FLOAT
     length = as_expr(math.floor(_steps_between(start, end, step)) + 1)
     if result.is_float:
-        return _ramp(op, length, start, step, result)
-    return _ramp(op, length, int(start), int(step), result)
+        return _ramp(builder, length, start, step, result)
+    return _ramp(builder, length, int(start), int(step), result)
 
 
 @decomposes("prims.iota.default")
 def iota(
-    op: Lowering,
+    builder: PrimsBuilder,
     length: Expr,
     *,
     start: Number,
@@ -183,29 +195,29 @@ def iota(
     requires_grad: bool = False,
 ) -> Tensor:
     """start, start+step, ... of the given length."""
-    return _ramp(op, _checked_length(length), start, step, dtype)
+    return _ramp(builder, _checked_length(length), start, step, dtype)
 
 
 @decomposes("aten.eye.default")
-def eye(op: Lowering, n: Expr, *, dtype: DType | None = None) -> Tensor:
+def eye(builder: PrimsBuilder, n: Expr, *, dtype: DType | None = None) -> Tensor:
     """The square matrix with ones on its diagonal."""
-    return eye_m(op, n, n, dtype=dtype)
+    return eye_m(builder, n, n, dtype=dtype)
 
 
 @decomposes("aten.eye.m")
-def eye_m(op: Lowering, n: Expr, m: Expr, *, dtype: DType | None = None) -> Tensor:
+def eye_m(builder: PrimsBuilder, n: Expr, m: Expr, *, dtype: DType | None = None) -> Tensor:
     """The n x m matrix with ones on its diagonal."""
-    rows = op.reshape(op.iota(_checked_length(n)), (n, ONE))
-    columns = op.iota(_checked_length(m))
-    return op.convert(op.apply("eq", rows, columns), dtype or DEFAULT_FLOAT)
+    rows = builder.reshape(builder.iota(_checked_length(n)), (n, ONE))
+    columns = builder.iota(_checked_length(m))
+    return builder.convert(builder.apply("eq", rows, columns), dtype or DEFAULT_FLOAT)
 
 
-def _filled(op: Lowering, size: Sizes, value: Number, dtype: DType) -> Tensor:
-    return op.full(value, dtype, tuple(_checked_length(extent) for extent in size))
+def _filled(builder: PrimsBuilder, size: Sizes, value: Number, dtype: DType) -> Tensor:
+    return builder.full(value, dtype, tuple(_checked_length(extent) for extent in size))
 
 
 def _truncated_range(
-    op: Lowering, start: Number, end: Number, step: Number, dtype: DType
+    builder: PrimsBuilder, start: Number, end: Number, step: Number, dtype: DType
 ) -> Tensor:
     """A range of integers from numbers of which some are floats: they are truncated.
 
@@ -214,29 +226,29 @@ def _truncated_range(
     length = _float_length(start, end, step)
     first, last, stride = (_as_size(number) for number in (start, end, step))
     if dtype is DType.I64:
-        length = _length(op, first, last, stride)
-    return _ramp(op, length, first.constant, stride.constant, dtype)
+        length = _length(builder, first, last, stride)
+    return _ramp(builder, length, first.constant, stride.constant, dtype)
 
 
-def _ramp(op: Lowering, length: Expr, start: Number, step: Number, dtype: DType) -> Tensor:
-    numbers = op.iota(length)
+def _ramp(builder: PrimsBuilder, length: Expr, start: Number, step: Number, dtype: DType) -> Tensor:
+    numbers = builder.iota(length)
     wide = dtype.compute_dtype if dtype.is_float else DType.I64
-    numbers = op.convert(numbers, wide)
+    numbers = builder.convert(numbers, wide)
     if isinstance(step, Expr) or step != 1:
-        numbers = op.apply("mul", numbers, step)
+        numbers = builder.apply("mul", numbers, step)
     if isinstance(start, Expr) or start != 0:
-        numbers = op.apply("add", numbers, start)
-    return op.convert(numbers, dtype)
+        numbers = builder.apply("add", numbers, start)
+    return builder.convert(numbers, dtype)
 
 
-def _length(op: Lowering, start: Number, end: Number, step: Number) -> Expr:
+def _length(builder: PrimsBuilder, start: Number, end: Number, step: Number) -> Expr:
     first, last, stride = (_as_size(number) for number in (start, end, step))
     if not stride.is_constant:
         raise NotDecomposedError("a range with a symbolic step")
     if stride.constant == 0:
         raise InvalidGraphError("a range with step 0; expected another step")
     span, stride = (last - first, stride) if stride.constant > 0 else (first - last, -stride)
-    length = op.extents.simplified(ceil_div(span, stride))
+    length = builder.extents.simplified(ceil_div(span, stride))
     if length.is_constant and length.constant < 0:
         raise InvalidGraphError(f"a range from {first} to {last}; expected the step to lead there")
     return length

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from frontend_svc.operators.core.extents import axes_of, text_of
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.promotion import sum_dtype
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.core.values import Number, Tensor
@@ -14,7 +14,9 @@ from kernelfarm.ir.algebra.expr import Expr
 
 
 @decomposes("aten.rot90.default")
-def rot90(op: Lowering, self: Tensor, k: int = 1, dims: tuple[int, ...] = (0, 1)) -> Tensor:
+def rot90(
+    builder: PrimsBuilder, self: Tensor, k: int = 1, dims: tuple[int, ...] = (0, 1)
+) -> Tensor:
     """Two axes turned by k right angles."""
     axes = axes_of(dims, self.rank)
     if len(axes) != 2:
@@ -22,37 +24,41 @@ def rot90(op: Lowering, self: Tensor, k: int = 1, dims: tuple[int, ...] = (0, 1)
     first, second = axes
     order = list(range(self.rank))
     order[first], order[second] = second, first
-    turns = k % 4
-    if turns == 2:
-        return op.prim("flip", self, dims=tuple(sorted(axes)))
-    if turns == 1:
-        return op.permute(op.prim("flip", self, dims=(second,)), order)
-    return op.prim("flip", op.permute(self, order), dims=(second,)) if turns else self
+    quarter_turns = k % 4
+    if quarter_turns == 2:
+        return builder.prim("flip", self, dims=tuple(sorted(axes)))
+    if quarter_turns == 1:
+        return builder.permute(builder.prim("flip", self, dims=(second,)), order)
+    return (
+        builder.prim("flip", builder.permute(self, order), dims=(second,))
+        if quarter_turns
+        else self
+    )
 
 
 @decomposes("aten.channel_shuffle.default")
-def channel_shuffle(op: Lowering, self: Tensor, groups: Expr) -> Tensor:
+def channel_shuffle(builder: PrimsBuilder, self: Tensor, groups: Expr) -> Tensor:
     """The channels of several groups, taken in turns."""
-    if self.rank < 3 or op.extents.is_negative(groups - 1):
+    if self.rank < 3 or builder.extents.is_negative(groups - 1):
         raise InvalidGraphError(f"{groups} groups of shape {text_of(self.shape)}")
     batch, channels, *rest = self.shape
-    each = op.extents.simplified(channels // groups)
-    if not op.extents.is_same(each * groups, channels):
+    each = builder.extents.simplified(channels // groups)
+    if not builder.extents.is_same(each * groups, channels):
         raise InvalidGraphError(f"{channels} channels; expected a multiple of {groups}")
-    split = op.reshape(self, (batch, groups, each, *rest))
-    turned = op.permute(split, (0, 2, 1, *range(3, split.rank)))
-    return op.reshape(turned, self.shape)
+    split = builder.reshape(self, (batch, groups, each, *rest))
+    turned = builder.permute(split, (0, 2, 1, *range(3, split.rank)))
+    return builder.reshape(turned, self.shape)
 
 
 @decomposes("aten.zero.default")
-def zero(op: Lowering, self: Tensor) -> Tensor:
+def zero(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """All elements 0."""
-    return op.full(0, self.dtype, self.shape)
+    return builder.full(0, self.dtype, self.shape)
 
 
 @decomposes("aten.nansum.default")
 def nansum(
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Tensor,
     dim: tuple[int, ...] | None = None,
     keepdim: bool = False,
@@ -61,16 +67,16 @@ def nansum(
 ) -> Tensor:
     """The sum over axes of what is a number."""
     if not self.dtype.is_float:
-        return sum_dims(op, self, dim, keepdim, dtype=dtype or sum_dtype(self.dtype))
-    wide = op.widened(self)
-    numbers = op.where(op.prim("isnan", wide), 0.0, wide)
-    total = sum_dims(op, numbers, dim, keepdim, dtype=dtype)
-    return op.convert(total, dtype or self.dtype)
+        return sum_dims(builder, self, dim, keepdim, dtype=dtype or sum_dtype(self.dtype))
+    wide = builder.widened(self)
+    numbers = builder.where(builder.prim("isnan", wide), 0.0, wide)
+    total = sum_dims(builder, numbers, dim, keepdim, dtype=dtype)
+    return builder.convert(total, dtype or self.dtype)
 
 
 @decomposes("aten._unsafe_masked_index.default")
 def unsafe_masked_index(
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Tensor,
     mask: Tensor,
     indices: tuple[Tensor | None, ...],
@@ -80,14 +86,18 @@ def unsafe_masked_index(
     dims = tuple(axis for axis, i in enumerate(indices) if i is not None)
     if dims != tuple(range(self.rank)) or mask.dtype is not DType.BOOL:
         raise NotDecomposedError("a masked index of some axes")
-    placed = [_inside(op, i, self.shape[axis]) for axis, i in enumerate(indices) if i is not None]
-    shape = op.extents.broadcast([mask.shape, *(i.shape for i in placed)])
-    found = op.prim("gather_nd", self, *(op.expand(i, shape) for i in placed), dims=dims)
-    return op.where(mask, found, op.full(fill, self.dtype))
+    positions = [
+        _inside(builder, i, self.shape[axis]) for axis, i in enumerate(indices) if i is not None
+    ]
+    shape = builder.extents.broadcast([mask.shape, *(i.shape for i in positions)])
+    found = builder.prim(
+        "gather_nd", self, *(builder.expand(i, shape) for i in positions), dims=dims
+    )
+    return builder.where(mask, found, builder.full(fill, self.dtype))
 
 
-def _inside(op: Lowering, index: Tensor, extent: Expr) -> Tensor:
+def _inside(builder: PrimsBuilder, index: Tensor, extent: Expr) -> Tensor:
     # What the mask hides may lie anywhere; PyTorch clamps it as well.
     if index.dtype not in (DType.I32, DType.I64):
-        index = op.convert(index, DType.I64)
-    return op.apply("minimum", op.apply("maximum", index, 0), extent - 1)
+        index = builder.convert(index, DType.I64)
+    return builder.apply("minimum", builder.apply("maximum", index, 0), extent - 1)

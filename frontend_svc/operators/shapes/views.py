@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from frontend_svc.operators.core.extents import Shape, axes_of, axis_of, numel_of, text_of
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import decomposes
 from frontend_svc.operators.core.values import Tensor
 from kernelfarm.errors import InvalidGraphError
@@ -22,7 +22,7 @@ from kernelfarm.ir.algebra.expr import ONE, Expr
     "aten.lift_fresh_copy.default",
     "aten.positive.default",
 )
-def same(op: Lowering, self: Tensor) -> Tensor:
+def same(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """The operand: values have no identity here."""
     return self
 
@@ -33,166 +33,168 @@ def same(op: Lowering, self: Tensor) -> Tensor:
     "aten.view_copy.default",
     "aten._reshape_copy.default",
 )
-def view(op: Lowering, self: Tensor, size: tuple[Expr, ...]) -> Tensor:
+def view(builder: PrimsBuilder, self: Tensor, size: tuple[Expr, ...]) -> Tensor:
     """The elements in row-major order under another shape."""
-    return op.reshape(self, op.extents.resolved(size, numel_of(self.shape)))
+    return builder.reshape(self, builder.extents.resolved(size, numel_of(self.shape)))
 
 
 @decomposes("prims.view_of.default")
-def view_of(op: Lowering, a: Tensor) -> Tensor:
+def view_of(builder: PrimsBuilder, a: Tensor) -> Tensor:
     """The operand."""
     return a
 
 
 @decomposes("aten.reshape.default")
-def reshape(op: Lowering, self: Tensor, shape: tuple[Expr, ...]) -> Tensor:
+def reshape(builder: PrimsBuilder, self: Tensor, shape: tuple[Expr, ...]) -> Tensor:
     """The elements in row-major order under another shape."""
-    return view(op, self, shape)
+    return view(builder, self, shape)
 
 
 @decomposes("aten._reshape_alias.default", "aten._reshape_alias_copy.default")
 def reshape_alias(
-    op: Lowering, self: Tensor, size: tuple[Expr, ...], stride: tuple[Expr, ...]
+    builder: PrimsBuilder, self: Tensor, size: tuple[Expr, ...], stride: tuple[Expr, ...]
 ) -> Tensor:
     """The elements in row-major order under another shape."""
-    return view(op, self, size)
+    return view(builder, self, size)
 
 
 @decomposes("aten.flatten.using_ints")
-def flatten(op: Lowering, self: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+def flatten(builder: PrimsBuilder, self: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """A run of axes made one."""
     if not self.rank:
-        return op.reshape(self, (ONE,))
+        return builder.reshape(self, (ONE,))
     first, last = axis_of(start_dim, self.rank), axis_of(end_dim, self.rank)
     if first > last:
         raise InvalidGraphError(f"axes {first} to {last}; expected the first before the last")
     joined = numel_of(self.shape[first : last + 1])
-    return op.reshape(self, (*self.shape[:first], joined, *self.shape[last + 1 :]))
+    return builder.reshape(self, (*self.shape[:first], joined, *self.shape[last + 1 :]))
 
 
 @decomposes("aten.permute.default", "aten.permute_copy.default")
-def permute(op: Lowering, self: Tensor, dims: tuple[int, ...]) -> Tensor:
+def permute(builder: PrimsBuilder, self: Tensor, dims: tuple[int, ...]) -> Tensor:
     """All axes in another order."""
     axes = axes_of(dims, self.rank)
     if len(axes) != self.rank:
         raise InvalidGraphError(f"{len(axes)} dims for {self.rank} axes; expected one each")
-    return op.permute(self, axes)
+    return builder.permute(self, axes)
 
 
 @decomposes("aten.transpose.int", "aten.transpose_copy.int")
-def transpose(op: Lowering, self: Tensor, dim0: int, dim1: int) -> Tensor:
+def transpose(builder: PrimsBuilder, self: Tensor, dim0: int, dim1: int) -> Tensor:
     """Two axes exchanged."""
     first, second = axis_of(dim0, self.rank), axis_of(dim1, self.rank)
     if not self.rank:
         return self
     order = list(range(self.rank))
     order[first], order[second] = second, first
-    return op.permute(self, order)
+    return builder.permute(self, order)
 
 
 @decomposes("aten.swapaxes.default")
-def swapaxes(op: Lowering, self: Tensor, axis0: int, axis1: int) -> Tensor:
+def swapaxes(builder: PrimsBuilder, self: Tensor, axis0: int, axis1: int) -> Tensor:
     """Two axes exchanged."""
-    return transpose(op, self, axis0, axis1)
+    return transpose(builder, self, axis0, axis1)
 
 
 @decomposes("aten.t.default", "aten.t_copy.default")
-def t(op: Lowering, self: Tensor) -> Tensor:
+def t(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """A matrix transposed; vectors stay."""
     if self.rank > 2:
         raise InvalidGraphError(f"a tensor with {self.rank} axes; expected at most 2")
-    return op.permute(self, (1, 0)) if self.rank == 2 else self
+    return builder.permute(self, (1, 0)) if self.rank == 2 else self
 
 
 @decomposes("aten.movedim.intlist")
 def movedim(
-    op: Lowering, self: Tensor, source: tuple[int, ...], destination: tuple[int, ...]
+    builder: PrimsBuilder, self: Tensor, source: tuple[int, ...], destination: tuple[int, ...]
 ) -> Tensor:
     """Axes moved to other places; the rest keep their order."""
-    moved, places = axes_of(source, self.rank), axes_of(destination, self.rank)
-    if len(moved) != len(places):
-        raise InvalidGraphError(f"{len(moved)} axes for {len(places)} places; expected as many")
+    moved, axis_order = axes_of(source, self.rank), axes_of(destination, self.rank)
+    if len(moved) != len(axis_order):
+        raise InvalidGraphError(f"{len(moved)} axes for {len(axis_order)} places; expected as many")
     rest = iter(axis for axis in range(self.rank) if axis not in moved)
-    at = dict(zip(places, moved, strict=True))
-    return op.permute(self, [at[p] if p in at else next(rest) for p in range(self.rank)])
+    at = dict(zip(axis_order, moved, strict=True))
+    return builder.permute(self, [at[p] if p in at else next(rest) for p in range(self.rank)])
 
 
 @decomposes("aten.unsqueeze.default", "aten.unsqueeze_copy.default")
-def unsqueeze(op: Lowering, self: Tensor, dim: int) -> Tensor:
+def unsqueeze(builder: PrimsBuilder, self: Tensor, dim: int) -> Tensor:
     """A new axis of extent 1."""
     axis = axis_of(dim, self.rank + 1)
-    return op.reshape(self, (*self.shape[:axis], ONE, *self.shape[axis:]))
+    return builder.reshape(self, (*self.shape[:axis], ONE, *self.shape[axis:]))
 
 
 @decomposes("aten.squeeze.default", "aten.squeeze_copy.default")
-def squeeze(op: Lowering, self: Tensor) -> Tensor:
+def squeeze(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """All axes of extent 1 dropped."""
-    return squeeze_dims(op, self, tuple(range(self.rank)))
+    return squeeze_dims(builder, self, tuple(range(self.rank)))
 
 
 @decomposes(
     "aten.squeeze.dim", "aten.squeeze.dims", "aten.squeeze_copy.dim", "aten.squeeze_copy.dims"
 )
-def squeeze_dims(op: Lowering, self: Tensor, dim: tuple[int, ...]) -> Tensor:
+def squeeze_dims(builder: PrimsBuilder, self: Tensor, dim: tuple[int, ...]) -> Tensor:
     """The named axes dropped where their extent is 1."""
     axes = axes_of(dim, self.rank)
     kept = [e for axis, e in enumerate(self.shape) if axis not in axes or e is not ONE]
-    return op.reshape(self, tuple(kept))
+    return builder.reshape(self, tuple(kept))
 
 
 @decomposes("aten.expand.default", "aten.expand_copy.default")
-def expand(op: Lowering, self: Tensor, size: tuple[Expr, ...], *, implicit: bool = False) -> Tensor:
+def expand(
+    builder: PrimsBuilder, self: Tensor, size: tuple[Expr, ...], *, implicit: bool = False
+) -> Tensor:
     """Axes of extent 1 repeated; -1 keeps an extent."""
     offset = len(size) - self.rank
     if offset < 0:
         raise InvalidGraphError(f"sizes {text_of(size)} for {self.rank} axes; expected no fewer")
-    return op.expand(self, tuple(_expanded(self.shape, size, offset)))
+    return builder.expand(self, tuple(_expanded(self.shape, size, offset)))
 
 
 @decomposes("aten.expand_as.default")
-def expand_as(op: Lowering, self: Tensor, other: Tensor) -> Tensor:
+def expand_as(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
     """Axes of extent 1 repeated to another's shape."""
-    return expand(op, self, other.shape)
+    return expand(builder, self, other.shape)
 
 
 @decomposes("aten.pixel_shuffle.default")
-def pixel_shuffle(op: Lowering, self: Tensor, upscale_factor: int) -> Tensor:
+def pixel_shuffle(builder: PrimsBuilder, self: Tensor, upscale_factor: int) -> Tensor:
     """Channels spread over squares of pixels."""
     factor = _checked_factor(self, upscale_factor)
     *lead, channels, height, width = self.shape
     split = channels // (factor * factor)
-    if not op.extents.is_same(split * (factor * factor), channels):
+    if not builder.extents.is_same(split * (factor * factor), channels):
         raise InvalidGraphError(f"{channels} channels; expected a multiple of {factor * factor}")
     side, n = ONE * factor, len(lead)
-    x = op.reshape(self, (*lead, split, side, side, height, width))
-    x = op.permute(x, (*range(n), n, n + 3, n + 1, n + 4, n + 2))
-    return op.reshape(x, (*lead, split, height * factor, width * factor))
+    x = builder.reshape(self, (*lead, split, side, side, height, width))
+    x = builder.permute(x, (*range(n), n, n + 3, n + 1, n + 4, n + 2))
+    return builder.reshape(x, (*lead, split, height * factor, width * factor))
 
 
 @decomposes("aten.pixel_unshuffle.default")
-def pixel_unshuffle(op: Lowering, self: Tensor, downscale_factor: int) -> Tensor:
+def pixel_unshuffle(builder: PrimsBuilder, self: Tensor, downscale_factor: int) -> Tensor:
     """Squares of pixels gathered into channels."""
     factor = _checked_factor(self, downscale_factor)
     *lead, channels, height, width = self.shape
     rows, columns = height // factor, width // factor
-    if not op.extents.is_same_shape((rows * factor, columns * factor), (height, width)):
+    if not builder.extents.is_same_shape((rows * factor, columns * factor), (height, width)):
         raise InvalidGraphError(f"{height} x {width} pixels; expected multiples of {factor}")
     side, n = ONE * factor, len(lead)
-    x = op.reshape(self, (*lead, channels, rows, side, columns, side))
-    x = op.permute(x, (*range(n), n, n + 2, n + 4, n + 1, n + 3))
-    return op.reshape(x, (*lead, channels * (factor * factor), rows, columns))
+    x = builder.reshape(self, (*lead, channels, rows, side, columns, side))
+    x = builder.permute(x, (*range(n), n, n + 2, n + 4, n + 1, n + 3))
+    return builder.reshape(x, (*lead, channels * (factor * factor), rows, columns))
 
 
 def _expanded(shape: Shape, size: Shape, offset: int) -> list[Expr]:
-    wanted = []
+    expected = []
     for axis, extent in enumerate(size):
         if extent == -1 and axis >= offset:
-            wanted.append(shape[axis - offset])
+            expected.append(shape[axis - offset])
         elif extent.is_constant and extent.constant < 0:
             raise InvalidGraphError(f"size {extent} of axis {axis}; expected 0 or more, or -1")
         else:
-            wanted.append(extent)
-    return wanted
+            expected.append(extent)
+    return expected
 
 
 def _checked_factor(x: Tensor, factor: int) -> int:

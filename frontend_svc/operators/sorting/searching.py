@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from frontend_svc.operators.core.extents import numel_of, text_of
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.core.values import Number, Tensor, number_of
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import ONE, Expr
 
-MOST_COMPARED = 256
+MAX_COMPARED = 256
 """Elements that each element is compared with."""
 
 _MOST_STEPS = 40
@@ -19,7 +19,7 @@ _MOST_STEPS = 40
 
 @decomposes("aten.bucketize.Tensor")
 def bucketize(
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Tensor,
     boundaries: Tensor,
     *,
@@ -30,12 +30,12 @@ def bucketize(
     if boundaries.rank != 1:
         raise InvalidGraphError(f"boundaries {text_of(boundaries.shape)}; expected a vector")
     dtype = DType.I32 if out_int32 else DType.I64
-    return insertion_places(op, boundaries, self, is_right=right, dtype=dtype)
+    return insertion_positions(builder, boundaries, self, is_right=right, dtype=dtype)
 
 
 @decomposes("aten.searchsorted.Tensor")
 def searchsorted(  # noqa: PLR0913  # the operator's own parameters
-    op: Lowering,
+    builder: PrimsBuilder,
     sorted_sequence: Tensor,
     self: Tensor,
     *,
@@ -47,16 +47,16 @@ def searchsorted(  # noqa: PLR0913  # the operator's own parameters
     """The places where elements belong in sorted rows."""
     if not sorted_sequence.rank:
         raise InvalidGraphError("a sequence without axes; expected one or more")
-    rows = sorted_sequence if sorter is None else _sorted_by(op, sorted_sequence, sorter)
-    if rows.rank > 1 and not op.extents.is_same_shape(rows.shape[:-1], self.shape[:-1]):
+    rows = sorted_sequence if sorter is None else _sorted_by(builder, sorted_sequence, sorter)
+    if rows.rank > 1 and not builder.extents.is_same_shape(rows.shape[:-1], self.shape[:-1]):
         raise InvalidGraphError(f"rows {text_of(rows.shape)} of {text_of(self.shape)}")
     dtype = DType.I32 if out_int32 else DType.I64
-    return insertion_places(op, rows, self, is_right=right or side == "right", dtype=dtype)
+    return insertion_positions(builder, rows, self, is_right=right or side == "right", dtype=dtype)
 
 
 @decomposes("aten.searchsorted.Scalar")
 def searchsorted_scalar(  # noqa: PLR0913  # the operator's own parameters
-    op: Lowering,
+    builder: PrimsBuilder,
     sorted_sequence: Tensor,
     self: Number,
     *,
@@ -69,15 +69,15 @@ def searchsorted_scalar(  # noqa: PLR0913  # the operator's own parameters
     if sorted_sequence.rank != 1 or isinstance(self, Expr):
         raise NotDecomposedError("a number in rows, or a symbolic size")
     # PyTorch makes the number a tensor of the sequence's type.
-    value = op.full(self, sorted_sequence.dtype)
+    value = builder.full(self, sorted_sequence.dtype)
     return searchsorted(
-        op, sorted_sequence, value, out_int32=out_int32, right=right, side=side, sorter=sorter
+        builder, sorted_sequence, value, out_int32=out_int32, right=right, side=side, sorter=sorter
     )
 
 
 @decomposes("aten.isin.Tensor_Tensor", note="extern for many elements to test")
 def isin(
-    op: Lowering,
+    builder: PrimsBuilder,
     elements: Tensor,
     test_elements: Tensor,
     *,
@@ -86,20 +86,20 @@ def isin(
 ) -> Tensor:
     """Whether each element is one of others."""
     _expect_few(numel_of(test_elements.shape))
-    found = op.reduce("any", _equal(op, elements, test_elements), (elements.rank,))
-    return op.prim("logical_not", found) if invert else found
+    found = builder.reduce("any", _equal(builder, elements, test_elements), (elements.rank,))
+    return builder.prim("logical_not", found) if invert else found
 
 
-def _equal(op: Lowering, elements: Tensor, tests: Tensor) -> Tensor:
-    dtype = op.promoted(elements, tests).compute_dtype
-    column = op.reshape(op.convert(elements, dtype), (*elements.shape, ONE))
-    row = op.reshape(op.convert(tests, dtype), (numel_of(tests.shape),))
-    return op.apply("eq", column, row)
+def _equal(builder: PrimsBuilder, elements: Tensor, tests: Tensor) -> Tensor:
+    dtype = builder.promoted(elements, tests).compute_dtype
+    column = builder.reshape(builder.convert(elements, dtype), (*elements.shape, ONE))
+    row = builder.reshape(builder.convert(tests, dtype), (numel_of(tests.shape),))
+    return builder.apply("eq", column, row)
 
 
 @decomposes("aten.isin.Tensor_Scalar")
 def isin_scalar(
-    op: Lowering,
+    builder: PrimsBuilder,
     elements: Tensor,
     test_element: Number,
     *,
@@ -107,13 +107,13 @@ def isin_scalar(
     invert: bool = False,
 ) -> Tensor:
     """Whether each element is a number."""
-    tests = op.full(test_element, op.promoted(elements, test_element))
-    return isin(op, elements, tests, invert=invert)
+    tests = builder.full(test_element, builder.promoted(elements, test_element))
+    return isin(builder, elements, tests, invert=invert)
 
 
 @decomposes("aten.isin.Scalar_Tensor", note="extern for many elements to test")
 def scalar_isin(
-    op: Lowering,
+    builder: PrimsBuilder,
     element: Number,
     test_elements: Tensor,
     *,
@@ -122,13 +122,16 @@ def scalar_isin(
 ) -> Tensor:
     """Whether a number is one of others."""
     return isin(
-        op, op.full(element, op.promoted(element, test_elements)), test_elements, invert=invert
+        builder,
+        builder.full(element, builder.promoted(element, test_elements)),
+        test_elements,
+        invert=invert,
     )
 
 
 @decomposes("aten.bucketize.Scalar")
 def bucketize_scalar(
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Number,
     boundaries: Tensor,
     *,
@@ -136,21 +139,23 @@ def bucketize_scalar(
     right: bool = False,
 ) -> Tensor:
     """How many boundaries are below a number, or not above it if `right`."""
-    value = op.full(self, op.promoted(self, boundaries))
-    return bucketize(op, value, boundaries, out_int32=out_int32, right=right)
+    value = builder.full(self, builder.promoted(self, boundaries))
+    return bucketize(builder, value, boundaries, out_int32=out_int32, right=right)
 
 
-def _sorted_by(op: Lowering, sequence: Tensor, sorter: Tensor) -> Tensor:
-    if sorter.dtype is not DType.I64 or not op.extents.is_same_shape(sorter.shape, sequence.shape):
+def _sorted_by(builder: PrimsBuilder, sequence: Tensor, sorter: Tensor) -> Tensor:
+    if sorter.dtype is not DType.I64 or not builder.extents.is_same_shape(
+        sorter.shape, sequence.shape
+    ):
         raise InvalidGraphError(
             f"a sorter of {sorter.dtype!r} {text_of(sorter.shape)};"
             f" expected i64 {text_of(sequence.shape)}"
         )
-    return op.prim("gather_along", sequence, sorter, dim=sequence.rank - 1)
+    return builder.prim("gather_along", sequence, sorter, dim=sequence.rank - 1)
 
 
-def insertion_places(
-    op: Lowering, rows: Tensor, values: Tensor, *, is_right: bool, dtype: DType
+def insertion_positions(
+    builder: PrimsBuilder, rows: Tensor, values: Tensor, *, is_right: bool, dtype: DType
 ) -> Tensor:
     """Where values belong in sorted rows, by halves as PyTorch searches.
 
@@ -158,30 +163,30 @@ def insertion_places(
 
     Shapes: rows: (n,) for values of any shape, or (..., n) for values (..., m); result as values.
     """
-    compute = op.promoted(rows, values).compute_dtype
+    compute = builder.promoted(rows, values).compute_dtype
     shape, extent = values.shape, rows.shape[-1]
     if extent == 0:
-        return op.full(0, dtype, shape)
-    table, sought = op.convert(rows, compute), op.convert(values, compute)
+        return builder.full(0, dtype, shape)
+    table, sought = builder.convert(rows, compute), builder.convert(values, compute)
     if rows.rank > 1:
         lead = numel_of(rows.shape[:-1])
-        table, sought = (op.reshape(x, (lead, x.shape[-1])) for x in (table, sought))
-    low = op.full(0, DType.I64, sought.shape)
-    high = op.full(number_of(extent), DType.I64, sought.shape)
+        table, sought = (builder.reshape(x, (lead, x.shape[-1])) for x in (table, sought))
+    low = builder.full(0, DType.I64, sought.shape)
+    high = builder.full(number_of(extent), DType.I64, sought.shape)
     for _ in range(extent.constant.bit_length() if extent.is_constant else _MOST_STEPS):
-        middle = op.apply("floor_div", op.apply("add", low, high), 2)
-        inside = op.apply("minimum", middle, number_of(extent - 1))
+        middle = builder.apply("floor_div", builder.apply("add", low, high), 2)
+        inside = builder.apply("minimum", middle, number_of(extent - 1))
         reads = "gather_along" if rows.rank > 1 else "take"
-        found = op.prim(reads, table, inside, dim=table.rank - 1)
-        is_beyond = op.apply("gt" if is_right else "ge", found, sought)
-        is_open = op.apply("lt", low, high)
-        lowered = op.apply("logical_and", is_open, is_beyond)
-        raised = op.apply("logical_and", is_open, op.prim("logical_not", is_beyond))
-        high = op.where(lowered, middle, high)
-        low = op.where(raised, op.apply("add", middle, 1), low)
-    return op.convert(op.reshape(low, shape), dtype)
+        found = builder.prim(reads, table, inside, dim=table.rank - 1)
+        is_beyond = builder.apply("gt" if is_right else "ge", found, sought)
+        is_open = builder.apply("lt", low, high)
+        lowered = builder.apply("logical_and", is_open, is_beyond)
+        raised = builder.apply("logical_and", is_open, builder.prim("logical_not", is_beyond))
+        high = builder.where(lowered, middle, high)
+        low = builder.where(raised, builder.apply("add", middle, 1), low)
+    return builder.convert(builder.reshape(low, shape), dtype)
 
 
 def _expect_few(count: Expr) -> None:
-    if count.is_constant and count.constant > MOST_COMPARED:
-        raise NotDecomposedError(f"{count} elements to compare with; up to {MOST_COMPARED} are")
+    if count.is_constant and count.constant > MAX_COMPARED:
+        raise NotDecomposedError(f"{count} elements to compare with; up to {MAX_COMPARED} are")

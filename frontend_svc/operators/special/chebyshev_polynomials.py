@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.promotion import float_dtype
 from frontend_svc.operators.core.real_formulas import Real, computing
 from frontend_svc.operators.core.registry import decomposes
@@ -104,13 +104,15 @@ def _recurrence(kind: _Kind, x: Real, n: Real) -> Real:
 
 
 def _register(letter: str, prefix: str, change: Callable[[Real], Real]) -> None:
-    def polynomial(op: Lowering, x: Operand, n: Operand) -> Tensor:
-        dtype = float_dtype(op.promoted(x, n))
-        place, order = (computing(op, op.cast(operand, dtype), dtype) for operand in (x, n))
-        shape = op.extents.broadcast([place.tensor.shape, order.tensor.shape])
-        place, order = (Real(op, op.expand(r.tensor, shape)) for r in (place, order))
-        result = _polynomial(_KINDS[letter], change(place), order.of("trunc"))
-        return op.convert(result.tensor, dtype)
+    def polynomial(builder: PrimsBuilder, x: Operand, n: Operand) -> Tensor:
+        dtype = float_dtype(builder.promoted(x, n))
+        x_wide, order = (
+            computing(builder, builder.cast(operand, dtype), dtype) for operand in (x, n)
+        )
+        shape = builder.extents.broadcast([x_wide.tensor.shape, order.tensor.shape])
+        x_wide, order = (Real(builder, builder.expand(r.tensor, shape)) for r in (x_wide, order))
+        result = _polynomial(_KINDS[letter], change(x_wide), order.of("trunc"))
+        return builder.convert(result.tensor, dtype)
 
     name = f"aten.special_{prefix}chebyshev_polynomial_{letter}"
     decomposes(f"{name}.default", f"{name}.x_scalar", f"{name}.n_scalar")(polynomial)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.promotion import float_dtype
 from frontend_svc.operators.core.registry import decomposes
 from frontend_svc.operators.core.values import Operand, Tensor
@@ -14,23 +14,23 @@ from kernelfarm.dtypes import DType
 _INF, _NAN = math.inf, math.nan
 
 
-def _float_operand(op: Lowering, x: Tensor) -> tuple[Tensor, DType]:
+def _float_operand(builder: PrimsBuilder, x: Tensor) -> tuple[Tensor, DType]:
     """The operand in its computing type, and the type in which a function of it answers."""
     dtype = float_dtype(x.dtype)
-    return op.convert(x, dtype.compute_dtype), dtype
+    return builder.convert(x, dtype.compute_dtype), dtype
 
 
-def _float_operands(op: Lowering, *operands: Operand) -> tuple[list[Tensor], DType]:
-    dtype = float_dtype(op.promoted(*operands))
-    found = [rounded(op, operand, dtype) for operand in operands]
-    shape = op.extents.broadcast([x.shape for x in found])
-    return [op.expand(x, shape) for x in found], dtype
+def _float_operands(builder: PrimsBuilder, *operands: Operand) -> tuple[list[Tensor], DType]:
+    dtype = float_dtype(builder.promoted(*operands))
+    found = [rounded(builder, operand, dtype) for operand in operands]
+    shape = builder.extents.broadcast([x.shape for x in found])
+    return [builder.expand(x, shape) for x in found], dtype
 
 
 def _register_scale(name: str, factor: float) -> None:
-    def scale(op: Lowering, self: Tensor) -> Tensor:
-        x, dtype = _float_operand(op, self)
-        return op.convert(op.apply("mul", x, factor), dtype)
+    def scale(builder: PrimsBuilder, self: Tensor) -> Tensor:
+        x, dtype = _float_operand(builder, self)
+        return builder.convert(builder.apply("mul", x, factor), dtype)
 
     decomposes(f"aten.{name}.default")(scale)
 
@@ -40,64 +40,66 @@ _register_scale("rad2deg", 180 / math.pi)
 
 
 @decomposes("aten.sinc.default")
-def sinc(op: Lowering, self: Tensor) -> Tensor:
+def sinc(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """sin(pi x) / (pi x), 1 at 0."""
-    x, dtype = _float_operand(op, self)
-    angle = op.apply("mul", x, math.pi)
-    ratio = op.prim("div", op.prim("sin", angle), angle)
-    return op.convert(op.where(op.apply("eq", x, 0.0), 1.0, ratio), dtype)
+    x, dtype = _float_operand(builder, self)
+    angle = builder.apply("mul", x, math.pi)
+    ratio = builder.prim("div", builder.prim("sin", angle), angle)
+    return builder.convert(builder.where(builder.apply("eq", x, 0.0), 1.0, ratio), dtype)
 
 
 @decomposes("aten.angle.default")
-def angle(op: Lowering, self: Tensor) -> Tensor:
+def angle(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """pi for negative numbers, 0 for others."""
-    x, dtype = _float_operand(op, self)
-    turned = op.where(op.apply("lt", x, 0.0), op.full(math.pi, x.dtype, x.shape), 0.0)
-    return op.convert(op.where(op.prim("isnan", x), x, turned), dtype)
+    x, dtype = _float_operand(builder, self)
+    turned = builder.where(
+        builder.apply("lt", x, 0.0), builder.full(math.pi, x.dtype, x.shape), 0.0
+    )
+    return builder.convert(builder.where(builder.prim("isnan", x), x, turned), dtype)
 
 
 @decomposes("aten.hypot.default")
-def hypot(op: Lowering, self: Tensor, other: Tensor) -> Tensor:
+def hypot(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
     """sqrt(x * x + y * y) without overflow on the way; infinite if either is."""
-    (x, y), dtype = _float_operands(op, self, other)
-    x, y = op.prim("abs", x), op.prim("abs", y)
-    large, small = op.prim("maximum", x, y), op.prim("minimum", x, y)
-    ratio = op.prim("div", small, large)
-    root = op.prim("sqrt", op.apply("add", op.prim("mul", ratio, ratio), 1.0))
-    length = op.where(op.apply("eq", large, 0.0), 0.0, op.prim("mul", large, root))
-    is_infinite = op.prim("logical_or", op.prim("isinf", x), op.prim("isinf", y))
-    return op.convert(op.where(is_infinite, _INF, length), dtype)
+    (x, y), dtype = _float_operands(builder, self, other)
+    x, y = builder.prim("abs", x), builder.prim("abs", y)
+    large, small = builder.prim("maximum", x, y), builder.prim("minimum", x, y)
+    ratio = builder.prim("div", small, large)
+    root = builder.prim("sqrt", builder.apply("add", builder.prim("mul", ratio, ratio), 1.0))
+    length = builder.where(builder.apply("eq", large, 0.0), 0.0, builder.prim("mul", large, root))
+    is_infinite = builder.prim("logical_or", builder.prim("isinf", x), builder.prim("isinf", y))
+    return builder.convert(builder.where(is_infinite, _INF, length), dtype)
 
 
 @decomposes("aten.logaddexp2.default")
-def logaddexp2(op: Lowering, self: Tensor, other: Tensor) -> Tensor:
+def logaddexp2(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
     """log2(2**x + 2**y) without overflow."""
-    (x, y), dtype = _float_operands(op, self, other)
-    distance = op.prim("abs", op.prim("sub", x, y))
-    power = op.prim("exp2", op.prim("neg", distance))
-    added = op.apply("mul", op.prim("log1p", power), 1 / math.log(2))
-    total = op.prim("add", op.prim("maximum", x, y), added)
+    (x, y), dtype = _float_operands(builder, self, other)
+    distance = builder.prim("abs", builder.prim("sub", x, y))
+    power = builder.prim("exp2", builder.prim("neg", distance))
+    added = builder.apply("mul", builder.prim("log1p", power), 1 / math.log(2))
+    total = builder.prim("add", builder.prim("maximum", x, y), added)
     # Equal infinities have no distance.
-    is_same = op.prim("logical_and", op.prim("isinf", x), op.prim("eq", x, y))
-    return op.convert(op.where(is_same, x, total), dtype)
+    is_same = builder.prim("logical_and", builder.prim("isinf", x), builder.prim("eq", x, y))
+    return builder.convert(builder.where(is_same, x, total), dtype)
 
 
 @decomposes("aten.ldexp.Tensor")
-def ldexp(op: Lowering, self: Tensor, other: Tensor) -> Tensor:
+def ldexp(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
     """x * 2**y."""
-    power, _ = _float_operand(op, other)
-    dtype = float_dtype(op.promoted(self, other))
-    factor = op.prim("exp2", power)
-    return op.convert(op.apply("mul", rounded(op, self, dtype), factor), dtype)
+    power, _ = _float_operand(builder, other)
+    dtype = float_dtype(builder.promoted(self, other))
+    factor = builder.prim("exp2", power)
+    return builder.convert(builder.apply("mul", rounded(builder, self, dtype), factor), dtype)
 
 
 @decomposes("aten.special_entr.default")
-def special_entr(op: Lowering, self: Tensor) -> Tensor:
+def special_entr(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """-x * log(x), 0 at 0, minus infinity below."""
-    x, dtype = _float_operand(op, self)
-    inside = op.prim("neg", op.prim("mul", x, op.prim("log", x)))
-    known = op.where(op.apply("eq", x, 0.0), 0.0, inside)
-    return op.convert(op.where(op.apply("lt", x, 0.0), -_INF, known), dtype)
+    x, dtype = _float_operand(builder, self)
+    inside = builder.prim("neg", builder.prim("mul", x, builder.prim("log", x)))
+    known = builder.where(builder.apply("eq", x, 0.0), 0.0, inside)
+    return builder.convert(builder.where(builder.apply("lt", x, 0.0), -_INF, known), dtype)
 
 
 @decomposes(
@@ -105,9 +107,9 @@ def special_entr(op: Lowering, self: Tensor) -> Tensor:
     "aten.special_xlog1py.other_scalar",
     "aten.special_xlog1py.self_scalar",
 )
-def special_xlog1py(op: Lowering, self: Operand, other: Operand) -> Tensor:
+def special_xlog1py(builder: PrimsBuilder, self: Operand, other: Operand) -> Tensor:
     """x * log(1 + y), 0 where x is 0 unless y is NaN."""
-    (x, y), dtype = _float_operands(op, self, other)
-    product = op.prim("mul", x, op.prim("log1p", y))
-    known = op.where(op.apply("eq", x, 0.0), 0.0, product)
-    return op.convert(op.where(op.prim("isnan", y), _NAN, known), dtype)
+    (x, y), dtype = _float_operands(builder, self, other)
+    product = builder.prim("mul", x, builder.prim("log1p", y))
+    known = builder.where(builder.apply("eq", x, 0.0), 0.0, product)
+    return builder.convert(builder.where(builder.prim("isnan", y), _NAN, known), dtype)

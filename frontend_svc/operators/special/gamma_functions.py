@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from frontend_svc.operators.coefficients import gamma as tables
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.promotion import float_dtype
 from frontend_svc.operators.core.real_formulas import Real, computing, decomposes_real
 from frontend_svc.operators.core.registry import decomposes
@@ -90,7 +90,7 @@ def _cotangent(turn: Real) -> Real:
 
 
 @decomposes("aten.mvlgamma.default")
-def mvlgamma(op: Lowering, self: Tensor, p: int) -> Tensor:
+def mvlgamma(builder: PrimsBuilder, self: Tensor, p: int) -> Tensor:
     """The logarithm of the gamma function of p dimensions.
 
     That is p * (p - 1) / 4 * log(pi) + lgamma(x) + lgamma(x - 1 / 2) + ... of p terms, which are an
@@ -99,9 +99,9 @@ def mvlgamma(op: Lowering, self: Tensor, p: int) -> Tensor:
     if p < 1:
         raise InvalidGraphError(f"a gamma function of {p} dimensions; expected 1 or more")
     dtype = float_dtype(self.dtype)
-    x = computing(op, self, dtype)
-    offsets = Real(op, op.convert(op.iota(as_expr(p)), x.dtype)) * -0.5
-    column = Real(op, op.reshape(x.tensor, (*self.shape, ONE)))
+    x = computing(builder, self, dtype)
+    offsets = Real(builder, builder.convert(builder.iota(as_expr(p)), x.dtype)) * -0.5
+    column = Real(builder, builder.reshape(x.tensor, (*self.shape, ONE)))
     terms = lgamma(column + offsets).tensor
-    total = Real(op, op.reduce("sum", terms, [terms.rank - 1]))
-    return op.convert((total + p * (p - 1) / 4 * math.log(math.pi)).tensor, dtype)
+    total = Real(builder, builder.reduce("sum", terms, [terms.rank - 1]))
+    return builder.convert((total + p * (p - 1) / 4 * math.log(math.pi)).tensor, dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.promotion import float_dtype
 from frontend_svc.operators.core.real_formulas import Real, RealFunction, computing
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
@@ -55,15 +55,17 @@ def _polynomial(family: _Family, x: Real, order: int) -> Real:
 
 
 def _register(name: str, family: _Family) -> None:
-    def polynomial(op: Lowering, x: Tensor, n: Number) -> Tensor:
+    def polynomial(builder: PrimsBuilder, x: Tensor, n: Number) -> Tensor:
         if isinstance(n, Expr):
             raise NotDecomposedError("the order is a symbolic size")
         if isinstance(n, float) and not n.is_integer():
             raise InvalidGraphError(f"a polynomial of order {n}; expected a whole number")
         if n > _LARGEST_ORDER:
             raise NotDecomposedError(f"a polynomial of order above {_LARGEST_ORDER}")
-        dtype = float_dtype(op.promoted(x, n))
-        return op.convert(_polynomial(family, computing(op, x, dtype), int(n)).tensor, dtype)
+        dtype = float_dtype(builder.promoted(x, n))
+        return builder.convert(
+            _polynomial(family, computing(builder, x, dtype), int(n)).tensor, dtype
+        )
 
     decomposes(f"aten.special_{name}.n_scalar", note=f"extern above order {_LARGEST_ORDER}")(
         polynomial

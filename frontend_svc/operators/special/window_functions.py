@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.promotion import DEFAULT_FLOAT
 from frontend_svc.operators.core.real_formulas import Real
 from frontend_svc.operators.core.registry import decomposes
@@ -19,10 +19,10 @@ _KAISER = 12.0
 """PyTorch's default shapes."""
 
 
-def _numbers(op: Lowering, length: int, dtype: DType) -> Tensor:
+def _numbers(builder: PrimsBuilder, length: int, dtype: DType) -> Tensor:
     if length < 0 or not dtype.is_float:
         raise InvalidGraphError(f"a window of {length} elements of {dtype!r}; expected floats")
-    return op.convert(op.iota(as_expr(length)), dtype.compute_dtype)
+    return builder.convert(builder.iota(as_expr(length)), dtype.compute_dtype)
 
 
 def _span(length: int, *, periodic: bool) -> int:
@@ -31,24 +31,28 @@ def _span(length: int, *, periodic: bool) -> int:
 
 
 def _raised_cosine(
-    op: Lowering, length: int, periodic: bool, shape: tuple[float, float], dtype: DType | None
+    builder: PrimsBuilder,
+    length: int,
+    periodic: bool,
+    shape: tuple[float, float],
+    dtype: DType | None,
 ) -> Tensor:
     """alpha - beta * cos(2 pi k / n)."""
     result, (alpha, beta) = dtype or DEFAULT_FLOAT, shape
-    numbers = _numbers(op, length, result)
+    numbers = _numbers(builder, length, result)
     if length == 1:
-        return op.full(1.0, result, numbers.shape)
-    angle = op.apply("mul", numbers, 2.0 * math.pi / _span(length, periodic=periodic))
-    wave = op.apply("mul", op.prim("cos", angle), -beta)
-    return op.convert(op.apply("add", wave, alpha), result)
+        return builder.full(1.0, result, numbers.shape)
+    angle = builder.apply("mul", numbers, 2.0 * math.pi / _span(length, periodic=periodic))
+    wave = builder.apply("mul", builder.prim("cos", angle), -beta)
+    return builder.convert(builder.apply("add", wave, alpha), result)
 
 
 @decomposes("aten.hann_window.default", "aten.hann_window.periodic")
 def hann_window(
-    op: Lowering, window_length: int, periodic: bool = True, *, dtype: DType | None = None
+    builder: PrimsBuilder, window_length: int, periodic: bool = True, *, dtype: DType | None = None
 ) -> Tensor:
     """Hann's window."""
-    return _raised_cosine(op, window_length, periodic, (0.5, 0.5), dtype)
+    return _raised_cosine(builder, window_length, periodic, (0.5, 0.5), dtype)
 
 
 @decomposes(
@@ -58,7 +62,7 @@ def hann_window(
     "aten.hamming_window.periodic_alpha_beta",
 )
 def hamming_window(  # the operator's own parameters
-    op: Lowering,
+    builder: PrimsBuilder,
     window_length: int,
     periodic: bool = True,
     alpha: float = _HAMMING[0],
@@ -67,40 +71,42 @@ def hamming_window(  # the operator's own parameters
     dtype: DType | None = None,
 ) -> Tensor:
     """Hamming's window."""
-    return _raised_cosine(op, window_length, periodic, (alpha, beta), dtype)
+    return _raised_cosine(builder, window_length, periodic, (alpha, beta), dtype)
 
 
 @decomposes("aten.blackman_window.default", "aten.blackman_window.periodic")
 def blackman_window(
-    op: Lowering, window_length: int, periodic: bool = True, *, dtype: DType | None = None
+    builder: PrimsBuilder, window_length: int, periodic: bool = True, *, dtype: DType | None = None
 ) -> Tensor:
     """Blackman's window."""
     result = dtype or DEFAULT_FLOAT
-    numbers = _numbers(op, window_length, result)
+    numbers = _numbers(builder, window_length, result)
     if window_length == 1:
-        return op.full(1.0, result, numbers.shape)
-    angle = op.apply("mul", numbers, math.pi / _span(window_length, periodic=periodic))
-    fast = op.apply("mul", op.prim("cos", op.apply("mul", angle, 4.0)), 0.08)
-    slow = op.apply("mul", op.prim("cos", op.apply("mul", angle, 2.0)), 0.5)
-    return op.convert(op.apply("add", op.apply("sub", fast, slow), 0.42), result)
+        return builder.full(1.0, result, numbers.shape)
+    angle = builder.apply("mul", numbers, math.pi / _span(window_length, periodic=periodic))
+    fast = builder.apply("mul", builder.prim("cos", builder.apply("mul", angle, 4.0)), 0.08)
+    slow = builder.apply("mul", builder.prim("cos", builder.apply("mul", angle, 2.0)), 0.5)
+    return builder.convert(builder.apply("add", builder.apply("sub", fast, slow), 0.42), result)
 
 
 @decomposes("aten.bartlett_window.default", "aten.bartlett_window.periodic")
 def bartlett_window(
-    op: Lowering, window_length: int, periodic: bool = True, *, dtype: DType | None = None
+    builder: PrimsBuilder, window_length: int, periodic: bool = True, *, dtype: DType | None = None
 ) -> Tensor:
     """Bartlett's window, a triangle."""
     result = dtype or DEFAULT_FLOAT
-    numbers = _numbers(op, window_length, result)
+    numbers = _numbers(builder, window_length, result)
     if window_length == 1:
-        return op.full(1.0, result, numbers.shape)
-    slope = op.apply("mul", numbers, 2.0 / _span(window_length, periodic=periodic))
-    return op.convert(op.apply("minimum", slope, op.apply("sub", 2.0, slope)), result)
+        return builder.full(1.0, result, numbers.shape)
+    slope = builder.apply("mul", numbers, 2.0 / _span(window_length, periodic=periodic))
+    return builder.convert(
+        builder.apply("minimum", slope, builder.apply("sub", 2.0, slope)), result
+    )
 
 
 @decomposes("aten.kaiser_window.default", "aten.kaiser_window.periodic", "aten.kaiser_window.beta")
 def kaiser_window(
-    op: Lowering,
+    builder: PrimsBuilder,
     window_length: int,
     periodic: bool = True,
     beta: float = _KAISER,
@@ -109,34 +115,40 @@ def kaiser_window(
 ) -> Tensor:
     """Kaiser's window, by the modified Bessel function of order 0."""
     result = dtype or DEFAULT_FLOAT
-    numbers = _numbers(op, window_length, result)
+    numbers = _numbers(builder, window_length, result)
     if window_length == 1:
-        return op.full(1.0, result, numbers.shape)
-    place = op.apply("mul", numbers, 2.0 / _span(window_length, periodic=periodic))
-    place = op.apply("sub", place, 1.0)
-    under = op.apply("maximum", op.apply("sub", 1.0, op.apply("mul", place, place)), 0.0)
-    shaped = bessel_i0(Real(op, op.apply("mul", op.prim("sqrt", under), beta)))
-    whole = bessel_i0(Real(op, op.full(beta, place.dtype)))
-    return op.convert((shaped / whole).tensor, result)
+        return builder.full(1.0, result, numbers.shape)
+    position = builder.apply("mul", numbers, 2.0 / _span(window_length, periodic=periodic))
+    position = builder.apply("sub", position, 1.0)
+    under = builder.apply(
+        "maximum", builder.apply("sub", 1.0, builder.apply("mul", position, position)), 0.0
+    )
+    shaped = bessel_i0(Real(builder, builder.apply("mul", builder.prim("sqrt", under), beta)))
+    whole = bessel_i0(Real(builder, builder.full(beta, position.dtype)))
+    return builder.convert((shaped / whole).tensor, result)
 
 
 @decomposes("aten.fft_fftfreq.default")
-def fft_fftfreq(op: Lowering, n: int, d: float = 1.0, *, dtype: DType | None = None) -> Tensor:
+def fft_fftfreq(
+    builder: PrimsBuilder, n: int, d: float = 1.0, *, dtype: DType | None = None
+) -> Tensor:
     """The frequencies of a transform of n samples that are d apart, negative ones last."""
-    numbers = op.iota(as_expr(n)) if n > 0 else _numbers(op, n, dtype or DEFAULT_FLOAT)
-    is_upper = op.apply("ge", numbers, (n + 1) // 2)
-    turned = op.where(is_upper, op.apply("sub", numbers, n), numbers)
-    return _frequencies(op, turned, n, d, dtype or DEFAULT_FLOAT)
+    numbers = builder.iota(as_expr(n)) if n > 0 else _numbers(builder, n, dtype or DEFAULT_FLOAT)
+    is_upper = builder.apply("ge", numbers, (n + 1) // 2)
+    turned = builder.where(is_upper, builder.apply("sub", numbers, n), numbers)
+    return _frequencies(builder, turned, n, d, dtype or DEFAULT_FLOAT)
 
 
 @decomposes("aten.fft_rfftfreq.default")
-def fft_rfftfreq(op: Lowering, n: int, d: float = 1.0, *, dtype: DType | None = None) -> Tensor:
+def fft_rfftfreq(
+    builder: PrimsBuilder, n: int, d: float = 1.0, *, dtype: DType | None = None
+) -> Tensor:
     """The frequencies of a transform of n real samples that are d apart."""
-    return _frequencies(op, op.iota(as_expr(n // 2 + 1)), n, d, dtype or DEFAULT_FLOAT)
+    return _frequencies(builder, builder.iota(as_expr(n // 2 + 1)), n, d, dtype or DEFAULT_FLOAT)
 
 
-def _frequencies(op: Lowering, numbers: Tensor, n: int, d: float, dtype: DType) -> Tensor:
+def _frequencies(builder: PrimsBuilder, numbers: Tensor, n: int, d: float, dtype: DType) -> Tensor:
     if n < 1 or d == 0.0:
         raise InvalidGraphError(f"{n} samples {d} apart; expected one at least, and a distance")
-    wide = op.convert(numbers, dtype.compute_dtype)
-    return op.convert(op.apply("mul", wide, 1.0 / (n * d)), dtype)
+    wide = builder.convert(numbers, dtype.compute_dtype)
+    return builder.convert(builder.apply("mul", wide, 1.0 / (n * d)), dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.promotion import float_dtype
 from frontend_svc.operators.core.real_formulas import Real, RealFunction, computing, of_float
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
@@ -91,7 +91,7 @@ def _zeta(s: _Exponent, q: Real, sign: Real | float) -> Real:
     Terms below zero, mirrored, are a difference of two sums over terms above zero. The three sums
     and their terms are axes here, so that a power is written once and not thirty times.
     """
-    op, rank = q.op, q.tensor.rank
+    op, rank = q.builder, q.tensor.rank
     is_below = q < 0.0
     sign = is_below.where(q.full(1.0) * sign, 0.0)
     starts = _stacked(
@@ -108,32 +108,32 @@ def _zeta(s: _Exponent, q: Real, sign: Real | float) -> Real:
     return Real(op, direct) + Real(op, op.reduce("sum", tails.tensor, [rank]))
 
 
-def _tail(s: _Exponent, place: Real) -> Real:
+def _tail(s: _Exponent, start: Real) -> Real:
     """The sum of (place + k)**-s over k >= 1.
 
     Source: the Euler-Maclaurin formula. From s = 4 * place on even the first of these terms does
     not show beside (place - 9)**-s, and the formula need not converge.
     """
-    term = s.power(place)
-    total = s.power(place, 1) / s.plus(-1) - term * 0.5
-    inverse_square = 1.0 / (place * place)
-    correction = term * s.plus(0) / place
-    for k in range(_CORRECTIONS[place.dtype]):
+    term = s.power(start)
+    total = s.power(start, 1) / s.plus(-1) - term * 0.5
+    inverse_square = 1.0 / (start * start)
+    correction = term * s.plus(0) / start
+    for k in range(_CORRECTIONS[start.dtype]):
         if k:
             growth = s.plus(2 * k - 1) * s.plus(2 * k)
             correction = correction * (inverse_square * growth)
         total = total + correction * (1 / _DIVISORS[k])
-    return (place * 4.0 < s.plus(0)).where(0.0, total)
+    return (start * 4.0 < s.plus(0)).where(0.0, total)
 
 
 def _on_axis(x: Real) -> Real:
     """The same elements with one more axis, the last."""
-    return Real(x.op, x.op.reshape(x.tensor, (*x.tensor.shape, ONE)))
+    return Real(x.builder, x.builder.reshape(x.tensor, (*x.tensor.shape, ONE)))
 
 
 def _stacked(first: Real, second: Real, third: Real) -> Real:
     """Three reals of one shape along a new last axis."""
-    number = Real(first.op, first.op.iota(as_expr(3)))
+    number = Real(first.builder, first.builder.iota(as_expr(3)))
     later = number.is_(1).where(_on_axis(second), _on_axis(third))
     return number.is_(0).where(_on_axis(first), later)
 
@@ -143,15 +143,15 @@ def _stacked(first: Real, second: Real, third: Real) -> Real:
     "aten.special_zeta.other_scalar",
     "aten.special_zeta.self_scalar",
 )
-def special_zeta(op: Lowering, self: Operand, other: Operand) -> Tensor:
+def special_zeta(builder: PrimsBuilder, self: Operand, other: Operand) -> Tensor:
     """The sum of (q + k)**-s over k >= 0: infinite at s = 1 and at poles q, NaN for s < 1.
 
     NaN also for a fractional s below q = 0.
     """
-    dtype = float_dtype(op.promoted(self, other))
-    s, q = (computing(op, op.cast(x, dtype), dtype) for x in (self, other))
-    shape = op.extents.broadcast([s.tensor.shape, q.tensor.shape])
-    s, q = (Real(op, op.expand(x.tensor, shape)) for x in (s, q))
+    dtype = float_dtype(builder.promoted(self, other))
+    s, q = (computing(builder, builder.cast(x, dtype), dtype) for x in (self, other))
+    shape = builder.extents.broadcast([s.tensor.shape, q.tensor.shape])
+    s, q = (Real(builder, builder.expand(x.tensor, shape)) for x in (s, q))
     is_whole = s.is_(s.of("floor"))
     half = s * 0.5
     sign = half.is_(half.of("floor")).where(s.full(1.0), -1.0)
@@ -160,11 +160,11 @@ def special_zeta(op: Lowering, self: Operand, other: Operand) -> Tensor:
     result = (at_or_below & is_whole.of("logical_not")).where(math.nan, result)
     result = (at_or_below & q.is_(q.of("floor"))).where(math.inf, result)
     result = (s < 1.0).where(math.nan, result)
-    return op.convert(s.is_(1.0).where(math.inf, result).tensor, dtype)
+    return builder.convert(s.is_(1.0).where(math.inf, result).tensor, dtype)
 
 
 @decomposes("aten.polygamma.default", note=f"extern above order {_LARGEST_ORDER}")
-def polygamma(op: Lowering, n: int, self: Tensor) -> Tensor:
+def polygamma(builder: PrimsBuilder, n: int, self: Tensor) -> Tensor:
     """The derivative of order n of digamma.
 
     Source: Abramowitz and Stegun, 6.4.10, for the zeta function.
@@ -174,7 +174,7 @@ def polygamma(op: Lowering, n: int, self: Tensor) -> Tensor:
     if n > _LARGEST_ORDER:
         raise NotDecomposedError(f"a derivative of order above {_LARGEST_ORDER}")
     function: RealFunction = {0: digamma, 1: _trigamma}.get(n, lambda x: _higher(n, x))
-    return of_float(op, self, function)
+    return of_float(builder, self, function)
 
 
 def _higher(n: int, x: Real) -> Real:

@@ -1,6 +1,6 @@
 """Pooling: each element of a window is one shifted view, so that a window is pointwise work.
 
-A window's elements are unrolled; windows larger than `MOST_TAPS` are reductions over slid views.
+A window's elements are unrolled; windows larger than `MAX_TAPS` are reductions over slid views.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from frontend_svc.operators.core.extents import Shape, text_of
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.core.values import Tensor
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr, ceil_div
 
-MOST_TAPS = 64
+MAX_TAPS = 64
 """Elements of a window that are unrolled; 8 x 8."""
 
 SMALLEST: dict[DType, int | float] = {
@@ -52,7 +52,7 @@ class Window:
 
 
 def windows_of(  # noqa: PLR0913, PLR0917  # what pooling operators say of their windows
-    op: Lowering,
+    builder: PrimsBuilder,
     shape: Shape,
     kernel: Sequence[int],
     stride: Sequence[int],
@@ -70,11 +70,11 @@ def windows_of(  # noqa: PLR0913, PLR0917  # what pooling operators say of their
     if len(shape) not in (axes + 1, axes + 2):
         raise InvalidGraphError(f"a tensor of shape {text_of(shape)}; expected {axes + 1} axes")
     each = zip(shape[-axes:], kernel, stride or kernel, padding, dilation, strict=True)
-    return tuple(_window(op, *sizes, ceil_mode=ceil_mode) for sizes in each)
+    return tuple(_window(builder, *sizes, ceil_mode=ceil_mode) for sizes in each)
 
 
 def _window(  # noqa: PLR0913  # as above
-    op: Lowering,
+    builder: PrimsBuilder,
     extent: Expr,
     taps: int,
     stride: int,
@@ -88,22 +88,24 @@ def _window(  # noqa: PLR0913  # as above
             f"windows of {taps}, {stride} and {dilation} apart, {padding} outside;"
             " expected 1, 1, 1 and 0 or more"
         )
-    room = extent + (2 * padding - dilation * (taps - 1) - 1)
+    last_start = extent + (2 * padding - dilation * (taps - 1) - 1)
     if not ceil_mode:
-        count = op.extents.simplified(room // stride + 1)
-    elif not room.is_constant:
+        count = builder.extents.simplified(last_start // stride + 1)
+    elif not last_start.is_constant:
         raise NotDecomposedError("windows rounded up on an axis of symbolic extent")
     else:
-        count = ceil_div(room, stride) + 1
+        count = ceil_div(last_start, stride) + 1
         # The last window must begin inside the axis or its lower padding.
         if ((count - 1) * stride - padding - extent).constant >= 0:
             count = count - 1
-    if op.extents.is_negative(count - 1):
+    if builder.extents.is_negative(count - 1):
         raise InvalidGraphError(f"no window of {taps} fits into {extent} and {padding} around it")
     return Window(extent, count, taps, stride, padding, dilation)
 
 
-def padded(op: Lowering, x: Tensor, windows: Sequence[Window], value: int | float) -> Tensor:
+def padded(
+    builder: PrimsBuilder, x: Tensor, windows: Sequence[Window], value: int | float
+) -> Tensor:
     """The tensor with as much around its last axes as the windows look at."""
     lead = x.rank - len(windows)
     low = [as_expr(w.padding) for w in windows]
@@ -117,10 +119,10 @@ def padded(op: Lowering, x: Tensor, windows: Sequence[Window], value: int | floa
     if all(amount is ZERO for amount in (*low, *high)):
         return x
     zeros = (ZERO,) * lead
-    return op.prim("pad", x, high=(*zeros, *high), low=(*zeros, *low), value=value)
+    return builder.prim("pad", x, high=(*zeros, *high), low=(*zeros, *low), value=value)
 
 
-def slid(op: Lowering, around: Tensor, windows: Sequence[Window]) -> Tensor:
+def slid(builder: PrimsBuilder, around: Tensor, windows: Sequence[Window]) -> Tensor:
     """Every window of a padded tensor: the places of windows, then the windows' own axes."""
     lead = around.rank - len(windows)
     # A window that is left out begins where the padding does not reach.
@@ -129,8 +131,8 @@ def slid(op: Lowering, around: Tensor, windows: Sequence[Window]) -> Tensor:
         limits[lead + axis] = window.reach
     if tuple(limits) != around.shape:
         starts = (ZERO,) * around.rank
-        around = op.prim("slice", around, limits=tuple(limits), starts=starts, steps=sizes)
-    return op.prim(
+        around = builder.prim("slice", around, limits=tuple(limits), starts=starts, steps=sizes)
+    return builder.prim(
         "window",
         around,
         dims=tuple(range(lead, around.rank)),
@@ -146,28 +148,28 @@ def window_axes(around: Tensor, windows: Sequence[Window]) -> tuple[int, ...]:
 
 
 def taps_of(
-    op: Lowering, around: Tensor, windows: Sequence[Window]
+    builder: PrimsBuilder, around: Tensor, windows: Sequence[Window]
 ) -> Iterator[tuple[tuple[int, ...], Tensor]]:
     """(place in the window, that element of every window), row by row."""
     lead = around.rank - len(windows)
-    for places in itertools.product(*(range(w.taps) for w in windows)):
+    for offsets in itertools.product(*(range(w.taps) for w in windows)):
         starts, limits, steps = [ZERO] * lead, list(around.shape[:lead]), [ONE] * lead
-        for window, place in zip(windows, places, strict=True):
+        for window, place in zip(windows, offsets, strict=True):
             start = as_expr(place * window.dilation)
             starts.append(start)
             limits.append(start + (window.count - 1) * window.stride + 1)
             steps.append(as_expr(window.stride))
         yield (
-            places,
-            op.prim(
+            offsets,
+            builder.prim(
                 "slice", around, limits=tuple(limits), starts=tuple(starts), steps=tuple(steps)
             ),
         )
 
 
-def along(op: Lowering, vector: Tensor, axis: int, axes: int) -> Tensor:
+def along(builder: PrimsBuilder, vector: Tensor, axis: int, axes: int) -> Tensor:
     """A vector placed on one of the last axes, to broadcast over the others."""
-    return op.reshape(vector, (*vector.shape, *([ONE] * (axes - 1 - axis))))
+    return builder.reshape(vector, (*vector.shape, *([ONE] * (axes - 1 - axis))))
 
 
 def per_axis(sizes: tuple[int, ...], axes: int, name: str) -> tuple[int, ...]:
@@ -182,7 +184,7 @@ def per_axis(sizes: tuple[int, ...], axes: int, name: str) -> tuple[int, ...]:
 
 
 def _average(  # noqa: PLR0913, PLR0917  # the operators' own parameters
-    op: Lowering,
+    builder: PrimsBuilder,
     x: Tensor,
     kernel: tuple[int, ...],
     stride: tuple[int, ...],
@@ -195,15 +197,15 @@ def _average(  # noqa: PLR0913, PLR0917  # the operators' own parameters
     kernel = per_axis(kernel, axes, "kernel")
     stride = per_axis(stride, axes, "stride") if stride else kernel
     padding = per_axis(padding, axes, "padding")
-    windows = windows_of(op, x.shape, kernel, stride, padding, (1,) * axes, ceil_mode)
+    windows = windows_of(builder, x.shape, kernel, stride, padding, (1,) * axes, ceil_mode)
     divide = "div" if x.dtype.is_float else "trunc_div"
     summed = [_shortened(window) for window in windows]
-    around = padded(op, op.widened(x), summed, 0.0 if x.dtype.is_float else 0)
-    total = _total(op, around, summed)
-    for number in average_divisors(op, windows, ceil_mode, count_include_pad, divisor):
-        placed = number if isinstance(number, int) else op.convert(number, total.dtype)
-        total = op.apply(divide, total, placed)
-    return op.convert(total, x.dtype)
+    around = padded(builder, builder.widened(x), summed, 0.0 if x.dtype.is_float else 0)
+    total = _total(builder, around, summed)
+    for number in average_divisors(builder, windows, ceil_mode, count_include_pad, divisor):
+        placed = number if isinstance(number, int) else builder.convert(number, total.dtype)
+        total = builder.apply(divide, total, placed)
+    return builder.convert(total, x.dtype)
 
 
 def _shortened(window: Window) -> Window:
@@ -217,19 +219,19 @@ def _shortened(window: Window) -> Window:
     return replace(window, taps=min(window.taps, last // window.dilation + 1))
 
 
-def _total(op: Lowering, around: Tensor, windows: Sequence[Window]) -> Tensor:
-    if math.prod(window.taps for window in windows) > MOST_TAPS:
-        return op.reduce("sum", slid(op, around, windows), window_axes(around, windows))
+def _total(builder: PrimsBuilder, around: Tensor, windows: Sequence[Window]) -> Tensor:
+    if math.prod(window.taps for window in windows) > MAX_TAPS:
+        return builder.reduce("sum", slid(builder, around, windows), window_axes(around, windows))
     total: Tensor | None = None
-    for _, tap in taps_of(op, around, windows):
-        total = tap if total is None else op.prim("add", total, tap)
+    for _, tap in taps_of(builder, around, windows):
+        total = tap if total is None else builder.prim("add", total, tap)
     if total is None:
         raise InvalidGraphError("a window of no elements; expected one or more")
     return total
 
 
 def average_divisors(
-    op: Lowering,
+    builder: PrimsBuilder,
     windows: Sequence[Window],
     ceil_mode: bool,
     count_include_pad: bool,
@@ -247,25 +249,27 @@ def average_divisors(
     if not ceil_mode and (count_include_pad or not any(w.padding for w in windows)):
         return [math.prod(window.taps for window in windows)]
     return [
-        along(op, _counts(op, window, count_include_pad), axis, len(windows))
+        along(builder, _counts(builder, window, count_include_pad), axis, len(windows))
         for axis, window in enumerate(windows)
     ]
 
 
-def _counts(op: Lowering, window: Window, count_include_pad: bool) -> Tensor:
+def _counts(builder: PrimsBuilder, window: Window, count_include_pad: bool) -> Tensor:
     """How many elements each window of an axis has, i64; padding is counted if wanted."""
-    begin = op.apply("sub", op.apply("mul", op.iota(window.count), window.stride), window.padding)
-    end = op.apply("add", begin, window.taps)
+    begin = builder.apply(
+        "sub", builder.apply("mul", builder.iota(window.count), window.stride), window.padding
+    )
+    end = builder.apply("add", begin, window.taps)
     if count_include_pad:
-        top = op.apply("minimum", end, window.extent + window.padding)
-        return op.prim("sub", top, begin)
-    top = op.apply("minimum", end, window.extent)
-    return op.prim("sub", top, op.apply("maximum", begin, 0))
+        top = builder.apply("minimum", end, window.extent + window.padding)
+        return builder.prim("sub", top, begin)
+    top = builder.apply("minimum", end, window.extent)
+    return builder.prim("sub", top, builder.apply("maximum", begin, 0))
 
 
 @decomposes("aten.avg_pool1d.default", note="extern to round up symbolic sizes")
 def avg_pool1d(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Tensor,
     kernel_size: tuple[int, ...],
     stride: tuple[int, ...] = (),
@@ -274,12 +278,14 @@ def avg_pool1d(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     count_include_pad: bool = True,
 ) -> Tensor:
     """The means of windows of the last axis."""
-    return _average(op, self, kernel_size, stride, padding, ceil_mode, count_include_pad, None, 1)
+    return _average(
+        builder, self, kernel_size, stride, padding, ceil_mode, count_include_pad, None, 1
+    )
 
 
 @decomposes("aten.avg_pool2d.default", note="extern to round up symbolic sizes")
 def avg_pool2d(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Tensor,
     kernel_size: tuple[int, ...],
     stride: tuple[int, ...] = (),
@@ -290,12 +296,12 @@ def avg_pool2d(  # noqa: PLR0913, PLR0917  # the operator's own parameters
 ) -> Tensor:
     """The means of windows of the last two axes."""
     sizes = kernel_size, stride, padding
-    return _average(op, self, *sizes, ceil_mode, count_include_pad, divisor_override, 2)
+    return _average(builder, self, *sizes, ceil_mode, count_include_pad, divisor_override, 2)
 
 
 @decomposes("aten.avg_pool3d.default", note="extern to round up symbolic sizes")
 def avg_pool3d(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Tensor,
     kernel_size: tuple[int, ...],
     stride: tuple[int, ...] = (),
@@ -306,4 +312,4 @@ def avg_pool3d(  # noqa: PLR0913, PLR0917  # the operator's own parameters
 ) -> Tensor:
     """The means of windows of the last three axes."""
     sizes = kernel_size, stride, padding
-    return _average(op, self, *sizes, ceil_mode, count_include_pad, divisor_override, 3)
+    return _average(builder, self, *sizes, ceil_mode, count_include_pad, divisor_override, 3)

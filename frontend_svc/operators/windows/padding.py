@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from frontend_svc.operators.core.extents import text_of
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import decomposes
 from frontend_svc.operators.core.values import Tensor
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import Expr
 
-_Fold = Callable[[Lowering, Tensor, Expr], Tensor]
+_Fold = Callable[[PrimsBuilder, Tensor, Expr], Tensor]
 """(lowering, positions from below 0 to above the extent, extent) -> positions inside."""
 
 
-def _mirrored(op: Lowering, position: Tensor, extent: Expr) -> Tensor:
-    from_front = op.prim("abs", position)
+def _mirrored(builder: PrimsBuilder, position: Tensor, extent: Expr) -> Tensor:
+    from_front = builder.prim("abs", position)
     last = extent - 1
-    distance = op.prim("abs", op.apply("sub", from_front, last))
-    return op.apply("sub", last, distance)
+    distance = builder.prim("abs", builder.apply("sub", from_front, last))
+    return builder.apply("sub", last, distance)
 
 
-def _clamped(op: Lowering, position: Tensor, extent: Expr) -> Tensor:
-    return op.apply("minimum", op.apply("maximum", position, 0), extent - 1)
+def _clamped(builder: PrimsBuilder, position: Tensor, extent: Expr) -> Tensor:
+    return builder.apply("minimum", builder.apply("maximum", position, 0), extent - 1)
 
 
 def _register(name: str, fold: _Fold, axes: int) -> None:
-    def pad(op: Lowering, self: Tensor, padding: tuple[Expr, ...]) -> Tensor:
+    def pad(builder: PrimsBuilder, self: Tensor, padding: tuple[Expr, ...]) -> Tensor:
         if len(padding) != 2 * axes or self.rank not in (axes + 1, axes + 2):
             raise InvalidGraphError(
                 f"{len(padding)} paddings of shape {text_of(self.shape)};"
@@ -36,24 +36,24 @@ def _register(name: str, fold: _Fold, axes: int) -> None:
         result = self
         for pair in range(axes):
             axis = self.rank - 1 - pair
-            result = _padded_axis(op, result, axis, padding[2 * pair : 2 * pair + 2], fold)
+            result = _padded_axis(builder, result, axis, padding[2 * pair : 2 * pair + 2], fold)
         return result
 
     decomposes(f"aten.{name}{axes}d.default")(pad)
 
 
 def _padded_axis(
-    op: Lowering, x: Tensor, axis: int, amounts: tuple[Expr, ...], fold: _Fold
+    builder: PrimsBuilder, x: Tensor, axis: int, amounts: tuple[Expr, ...], fold: _Fold
 ) -> Tensor:
     low, high = amounts
     if low == 0 and high == 0:
         return x
     extent = x.shape[axis]
     length = extent + low + high
-    if op.extents.is_negative(length) or not op.extents.is_at_most(1, extent):
+    if builder.extents.is_negative(length) or not builder.extents.is_at_most(1, extent):
         raise InvalidGraphError(f"padding {low} and {high} of an axis of {extent} elements")
-    positions = op.apply("sub", op.iota(length), low.constant if low.is_constant else low)
-    return op.prim("take", x, fold(op, positions, extent), dim=axis)
+    positions = builder.apply("sub", builder.iota(length), low.constant if low.is_constant else low)
+    return builder.prim("take", x, fold(builder, positions, extent), dim=axis)
 
 
 for _axes in (1, 2, 3):

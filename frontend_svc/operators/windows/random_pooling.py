@@ -6,7 +6,7 @@ Source: aten/src/ATen/native/FractionalMaxPool2d.cpp and FractionalMaxPool3d.cpp
 from __future__ import annotations
 
 from frontend_svc.operators.core.extents import numel_of, text_of
-from frontend_svc.operators.core.prims_builder import Lowering
+from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.core.values import Tensor
 from kernelfarm.dtypes import DType
@@ -19,30 +19,30 @@ _SAMPLE_OF_AXIS = {2: (1, 0), 3: (0, 1, 2)}
 
 @decomposes("aten.fractional_max_pool2d.default", note="extern for symbolic sizes")
 def fractional_max_pool2d(
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Tensor,
     kernel_size: tuple[int, ...],
     output_size: tuple[int, ...],
     random_samples: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """The largest elements of windows of the last two axes, and where they lie."""
-    return _pooled(op, self, kernel_size, output_size, random_samples, 2)
+    return _pooled(builder, self, kernel_size, output_size, random_samples, 2)
 
 
 @decomposes("aten.fractional_max_pool3d.default", note="extern for symbolic sizes")
 def fractional_max_pool3d(
-    op: Lowering,
+    builder: PrimsBuilder,
     self: Tensor,
     kernel_size: tuple[int, ...],
     output_size: tuple[int, ...],
     random_samples: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """The largest elements of windows of the last three axes, and where they lie."""
-    return _pooled(op, self, kernel_size, output_size, random_samples, 3)
+    return _pooled(builder, self, kernel_size, output_size, random_samples, 3)
 
 
 def _pooled(  # the operators' own parameters
-    op: Lowering,
+    builder: PrimsBuilder,
     x: Tensor,
     kernel: tuple[int, ...],
     sizes: tuple[int, ...],
@@ -58,41 +58,51 @@ def _pooled(  # the operators' own parameters
         raise NotDecomposedError("windows at random places of a symbolic axis")
     lead = x.shape[:-axes]
     rows = numel_of(lead)
-    random = op.reshape(op.convert(samples, x.dtype), (rows, as_expr(axes)))
-    place = op.full(0, DType.I64)
+    random = builder.reshape(builder.convert(samples, x.dtype), (rows, as_expr(axes)))
+    position = builder.full(0, DType.I64)
     for axis, which in enumerate(_SAMPLE_OF_AXIS[axes]):
-        share = op.slice_axis(random, 1, as_expr(which), as_expr(which + 1))
+        share = builder.slice_axis(random, 1, as_expr(which), as_expr(which + 1))
         extent = old[axis].constant
-        first = _firsts(op, share, extent, sizes[axis], kernel[axis])
-        reached = op.apply(
-            "add", op.reshape(first, (*first.shape, ONE)), op.iota(as_expr(kernel[axis]))
+        first = _firsts(builder, share, extent, sizes[axis], kernel[axis])
+        reached = builder.apply(
+            "add", builder.reshape(first, (*first.shape, ONE)), builder.iota(as_expr(kernel[axis]))
         )
         shape = [rows, *([ONE] * (2 * axes))]
         shape[1 + axis], shape[1 + axes + axis] = as_expr(sizes[axis]), as_expr(kernel[axis])
-        place = op.apply("add", op.apply("mul", place, extent), op.reshape(reached, tuple(shape)))
+        position = builder.apply(
+            "add", builder.apply("mul", position, extent), builder.reshape(reached, tuple(shape))
+        )
     count, taps = product_of([as_expr(n) for n in sizes]), product_of([as_expr(n) for n in kernel])
-    flat = op.reshape(x, (rows, numel_of(old)))
-    found = op.prim("gather_along", flat, op.reshape(place, (rows, count * taps)), dim=1)
-    windows = op.reshape(op.widened(found), (rows, count, taps))
-    best = op.reduce("amax", windows, (2,))
-    which_tap = op.reshape(op.reduce("argmax", windows, (2,)), (rows, count, ONE))
-    where = op.prim("gather_along", op.reshape(place, (rows, count, taps)), which_tap, dim=2)
-    wanted = (*lead, *(as_expr(n) for n in sizes))
-    return op.reshape(op.convert(best, x.dtype), wanted), op.reshape(where, wanted)
+    flat = builder.reshape(x, (rows, numel_of(old)))
+    found = builder.prim(
+        "gather_along", flat, builder.reshape(position, (rows, count * taps)), dim=1
+    )
+    windows = builder.reshape(builder.widened(found), (rows, count, taps))
+    best = builder.reduce("amax", windows, (2,))
+    which_tap = builder.reshape(builder.reduce("argmax", windows, (2,)), (rows, count, ONE))
+    where = builder.prim(
+        "gather_along", builder.reshape(position, (rows, count, taps)), which_tap, dim=2
+    )
+    expected = (*lead, *(as_expr(n) for n in sizes))
+    return builder.reshape(builder.convert(best, x.dtype), expected), builder.reshape(
+        where, expected
+    )
 
 
-def _firsts(op: Lowering, share: Tensor, extent: int, count: int, taps: int) -> Tensor:
+def _firsts(builder: PrimsBuilder, share: Tensor, extent: int, count: int, taps: int) -> Tensor:
     """Where the windows of each row begin: (rows, count), i64; the last ends with the axis."""
     if extent < taps:
         raise InvalidGraphError(f"windows of {taps} on {extent} elements; expected no more")
     last = extent - taps
     if count == 1:
-        return op.full(last, DType.I64, (share.shape[0], ONE))
-    wide = op.widened(share)
-    step = op.full(last, wide.dtype)
-    alpha = op.apply("div", step, count - 1)
-    numbers = op.convert(op.iota(as_expr(count)), wide.dtype)
-    reached = op.convert(op.apply("mul", op.apply("add", wide, numbers), alpha), DType.I64)
-    begun = op.convert(op.apply("mul", wide, alpha), DType.I64)
-    is_last = op.apply("eq", op.iota(as_expr(count)), count - 1)
-    return op.where(is_last, last, op.apply("sub", reached, begun))
+        return builder.full(last, DType.I64, (share.shape[0], ONE))
+    wide = builder.widened(share)
+    step = builder.full(last, wide.dtype)
+    alpha = builder.apply("div", step, count - 1)
+    numbers = builder.convert(builder.iota(as_expr(count)), wide.dtype)
+    reached = builder.convert(
+        builder.apply("mul", builder.apply("add", wide, numbers), alpha), DType.I64
+    )
+    begun = builder.convert(builder.apply("mul", wide, alpha), DType.I64)
+    is_last = builder.apply("eq", builder.iota(as_expr(count)), count - 1)
+    return builder.where(is_last, last, builder.apply("sub", reached, begun))

@@ -16,12 +16,12 @@ if held[1] then return false end
 local inc, epoch, floor = epoch_table(KEYS[6], KEYS[7], ARGV[7])
 local fields = facts_of(KEYS[2])
 if fields['stamp'] and fields['stamp'] ~= ARGV[8] then
-  local world = {
+  local context = {
     ep = KEYS[6], tools = KEYS[8], blobs = ARGV[10], inc = inc, epoch = epoch, floor = floor,
     window_ms = tonumber(ARGV[11]), now = now_ms(), tags = ARGV[9],
   }
   for _, id in ipairs(ids_of(fields)) do
-    if not fault(fields, id, world) then return false end
+    if not unusable_reason(fields, id, context) then return false end
   end
 end
 

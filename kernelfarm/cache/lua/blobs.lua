@@ -21,7 +21,7 @@ local function stored_bytes(key)
   return bytes
 end
 
-local function keep(key, ttl_s)
+local function extend_ttl(key, ttl_s)
   local head = redis.call('GETRANGE', key, 0, 15)
   redis.call('EXPIRE', key, ttl_s)
   if string.byte(head, 1) % 2 == 0 then return end

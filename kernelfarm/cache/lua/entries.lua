@@ -35,7 +35,7 @@ local function run_id()
 end
 
 -- A new life: everything from before is cold, and announcements from before are void.
-local function begin_life(ep, inv, fresh)
+local function begin_incarnation(ep, inv, fresh)
   redis.call('DEL', ep, inv)
   redis.call('HSET', ep, '@inc', fresh, '@epoch', 0, '@born', now_ms(), '@run', run_id())
 end
@@ -46,12 +46,12 @@ local function epoch_table(ep, inv, fresh)
   local at = redis.call('HMGET', ep, '@inc', '@epoch', '@floor')
   if at[1] and at[2] then return at[1], tonumber(at[2]), tonumber(at[3] or '0') end
   if fresh == '' then return '', 0, 0 end
-  begin_life(ep, inv, fresh)
+  begin_incarnation(ep, inv, fresh)
   return fresh, 0, 0
 end
 
 -- The first of some tags that was invalidated after an epoch, or nil.
-local function bumped(ep, tags, epoch)
+local function invalidated_tag(ep, tags, epoch)
   local names = {}
   for tag in string.gmatch(tags, '%S+') do names[#names + 1] = tag end
   for first = 1, #names, 500 do
@@ -77,21 +77,21 @@ end
 
 -- What makes a variant dead for a caller with some tags of its own, or nil: a word, and what.
 -- `world` has: ep, tools, blobs (key prefix), inc, epoch, floor, window_ms, now, tags.
-local function fault(fields, id, world)
-  if fields[id .. ':i'] ~= world.inc then return 'incarnation', world.inc end
+local function unusable_reason(fields, id, context)
+  if fields[id .. ':i'] ~= context.inc then return 'incarnation', context.inc end
   local epoch = tonumber(fields[id .. ':e'])
   -- An epoch of the future: the table went back in time.
-  if epoch > world.epoch then return 'incarnation', fields[id .. ':e'] end
-  if epoch < world.floor then return 'epoch', 'forgotten' end
-  if epoch < world.epoch then
-    local tag = bumped(world.ep, fields[id .. ':t'] .. ' ' .. world.tags, epoch)
+  if epoch > context.epoch then return 'incarnation', fields[id .. ':e'] end
+  if epoch < context.floor then return 'epoch', 'discarded' end
+  if epoch < context.epoch then
+    local tag = invalidated_tag(context.ep, fields[id .. ':t'] .. ' ' .. context.tags, epoch)
     if tag then return 'epoch', tag end
   end
-  if tonumber(fields[id .. ':x']) * 1000 < world.now then return 'expired', fields[id .. ':x'] end
-  local tool = unadvertised(world.tools, fields[id .. ':t'], world.window_ms, world.now)
+  if tonumber(fields[id .. ':x']) * 1000 < context.now then return 'expired', fields[id .. ':x'] end
+  local tool = unadvertised(context.tools, fields[id .. ':t'], context.window_ms, context.now)
   if tool then return 'toolchain', tool end
   for digest in string.gmatch(fields[id .. ':b'], '%x+') do
-    if not is_stored(world.blobs .. digest) then return 'hole', digest end
+    if not is_stored(context.blobs .. digest) then return 'missing_blob', digest end
   end
   return nil
 end

@@ -4,5 +4,5 @@
 -- KEYS: epochs, announcements; ARGV: fresh incarnation, or ''
 if redis.call('HGET', KEYS[1], '@run') == run_id() then return 1 end
 if ARGV[1] == '' then return 0 end
-begin_life(KEYS[1], KEYS[2], ARGV[1])
+begin_incarnation(KEYS[1], KEYS[2], ARGV[1])
 return 1

@@ -25,7 +25,7 @@ end
 local inc, epoch, floor = epoch_table(KEYS[7], KEYS[8], ARGV[8])
 if lease[2] ~= inc then return refuse('STALE_INC', 'stale_incarnations') end
 
-local world = {
+local context = {
   ep = KEYS[7], tools = KEYS[9], blobs = ARGV[2], inc = inc, epoch = epoch, floor = floor,
   window_ms = tonumber(ARGV[9]), now = now_ms(), tags = '',
 }
@@ -34,7 +34,7 @@ for at = FIRST, #ARGV, EACH do
     return refuse('STALE_INC', 'stale_incarnations')
   end
   local began = tonumber(lease[3])
-  if began < floor or bumped(KEYS[7], ARGV[at + 5], began) then
+  if began < floor or invalidated_tag(KEYS[7], ARGV[at + 5], began) then
     return refuse('STALE_EPOCH', 'stale_epochs')
   end
   for digest in string.gmatch(ARGV[at + 6], '%x+') do
@@ -57,12 +57,12 @@ local function toolchains(tags)
 end
 local dead = {}
 for _, id in ipairs(ids_of(fields)) do
-  if fault(fields, id, world) then dead[id] = true end
+  if unusable_reason(fields, id, context) then dead[id] = true end
 end
 for at = FIRST, #ARGV, EACH do
   local id, tags = ARGV[at], ARGV[at + 5]
-  world.tags = tags
-  if fields[id .. ':b'] and not dead[id] and not fault(fields, id, world)
+  context.tags = tags
+  if fields[id .. ':b'] and not dead[id] and not unusable_reason(fields, id, context)
     and toolchains(fields[id .. ':t']) == toolchains(tags)
     and fields[id .. ':b'] ~= ARGV[at + 6] then
     return refuse('NONDET', 'nondeterministic')
@@ -115,7 +115,7 @@ remove(KEYS[1], {order = table.concat(order, ' ')}, surplus)
 redis.call('EXPIRE', KEYS[1], ARGV[3])
 for at = FIRST, #ARGV, EACH do
   for digest in string.gmatch(ARGV[at + 6], '%x+') do
-    keep(ARGV[2] .. digest, ARGV[4])
+    extend_ttl(ARGV[2] .. digest, ARGV[4])
     local bytes = stored_bytes(ARGV[2] .. digest)
     if redis.call('HSETNX', KEYS[11], digest, bytes) == 1 then change = change + bytes end
   end
@@ -127,7 +127,7 @@ redis.call('EXPIRE', KEYS[11], ARGV[4])
 -- A flushed server knows no toolchains until they are reported again: who publishes has one.
 for at = FIRST, #ARGV, EACH do
   for name, backend in string.gmatch(ARGV[at + 5], 'toolchain:(([^%s@]+)@%S+)') do
-    redis.call('HSETNX', KEYS[9], name, world.now)
+    redis.call('HSETNX', KEYS[9], name, context.now)
     redis.call('HSETNX', KEYS[9], '@' .. backend, name)
   end
 end

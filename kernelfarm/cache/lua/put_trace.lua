@@ -10,19 +10,19 @@ if ARGV[6] ~= inc or began > epoch then
   count('stale_incarnations')
   return 'STALE_INC'
 end
-if began < floor or bumped(KEYS[3], tags, began) then
+if began < floor or invalidated_tag(KEYS[3], tags, began) then
   count('stale_epochs')
   return 'STALE_EPOCH'
 end
 
 local fields = fields_of(KEYS[1])
-local world = {
+local context = {
   ep = KEYS[3], tools = KEYS[5], blobs = '', inc = inc, epoch = epoch, floor = floor,
   window_ms = tonumber(ARGV[4]), now = now_ms(), tags = tags,
 }
 local before = 0
 for _, other in ipairs(ids_of(fields)) do
-  if not fault(fields, other, world) then return 'PRESENT' end
+  if not unusable_reason(fields, other, context) then return 'PRESENT' end
   before = before + #fields[other .. ':m'] + #fields[other .. ':c']
 end
 local is_new = not fields['order']

@@ -14,6 +14,6 @@ for digest in string.gmatch(ARGV[4], '%x+') do
     end
     redis.call('COPY', there, here, 'REPLACE')
   end
-  keep(here, ARGV[3])
+  extend_ttl(here, ARGV[3])
 end
 return 1

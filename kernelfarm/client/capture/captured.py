@@ -21,7 +21,7 @@ class UnsupportedGraphError(KernelfarmError):
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class OutputView:
     """A view of an output of the graph; strides and offset in elements, from its first one."""
 
     shape: tuple[Expr, ...]
@@ -30,33 +30,33 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class HandedOut:
+class ModuleOutput:
     """What the module returns at one place: output `number` of the graph, or a window on it.
 
     With `argument` it is the module's argument at that position.
     """
 
     number: int = 0
-    window: Window | None = None
+    view: OutputView | None = None
     argument: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Captured:
+class CapturedGraph:
     """A graph as it is sent, and the way back from it to the traced module.
 
     `sources` has one entry for each of the graph's inputs: the position of the traced module's
     argument, or a tensor that the module holds. `nodes` has the traced node of each graph node, or
-    what stands for it. `handed_out` has what the module returns, in its order. `negated` are the
-    positions of arguments whose elements lie in memory with the other sign (the imaginary part of a
-    conjugate, say).
+    what stands for it. `module_outputs` has what the module returns, in its order. `negated` are
+    the positions of arguments whose elements lie in memory with the other sign (the imaginary part
+    of a conjugate, say).
     """
 
     graph: Graph
     sources: tuple[int | torch.Tensor, ...]
     nodes: tuple[fx.Node | RebuiltNode, ...]
     device: torch.device
-    handed_out: tuple[HandedOut, ...]
+    module_outputs: tuple[ModuleOutput, ...]
     negated: frozenset[int] = frozenset()
 
     @property

@@ -30,10 +30,10 @@ _HALF = frozenset({torch.float16, torch.bfloat16})
 Optional = Tensor | None
 
 
-def write_out(module: fx.GraphModule) -> None:
+def decompose_fused(module: fx.GraphModule) -> None:
     """Replaces what is fused in a graph of Dynamo, in place."""
     changed = False
-    for fused, written in _WRITTEN.items():
+    for fused, written in _DECOMPOSITIONS.items():
         for node in module.graph.find_nodes(op="call_function", target=fused):
             node.target = written
             changed = True
@@ -86,7 +86,7 @@ def _rms_norm(
     if dtype is torch.float32:
         eps = float(np.float32(eps))
     wide = given.to(dtype)
-    axes = [given.dim() - 1 - place for place in range(len(normalized_shape))]
+    axes = [given.dim() - 1 - position for position in range(len(normalized_shape))]
     mean = wide.pow(2).mean(axes, keepdim=True)
     result: Tensor = wide * torch.ops.aten.add.Scalar(mean, eps).rsqrt()
     result = result if weight is None else result * weight
@@ -109,7 +109,7 @@ def _layer_norm(
     return result
 
 
-_WRITTEN: dict[Any, Callable[..., Any]] = {
+_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     torch.lstm_cell: _lstm_cell,
     torch.gru_cell: _gru_cell,
     torch.rms_norm: _rms_norm,

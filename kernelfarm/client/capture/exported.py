@@ -19,7 +19,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
-from kernelfarm.client.capture.captured import Captured, UnsupportedGraphError
+from kernelfarm.client.capture.captured import CapturedGraph, UnsupportedGraphError
 from kernelfarm.client.capture.exported_aliases import held_tensor, read_constants_as_buffers
 from kernelfarm.client.capture.graph import capture
 from kernelfarm.errors import CallerError
@@ -33,11 +33,11 @@ _HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportedModel:
     """An exported program with its captured graph, and how arguments and results map to it."""
 
     program: ExportedProgram
-    captured: Captured
+    captured: CapturedGraph
 
     def flat_args(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The graph's arguments: held tensors, and the caller's in their places.
@@ -59,12 +59,12 @@ class Exported:
 
     def results(self, flat: Sequence[Any], args: Sequence[Any]) -> Any:
         """What the model returns; the program has changed in place what the model changes."""
-        changed = [args[place] for place in _written(self.program.graph_signature).values()]
+        changed = [args[index] for index in _written(self.program.graph_signature).values()]
         torch.autograd.graph.increment_version(t for t in changed if not t.is_inference())
         return pytree.tree_unflatten(flat, self.program.call_spec.out_spec)
 
 
-def read_pt2(path: Path) -> Exported:
+def read_pt2(path: Path) -> ExportedModel:
     """The program of a `.pt2` file.
 
     Raises:
@@ -86,7 +86,7 @@ def export_model(
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
-) -> Exported:
+) -> ExportedModel:
     """A model or function, exported on this machine whatever device it will run on.
 
     Raises:
@@ -103,7 +103,7 @@ def export_model(
     return read_exported(program)
 
 
-def read_exported(program: ExportedProgram) -> Exported:
+def read_exported(program: ExportedProgram) -> ExportedModel:
     """The program in functional ATen with its captured graph.
 
     Raises:
@@ -130,13 +130,13 @@ def read_exported(program: ExportedProgram) -> Exported:
             raise UnsupportedGraphError(f"output {out.arg.name} is a {out.kind.name}")
     names = [str(spec.target or spec.arg.name) for spec in signature.input_specs]
     captured = capture(program.graph_module, names=names, written=_written(signature))
-    return Exported(program, captured)
+    return ExportedModel(program, captured)
 
 
 def _written(signature: ExportGraphSignature) -> dict[int, int]:
     """For each output that is stored in an argument, the argument's position."""
-    by_name = {spec.arg.name: place for place, spec in enumerate(signature.input_specs)}
-    by_target = {str(spec.target): place for place, spec in enumerate(signature.input_specs)}
+    by_name = {spec.arg.name: index for index, spec in enumerate(signature.input_specs)}
+    by_target = {str(spec.target): index for index, spec in enumerate(signature.input_specs)}
     found = {}
     for number, spec in enumerate(signature.output_specs):
         if spec.kind is OutputKind.USER_INPUT_MUTATION:

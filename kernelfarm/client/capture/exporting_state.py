@@ -27,7 +27,7 @@ class _TracingStates(dict[Callable[[], Any], bool | None]):
         return super().__getitem__(function)
 
 
-def tell_whether_exporting() -> None:
+def patch_is_exporting() -> None:
     """Repairs Dynamo's answer where this torch needs it; a second call changes nothing."""
     known = dynamo_functions.tracing_state_functions()
     if TorchVersion(torch.__version__) >= _FIRST_TRUTHFUL or isinstance(known, _TracingStates):

@@ -16,7 +16,7 @@ from torch import fx
 from torch._higher_order_ops.effects import new_token_tensor, with_effects
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from kernelfarm.client.capture.captured import Captured, HandedOut, UnsupportedGraphError
+from kernelfarm.client.capture.captured import CapturedGraph, ModuleOutput, UnsupportedGraphError
 from kernelfarm.client.capture.constants import constant_of, travels_with_the_graph
 from kernelfarm.client.capture.operator_names import wire_name
 from kernelfarm.client.capture.output_aliases import share_outputs
@@ -56,7 +56,7 @@ def capture(
     *,
     names: Sequence[str] = (),
     written: Mapping[int, int] | None = None,
-) -> Captured:
+) -> CapturedGraph:
     """The graph of a traced module; `names` are names for its inputs, for people.
 
     `written` has the arguments (by position) in which outputs of the module (by position) are to be
@@ -94,10 +94,10 @@ class _Capture:
         self._negated: set[int] = set()
         note_random_results(module.graph)
         self._makers = StorageMakers(module.graph)
-        self._handed_out: tuple[HandedOut, ...] = ()
+        self._module_outputs: tuple[ModuleOutput, ...] = ()
         self._updates: list[Update] = []
 
-    def run(self) -> Captured:
+    def run(self) -> CapturedGraph:
         read_from_makers(self._module.graph, self._makers)
         outputs: tuple[Arg, ...] = ()
         types: tuple[TensorType | None, ...] = ()
@@ -127,13 +127,15 @@ class _Capture:
                 raise
             raise type(error)(f"node {node.name} ({node.target}): {error}") from error
 
-    def _finish(self, outputs: tuple[Arg, ...], types: tuple[TensorType | None, ...]) -> Captured:
+    def _finish(
+        self, outputs: tuple[Arg, ...], types: tuple[TensorType | None, ...]
+    ) -> CapturedGraph:
         # Constants come last, so that positions among the inputs are those of the arguments.
         for source, tensor in self._constants:
             self._inputs.append(source)
             self._sources.append(tensor)
         symbols = self._sizes.symbols()
-        self._check_symbols_are_told({s.name for s in symbols})
+        self._check_symbols_have_sources({s.name for s in symbols})
         graph = Graph(
             "aten",
             symbols,
@@ -144,16 +146,16 @@ class _Capture:
             self._locations.texts(),
             updates=tuple(self._updates),
         )
-        return Captured(
+        return CapturedGraph(
             graph,
             tuple(self._sources),
             tuple(self._traced),
             self._device(),
-            self._handed_out,
+            self._module_outputs,
             frozenset(self._negated),
         )
 
-    def _check_symbols_are_told(self, needed: set[str]) -> None:
+    def _check_symbols_have_sources(self, needed: set[str]) -> None:
         for source in self._inputs:
             if isinstance(source.kind, str):
                 needed.discard(source.kind)
@@ -297,14 +299,16 @@ class _Capture:
         returned = node.args[0]
         items = returned if isinstance(returned, tuple | list) else (returned,)
         arguments = [n for n in self._module.graph.nodes if n.op == "placeholder"]
-        stored = [(arguments[place], items[number]) for number, place in self._written.items()]
+        stored = [(arguments[index], items[number]) for number, index in self._written.items()]
         items = [item for number, item in enumerate(items) if number not in self._written]
         kept = [item for item in items if not _is_copy(item)]
         kept, shared = share_outputs(kept, self._makers, self._sizes)
         # A copy into an argument that is returned is that argument.
         computed = iter(shared)
-        self._handed_out = tuple(
-            HandedOut(argument=arguments.index(item.args[0])) if _is_copy(item) else next(computed)
+        self._module_outputs = tuple(
+            ModuleOutput(argument=arguments.index(item.args[0]))
+            if _is_copy(item)
+            else next(computed)
             for item in items
         )
         args = [self._arg(item) for item in kept]

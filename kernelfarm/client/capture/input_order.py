@@ -26,18 +26,18 @@ class InputOrder:
         before = module.graph.find_nodes(op="placeholder")
         ordered = _with_their_sizes(_by_first_use(module.graph, before))
         number = {node: index for index, node in enumerate(before)}
-        self._places = None if ordered == before else tuple(number[node] for node in ordered)
-        self.module = module if self._places is None else _copy(module, ordered)
+        self._positions = None if ordered == before else tuple(number[node] for node in ordered)
+        self.module = module if self._positions is None else _copy(module, ordered)
 
     def of(self, arguments: Sequence[Any]) -> Sequence[Any]:
         """Arguments in the old order, in that of `module`."""
-        return arguments if self._places is None else [arguments[i] for i in self._places]
+        return arguments if self._positions is None else [arguments[i] for i in self._positions]
 
     def called_as_before(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function of what `module` takes, for callers who know the old order."""
-        if self._places is None:
+        if self._positions is None:
             return function
-        in_order = itemgetter(*self._places)  # of two inputs or more: one has no other order
+        in_order = itemgetter(*self._positions)  # of two inputs or more: one has no other order
         return lambda *arguments: function(*in_order(arguments))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from kernelfarm.client.capture.captured import HandedOut, Window
+from kernelfarm.client.capture.captured import ModuleOutput, OutputView
 from kernelfarm.client.capture.sizes import SizeReader
 from kernelfarm.client.capture.storages import StorageMakers, begins_its_storage, is_alike
 from kernelfarm.ir.algebra.expr import ONE
@@ -17,7 +17,7 @@ from kernelfarm.ir.algebra.expr import ONE
 
 def share_outputs(
     items: Sequence[Any], makers: StorageMakers, sizes: SizeReader
-) -> tuple[list[Any], tuple[HandedOut, ...]]:
+) -> tuple[list[Any], tuple[ModuleOutput, ...]]:
     """The outputs to compute, and what is handed out for each of the module's own.
 
     Of those that share memory only the value that made it is computed. Memory of inputs is left
@@ -30,14 +30,14 @@ def share_outputs(
     handed_out = []
     for item, base in zip(items, bases, strict=True):
         if base is None or counts[base] < 2:
-            handed_out.append(HandedOut(len(computed)))
+            handed_out.append(ModuleOutput(len(computed)))
             computed.append(item)
             continue
         if base not in numbers:
             numbers[base] = len(computed)
             computed.append(base)
-        window = None if item is base else _window(item.meta["val"], sizes)
-        handed_out.append(HandedOut(numbers[base], window))
+        view = None if item is base else _window(item.meta["val"], sizes)
+        handed_out.append(ModuleOutput(numbers[base], view))
     return computed, tuple(handed_out)
 
 
@@ -59,6 +59,6 @@ def _covers_its_storage(value: torch.Tensor, sizes: SizeReader) -> bool:
     return last * value.element_size() is sizes.read(value.untyped_storage().nbytes())
 
 
-def _window(value: torch.Tensor, sizes: SizeReader) -> Window:
+def _window(value: torch.Tensor, sizes: SizeReader) -> OutputView:
     read = sizes.read_all
-    return Window(read(value.shape), read(value.stride()), sizes.read(value.storage_offset()))
+    return OutputView(read(value.shape), read(value.stride()), sizes.read(value.storage_offset()))

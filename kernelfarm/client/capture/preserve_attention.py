@@ -28,13 +28,13 @@ _KERNEL_CHOICES = ("sdpa_kernel", "_backend_from_string")
 """Names of what states in a graph which kernel attention uses."""
 
 
-def keep_attention_whole(module: fx.GraphModule) -> None:
+def preserve_attention(module: fx.GraphModule) -> None:
     """Replaces attention in a graph of Dynamo, in place."""
     if any(_chooses_kernels(node) for node in module.graph.nodes):
         return
     changed = False
     for node in module.graph.find_nodes(op="call_function", target=F.scaled_dot_product_attention):
-        if _can_stay_whole(node):
+        if _can_be_preserved(node):
             node.target = attention
             changed = True
     if changed:
@@ -96,7 +96,7 @@ def _chooses_kernels(node: fx.Node) -> bool:
     return node.op == "call_function" and any(choice in name for choice in _KERNEL_CHOICES)
 
 
-def _can_stay_whole(node: fx.Node) -> bool:
+def _can_be_preserved(node: fx.Node) -> bool:
     operands = [_example(arg) for arg in _first_three(node)]
     result = _example(node)
     if result is None or any(t is None or t.dim() != _AXES for t in operands):
@@ -107,7 +107,7 @@ def _can_stay_whole(node: fx.Node) -> bool:
     _batch, heads, length, width = result.shape
     ours = (length * heads * width, width, heads * width, 1)
     is_ours = all(_is_same(a, b) for a, b in zip(result.stride(), ours, strict=True))
-    return is_ours or all(_forgets_the_layout(user) for user in node.users)
+    return is_ours or all(_ignores_layout(user) for user in node.users)
 
 
 def _first_three(node: fx.Node) -> list[Any]:
@@ -116,8 +116,8 @@ def _first_three(node: fx.Node) -> list[Any]:
 
 
 def _dropout(node: fx.Node) -> Any:
-    place = 4
-    return node.args[place] if len(node.args) > place else node.kwargs.get("dropout_p", 0.0)
+    index = 4
+    return node.args[index] if len(node.args) > index else node.kwargs.get("dropout_p", 0.0)
 
 
 def _example(arg: Any) -> Any:
@@ -129,14 +129,14 @@ def _is_same(first: Any, *others: Any) -> bool:
     return all(statically_known_true(first == other) for other in others)
 
 
-def _forgets_the_layout(user: fx.Node) -> bool:
+def _ignores_layout(user: fx.Node) -> bool:
     """True for a use whose results are the same for every layout of the operand: rows copied."""
     if user.op != "call_method":
         return False
     if _is_copied_by_rows(user):
         return True
     if user.target == "reshape" and _keeps_the_shape(user):
-        return all(_forgets_the_layout(later) for later in user.users)
+        return all(_ignores_layout(later) for later in user.users)
     if user.target == "permute":
         return all(_is_copied_by_rows(later) for later in user.users)
     is_swap = user.target == "transpose" and set(user.args[1:]) in ({1, 2}, {-3, -2})

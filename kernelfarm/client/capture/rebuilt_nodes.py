@@ -45,7 +45,9 @@ class RebuiltNode:
     kwargs: Mapping[str, Any]
 
 
-def rebuilt_nodes(graph: Graph, placed: Mapping[int, Mapping[str, Any]]) -> tuple[RebuiltNode, ...]:
+def rebuilt_nodes(
+    graph: Graph, tensor_options: Mapping[int, Mapping[str, Any]]
+) -> tuple[RebuiltNode, ...]:
     """A node for each of a captured graph's.
 
     `placed` has, for nodes by number, the arguments that say where a tensor lies: those do not
@@ -56,7 +58,8 @@ def rebuilt_nodes(graph: Graph, placed: Mapping[int, Mapping[str, Any]]) -> tupl
     """
     types = graph.types()
     return tuple(
-        _rebuilt(node, types, placed.get(number, {})) for number, node in enumerate(graph.nodes)
+        _rebuilt(node, types, tensor_options.get(number, {}))
+        for number, node in enumerate(graph.nodes)
     )
 
 
@@ -83,13 +86,15 @@ def operator_named(name: str) -> torch._ops.OpOverload | None:
     return found if isinstance(found, torch._ops.OpOverload) else None
 
 
-def _rebuilt(node: Node, types: Mapping[int, TensorType], placed: Mapping[str, Any]) -> RebuiltNode:
+def _rebuilt(
+    node: Node, types: Mapping[int, TensorType], tensor_options: Mapping[str, Any]
+) -> RebuiltNode:
     target = operator_named(node.op)
     if target is None:
         raise InvalidGraphError(f"operator {node.op} is not registered here")
     args = tuple(_argument(arg, types) for arg in node.args)
     kwargs = {name: _argument(arg, types, name) for name, arg in node.attrs}
-    return RebuiltNode(node.op, target, args, {**kwargs, **placed})
+    return RebuiltNode(node.op, target, args, {**kwargs, **tensor_options})
 
 
 def _argument(arg: Arg, types: Mapping[int, TensorType], name: str = "") -> Any:

@@ -10,7 +10,7 @@ from kernelfarm.client.capture.captured import UnsupportedGraphError
 MEMORY_READERS = frozenset({"aten.as_strided", "aten.as_strided_scatter", "aten.as_strided_copy"})
 """Operators whose offset counts from the start of the storage, not of the operand."""
 
-_OFFSET_PLACES = {"aten.as_strided": 3, "aten.as_strided_copy": 3, "aten.as_strided_scatter": 4}
+_OFFSET_POSITIONS = {"aten.as_strided": 3, "aten.as_strided_copy": 3, "aten.as_strided_scatter": 4}
 
 
 class StorageMakers:
@@ -45,16 +45,16 @@ def read_from_makers(graph: fx.Graph, makers: StorageMakers) -> None:
         UnsupportedGraphError: no value of the graph covers the memory.
     """
     for node in graph.nodes:
-        place = _OFFSET_PLACES.get(str(node.target).rpartition(".")[0])
+        index = _OFFSET_POSITIONS.get(str(node.target).rpartition(".")[0])
         operand = node.args[0] if node.args else None
-        if place is None or not isinstance(operand, fx.Node):
+        if index is None or not isinstance(operand, fx.Node):
             continue
         maker = makers.maker_of(operand)
         if maker is None or maker is operand:
             continue
-        has_offset = len(node.args) > place or "storage_offset" in node.kwargs
+        has_offset = len(node.args) > index or "storage_offset" in node.kwargs
         if maker.op != "call_function":
-            if has_offset and place == _OFFSET_PLACES["aten.as_strided"]:
+            if has_offset and index == _OFFSET_POSITIONS["aten.as_strided"]:
                 _count_from_input(node, operand, maker)
             continue
         maker = makers.first_alike(operand)

@@ -8,15 +8,15 @@ from typing import Any
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 
-from kernelfarm.client.capture.decompose_fused import write_out
-from kernelfarm.client.capture.exporting_state import tell_whether_exporting
+from kernelfarm.client.capture.decompose_fused import decompose_fused
+from kernelfarm.client.capture.exporting_state import patch_is_exporting
 from kernelfarm.client.capture.input_order import InputOrder
-from kernelfarm.client.capture.preserve_attention import keep_attention_whole
+from kernelfarm.client.capture.preserve_attention import preserve_attention
 
 GraphCompiler = Callable[[fx.GraphModule, Sequence[Any]], Any]
 """What AOT Autograd calls with each functional graph; gives a boxed function."""
 
-tell_whether_exporting()
+patch_is_exporting()
 
 
 def traced(
@@ -26,7 +26,7 @@ def traced(
     inference_compiler: GraphCompiler | None = None,
 ) -> Callable[..., Any]:
     """Traces a graph of Dynamo, whose attention is whole, and compiles what it consists of."""
-    write_out(gm)
+    decompose_fused(gm)
     return aot_autograd(
         fw_compiler=compiler,
         bw_compiler=compiler,
@@ -39,7 +39,7 @@ def backend_around(compiler: GraphCompiler) -> GraphCompiler:
     """A backend for `torch.compile` that hands each graph to `compiler` as kernelfarm's does."""
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        keep_attention_whole(gm)
+        preserve_attention(gm)
         order = InputOrder(gm)
         return order.called_as_before(traced(order.module, order.of(example_inputs), compiler))
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 
 from kernelfarm.client.custom_operators import attention_kernels
-from kernelfarm.client.custom_operators.attention_kernels import Saved
-from kernelfarm.client.custom_operators.attention_products import Operands, saved_dtype
+from kernelfarm.client.custom_operators.attention_kernels import SavedForBackward
+from kernelfarm.client.custom_operators.attention_products import AttentionOperands, saved_dtype
 
 _INFERENCE = (
     "(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0,"
@@ -48,7 +48,9 @@ def _empty_result(query: Tensor, _key: Tensor, value: Tensor, *_: Any, **__: Any
 
 def save(*operands: Any) -> tuple[Tensor, Tensor]:
     """Runs `ATTENTION_SAVING` by the device's kernel; results may lie in any layout."""
-    return attention_kernels.forward(Operands(*operands[:-1]), mask_needs_gradient=operands[-1])
+    return attention_kernels.forward(
+        AttentionOperands(*operands[:-1]), mask_needs_gradient=operands[-1]
+    )
 
 
 def _save(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -66,7 +68,10 @@ def go_back(grad: Tensor, output: Tensor, logsumexp: Tensor, *operands: Any) -> 
     """Runs `ATTENTION_BACKWARD` by the device's kernel; results may lie in any layout."""
     *given, mask_needs_gradient = operands
     found = attention_kernels.backward(
-        grad, Operands(*given), Saved(output, logsumexp), mask_needs_gradient=mask_needs_gradient
+        grad,
+        AttentionOperands(*given),
+        SavedForBackward(output, logsumexp),
+        mask_needs_gradient=mask_needs_gradient,
     )
     grad_mask = grad.new_empty(0) if found.mask is None else found.mask
     return found.query, found.key, found.value, grad_mask

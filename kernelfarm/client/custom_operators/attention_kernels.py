@@ -17,7 +17,10 @@ from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 from torch.nn.attention import SDPBackend
 
 from kernelfarm.client.custom_operators import attention_products
-from kernelfarm.client.custom_operators.attention_products import Gradients, Operands
+from kernelfarm.client.custom_operators.attention_products import (
+    AttentionGradients,
+    AttentionOperands,
+)
 
 _aten = torch.ops.aten
 
@@ -31,14 +34,14 @@ _ROWS_AT_ONCE = 1 if torch.version.hip else 32
 """Memory-efficient kernels take log-sum-exps for a multiple of this many rows."""
 
 
-class Saved(NamedTuple):
+class SavedForBackward(NamedTuple):
     """What the backward pass needs beside the operands."""
 
     output: Tensor
     logsumexp: Tensor
 
 
-def forward(operands: Operands, *, mask_needs_gradient: bool) -> Saved:
+def forward(operands: AttentionOperands, *, mask_needs_gradient: bool) -> SavedForBackward:
     """The result and what its backward pass needs of it, in whatever layout the kernel gives."""
     match _kernel_for(operands, mask_needs_gradient=mask_needs_gradient):
         case "cpu":
@@ -50,12 +53,12 @@ def forward(operands: Operands, *, mask_needs_gradient: bool) -> Saved:
         case "cudnn":
             return _cudnn(operands)
         case _:
-            return Saved(*attention_products.forward(operands))
+            return SavedForBackward(*attention_products.forward(operands))
 
 
 def backward(
-    grad: Tensor, operands: Operands, saved: Saved, *, mask_needs_gradient: bool
-) -> Gradients:
+    grad: Tensor, operands: AttentionOperands, saved: SavedForBackward, *, mask_needs_gradient: bool
+) -> AttentionGradients:
     """The gradients, from that of the result."""
     if grad.stride(-1) != 1:
         grad = grad.contiguous()  # of a sum, say, all elements are one: kernels expect rows
@@ -74,7 +77,7 @@ def backward(
             )
 
 
-def _kernel_for(operands: Operands, *, mask_needs_gradient: bool) -> str:
+def _kernel_for(operands: AttentionOperands, *, mask_needs_gradient: bool) -> str:
     """The kernel that torch chooses for operands whose gradients are needed; empty: none."""
     query, key, value, mask, is_causal, scale, enable_gqa = operands
     device = query.device.type
@@ -101,23 +104,25 @@ _KERNELS = {
 }
 
 
-def _on_cpu(operands: Operands) -> Saved:
-    return Saved(
+def _on_cpu(operands: AttentionOperands) -> SavedForBackward:
+    return SavedForBackward(
         *_aten._scaled_dot_product_flash_attention_for_cpu.default(
             *operands[:3], 0.0, operands.is_causal, **_cpu_options(operands)
         )
     )
 
 
-def _on_cpu_backward(grad: Tensor, operands: Operands, saved: Saved) -> Gradients:
-    return Gradients(
+def _on_cpu_backward(
+    grad: Tensor, operands: AttentionOperands, saved: SavedForBackward
+) -> AttentionGradients:
+    return AttentionGradients(
         *_aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
             *(grad, *operands[:3], *saved, 0.0, operands.is_causal), **_cpu_options(operands)
         )
     )
 
 
-def _cpu_options(operands: Operands) -> dict[str, Any]:
+def _cpu_options(operands: AttentionOperands) -> dict[str, Any]:
     """What differs from the defaults alone: keywords cost microseconds."""
     options: dict[str, Any] = {}
     if operands.mask is not None:
@@ -127,15 +132,17 @@ def _cpu_options(operands: Operands) -> dict[str, Any]:
     return options
 
 
-def _flash(operands: Operands) -> Saved:
+def _flash(operands: AttentionOperands) -> SavedForBackward:
     query, key, value = map(_padded, operands[:3])
     output, logsumexp, *_ = _aten._scaled_dot_product_flash_attention.default(
         query, key, value, 0.0, operands.is_causal, scale=_scale(operands)
     )
-    return Saved(output[..., : operands.value.shape[-1]], logsumexp)
+    return SavedForBackward(output[..., : operands.value.shape[-1]], logsumexp)
 
 
-def _flash_backward(grad: Tensor, operands: Operands, saved: Saved) -> Gradients:
+def _flash_backward(
+    grad: Tensor, operands: AttentionOperands, saved: SavedForBackward
+) -> AttentionGradients:
     query, key, value, output = map(_padded, (*operands[:3], saved.output))
     found = _aten._scaled_dot_product_flash_attention_backward.default(
         *(_padded(grad), query, key, value, output, saved.logsumexp),
@@ -144,20 +151,20 @@ def _flash_backward(grad: Tensor, operands: Operands, saved: Saved) -> Gradients
         scale=_scale(operands),
     )
     widths = [tensor.shape[-1] for tensor in operands[:3]]
-    return Gradients(*(g[..., :width] for g, width in zip(found, widths, strict=True)))
+    return AttentionGradients(*(g[..., :width] for g, width in zip(found, widths, strict=True)))
 
 
-def _efficient(operands: Operands) -> Saved:
+def _efficient(operands: AttentionOperands) -> SavedForBackward:
     query, key, value, _, is_causal, scale, _ = operands
     output, logsumexp, *_ = _aten._scaled_dot_product_efficient_attention.default(
         query, key, value, _bias(operands), True, 0.0, is_causal, scale=scale
     )
-    return Saved(output, logsumexp[..., : query.shape[2]])
+    return SavedForBackward(output, logsumexp[..., : query.shape[2]])
 
 
 def _efficient_backward(
-    grad: Tensor, operands: Operands, saved: Saved, mask_needs_gradient: bool
-) -> Gradients:
+    grad: Tensor, operands: AttentionOperands, saved: SavedForBackward, mask_needs_gradient: bool
+) -> AttentionGradients:
     query, key, value, mask, is_causal, scale, _ = operands
     missing = -query.shape[2] % _ROWS_AT_ONCE
     logsumexp = F.pad(saved.logsumexp, (0, missing), value=math.inf)
@@ -166,13 +173,13 @@ def _efficient_backward(
         *(*_no_dropout(query), 0.0, (True, True, True, mask_needs_gradient), is_causal),
         scale=scale,
     )
-    gradients = Gradients(*found)
+    gradients = AttentionGradients(*found)
     if mask is None or not mask_needs_gradient:
         return gradients
     return gradients._replace(mask=grad_bias.sum_to_size(mask.shape).to(mask.dtype))
 
 
-def _cudnn(operands: Operands) -> Saved:
+def _cudnn(operands: AttentionOperands) -> SavedForBackward:
     query, key, value, mask, is_causal, scale, _ = operands
     output, logsumexp, *_ = _aten._scaled_dot_product_cudnn_attention.default(
         query, key, value, mask, True, 0.0, is_causal, scale=scale
@@ -180,14 +187,16 @@ def _cudnn(operands: Operands) -> Saved:
     logsumexp = logsumexp.view(query.shape[:3])
     if mask is not None:  # infinity, as other kernels have it, for rows that see no key
         logsumexp = logsumexp.masked_fill(logsumexp == -math.inf, math.inf)
-    return Saved(output, logsumexp)
+    return SavedForBackward(output, logsumexp)
 
 
-def _cudnn_backward(grad: Tensor, operands: Operands, saved: Saved) -> Gradients:
+def _cudnn_backward(
+    grad: Tensor, operands: AttentionOperands, saved: SavedForBackward
+) -> AttentionGradients:
     query, key, value, mask, is_causal, scale, _ = operands
     # Torch keeps cuDNN's plans by the operands' layouts, and takes the result's for the query's.
     output = _ordered_as(query, saved.output)
-    return Gradients(
+    return AttentionGradients(
         *_aten._scaled_dot_product_cudnn_attention_backward.default(
             *(grad, query, key, value, output, saved.logsumexp.unsqueeze(-1)),
             *(*_no_dropout(query), mask, None, None),
@@ -211,7 +220,7 @@ def _ordered_as(model: Tensor, tensor: Tensor) -> Tensor:
     ).copy_(tensor)
 
 
-def _scale(operands: Operands) -> float:
+def _scale(operands: AttentionOperands) -> float:
     given = operands.scale
     return 1 / math.sqrt(operands.query.shape[-1]) if given is None else given
 
@@ -221,7 +230,7 @@ def _padded(tensor: Tensor) -> Tensor:
     return F.pad(tensor, (0, missing)) if missing else tensor
 
 
-def _bias(operands: Operands) -> Tensor | None:
+def _bias(operands: AttentionOperands) -> Tensor | None:
     """A mask for memory-efficient kernels: one number for each score, in aligned rows."""
     query, key, _, bias, *_ = operands
     if bias is None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 
-class Operands(NamedTuple):
+class AttentionOperands(NamedTuple):
     """What attention is computed of: tensors of four axes, a mask that is added to the scores."""
 
     query: Tensor
@@ -25,7 +25,7 @@ class Operands(NamedTuple):
     enable_gqa: bool
 
 
-class Gradients(NamedTuple):
+class AttentionGradients(NamedTuple):
     """Of query, key, value and mask; the last is None unless it was asked for."""
 
     query: Tensor
@@ -39,7 +39,7 @@ def saved_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
-def forward(operands: Operands) -> tuple[Tensor, Tensor]:
+def forward(operands: AttentionOperands) -> tuple[Tensor, Tensor]:
     """The result, and the log-sum-exp of each row's scores: `(batch, heads, length)`."""
     scores = _scores(operands)
     logsumexp = scores.logsumexp(-1)
@@ -50,8 +50,8 @@ def forward(operands: Operands) -> tuple[Tensor, Tensor]:
 
 
 def backward(
-    grad: Tensor, operands: Operands, logsumexp: Tensor, *, mask_needs_gradient: bool
-) -> Gradients:
+    grad: Tensor, operands: AttentionOperands, logsumexp: Tensor, *, mask_needs_gradient: bool
+) -> AttentionGradients:
     """The gradients, from that of the result."""
     query, key, value = operands[:3]
     wide = grad.to(logsumexp.dtype)
@@ -64,7 +64,7 @@ def backward(
     grad_query = grad_scores @ _for_each_head(key, operands) * scale
     grad_key = grad_scores.mT @ query.to(wide.dtype) * scale
     mask = operands.mask if mask_needs_gradient else None
-    return Gradients(
+    return AttentionGradients(
         grad_query.to(query.dtype),
         _summed_over_groups(grad_key, key),
         _summed_over_groups(grad_value, value),
@@ -72,7 +72,7 @@ def backward(
     )
 
 
-def _scores(operands: Operands) -> Tensor:
+def _scores(operands: AttentionOperands) -> Tensor:
     query, mask = operands.query, operands.mask
     wide = query.to(saved_dtype(query.dtype)) * _scale(operands)
     scores = wide @ _for_each_head(operands.key, operands).mT
@@ -82,12 +82,12 @@ def _scores(operands: Operands) -> Tensor:
     return scores if mask is None else scores + mask
 
 
-def _scale(operands: Operands) -> float:
+def _scale(operands: AttentionOperands) -> float:
     given = operands.scale
     return 1 / math.sqrt(operands.query.shape[-1]) if given is None else given
 
 
-def _for_each_head(tensor: Tensor, operands: Operands) -> Tensor:
+def _for_each_head(tensor: Tensor, operands: AttentionOperands) -> Tensor:
     """Keys or values, widened, repeated for the heads of queries that share one."""
     wide = tensor.to(saved_dtype(tensor.dtype))
     if not operands.enable_gqa:

@@ -79,7 +79,7 @@ def _note(ctx: Any, inputs: tuple[Any, ...], output: Three) -> None:
 
 def _differentiate(ctx: Any, grad: Tensor, *_: Any) -> tuple[Optional, ...]:
     x, mean, rstd, weight, bias = ctx.saved_tensors
-    wanted = [ctx.needs_input_grad[place] for place in (0, 2, 3)]
+    wanted = [ctx.needs_input_grad[index] for index in (0, 2, 3)]
     found = NORM_BACKWARD(grad, x, ctx.shape, mean, rstd, weight, bias, wanted)
     gradients = [g if is_wanted else None for g, is_wanted in zip(found, wanted, strict=True)]
     return gradients[0], None, gradients[1], gradients[2], None

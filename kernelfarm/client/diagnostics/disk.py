@@ -14,8 +14,8 @@ from kernelfarm.client.disk.files import (
     read_sealed,
     remove,
 )
-from kernelfarm.client.disk.folder import PARTS
-from kernelfarm.client.disk.sweep import TRACE, Census, take_census
+from kernelfarm.client.disk.folder import SUBFOLDERS
+from kernelfarm.client.disk.sweep import TRACE, TierContents, scan_tier
 from kernelfarm.client.disk.tier import DiskEntry, read_entry
 from kernelfarm.client.traces.header import parted
 from kernelfarm.digest import trace_digest
@@ -23,10 +23,10 @@ from kernelfarm.errors import (
     CallerError,
     IntegrityError,
     MalformedMessageError,
-    MisplacedManifestError,
+    ManifestMismatchError,
 )
 from kernelfarm.private_files import read_private
-from kernelfarm.signing import Keyring, Place, TrustedKey, check_manifest
+from kernelfarm.signing import CacheAddress, Keyring, TrustedKey, check_manifest
 from kernelfarm.signing.key_files import keyring_from_text
 
 _UNREADABLE = "UNREADABLE"
@@ -45,7 +45,7 @@ class TierUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class CorruptFile:
     """A file that is not what it should be; `reason` is the word of the error that it would be."""
 
     path: Path
@@ -55,90 +55,99 @@ class Fault:
 
 def usage(root: Path) -> TierUsage:
     """How much lies there."""
-    census = take_census(root)
-    used_s = [file.used_s for file, _ in census.entries]
+    contents = scan_tier(root)
+    used_s = [file.used_s for file, _ in contents.entries]
     farms = sum(not path.name.endswith(".keys.json") for path in root.glob("farms/*.json"))
     return TierUsage(
-        len(census.entries), len(census.blobs), census.size_bytes, farms, min(used_s, default=None)
+        len(contents.entries),
+        len(contents.blobs),
+        contents.size_bytes,
+        farms,
+        min(used_s, default=None),
     )
 
 
 def clear(root: Path) -> int:
     """Removes everything; how many bytes that were. Processes that use it fetch again."""
-    size_bytes = take_census(root).size_bytes
-    for part in PARTS:
+    size_bytes = scan_tier(root).size_bytes
+    for part in SUBFOLDERS:
         shutil.rmtree(root / part, ignore_errors=True)
     return size_bytes
 
 
-def verify(root: Path, pinned: Keyring | None) -> list[Fault]:
+def verify(root: Path, pinned: Keyring | None) -> list[CorruptFile]:
     """Reads everything and removes what is spoilt: what would be refused once it is asked for.
 
     Signatures are checked with the pinned keys, or those of the farms that were used here. An entry
     past its time is told of, and stays until its program is fetched again.
     """
-    census = take_census(root)
-    faults = [*_bad_blobs(census), *_bad_entries(root, census, pinned or _remembered(root))]
+    contents = scan_tier(root)
+    faults = [
+        *_corrupt_blobs(contents),
+        *_corrupt_entries(root, contents, pinned or _remembered(root)),
+    ]
     for fault in faults:
         if fault.reason != "EXPIRED_MANIFEST":
             remove(fault.path)
     return faults
 
 
-def _bad_blobs(census: Census) -> Iterator[Fault]:
-    for name, blob in census.blobs.items():
+def _corrupt_blobs(contents: TierContents) -> Iterator[CorruptFile]:
+    for name, blob in contents.blobs.items():
         files = BlobFiles(blob.path.parents[2])
         try:
             files.get(bytes.fromhex(name))
         except ValueError as error:
-            yield Fault(blob.path, "POISONED_BLOB", str(error))
+            yield CorruptFile(blob.path, "POISONED_BLOB", str(error))
 
 
-def _bad_entries(root: Path, census: Census, keyring: Keyring) -> Iterator[Fault]:
+def _corrupt_entries(root: Path, contents: TierContents, keyring: Keyring) -> Iterator[CorruptFile]:
     blobs = BlobFiles(root)
-    for file, _ in census.entries:
+    for file, _ in contents.entries:
         if file.path.suffix == TRACE:
-            yield from _bad_trace(file.path)
+            yield from _check_trace(file.path)
             continue
         try:
             entry = read_entry(file.path)
-            check_manifest(entry.manifest, _place_of(entry), keyring, time.time())
+            check_manifest(entry.manifest, _address_of(entry), keyring, time.time())
         except (MalformedMessageError, IntegrityError) as error:
-            yield Fault(file.path, error.reason, str(error))
+            yield CorruptFile(file.path, error.reason, str(error))
             continue
         except FileNotFoundError:
             continue  # gone meanwhile
         except OSError as error:
-            yield Fault(file.path, _UNREADABLE, str(error))
+            yield CorruptFile(file.path, _UNREADABLE, str(error))
             continue
         missing = [sha256.hex() for sha256 in entry.blobs if not blobs.path(sha256).exists()]
         if missing:
-            yield Fault(file.path, "HOLE", f"{len(missing)} of {len(entry.blobs)} blobs are gone")
+            yield CorruptFile(
+                file.path, "HOLE", f"{len(missing)} of {len(entry.blobs)} blobs are gone"
+            )
 
 
-def _bad_trace(path: Path) -> Iterator[Fault]:
+def _check_trace(path: Path) -> Iterator[CorruptFile]:
     try:
         header, _ = parted(read_private(path, MAX_TRACE_BYTES))
         digest = trace_digest(header.parts)
     except MalformedMessageError as error:
-        yield Fault(path, error.reason, str(error))
+        yield CorruptFile(path, error.reason, str(error))
         return
     except FileNotFoundError:
         return  # gone meanwhile
     except OSError as error:
-        yield Fault(path, _UNREADABLE, str(error))
+        yield CorruptFile(path, _UNREADABLE, str(error))
         return
     if digest.hex() != path.stem:
-        yield Fault(path, MisplacedManifestError.reason, f"it is the trace of {digest.hex()}")
+        yield CorruptFile(path, ManifestMismatchError.reason, f"it is the trace of {digest.hex()}")
 
 
-def _place_of(entry: DiskEntry) -> Place:
+def _address_of(entry: DiskEntry) -> CacheAddress:
     """Where an entry lies; the folder tells the key."""
     try:
         key = bytes.fromhex(entry.path.parent.name)
     except ValueError as error:
         raise MalformedMessageError(f"{entry.path.parent} is no key") from error
-    return Place(entry.manifest.namespace, entry.manifest.space, key)
+    return CacheAddress(entry.manifest.namespace, entry.manifest.space, key)
 
 
 def _remembered(root: Path) -> Keyring:

@@ -19,7 +19,7 @@ from kernelfarm.client.traces.header import parted
 from kernelfarm.digest import trace_digest
 from kernelfarm.errors import IntegrityError, MalformedMessageError
 from kernelfarm.private_files import read_private
-from kernelfarm.signing import Place, Space
+from kernelfarm.signing import CacheAddress, Space
 from kernelfarm.v1 import trace_service_pb2 as pb
 from kernelfarm.wire.manifest import manifest_from_proto
 
@@ -27,7 +27,7 @@ _TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class TraceHere:
+class LocalTrace:
     """A trace on this machine's disk; `used_s` is when it was made or used last, since 1970."""
 
     digest: bytes
@@ -35,7 +35,7 @@ class TraceHere:
     used_s: float
 
 
-def traces_here(root: Path) -> list[TraceHere]:
+def local_traces(root: Path) -> list[LocalTrace]:
     """Our own traces, those used last first; what is spoilt or of another version is left out."""
     found = []
     for path in root.glob(f"traces/*/*{TRACE}"):
@@ -46,7 +46,7 @@ def traces_here(root: Path) -> list[TraceHere]:
         except (OSError, MalformedMessageError):
             continue
         if digest.hex() == path.stem:
-            found.append(TraceHere(digest, header.parts, used_s))
+            found.append(LocalTrace(digest, header.parts, used_s))
     return sorted(found, key=lambda trace: trace.used_s, reverse=True)
 
 
@@ -61,15 +61,17 @@ def explained(
     return TraceClient(client).explain(digest, parts, _TIMEOUT_S)
 
 
-def why_not_believed(
-    client: FarmClient, settings: ClientSettings, told: pb.ExplainTraceMissResponse
+def why_not_trusted(
+    client: FarmClient, settings: ClientSettings, explanation: pb.ExplainTraceMissResponse
 ) -> str:
     """Why this client does not believe a trace that the farm has; empty if it does."""
-    manifest = manifest_from_proto(told.manifest)
+    manifest = manifest_from_proto(explanation.manifest)
     namespaces = settings.namespaces
     namespace = manifest.namespace if manifest.namespace in namespaces else namespaces[0]
     try:
-        client.trust.check(manifest, Place(namespace, Space.TRACES, told.trace.key))
+        client.verifier.check(
+            manifest, CacheAddress(namespace, Space.TRACES, explanation.trace.key)
+        )
     except IntegrityError as error:
         return f"{error.reason}: {error}"
     return ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from kernelfarm.client.capture.exported import read_pt2
 from kernelfarm.client.compile_model import compile_exported, connect
 from kernelfarm.client.farm.client import FarmClient
-from kernelfarm.client.farm.compiled_program import Content, FoundProgram
+from kernelfarm.client.farm.compiled_program import CompiledProgram, StageContent
 from kernelfarm.client.loaders.variants import guard_text
 from kernelfarm.client.programs.saved_files import read_manifest
 from kernelfarm.errors import CallerError
@@ -70,7 +70,7 @@ def of_directory(directory: Path) -> Iterator[ExplainedStage]:
                     yield _of_file(target, kernel["name"], mark, stage, directory / name)
 
 
-def _of_program(program: FoundProgram, client: FarmClient) -> Iterator[ExplainedStage]:
+def _of_program(program: CompiledProgram, client: FarmClient) -> Iterator[ExplainedStage]:
     for content in program.stages:
         yield _of_content(program.target, "", "", content, client)
     for name, variants in zip(program.plan.kernel_names, program.kernels, strict=True):
@@ -92,7 +92,7 @@ def _variant_mark(number: int, count: int) -> str:
 
 
 def _of_content(
-    target: str, kernel: str, mark: str, content: Content, client: FarmClient
+    target: str, kernel: str, mark: str, content: StageContent, client: FarmClient
 ) -> ExplainedStage:
     def text() -> str:
         if not content.is_text:

@@ -12,7 +12,7 @@ from kernelfarm.client.settings import ClientSettings
 from kernelfarm.errors import CallerError
 from kernelfarm.private_files import FOLDER_MODE, keep_private
 
-PARTS = ("blobs", "programs", "traces", "farms")
+SUBFOLDERS = ("blobs", "programs", "traces", "farms")
 
 
 class DiskTierWarning(UserWarning):
@@ -45,7 +45,7 @@ def checked_tier_folder(settings: ClientSettings) -> Path | None:
         return None
     root = settings.disk_cache_dir.expanduser()
     keep_private(root)
-    for part in PARTS:
+    for part in SUBFOLDERS:
         keep_private(root / part)
         with suppress(OSError):  # not there, or not ours
             found = (root / part).stat()

@@ -24,9 +24,9 @@ from kernelfarm.private_files import FILE_MODE
 
 _KEPT_SHARE = 0.9
 """A sweep makes more room than is needed now, so that the next one is far away."""
-_LOOKS = 16
+_SWEEPS_PER_LIMIT = 16
 """A process looks at the folder each time when it has written this part of the limit."""
-_PATIENCE_S = 1.0
+_LOCK_TIMEOUT_S = 1.0
 """Who is to look waits for another one's sweep: else writers would outrun it. A process that was
 stopped in the middle of one holds nobody up for longer."""
 TRACE = ".trace"
@@ -45,7 +45,7 @@ class StoredFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Census:
+class TierContents:
     """Everything that lies in a tier: entries with the names of their blobs, blobs by name."""
 
     entries: tuple[tuple[StoredFile, frozenset[str]], ...]
@@ -61,27 +61,27 @@ class Census:
         )
 
 
-class Room:
+class DiskBudget:
     """Sees to it that a tier stays within about its limit, by what this process writes."""
 
     def __init__(self, root: Path, max_bytes: int) -> None:
         self._root = root
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._until_look_bytes = 0
+        self._until_sweep_bytes = 0
 
-    def holds(self, size_bytes: int) -> bool:
+    def fits(self, size_bytes: int) -> bool:
         """True if an entry of this size may be kept at all."""
         return size_bytes <= self._max_bytes * _KEPT_SHARE
 
-    def take(self, size_bytes: int) -> None:
+    def charge(self, size_bytes: int) -> None:
         """Tells of bytes that were written; sweeps when it is time."""
         with self._lock:
-            self._until_look_bytes -= size_bytes
-            if self._until_look_bytes > 0:
+            self._until_sweep_bytes -= size_bytes
+            if self._until_sweep_bytes > 0:
                 return
-            self._until_look_bytes = self._max_bytes // _LOOKS
-        with _sole_sweeper(self._root) as is_ours:
+            self._until_sweep_bytes = self._max_bytes // _SWEEPS_PER_LIMIT
+        with _sweep_lock(self._root) as is_ours:
             if is_ours:
                 sweep(self._root, self._max_bytes)
 
@@ -93,11 +93,11 @@ def sweep(root: Path, max_bytes: int) -> int:
     """
     if sum(file.size_bytes for file in _files(root)) <= max_bytes:
         return 0
-    census = take_census(root)
-    size_bytes = census.size_bytes - _remove_unnamed(census)
-    uses = Counter(name for _, names in census.entries for name in names)
+    contents = scan_tier(root)
+    size_bytes = contents.size_bytes - _remove_unnamed(contents)
+    uses = Counter(name for _, names in contents.entries for name in names)
     gone = 0
-    for file, names in sorted(census.entries, key=lambda entry: entry[0].used_s):
+    for file, names in sorted(contents.entries, key=lambda entry: entry[0].used_s):
         if size_bytes <= max_bytes * _KEPT_SHARE:
             break
         remove(file.path)
@@ -105,14 +105,14 @@ def sweep(root: Path, max_bytes: int) -> int:
         size_bytes -= file.size_bytes
         uses.subtract(names)
         for name in names:
-            if uses[name] == 0 and name in census.blobs:
-                remove(census.blobs[name].path)
-                size_bytes -= census.blobs[name].size_bytes
+            if uses[name] == 0 and name in contents.blobs:
+                remove(contents.blobs[name].path)
+                size_bytes -= contents.blobs[name].size_bytes
     counters.count("disk.evicted", gone)
     return gone
 
 
-def take_census(root: Path) -> Census:
+def scan_tier(root: Path) -> TierContents:
     """What lies in a tier now; other processes go on meanwhile."""
     entries, blobs, leftovers = [], {}, []
     blob_folder = BlobFiles(root).folder
@@ -123,15 +123,15 @@ def take_census(root: Path) -> Census:
             blobs[file.path.name] = file
         else:
             entries.append((file, _names_in(file.path)))
-    return Census(tuple(entries), blobs, tuple(leftovers))
+    return TierContents(tuple(entries), blobs, tuple(leftovers))
 
 
-def _remove_unnamed(census: Census) -> int:
+def _remove_unnamed(contents: TierContents) -> int:
     """Removes old leftovers and old blobs that no entry names; their bytes."""
     now_s = time.time()
-    named = frozenset[str]().union(*(names for _, names in census.entries))
-    orphans = [blob for name, blob in census.blobs.items() if name not in named]
-    gone = [f for f in (*orphans, *census.leftovers) if now_s - f.used_s > _GRACE_S]
+    named = frozenset[str]().union(*(names for _, names in contents.entries))
+    orphans = [blob for name, blob in contents.blobs.items() if name not in named]
+    gone = [f for f in (*orphans, *contents.leftovers) if now_s - f.used_s > _GRACE_S]
     for file in gone:
         remove(file.path)
     return sum(file.size_bytes for file in gone)
@@ -159,9 +159,9 @@ def _names_in(path: Path) -> frozenset[str]:
 
 
 @contextmanager
-def _sole_sweeper(root: Path) -> Iterator[bool]:
+def _sweep_lock(root: Path) -> Iterator[bool]:
     """True for one process at a time; a lock of the system's, which a killed process loses."""
-    until_s = time.monotonic() + _PATIENCE_S
+    until_s = time.monotonic() + _LOCK_TIMEOUT_S
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(root / "sweep.lock", flags, FILE_MODE), "wb") as file:
         while True:

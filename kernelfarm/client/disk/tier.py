@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from kernelfarm.client import counters
 from kernelfarm.client.disk.files import BlobFiles, read_sealed, remove, write_sealed
-from kernelfarm.client.disk.sweep import Room
+from kernelfarm.client.disk.sweep import DiskBudget
 from kernelfarm.errors import MalformedMessageError, PoisonedBlobError
 from kernelfarm.ir.guards import by_specificity
 from kernelfarm.signing import Manifest
@@ -26,7 +26,7 @@ from kernelfarm.wire.manifest import manifest_from_bytes, manifest_to_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Vouched:
+class Confirmation:
     """The farm served a program after `epoch`, to a caller with these tags of its own."""
 
     epoch: int
@@ -39,7 +39,7 @@ class DiskEntry:
 
     path: Path
     manifest: Manifest
-    vouched: Vouched
+    confirmation: Confirmation
     blobs: tuple[bytes, ...]
 
 
@@ -49,7 +49,7 @@ class DiskTier:
     def __init__(self, root: Path, max_bytes: int) -> None:
         self.root = root
         self.blobs = BlobFiles(root)
-        self._room = Room(root, max_bytes)
+        self._budget = DiskBudget(root, max_bytes)
 
     def entries(self, incarnation: str, namespaces: Iterable[str], key: bytes) -> list[DiskEntry]:
         """The variants of a program, those with more conditions first."""
@@ -57,36 +57,38 @@ class DiskTier:
         found = [entry for folder in folders for entry in self._read_all(folder)]
         return [found[i] for i in by_specificity([entry.manifest.guard for entry in found])]
 
-    def contents(self, entry: DiskEntry, wanted: Sequence[bytes]) -> dict[bytes, bytes] | None:
+    def contents(self, entry: DiskEntry, digests: Sequence[bytes]) -> dict[bytes, bytes] | None:
         """Contents by SHA-256, checked; None, and no entry more, if one is missing or spoilt."""
         manifest = entry.manifest
         sizes = {blob.sha256: blob.size_bytes for blob in (*manifest.blobs, manifest.content)}
         found: dict[bytes, bytes] = {}
-        for sha256 in wanted:
+        for sha256 in digests:
             try:
                 content = self.blobs.get(sha256, sizes.get(sha256))
             except ValueError as error:
                 counters.count_refusal("disk", PoisonedBlobError(str(error)))
                 content = None
             if content is None:
-                counters.count("disk.holes")
+                counters.count("disk.missing_blobs")
                 self.drop(entry)
                 return None
             found[sha256] = content
         return found
 
-    def put(self, manifest: Manifest, vouched: Vouched, contents: dict[bytes, bytes]) -> None:
+    def put(
+        self, manifest: Manifest, confirmation: Confirmation, contents: dict[bytes, bytes]
+    ) -> None:
         """Keeps a variant that was checked, with its contents; what cannot be written is counted.
 
         Blobs are written before the entry that names them, so that whoever finds it finds them.
         """
         size_bytes = sum(map(len, contents.values()))
-        if not self._room.holds(size_bytes):
+        if not self._budget.fits(size_bytes):
             return
         stored = {
             "manifest": base64.b64encode(manifest_to_bytes(manifest)).decode(),
-            "vouched_epoch": vouched.epoch,
-            "vouched_tags": sorted(vouched.tags),
+            "vouched_epoch": confirmation.epoch,
+            "vouched_tags": sorted(confirmation.tags),
             "blobs": [sha256.hex() for sha256 in contents],
         }
         try:
@@ -97,7 +99,7 @@ class DiskTier:
             text = json.dumps(stored).encode()
             folder = self._folder(manifest.incarnation, manifest.namespace, manifest.key)
             write_sealed(folder / f"{manifest.variant_id.hex()}.json", text)
-            self._room.take(sum(written) + len(text))
+            self._budget.charge(sum(written) + len(text))
         except OSError:
             counters.count("disk.write_failures")
 
@@ -139,8 +141,10 @@ def read_entry(path: Path) -> DiskEntry:
     try:
         stored = json.loads(read_sealed(path))
         manifest = manifest_from_bytes(base64.b64decode(stored["manifest"], validate=True))
-        vouched = Vouched(int(stored["vouched_epoch"]), frozenset(map(str, stored["vouched_tags"])))
+        confirmation = Confirmation(
+            int(stored["vouched_epoch"]), frozenset(map(str, stored["vouched_tags"]))
+        )
         blobs = tuple(bytes.fromhex(name) for name in stored["blobs"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MalformedMessageError(f"{path} is no entry: {error}") from error
-    return DiskEntry(path, manifest, vouched, blobs)
+    return DiskEntry(path, manifest, confirmation, blobs)

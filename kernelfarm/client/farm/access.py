@@ -12,7 +12,7 @@ from kernelfarm.client.farm.cache_client import CacheAdmin
 from kernelfarm.client.farm.client import FarmClient
 from kernelfarm.client.farm.invalidation_watch import InvalidationWatch, watch_of
 from kernelfarm.client.farm.recent_traces import RecentTraces
-from kernelfarm.client.process.exit import close_at_end
+from kernelfarm.client.process.exit import close_at_exit
 from kernelfarm.client.settings import ClientSettings
 from kernelfarm.errors import UnavailableError
 
@@ -32,7 +32,7 @@ class FarmAccess:
         keys = None if farm is None else farm.with_suffix(".keys.json")
         state = None if farm is None else farm.with_suffix(".json")
         self.client = FarmClient(settings, keys)
-        close_at_end(self.client)
+        close_at_exit(self.client)
         self.recent_traces = RecentTraces()
         self.disk = None if root is None else DiskTier(root, settings.disk_cache_bytes)
         self.watch: InvalidationWatch = watch_of(
@@ -63,7 +63,10 @@ class FarmAccess:
 
 def _connected(settings: ClientSettings) -> CacheAdmin:
     return CacheAdmin(
-        settings.endpoint, settings.bearer(), settings.tls(), clear=settings.clear_token
+        settings.endpoint,
+        settings.bearer(),
+        settings.tls(),
+        allow_cleartext=settings.allow_cleartext_token,
     )
 
 

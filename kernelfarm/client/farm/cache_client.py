@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import grpc
 
-from kernelfarm.client.farm.call_retry import repeated
+from kernelfarm.client.farm.call_retry import retried
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.service.channels import open_blocking_channel, translated_errors
 from kernelfarm.service.tls import ChannelTls
@@ -27,7 +27,7 @@ _WALK_TIMEOUT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Invalidation:
+class WatchEvent:
     """One event of a watch: drop what depends on a tag and is older than `epoch`, or everything.
 
     Without tags and flush it tells that nothing was missed. `resume_token` is for the next watch,
@@ -45,9 +45,14 @@ class CacheAdmin:
     """Calls a farm's CacheService; methods raise `KernelfarmError` with the farm's own message."""
 
     def __init__(
-        self, endpoint: str, token: str = "", tls: ChannelTls | None = None, *, clear: bool = False
+        self,
+        endpoint: str,
+        token: str = "",
+        tls: ChannelTls | None = None,
+        *,
+        allow_cleartext: bool = False,
     ) -> None:
-        self._channel = open_blocking_channel(endpoint, tls, token, may_be_clear=clear)
+        self._channel = open_blocking_channel(endpoint, tls, token, may_be_clear=allow_cleartext)
         self._stub = CacheServiceStub(self._channel)
         self._peer = f"the farm at {endpoint}"
 
@@ -72,9 +77,9 @@ class CacheAdmin:
         """
         request = api.InvalidateRequest(tags=tags, dry_run=dry_run, reason=reason)
         timeout_s = _WALK_TIMEOUT_S if dry_run else _TIMEOUT_S
-        return self._asked(self._stub.Invalidate, request, timeout_s)
+        return self._call(self._stub.Invalidate, request, timeout_s)
 
-    def watch(self, resume_token: str = "") -> Iterator[Invalidation]:
+    def watch(self, resume_token: str = "") -> Iterator[WatchEvent]:
         """Invalidations from a token on, until the farm or the caller ends it.
 
         Raises:
@@ -83,7 +88,7 @@ class CacheAdmin:
         request = api.WatchInvalidationsRequest(resume_token=resume_token)
         with translated_errors(self._peer):
             for event in self._stub.WatchInvalidations(request):
-                yield Invalidation(
+                yield WatchEvent(
                     tuple(event.tags),
                     event.epoch,
                     event.incarnation,
@@ -94,7 +99,7 @@ class CacheAdmin:
     def explain_key(self, key: bytes) -> api.ExplainMissResponse:
         """What a look-up of a program's key meets."""
         request = api.ExplainMissRequest(key=key)
-        return self._asked(self._stub.ExplainMiss, request, _TIMEOUT_S)
+        return self._call(self._stub.ExplainMiss, request, _TIMEOUT_S)
 
     def explain_graph(
         self, graph: Graph, target: str, *, is_deterministic: bool = False, model: str = ""
@@ -106,7 +111,7 @@ class CacheAdmin:
             options=compile_service_pb2.CompileOptions(deterministic=is_deterministic),
             model=model,
         )
-        return self._asked(self._stub.ExplainMiss, request, _TIMEOUT_S)
+        return self._call(self._stub.ExplainMiss, request, _TIMEOUT_S)
 
     def usage(self, tenant: str = "") -> api.GetUsageResponse:
         """What a tenant holds, our own without a name, and its counters.
@@ -116,7 +121,7 @@ class CacheAdmin:
             NotFoundError: there is no such tenant.
         """
         request = api.GetUsageRequest(tenant=tenant)
-        return self._asked(self._stub.GetUsage, request, _TIMEOUT_S)
+        return self._call(self._stub.GetUsage, request, _TIMEOUT_S)
 
     def sweep(self) -> api.SweepResponse:
         """Frees what nobody will find any more.
@@ -125,9 +130,9 @@ class CacheAdmin:
             PermissionDeniedError: the token is missing or wrong.
             FarmFullError: another sweep runs.
         """
-        return self._asked(self._stub.Sweep, api.SweepRequest(), _WALK_TIMEOUT_S)
+        return self._call(self._stub.Sweep, api.SweepRequest(), _WALK_TIMEOUT_S)
 
-    def _asked(
+    def _call(
         self,
         call: grpc.UnaryUnaryMultiCallable[RequestT, ResponseT],
         request: RequestT,
@@ -139,4 +144,4 @@ class CacheAdmin:
             with translated_errors(self._peer):
                 return call(request, timeout=max(0.0, ends_s - time.monotonic()))
 
-        return repeated(ask, timeout_s)
+        return retried(ask, timeout_s)

@@ -19,7 +19,7 @@ _PAUSES_S = (0.1, 0.2, 0.4)
 """A missing farm must not make an inference server wait."""
 
 
-class Repeats:
+class CallRetry:
     """Lets a call that got no answer be made again a few times, until a moment."""
 
     def __init__(self, ends_s: float) -> None:
@@ -39,15 +39,15 @@ class Repeats:
             raise error
 
 
-def repeated(ask: Callable[[], ResultT], timeout_s: float) -> ResultT:
+def retried(call: Callable[[], ResultT], timeout_s: float) -> ResultT:
     """What a call answers; it is made again if nobody answered.
 
     Raises:
         KernelfarmError: what it failed with at last.
     """
-    repeats = Repeats(time.monotonic() + timeout_s)
+    repeats = CallRetry(time.monotonic() + timeout_s)
     while True:
         try:
-            return ask()
+            return call()
         except KernelfarmError as error:
             repeats.wait(error)

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from kernelfarm.client.farm.compiled_program import FoundProgram, found_program
-from kernelfarm.errors import MalformedMessageError, MisplacedManifestError
+from kernelfarm.client.farm.compiled_program import CompiledProgram, decode_program
+from kernelfarm.errors import MalformedMessageError, ManifestMismatchError
 from kernelfarm.ir.guards import NO_FACTS, CallerFacts, first_failing
-from kernelfarm.signing import Manifest, Place, Space, check_content
+from kernelfarm.signing import CacheAddress, Manifest, Space, check_content
 from kernelfarm.v1 import compile_service_pb2 as pb
 from kernelfarm.wire.manifest import manifest_from_proto
 
-CheckManifest = Callable[[Manifest, Place], None]
+CheckManifest = Callable[[Manifest, CacheAddress], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExpectedProgram:
     """What was asked for: a manifest that tells of anything else is refused.
 
     `namespaces` are those whose programs are believed, our own first.
@@ -31,8 +31,8 @@ class Wanted:
 
 
 def checked_program(
-    message: pb.ProgramResult, wanted: Wanted, check: CheckManifest
-) -> FoundProgram:
+    message: pb.ProgramResult, expected: ExpectedProgram, check: CheckManifest
+) -> CompiledProgram:
     """The program of a farm's answer.
 
     Raises:
@@ -45,14 +45,14 @@ def checked_program(
         )
     manifest = manifest_from_proto(message.signed.manifest)
     content = message.signed.content
-    checked = checked_content(manifest, content, wanted, check)
+    checked = checked_content(manifest, content, expected, check)
     checked.outcome = message.outcome
     checked.codegen_jobs = message.codegen_jobs
-    return found_program(checked, manifest, content)
+    return decode_program(checked, manifest, content)
 
 
 def checked_content(
-    manifest: Manifest, content: bytes, wanted: Wanted, check: CheckManifest
+    manifest: Manifest, content: bytes, expected: ExpectedProgram, check: CheckManifest
 ) -> pb.ProgramResult:
     """The message that a manifest's content is, once both were checked.
 
@@ -61,22 +61,22 @@ def checked_content(
         MalformedMessageError: the content is no program.
     """
     namespace = manifest.namespace
-    if namespace not in wanted.namespaces:
-        namespace = wanted.namespaces[0]
-    check(manifest, Place(namespace, Space.PROGRAMS, wanted.key))
-    failing = first_failing(manifest.guard, wanted.facts)
+    if namespace not in expected.namespaces:
+        namespace = expected.namespaces[0]
+    check(manifest, CacheAddress(namespace, Space.PROGRAMS, expected.key))
+    failing = first_failing(manifest.guard, expected.facts)
     if failing is not None:
-        raise MisplacedManifestError(
-            f"program {wanted.key.hex()[:16]} is for callers with {failing}; here it is not so"
+        raise ManifestMismatchError(
+            f"program {expected.key.hex()[:16]} is for callers with {failing}; here it is not so"
         )
     check_content(manifest, content)
     try:
         message = pb.ProgramResult.FromString(content)
     except DecodeError as error:
         raise MalformedMessageError(f"{len(content)} bytes that are no program") from error
-    if message.key != wanted.key or (wanted.target and message.target != wanted.target):
-        raise MisplacedManifestError(
-            f"program {wanted.key.hex()[:16]} for {wanted.target}: the content is of"
+    if message.key != expected.key or (expected.target and message.target != expected.target):
+        raise ManifestMismatchError(
+            f"program {expected.key.hex()[:16]} for {expected.target}: the content is of"
             f" {message.key.hex()[:16]} for {message.target}"
         )
     return message

@@ -15,13 +15,13 @@ from typing import TypeVar
 import grpc
 
 from kernelfarm.client.counters import count_refusal
-from kernelfarm.client.farm.call_retry import Repeats
+from kernelfarm.client.farm.call_retry import CallRetry
 from kernelfarm.client.farm.channel import FarmChannel
-from kernelfarm.client.farm.checked_program import Wanted, checked_program
+from kernelfarm.client.farm.checked_program import ExpectedProgram, checked_program
 from kernelfarm.client.farm.compile_options import CompileOptions
-from kernelfarm.client.farm.compiled_program import FoundProgram
-from kernelfarm.client.farm.manifest_verifier import Trust
-from kernelfarm.client.farm.wait_budget import within_time
+from kernelfarm.client.farm.compiled_program import CompiledProgram
+from kernelfarm.client.farm.manifest_verifier import ManifestVerifier
+from kernelfarm.client.farm.wait_budget import remaining_timeout
 from kernelfarm.client.process.exit import pause
 from kernelfarm.client.settings import ClientSettings
 from kernelfarm.digest import program_keys
@@ -31,7 +31,7 @@ from kernelfarm.errors import (
     IntegrityError,
     KernelfarmError,
     MalformedMessageError,
-    MisplacedManifestError,
+    ManifestMismatchError,
     PoisonedBlobError,
     UnavailableError,
 )
@@ -77,7 +77,8 @@ _DEFAULTS = CompileOptions()
 class FarmClient:
     """Calls the farm; safe to use from several threads.
 
-    `settings.timeout_s` bounds each call, or all calls of one graph together (`FarmTime.spent`).
+    `settings.timeout_s` bounds each call, or all calls of one graph together, see
+    `WaitBudget.charged`.
 
     All methods raise `KernelfarmError` subclasses with the farm's own message. What is no program
     of whom we believe, made for what was asked, is refused (`IntegrityError`) and counted.
@@ -86,14 +87,14 @@ class FarmClient:
 
     def __init__(self, settings: ClientSettings, remembered_keys: Path | None = None) -> None:
         self.settings = settings
-        self.trust = Trust(settings, self._public_keys, remembered_keys)
+        self.verifier = ManifestVerifier(settings, self._public_keys, remembered_keys)
         self._peer = f"the farm at {settings.endpoint}"
         opened = partial(
             open_blocking_channel,
             settings.endpoint,
             settings.tls(),
             settings.bearer(),
-            may_be_clear=settings.clear_token,
+            may_be_clear=settings.allow_cleartext_token,
         )
         self._channel = FarmChannel(opened, self._peer)
 
@@ -128,7 +129,7 @@ class FarmClient:
         on_progress: OnProgress | None = None,
         facts: CallerFacts = NO_FACTS,
         keys: Mapping[str, bytes] | None = None,
-    ) -> list[FoundProgram]:
+    ) -> list[CompiledProgram]:
         """The programs of a graph, one for each target, in the order of the targets.
 
         `facts` must hold at every call of the programs. `keys` are the program keys by target,
@@ -153,12 +154,14 @@ class FarmClient:
             wants_signed=True,
         )
         known = keys or program_keys(graph, targets, options.pairs())
-        wanted = {known[t]: Wanted(self.settings.namespaces, known[t], t, facts) for t in targets}
+        expected = {
+            known[t]: ExpectedProgram(self.settings.namespaces, known[t], t, facts) for t in targets
+        }
 
-        def attempt(channel: grpc.Channel, remaining_s: float) -> list[FoundProgram]:
+        def attempt(channel: grpc.Channel, remaining_s: float) -> list[CompiledProgram]:
             events = CompileServiceStub(channel).Compile(request, timeout=remaining_s)
             answers = _programs(events, on_progress)
-            found = {p.target: p for p in (self.checked(answer, wanted) for answer in answers)}
+            found = {p.target: p for p in (self.checked(answer, expected) for answer in answers)}
             missing = [target for target in targets if target not in found]
             if missing:
                 raise MalformedMessageError(f"{self._peer} sent no program for {missing}")
@@ -166,7 +169,7 @@ class FarmClient:
 
         return self._retried(attempt)
 
-    def lookup(self, key: bytes) -> FoundProgram:
+    def lookup(self, key: bytes) -> CompiledProgram:
         """A program by its key.
 
         Raises:
@@ -174,11 +177,11 @@ class FarmClient:
             IntegrityError: the answer is not what its publisher made for this key.
         """
         request = pb.LookupRequest(key=key, model=self.settings.model, wants_signed=True)
-        wanted = {key: Wanted(self.settings.namespaces, key, target="")}
+        expected = {key: ExpectedProgram(self.settings.namespaces, key, target="")}
 
-        def attempt(channel: grpc.Channel, remaining_s: float) -> FoundProgram:
+        def attempt(channel: grpc.Channel, remaining_s: float) -> CompiledProgram:
             reply = CompileServiceStub(channel).Lookup(request, timeout=remaining_s)
-            return self.checked(reply.program, wanted)
+            return self.checked(reply.program, expected)
 
         return self._retried(attempt)
 
@@ -189,11 +192,11 @@ class FarmClient:
             NotFoundError: the farm no longer holds one; compile again.
             PoisonedBlobError: a content has another digest than asked for; compile again.
         """
-        wanted = list(dict.fromkeys(digests))
+        unique = list(dict.fromkeys(digests))
         found: dict[bytes, bytes] = {}
-        for first in range(0, len(wanted), MAX_BLOBS_IN_A_REQUEST):
-            part = wanted[first : first + MAX_BLOBS_IN_A_REQUEST]
-            found.update(self._retried(partial(self._read_part, part)))
+        for first in range(0, len(unique), MAX_BLOBS_IN_A_REQUEST):
+            part = unique[first : first + MAX_BLOBS_IN_A_REQUEST]
+            found.update(self._retried(partial(self._read_batch, part)))
         return found
 
     def capabilities(self) -> pb.GetCapabilitiesResponse:
@@ -204,10 +207,16 @@ class FarmClient:
         )
 
     def _public_keys(self) -> Keyring | None:
-        told = self.capabilities()
-        return Keyring(map(key_from_proto, told.public_keys)) if told.is_signed else None
+        capabilities = self.capabilities()
+        return (
+            Keyring(map(key_from_proto, capabilities.public_keys))
+            if capabilities.is_signed
+            else None
+        )
 
-    def checked(self, answer: pb.ProgramResult, wanted: Mapping[bytes, Wanted]) -> FoundProgram:
+    def checked(
+        self, answer: pb.ProgramResult, expected: Mapping[bytes, ExpectedProgram]
+    ) -> CompiledProgram:
         """The program of an answer to one of the keys in `wanted`.
 
         Raises:
@@ -215,18 +224,18 @@ class FarmClient:
             MalformedMessageError: nothing signed was sent, or it is no program.
         """
         try:
-            place = wanted.get(answer.key)
-            if place is None:
-                raise MisplacedManifestError(
+            expectation = expected.get(answer.key)
+            if expectation is None:
+                raise ManifestMismatchError(
                     f"{self._peer} sent program {answer.key.hex()[:16]}, which was not asked for:"
                     " client and farm are of different versions, or it is another's"
                 )
-            return checked_program(answer, place, self.trust.check)
+            return checked_program(answer, expectation, self.verifier.check)
         except IntegrityError as error:
             count_refusal("farm", error)
             raise
 
-    def _read_part(
+    def _read_batch(
         self, digests: list[bytes], channel: grpc.Channel, remaining_s: float
     ) -> dict[bytes, bytes]:
         buffers = [bytearray() for _ in digests]
@@ -252,8 +261,8 @@ class FarmClient:
         Raises:
             KernelfarmError: what the farm answered, or that it did not in time.
         """
-        deadline = time.monotonic() + within_time(timeout_s)
-        repeats = Repeats(deadline)
+        deadline = time.monotonic() + remaining_timeout(timeout_s)
+        repeats = CallRetry(deadline)
         while True:
             pauses = self._channel.pauses
             try:
@@ -266,10 +275,10 @@ class FarmClient:
     def _retried(self, attempt: Attempt[ResultT]) -> ResultT:
         """Repeats a call while the farm says that it is full, until the deadline.
 
-        What nobody answers is repeated a few times (`Repeats`) and then fails: a missing farm must
-        not make an inference server wait.
+        What nobody answers is repeated a few times (`CallRetry`) and then fails: a missing farm
+        must not make an inference server wait.
         """
-        deadline = time.monotonic() + within_time(self.settings.timeout_s)
+        deadline = time.monotonic() + remaining_timeout(self.settings.timeout_s)
         pause_s = _FIRST_PAUSE_S
         while True:
             remaining_s = deadline - time.monotonic()

@@ -24,7 +24,7 @@ _OUTCOMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class StageContent:
     """One stage by digest."""
 
     name: str
@@ -34,13 +34,13 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundArtifact:
+class CompiledArtifact:
     """One variant of one kernel; `binary` is the stage that is loaded."""
 
     key: bytes
     target: str
-    binary: Content
-    stages: tuple[Content, ...]
+    binary: StageContent
+    stages: tuple[StageContent, ...]
     launch: LaunchFacts
     guard: tuple[GuardAtom, ...]
     is_stub: bool
@@ -51,7 +51,7 @@ class FoundArtifact:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundProgram:
+class CompiledProgram:
     """A compiled program; `kernels` has the variants of each of the plan's kernels, in order.
 
     `manifest` is its publisher's statement, which names `content`, the program as it was signed.
@@ -60,17 +60,17 @@ class FoundProgram:
     key: bytes
     target: str
     plan: Plan
-    kernels: tuple[tuple[FoundArtifact, ...], ...]
-    stages: tuple[Content, ...]
+    kernels: tuple[tuple[CompiledArtifact, ...], ...]
+    stages: tuple[StageContent, ...]
     outcome: str
     codegen_jobs: int
     manifest: Manifest
     content: bytes
 
 
-def found_program(
+def decode_program(
     message: compile_service_pb2.ProgramResult, manifest: Manifest, content: bytes
-) -> FoundProgram:
+) -> CompiledProgram:
     """The program of a message whose manifest and content were checked.
 
     Raises:
@@ -84,7 +84,7 @@ def found_program(
     for name, variants in zip(plan.kernel_names, kernels, strict=True):
         if not variants or variants[-1].guard:
             raise MalformedMessageError(f"kernel {name} for {message.target}: no general artifact")
-    return FoundProgram(
+    return CompiledProgram(
         message.key,
         message.target,
         plan,
@@ -97,10 +97,10 @@ def found_program(
     )
 
 
-def _artifact(message: artifact_pb2.Artifact) -> FoundArtifact:
+def _artifact(message: artifact_pb2.Artifact) -> CompiledArtifact:
     check_artifact(message)
     stages = tuple(_content(stage) for stage in message.stages)
-    return FoundArtifact(
+    return CompiledArtifact(
         message.key,
         message.target,
         next(stage for stage in stages if stage.name == message.binary_stage),
@@ -115,5 +115,5 @@ def _artifact(message: artifact_pb2.Artifact) -> FoundArtifact:
     )
 
 
-def _content(message: artifact_pb2.Stage) -> Content:
-    return Content(message.name, message.blob.sha256, message.blob.size_bytes, message.is_text)
+def _content(message: artifact_pb2.Stage) -> StageContent:
+    return StageContent(message.name, message.blob.sha256, message.blob.size_bytes, message.is_text)

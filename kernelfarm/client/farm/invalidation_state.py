@@ -1,7 +1,8 @@
 """What a client knows of a farm's invalidations, and what follows for a program that it holds.
 
 A client hears of every invalidation after the epoch at which it began to listen (`base`). What it
-knows of the time before, it knows from the farm: an answer vouches for its program (`Vouched`).
+knows of the time before, it knows from the farm: an answer vouches for its program
+(`Confirmation`).
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from functools import cache
 
 from pydantic import TypeAdapter, ValidationError
 
-from kernelfarm.client.disk.tier import Vouched
-from kernelfarm.client.farm.cache_client import Invalidation
+from kernelfarm.client.disk.tier import Confirmation
+from kernelfarm.client.farm.cache_client import WatchEvent
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.signing import Manifest
 
@@ -27,7 +28,7 @@ _MAX_FORMER = 8
 
 
 @dataclass(frozen=True, slots=True)
-class KnownEpochs:
+class InvalidationState:
     """Every invalidation after `base` up to `epoch`, by tag; of one life of the epoch table.
 
     `former` are lives that ended. `settled` is the latest epoch that is known for `SETTLING_S`
@@ -57,16 +58,18 @@ class KnownEpochs:
             return manifest.incarnation in self.former
         return any(self.bumped.get(tag, -1) > manifest.epoch for tag in (*manifest.tags, *tags))
 
-    def is_covered(self, manifest: Manifest, vouched: Vouched, tags: Iterable[str]) -> bool:
+    def is_covered(
+        self, manifest: Manifest, confirmation: Confirmation, tags: Iterable[str]
+    ) -> bool:
         """True if we would have heard of any invalidation since the farm vouched for a program."""
         if manifest.incarnation != self.incarnation:
             return False
         if manifest.epoch >= self.base:
             return True
-        named = vouched.tags.union(manifest.tags)
-        return vouched.epoch >= self.base and named.issuperset(tags)
+        named = confirmation.tags.union(manifest.tags)
+        return confirmation.epoch >= self.base and named.issuperset(tags)
 
-    def after(self, event: Invalidation, now_s: float) -> KnownEpochs:
+    def after(self, event: WatchEvent, now_s: float) -> InvalidationState:
         """What is known after an event.
 
         One without tags tells that nothing of ours was invalidated up to its epoch.
@@ -76,21 +79,21 @@ class KnownEpochs:
         if event.epoch <= self.epoch:
             return self
         bumped = {**self.bumped, **dict.fromkeys(event.tags, event.epoch)}
-        known = replace(
+        invalidations = replace(
             self, epoch=event.epoch, seen_s=now_s, settled=self.settled_at(now_s), bumped=bumped
         )
         is_gap = bool(event.tags) and event.epoch > self.epoch + 1
         if not is_gap and len(bumped) <= _MAX_TAGS:
-            return known
+            return invalidations
         # What is older must be vouched for again.
-        return replace(known, base=event.epoch, bumped={})
+        return replace(invalidations, base=event.epoch, bumped={})
 
     def to_json(self) -> str:
         """Its stored form."""
         return json.dumps(asdict(self))
 
     @staticmethod
-    def from_json(text: str) -> KnownEpochs:
+    def from_json(text: str) -> InvalidationState:
         """From its stored form.
 
         Raises:
@@ -101,18 +104,18 @@ class KnownEpochs:
         except ValidationError as error:
             raise MalformedMessageError(f"no epochs: {error}") from error
 
-    def _restarted(self, event: Invalidation, now_s: float) -> KnownEpochs:
+    def _restarted(self, event: WatchEvent, now_s: float) -> InvalidationState:
         is_new = event.incarnation != self.incarnation
         former = (self.incarnation, *self.former)[:_MAX_FORMER] if is_new else self.former
         former = tuple(life for life in former if life != event.incarnation)
-        return replace(first_known(event, now_s), former=former)
+        return replace(initial_state(event, now_s), former=former)
 
 
 @cache
-def _stored_form() -> TypeAdapter[KnownEpochs]:
-    return TypeAdapter(KnownEpochs)
+def _stored_form() -> TypeAdapter[InvalidationState]:
+    return TypeAdapter(InvalidationState)
 
 
-def first_known(event: Invalidation, now_s: float) -> KnownEpochs:
+def initial_state(event: WatchEvent, now_s: float) -> InvalidationState:
     """What is known after the first event of all."""
-    return KnownEpochs(event.incarnation, event.epoch, event.epoch, now_s)
+    return InvalidationState(event.incarnation, event.epoch, event.epoch, now_s)

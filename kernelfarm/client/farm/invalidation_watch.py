@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Protocol
 
 from kernelfarm.client.disk.files import read_sealed, remove, write_sealed
-from kernelfarm.client.farm.cache_client import CacheAdmin, Invalidation
-from kernelfarm.client.farm.invalidation_state import KnownEpochs, first_known
-from kernelfarm.client.farm.wait_budget import within_time
-from kernelfarm.client.process.exit import close_at_end, run_in_background
+from kernelfarm.client.farm.cache_client import CacheAdmin, WatchEvent
+from kernelfarm.client.farm.invalidation_state import InvalidationState, initial_state
+from kernelfarm.client.farm.wait_budget import remaining_timeout
+from kernelfarm.client.process.exit import close_at_exit, run_in_background
 from kernelfarm.client.process.forks import PAUSE_S, pause_at_forks
 from kernelfarm.errors import KernelfarmError, MalformedMessageError
 
@@ -35,10 +35,10 @@ _jitter = random.SystemRandom()
 Connect = Callable[[], CacheAdmin]
 
 
-class Listener(Protocol):
+class InvalidationHandler(Protocol):
     """Who holds programs that may become stale."""
 
-    def obey(self, endpoint: str, known: KnownEpochs) -> None:
+    def apply_invalidations(self, endpoint: str, invalidations: InvalidationState) -> None:
         """Drops what is stale now."""
 
 
@@ -51,40 +51,40 @@ class InvalidationWatch:
         self._connect = connect
         self._lock = threading.Lock()
         self._admin: CacheAdmin | None = connect()
-        self._known = _recalled(state)
-        self._is_told = threading.Event()
+        self._invalidations = _load_state(state)
+        self._caught_up = threading.Event()
         self._is_closed = threading.Event()
         self._is_ended = False
         self._is_live = False
-        self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
+        self._handlers: weakref.WeakSet[InvalidationHandler] = weakref.WeakSet()
         self._thread = self._started(0.0)
-        close_at_end(self)
+        close_at_exit(self)
         pause_at_forks(self)
 
     @property
-    def known(self) -> KnownEpochs | None:
+    def invalidations(self) -> InvalidationState | None:
         """What was heard so far, by this process or an earlier one; None if nothing ever was."""
-        return self._known
+        return self._invalidations
 
     @property
     def is_live(self) -> bool:
         """True while connected, with nothing left to catch up with."""
         return self._is_live
 
-    def tell(self, listener: Listener) -> None:
+    def add_handler(self, listener: InvalidationHandler) -> None:
         """Tells a listener of what happens from now on, as long as it lives."""
-        self._listeners.add(listener)
+        self._handlers.add(listener)
 
     def wait(self, timeout_s: float) -> bool:
         """Waits until all that was missed is heard; False if no farm answers within the time."""
-        self._is_told.wait(within_time(timeout_s))
+        self._caught_up.wait(remaining_timeout(timeout_s))
         return self._is_live
 
     def close(self) -> None:
         """Stops to follow, for good; whoever waits is told."""
         self._is_ended = True
         self._stop(_CLOSING_S)
-        self._is_told.set()
+        self._caught_up.set()
 
     def pause(self) -> bool:
         """Stops to follow; whoever waits goes on to wait. False if nothing was open."""
@@ -94,7 +94,7 @@ class InvalidationWatch:
         """Follows again, soon: forks come in bursts."""
         if not self._is_ended:
             self._is_closed.clear()
-            self._is_told.clear()
+            self._caught_up.clear()
             self._thread = self._started(_FIRST_PAUSE_S)
 
     def renew(self) -> None:
@@ -104,14 +104,14 @@ class InvalidationWatch:
         name = f"kernelfarm-watch-{self._endpoint}"
         return run_in_background(partial(self._follow, after_s), name)
 
-    def _stop(self, patience_s: float) -> bool:
+    def _stop(self, timeout_s: float) -> bool:
         with self._lock:
             self._is_closed.set()
             admin, self._admin = self._admin, None
         if admin is not None:
             admin.close()
         if self._thread.is_alive():
-            self._thread.join(patience_s)
+            self._thread.join(timeout_s)
         return admin is not None
 
     def _follow(self, after_s: float) -> None:
@@ -124,60 +124,62 @@ class InvalidationWatch:
             self._is_live = False
             if self._is_closed.is_set():
                 return
-            self._is_told.set()
+            self._caught_up.set()
             if time.monotonic() - began_s > _LONGEST_PAUSE_S:
                 pause_s = _FIRST_PAUSE_S
             self._is_closed.wait(pause_s * _jitter.uniform(0.5, 1.5))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _follow_once(self) -> None:
-        known, admin = self._known, self._opened()
+        invalidations, admin = self._invalidations, self._connection()
         if admin is None:
             return
-        for event in admin.watch(known.resume_token if known is not None else ""):
-            self._hear(event)
+        for event in admin.watch(invalidations.resume_token if invalidations is not None else ""):
+            self._apply(event)
             if not event.tags and not event.is_flush:
                 self._is_live = True
-                self._is_told.set()
+                self._caught_up.set()
 
-    def _opened(self) -> CacheAdmin | None:
+    def _connection(self) -> CacheAdmin | None:
         """The way to the farm; None once this is to stop."""
         with self._lock:
             if self._admin is None and not self._is_closed.is_set():
                 self._admin = self._connect()
             return self._admin
 
-    def _hear(self, event: Invalidation) -> None:
-        before, now_s = self._known, time.time()
-        known = first_known(event, now_s) if before is None else before.after(event, now_s)
-        if known is before:
+    def _apply(self, event: WatchEvent) -> None:
+        before, now_s = self._invalidations, time.time()
+        invalidations = (
+            initial_state(event, now_s) if before is None else before.after(event, now_s)
+        )
+        if invalidations is before:
             return
-        self._known = known
-        for listener in list(self._listeners):
-            listener.obey(self._endpoint, known)
-        self._remember(known)
+        self._invalidations = invalidations
+        for listener in list(self._handlers):
+            listener.apply_invalidations(self._endpoint, invalidations)
+        self._save(invalidations)
 
-    def _remember(self, known: KnownEpochs) -> None:
+    def _save(self, invalidations: InvalidationState) -> None:
         """Leaves it for the next process, unless another one heard more already."""
         if self._state is None:
             return
-        other = _recalled(self._state)
+        other = _load_state(self._state)
         knows_more = (
             other is not None
-            and other.incarnation == known.incarnation
-            and other.epoch >= known.epoch
-            and other.base <= known.base
+            and other.incarnation == invalidations.incarnation
+            and other.epoch >= invalidations.epoch
+            and other.base <= invalidations.base
         )
         if not knows_more:
             with suppress(OSError):  # then the next process hears it again
-                write_sealed(self._state, known.to_json().encode())
+                write_sealed(self._state, invalidations.to_json().encode())
 
 
-def _recalled(state: Path | None) -> KnownEpochs | None:
+def _load_state(state: Path | None) -> InvalidationState | None:
     if state is None:
         return None
     try:
-        return KnownEpochs.from_json(read_sealed(state).decode())
+        return InvalidationState.from_json(read_sealed(state).decode())
     except FileNotFoundError:
         return None
     except (OSError, ValueError, MalformedMessageError):

@@ -20,10 +20,10 @@ from pathlib import Path
 from kernelfarm.client.disk.files import read_sealed, remove, write_sealed
 from kernelfarm.client.settings import ClientSettings
 from kernelfarm.errors import CallerError, UntrustedKeyError
-from kernelfarm.signing import Keyring, Manifest, Place, Space, check_manifest
+from kernelfarm.signing import CacheAddress, Keyring, Manifest, Space, check_manifest
 from kernelfarm.signing.key_files import keyring_from_text, keyring_to_text, read_keyring
 
-AskForKeys = Callable[[], Keyring | None]
+FetchKeys = Callable[[], Keyring | None]
 """Asks a farm for its public keys; None from a farm that states that it signs nothing."""
 
 
@@ -31,39 +31,39 @@ class UnsignedFarmWarning(UserWarning):
     """Native code is loaded that nobody signed."""
 
 
-class Trust:
+class ManifestVerifier:
     """Checks manifests for one farm; `remembered` is a file for the keys of a farm without pins."""
 
     def __init__(
-        self, settings: ClientSettings, ask: AskForKeys, remembered: Path | None = None
+        self, settings: ClientSettings, fetch: FetchKeys, remembered: Path | None = None
     ) -> None:
         self._settings = settings
-        self._ask = ask
+        self._fetch = fetch
         self._remembered = remembered
         self._lock = threading.Lock()
         self._keyring: Keyring | None = None
         self._pinned_as: tuple[int, ...] | None = None
 
-    def check(self, manifest: Manifest, place: Place) -> None:
+    def check(self, manifest: Manifest, address: CacheAddress) -> None:
         """Passes a manifest that we believe; keys are read again if one is not known.
 
         Raises:
             IntegrityError: by its class, what is wrong; see `kernelfarm.signing.check_manifest`.
             CallerError: the file of pinned keys cannot be read.
         """
-        if self._settings.signing == "off" and place.space is Space.TRACES:
+        if self._settings.signing == "off" and address.space is Space.TRACES:
             raise UntrustedKeyError("a trace of a farm that signs nothing")
         if self._settings.signing == "off":
             _warn_unsigned(self._settings.endpoint)
-            check_manifest(manifest, place, None, time.time())
+            check_manifest(manifest, address, None, time.time())
             return
         try:
-            check_manifest(manifest, place, self._known(), time.time())
+            check_manifest(manifest, address, self._current_keyring(), time.time())
         except UntrustedKeyError:
             # Keys are rotated by overlap: ours may be older than the manifest.
-            check_manifest(manifest, place, self._read_again(), time.time())
+            check_manifest(manifest, address, self._reload(), time.time())
 
-    def believes_traces(self, *, may_ask: bool) -> bool:
+    def accepts_traces(self, *, may_fetch_keys: bool) -> bool:
         """True if somebody whom we believe may sign traces.
 
         With `may_ask`, a farm on this machine is asked for its keys if they are not known yet.
@@ -74,25 +74,25 @@ class Trust:
         """
         if self._settings.signing == "off":
             return False
-        if not may_ask and self._settings.trusted_keys_file is None:
-            keyring = self._keyring or self._recalled()
+        if not may_fetch_keys and self._settings.trusted_keys_file is None:
+            keyring = self._keyring or self._load_keyring()
         else:
-            keyring = self._known()
+            keyring = self._current_keyring()
         return keyring is not None and any(k.space is Space.TRACES for k in keyring.keys)
 
-    def _known(self) -> Keyring:
+    def _current_keyring(self) -> Keyring:
         with self._lock:
             pinned = self._settings.trusted_keys_file
             if self._keyring is None or (pinned and _version(pinned) != self._pinned_as):
-                self._keyring = self._recalled() or self._fetched()
+                self._keyring = self._load_keyring() or self._fetch_keyring()
             return self._keyring
 
-    def _read_again(self) -> Keyring:
+    def _reload(self) -> Keyring:
         with self._lock:
-            self._keyring = self._fetched()
+            self._keyring = self._fetch_keyring()
             return self._keyring
 
-    def _recalled(self) -> Keyring | None:
+    def _load_keyring(self) -> Keyring | None:
         path = self._remembered
         if self._settings.trusted_keys_file is not None or path is None:
             return None
@@ -104,7 +104,7 @@ class Trust:
             remove(path)
             return None
 
-    def _fetched(self) -> Keyring:
+    def _fetch_keyring(self) -> Keyring:
         pinned, endpoint = self._settings.trusted_keys_file, self._settings.endpoint
         if pinned is not None:
             self._pinned_as = _version(pinned)
@@ -114,10 +114,10 @@ class Trust:
                 f"no keys are pinned for the farm at {endpoint}: set KERNELFARM_TRUSTED_KEYS_FILE"
                 " to its public.json"
             )
-        keyring = self._ask()
+        keyring = self._fetch()
         if keyring is None:
             raise UntrustedKeyError(
-                f"the farm at {endpoint} signs nothing; to believe it all the same, set"
+                f"the farm at {endpoint} signs nothing; to accept it unsigned, set"
                 " KERNELFARM_SIGNING=off"
             )
         if self._remembered is not None:
@@ -182,15 +182,15 @@ def _version(path: Path) -> tuple[int, ...] | None:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
 def _warn_unsigned(endpoint: str) -> None:
-    if endpoint in _said:
+    if endpoint in _warned:
         return
-    _said.add(endpoint)
+    _warned.add(endpoint)
     warnings.warn(
-        f"kernelfarm: the farm at {endpoint} is believed without signatures"
+        f"kernelfarm: the farm at {endpoint} is accepted without signatures"
         " (KERNELFARM_SIGNING=off): whoever can answer there can run code here",
         UnsignedFarmWarning,
         stacklevel=2,

@@ -19,7 +19,7 @@ from kernelfarm.wire.manifest import facts_to_proto
 
 
 @dataclass(slots=True)
-class TraceAnswer:
+class TraceLookup:
     """What the farm has of a digest; nothing is checked yet but the digests of blobs.
 
     `miss` tells why there is no trace.
@@ -39,15 +39,15 @@ class TraceClient:
         self._settings = client.settings
         self._peer = f"the farm at {client.settings.endpoint}"
 
-    def look_up(
+    def lookup(
         self,
         digest: bytes,
         facts: CallerFacts,
-        held: Sequence[bytes],
+        present_blobs: Sequence[bytes],
         timeout_s: float,
         *,
         wants_program: bool = True,
-    ) -> TraceAnswer:
+    ) -> TraceLookup:
         """The trace of a digest, with its program; blobs in `held` are not sent.
 
         A program that does not come whole after its trace is left out: it is asked for again.
@@ -57,13 +57,13 @@ class TraceClient:
             model=self._settings.model,
             facts=facts_to_proto(facts),
             wants_program=wants_program,
-            held=held[:MAX_BLOBS_IN_A_REQUEST],
+            present_blobs=present_blobs[:MAX_BLOBS_IN_A_REQUEST],
         )
-        answer = TraceAnswer()
+        answer = TraceLookup()
 
         def attempt(channel: grpc.Channel, left_s: float) -> None:
             nonlocal answer
-            answer = TraceAnswer()
+            answer = TraceLookup()
             self._read(TraceServiceStub(channel).LookupTrace(request, timeout=left_s), answer)
 
         try:
@@ -96,7 +96,7 @@ class TraceClient:
             timeout_s,
         )
 
-    def _read(self, responses: Iterable[pb.LookupTraceResponse], answer: TraceAnswer) -> None:
+    def _read(self, responses: Iterable[pb.LookupTraceResponse], answer: TraceLookup) -> None:
         content = bytearray()
         for response in responses:
             match response.WhichOneof("part"):

@@ -15,14 +15,14 @@ from contextvars import ContextVar
 _ends_s: ContextVar[float] = ContextVar("_ends_s", default=math.inf)
 
 
-class FarmTime:
+class WaitBudget:
     """The time of one graph, in seconds; only what passes within `spent` counts."""
 
     def __init__(self, limit_s: float) -> None:
         self._left_s = limit_s
 
     @contextmanager
-    def spent(self) -> Iterator[None]:
+    def charged(self) -> Iterator[None]:
         """Takes what passes from the graph's time; calls of this thread end with it."""
         began_s = time.monotonic()
         token = _ends_s.set(began_s + self._left_s)
@@ -33,6 +33,6 @@ class FarmTime:
             self._left_s = max(0.0, self._left_s - (time.monotonic() - began_s))
 
 
-def within_time(limit_s: float) -> float:
+def remaining_timeout(limit_s: float) -> float:
     """A wait's own limit, or what is left of the graph's time where that is less; at least 0."""
     return max(0.0, min(limit_s, _ends_s.get() - time.monotonic()))

@@ -63,7 +63,7 @@ class _Forked:
     def __init__(self) -> None:
         self.is_child = False
         self._is_watched = False
-        self._is_said = False
+        self._has_warned = False
 
     def watch(self) -> None:
         """From now on, forked children are such."""
@@ -73,8 +73,8 @@ class _Forked:
 
     def one_thread(self) -> int:
         """1, with a warning that says why, once."""
-        if not self._is_said:
-            self._is_said = True
+        if not self._has_warned:
+            self._has_warned = True
             warnings.warn(_FORK_ADVICE, ForkWarning, stacklevel=2)
         return 1
 

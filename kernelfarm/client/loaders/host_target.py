@@ -43,28 +43,28 @@ class Processor:
         fitting = [facts for facts in known if not self.lacks(facts)]
         return tuple(f.name for f in sorted(fitting, key=lambda f: (-f.vector_bytes, f.name)))
 
-    def target(self, wanted: str = "") -> str:
+    def target(self, requested: str = "") -> str:
         """A CPU target that it runs: the wanted one, or the best.
 
         Raises:
             CallerError: it does not run the wanted one, or none that kernels are made for.
         """
         runs = self.targets()
-        if wanted in runs:
-            return wanted
-        if not wanted and runs:
+        if requested in runs:
+            return requested
+        if not requested and runs:
             return runs[0]
-        if not wanted:
+        if not requested:
             raise CallerError(
                 f"no CPU target runs on this {self.name} processor; expected x86-64 with AVX2 and"
                 " FMA, or 64-bit Arm"
             )
-        facts = all_targets().get(wanted)
+        facts = all_targets().get(requested)
         why = "it is no CPU target"
         if facts is not None and facts.vendor == "cpu":
             why = f"this processor lacks {', '.join(self.lacks(facts))}"
         raise CallerError(
-            f"KERNELFARM_HOST_TARGET={wanted}: {why}; expected"
+            f"KERNELFARM_HOST_TARGET={requested}: {why}; expected"
             f" {' or '.join(runs) or 'another machine'}, or nothing for the best"
         )
 

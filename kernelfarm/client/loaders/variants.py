@@ -23,7 +23,7 @@ _COMPARE: dict[GuardOp, Callable[[int, int], bool]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class LoadedVariant:
     """A loaded kernel with the conditions under which it may be launched; none always holds."""
 
     guard: tuple[GuardAtom, ...]
@@ -31,7 +31,7 @@ class Variant:
 
 
 def bind_variants(
-    variants: Sequence[Variant],
+    variants: Sequence[LoadedVariant],
     extents: Sequence[int],
     sizes: tuple[int, ...],
 ) -> BoundKernel:

@@ -39,7 +39,7 @@ class _Registry:
 _registry = _Registry()
 
 
-def close_at_end(closable: Closable) -> None:
+def close_at_exit(closable: Closable) -> None:
     """Closes it when the process ends, if it still lives; at once if the end has begun."""
     with _registry.lock:
         is_late = _registry.has_begun.is_set()
@@ -75,11 +75,11 @@ def _end() -> None:
         thread.join(max(0.0, ends_s - time.monotonic()))
 
 
-def _forget_the_parents() -> None:
+def _reset_after_fork() -> None:
     """A forked child has none of its parent's threads, and must not end its parent's calls."""
     global _registry  # noqa: PLW0603 -- the lock may be held by a thread that is not here
     _registry = _Registry()
 
 
 atexit.register(_end)
-os.register_at_fork(after_in_child=_forget_the_parents)
+os.register_at_fork(after_in_child=_reset_after_fork)

@@ -14,23 +14,23 @@ class KernelfarmWarning(UserWarning):
 
 
 _lock = threading.Lock()
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
 def warn_eager(error: KernelfarmError, settings: ClientSettings) -> None:
     """Warns that a graph runs eager; further graphs with the same kind of reason are silent."""
     kind = "farm" if isinstance(error, UnavailableError) else error.reason
     with _lock:
-        if kind in _said:
+        if kind in _warned:
             return
-        _said.add(kind)
+        _warned.add(kind)
     warnings.warn(_text(error, settings), KernelfarmWarning, stacklevel=2)
 
 
-def forget_warnings() -> None:
+def reset_warnings() -> None:
     """Lets each kind of reason be said again."""
     with _lock:
-        _said.clear()
+        _warned.clear()
 
 
 def _text(error: KernelfarmError, settings: ClientSettings) -> str:

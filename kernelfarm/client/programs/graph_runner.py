@@ -36,28 +36,28 @@ BoxedFunction = Callable[[list[Any]], Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Runnable:
+class ReadyProgram:
     """A program that is ready to run, and whether it still may."""
 
     run: Callable[[Sequence[Any]], Sequence[Any]]
     validity: Validity
 
 
-class LiveProgram:
+class GraphRunner:
     """`eager` runs the captured graph; `find` asks the tiers for its program."""
 
     def __init__(
-        self, eager: BoxedFunction, find: Callable[[], Runnable], settings: ClientSettings
+        self, eager: BoxedFunction, find: Callable[[], ReadyProgram], settings: ClientSettings
     ) -> None:
         self._eager = eager
         self._find = find
         self._settings = settings
-        self._current: Runnable | None = None
+        self._current: ReadyProgram | None = None
         self._lock = threading.Lock()
-        self._asking: threading.Thread | None = None
-        self._ask_after_s = 0.0
+        self._fetching: threading.Thread | None = None
+        self._retry_after_s = 0.0
         self._error: KernelfarmError | None = None
-        self._unsaid: KernelfarmError | None = None
+        self._unreported: KernelfarmError | None = None
         _all.add(self)
 
     def fetch(self) -> None:
@@ -84,20 +84,20 @@ class LiveProgram:
         run._boxed_call = True  # type: ignore[attr-defined] # AOT Autograd's mark of this convention
         return run
 
-    def ask_in_background(self) -> None:
+    def fetch_in_background(self) -> None:
         """Begins to find the program, unless that goes on already or failed just now."""
         with self._lock:
-            is_asking = self._asking is not None and self._asking.is_alive()
-            if is_asking or time.monotonic() < self._ask_after_s:
+            is_asking = self._fetching is not None and self._fetching.is_alive()
+            if is_asking or time.monotonic() < self._retry_after_s:
                 return
-            self._asking = run_in_background(self._ask, "kernelfarm-swap")
+            self._fetching = run_in_background(self._fetch_in_background, "kernelfarm-swap")
 
-    def _next(self) -> Runnable | None:
+    def _next(self) -> ReadyProgram | None:
         """The program that replaces an invalid one or that was awaited; None: run eager."""
         if self._settings.mode == "swap" or self._error is not None:
-            self.ask_in_background()
-            self._say()
-            counters.count("live.eager_calls")
+            self.fetch_in_background()
+            self._warn()
+            counters.count("runner.eager_calls")
             return None
         with self._lock:
             current = self._current
@@ -111,37 +111,37 @@ class LiveProgram:
                 if self._settings.mode == "strict":
                     raise
                 self._failed(error)
-                self._say()
+                self._warn()
                 return None
             return self._current
 
-    def _say(self) -> None:
+    def _warn(self) -> None:
         """Warns of a failure in a caller's thread: filters of warnings are the caller's."""
-        error, self._unsaid = self._unsaid, None
+        error, self._unreported = self._unreported, None
         if error is not None:
             warn_eager(error, self._settings)
 
-    def _ask(self) -> None:
+    def _fetch_in_background(self) -> None:
         # Whatever happens, calls go on and do not ask at once again.
-        self._ask_after_s = time.monotonic() + PAUSE_AFTER_FAILURE_S
+        self._retry_after_s = time.monotonic() + PAUSE_AFTER_FAILURE_S
         try:
             self._current = self._find()
         except KernelfarmError as error:
             self._failed(error)
         else:
             self._error = None
-            self._ask_after_s = 0.0
-            counters.count("live.taken_over")
+            self._retry_after_s = 0.0
+            counters.count("runner.programs_replaced")
 
     def _failed(self, error: KernelfarmError) -> None:
         # What the farm refuses once it refuses again; what it lost it may find.
         is_final = isinstance(error, CallerError) and not isinstance(error, NotFoundError)
         pause_s = float("inf") if is_final else PAUSE_AFTER_FAILURE_S
-        self._ask_after_s = time.monotonic() + pause_s
-        self._error = self._unsaid = error
+        self._retry_after_s = time.monotonic() + pause_s
+        self._error = self._unreported = error
 
 
-_all: weakref.WeakSet[LiveProgram] = weakref.WeakSet()
+_all: weakref.WeakSet[GraphRunner] = weakref.WeakSet()
 
 
 def _renew_locks() -> None:

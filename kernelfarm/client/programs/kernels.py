@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from kernelfarm.client.farm.compiled_program import FoundArtifact, FoundProgram
+from kernelfarm.client.farm.compiled_program import CompiledArtifact, CompiledProgram
 from kernelfarm.client.loaders.contract import LoadedKernel, Loader, NotRunnableHereError
-from kernelfarm.client.loaders.variants import Variant
+from kernelfarm.client.loaders.variants import LoadedVariant
 from kernelfarm.ir.artifact import LaunchFacts
 
 
@@ -19,8 +19,8 @@ class BlobReader(Protocol):
 
 
 def load_kernels(
-    reader: BlobReader, found: FoundProgram, loader: Loader
-) -> tuple[tuple[Variant, ...], ...]:
+    reader: BlobReader, found: CompiledProgram, loader: Loader
+) -> tuple[tuple[LoadedVariant, ...], ...]:
     """The variants of a program's kernels, in the plan's order.
 
     Raises:
@@ -31,15 +31,15 @@ def load_kernels(
     stub = next((artifact for artifact in artifacts if artifact.is_stub), None)
     if stub is not None:
         raise NotRunnableHereError(f"the farm has a stub for {stub.target}: {stub.stub_reason}")
-    missing = {a.binary.sha256 for a in artifacts if _place(a, loader) not in _kernels}
+    missing = {a.binary.sha256 for a in artifacts if _kernel_key(a, loader) not in _kernels}
     binaries = reader.read_blobs(list(missing)) if missing else {}
     for artifact in artifacts:
-        place = _place(artifact, loader)
-        if place not in _kernels:
+        key = _kernel_key(artifact, loader)
+        if key not in _kernels:
             binary = binaries[artifact.binary.sha256]
-            _kernels.setdefault(place, loader.load(binary, artifact.launch))
+            _kernels.setdefault(key, loader.load(binary, artifact.launch))
     return tuple(
-        tuple(Variant(a.guard, _kernels[_place(a, loader)]) for a in variants)
+        tuple(LoadedVariant(a.guard, _kernels[_kernel_key(a, loader)]) for a in variants)
         for variants in found.kernels
     )
 
@@ -49,12 +49,12 @@ def loaded_digests() -> list[bytes]:
     return list({digest for digest, _launch, _loader in _kernels})
 
 
-Place = tuple[bytes, LaunchFacts, Loader]
+KernelKey = tuple[bytes, LaunchFacts, Loader]
 """A binary's SHA-256, how it is launched, and what loaded it: each GPU has a loader of its own."""
 
-_kernels: dict[Place, LoadedKernel] = {}
+_kernels: dict[KernelKey, LoadedKernel] = {}
 """Loaded binaries of this process: programs of one model share many kernels."""
 
 
-def _place(artifact: FoundArtifact, loader: Loader) -> Place:
+def _kernel_key(artifact: CompiledArtifact, loader: Loader) -> KernelKey:
     return artifact.binary.sha256, artifact.launch, loader

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelfarm.client.farm.client import FarmClient
-from kernelfarm.client.farm.compiled_program import Content, FoundArtifact, FoundProgram
+from kernelfarm.client.farm.compiled_program import CompiledArtifact, CompiledProgram, StageContent
 from kernelfarm.client.loaders.variants import guard_text
 from kernelfarm.errors import CallerError, MalformedMessageError
 
@@ -16,7 +16,7 @@ MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
 
 
-def save_programs(programs: Iterable[FoundProgram], client: FarmClient, directory: Path) -> Path:
+def save_programs(programs: Iterable[CompiledProgram], client: FarmClient, directory: Path) -> Path:
     """Writes stages, binaries and the manifest; gives the manifest's path.
 
     `<target>/program/<stage>.txt` and `<target>/<kernel>/<kernel>[.variant].<stage>`, where the
@@ -49,7 +49,7 @@ def read_manifest(directory: Path) -> list[dict[str, Any]]:
     return programs
 
 
-def _save_program(program: FoundProgram, client: FarmClient, directory: Path) -> dict[str, Any]:
+def _save_program(program: CompiledProgram, client: FarmClient, directory: Path) -> dict[str, Any]:
     files = _Files(program, client, directory)
     return {
         "target": program.target,
@@ -63,7 +63,7 @@ def _save_program(program: FoundProgram, client: FarmClient, directory: Path) ->
     }
 
 
-def _save_kernel(name: str, variants: Sequence[FoundArtifact], files: _Files) -> dict[str, Any]:
+def _save_kernel(name: str, variants: Sequence[CompiledArtifact], files: _Files) -> dict[str, Any]:
     return {
         "name": name,
         "key": variants[-1].key.hex(),
@@ -76,7 +76,7 @@ def _save_kernel(name: str, variants: Sequence[FoundArtifact], files: _Files) ->
 
 
 def _save_artifact(
-    artifact: FoundArtifact, folder: str, stem: str, files: _Files
+    artifact: CompiledArtifact, folder: str, stem: str, files: _Files
 ) -> dict[str, Any]:
     return {
         "binary": artifact.binary.name,
@@ -94,14 +94,14 @@ def _save_artifact(
 class _Files:
     """Writes the contents of one program below its target's folder."""
 
-    def __init__(self, program: FoundProgram, client: FarmClient, directory: Path) -> None:
+    def __init__(self, program: CompiledProgram, client: FarmClient, directory: Path) -> None:
         self._directory = directory
         self._folder = Path(program.target.replace(":", "-"))
         artifacts = [artifact for variants in program.kernels for artifact in variants]
         stages = [*program.stages, *(stage for a in artifacts for stage in a.stages)]
         self._contents = client.read_blobs([stage.sha256 for stage in stages])
 
-    def write(self, folder: str, name: str, content: Content) -> str:
+    def write(self, folder: str, name: str, content: StageContent) -> str:
         """Writes one content; gives the file's name relative to the directory.
 
         Raises:

@@ -15,14 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from kernelfarm.client import counters
-from kernelfarm.client.disk.tier import DiskEntry, DiskTier, Vouched
+from kernelfarm.client.disk.tier import Confirmation, DiskEntry, DiskTier
 from kernelfarm.client.farm.access import FarmAccess
-from kernelfarm.client.farm.checked_program import Wanted, checked_content
+from kernelfarm.client.farm.checked_program import ExpectedProgram, checked_content
 from kernelfarm.client.farm.compile_options import CompileOptions
-from kernelfarm.client.farm.compiled_program import FoundProgram, found_program
-from kernelfarm.client.farm.invalidation_state import KnownEpochs
+from kernelfarm.client.farm.compiled_program import CompiledProgram, decode_program
+from kernelfarm.client.farm.invalidation_state import InvalidationState
 from kernelfarm.client.loaders.contract import Loader
-from kernelfarm.client.loaders.variants import Variant
+from kernelfarm.client.loaders.variants import LoadedVariant
 from kernelfarm.client.process.exit import pause
 from kernelfarm.client.programs.kernels import load_kernels
 from kernelfarm.errors import (
@@ -31,7 +31,7 @@ from kernelfarm.errors import (
     IntegrityError,
     KernelfarmError,
     MalformedMessageError,
-    MisplacedManifestError,
+    ManifestMismatchError,
     NotFoundError,
     PoisonedBlobError,
     UnavailableError,
@@ -50,25 +50,25 @@ _STALE_PAUSE_S = 0.5
 _STALE_TRIES = 10
 """A gateway obeys an invalidation within 3 s."""
 
-_KEPT_REFUSALS = (ExpiredManifestError, UntrustedKeyError)
+_TRANSIENT_REFUSALS = (ExpiredManifestError, UntrustedKeyError)
 """What is wrong with time or with our own keys may be right later; the rest is removed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prefetched:
+class PrefetchedProgram:
     """What the farm sent of a program with its graph's trace; only the blobs' digests are checked.
 
-    `known` is what was heard of invalidations before it was asked, at `asked_s`.
+    `known` is what was heard of invalidations before it was asked, at `requested_s`.
     """
 
     program: compile_service_pb2.ProgramResult
     blobs: Mapping[bytes, bytes]
-    known: KnownEpochs | None
-    asked_s: float
+    invalidations: InvalidationState | None
+    requested_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ProgramRequest:
     """A captured graph, its key, where it will run, and what the farm sent of it already."""
 
     graph: Graph
@@ -77,19 +77,19 @@ class Request:
     options: CompileOptions
     facts: CallerFacts
     loader: Loader
-    prefetched: Prefetched | None = None
+    prefetched: PrefetchedProgram | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class TierProgram:
+class TierHit:
     """A program with its kernels loaded; `known` is what was heard of before it was found."""
 
-    found: FoundProgram
-    kernels: tuple[tuple[Variant, ...], ...]
-    known: KnownEpochs | None
+    found: CompiledProgram
+    kernels: tuple[tuple[LoadedVariant, ...], ...]
+    invalidations: InvalidationState | None
 
 
-def find_program(access: FarmAccess, request: Request) -> TierProgram:
+def find_program(access: FarmAccess, request: ProgramRequest) -> TierHit:
     """The program of a request, from the first tier that has it.
 
     Raises:
@@ -109,15 +109,15 @@ def find_program(access: FarmAccess, request: Request) -> TierProgram:
 
 
 def _from_disk(
-    access: FarmAccess, disk: DiskTier, request: Request, refusals: list[KernelfarmError]
-) -> TierProgram | None:
+    access: FarmAccess, disk: DiskTier, request: ProgramRequest, refusals: list[KernelfarmError]
+) -> TierHit | None:
     entries = disk_entries(access, disk, request.key)
-    known = access.watch.known
+    invalidations = access.watch.invalidations
     for entry in entries:
-        if known is None or first_failing(entry.manifest.guard, request.facts) is not None:
+        if invalidations is None or first_failing(entry.manifest.guard, request.facts) is not None:
             continue
         try:
-            if not is_live(access, disk, entry, known):
+            if not is_live(access, disk, entry, invalidations):
                 continue
             found = _checked_entry(access, disk, entry, request)
             if found is not None:
@@ -125,8 +125,8 @@ def _from_disk(
                 kernels = load_kernels(reader, found, request.loader)
                 disk.touch(entry)
                 counters.count("disk.hits")
-                return TierProgram(found, kernels, known)
-        except _HoleError:
+                return TierHit(found, kernels, invalidations)
+        except _MissingBlobError:
             continue
         except (IntegrityError, UnavailableError) as error:
             refuse(disk, entry, error)
@@ -145,59 +145,68 @@ def disk_entries(access: FarmAccess, disk: DiskTier, key: bytes) -> list[DiskEnt
 
 
 def _entries_now(access: FarmAccess, disk: DiskTier, key: bytes) -> list[DiskEntry]:
-    known = access.watch.known
-    if known is None:
+    invalidations = access.watch.invalidations
+    if invalidations is None:
         return []
-    return disk.entries(known.incarnation, access.settings.namespaces, key)
+    return disk.entries(invalidations.incarnation, access.settings.namespaces, key)
 
 
 def refuse(disk: DiskTier, entry: DiskEntry, error: KernelfarmError) -> None:
     """Counts what was wrong with an entry, and removes it unless it may be right later."""
     counters.count_refusal("disk", error)
-    if isinstance(error, IntegrityError) and not isinstance(error, _KEPT_REFUSALS):
+    if isinstance(error, IntegrityError) and not isinstance(error, _TRANSIENT_REFUSALS):
         disk.drop(entry)
 
 
-def is_live(access: FarmAccess, disk: DiskTier, entry: DiskEntry, known: KnownEpochs) -> bool:
+def is_live(
+    access: FarmAccess, disk: DiskTier, entry: DiskEntry, invalidations: InvalidationState
+) -> bool:
     """False for an entry that was invalidated, or may have been while nobody listened.
 
     Raises:
-        MisplacedManifestError: it is of another life of the farm's epoch table than its folder.
+        ManifestMismatchError: it is of another life of the farm's epoch table than its folder.
     """
-    if known.is_stale(entry.manifest, access.tags):
+    if invalidations.is_stale(entry.manifest, access.tags):
         counters.count("disk.stale")
         disk.drop(entry)
         return False
-    if access.watch.is_live and not known.is_covered(entry.manifest, entry.vouched, access.tags):
-        counters.count("disk.unvouched")
+    if access.watch.is_live and not invalidations.is_covered(
+        entry.manifest, entry.confirmation, access.tags
+    ):
+        counters.count("disk.unconfirmed")
         return False
-    if entry.manifest.incarnation != known.incarnation:
-        raise MisplacedManifestError(f"{entry.path} is of another life of the farm's cache")
+    if entry.manifest.incarnation != invalidations.incarnation:
+        raise ManifestMismatchError(f"{entry.path} is of another incarnation of the farm's cache")
     return True
 
 
-def vouched_by(
-    access: FarmAccess, manifest: Manifest, known: KnownEpochs | None, asked_s: float
-) -> Vouched:
+def confirmation_of(
+    access: FarmAccess,
+    manifest: Manifest,
+    invalidations: InvalidationState | None,
+    requested_s: float,
+) -> Confirmation:
     """What the farm vouched for with an answer; `known` was heard before it was asked."""
-    settled = -1 if known is None else known.settled_at(asked_s)
-    return Vouched(max(settled, manifest.epoch), frozenset(access.tags))
+    settled = -1 if invalidations is None else invalidations.settled_at(requested_s)
+    return Confirmation(max(settled, manifest.epoch), frozenset(access.tags))
 
 
 def _checked_entry(
-    access: FarmAccess, disk: DiskTier, entry: DiskEntry, request: Request
-) -> FoundProgram | None:
+    access: FarmAccess, disk: DiskTier, entry: DiskEntry, request: ProgramRequest
+) -> CompiledProgram | None:
     manifest = entry.manifest
     held = disk.contents(entry, [manifest.content.sha256])
     if held is None:
         return None
     content = held[manifest.content.sha256]
-    wanted = Wanted(access.settings.namespaces, request.key, request.target, request.facts)
-    message = checked_content(manifest, content, wanted, access.client.trust.check)
-    return found_program(message, manifest, content)
+    expected = ExpectedProgram(
+        access.settings.namespaces, request.key, request.target, request.facts
+    )
+    message = checked_content(manifest, content, expected, access.client.verifier.check)
+    return decode_program(message, manifest, content)
 
 
-def _from_farm(access: FarmAccess, request: Request) -> TierProgram:
+def _from_farm(access: FarmAccess, request: ProgramRequest) -> TierHit:
     """Asks the farm; what it gave is asked for once more if it is spoilt or gone."""
     access.check_recent_failure()
     try:
@@ -205,11 +214,11 @@ def _from_farm(access: FarmAccess, request: Request) -> TierProgram:
         access.watch.wait(WATCH_TIMEOUT_S)
         if request.prefetched is not None:
             with suppress(IntegrityError, MalformedMessageError, NotFoundError):
-                return _taken(access, request, request.prefetched)
+                return _from_prefetched(access, request, request.prefetched)
         try:
-            return _asked(access, request)
+            return _request_program(access, request)
         except (IntegrityError, NotFoundError):
-            return _asked(access, request)
+            return _request_program(access, request)
     except UnavailableError:
         access.note_failure()
         raise
@@ -219,47 +228,51 @@ def _from_farm(access: FarmAccess, request: Request) -> TierProgram:
         raise
 
 
-def _taken(access: FarmAccess, request: Request, given: Prefetched) -> TierProgram:
+def _from_prefetched(
+    access: FarmAccess, request: ProgramRequest, given: PrefetchedProgram
+) -> TierHit:
     """The program that came with the trace.
 
     Raises:
         IntegrityError, MalformedMessageError: it is not what was made for this graph.
         NotFoundError: it was invalidated meanwhile, or a blob is gone.
     """
-    wanted = Wanted(access.settings.namespaces, request.key, request.target, request.facts)
-    found = access.client.checked(given.program, {request.key: wanted})
-    known = access.watch.known
-    if known is not None and known.is_stale(found.manifest, access.tags):
+    expected = ExpectedProgram(
+        access.settings.namespaces, request.key, request.target, request.facts
+    )
+    found = access.client.checked(given.program, {request.key: expected})
+    invalidations = access.watch.invalidations
+    if invalidations is not None and invalidations.is_stale(found.manifest, access.tags):
         counters.count("farm.stale")
         raise NotFoundError(f"program {request.key.hex()[:16]} was invalidated")
     counters.count("farm.prefetched")
     reader = _FarmReader(access, given.blobs)
-    return _loaded(access, request, found, reader, (given.known, given.asked_s))
+    return _loaded(access, request, found, reader, (given.invalidations, given.requested_s))
 
 
-def _asked(access: FarmAccess, request: Request) -> TierProgram:
-    asked = access.watch.known, time.time()
+def _request_program(access: FarmAccess, request: ProgramRequest) -> TierHit:
+    state_before = access.watch.invalidations, time.time()
     found = _compiled(access, request)
     counters.count({"miss": "farm.misses", "merged": "farm.merged"}.get(found.outcome, "farm.hits"))
-    return _loaded(access, request, found, _FarmReader(access), asked)
+    return _loaded(access, request, found, _FarmReader(access), state_before)
 
 
 def _loaded(
     access: FarmAccess,
-    request: Request,
-    found: FoundProgram,
+    request: ProgramRequest,
+    found: CompiledProgram,
     reader: _FarmReader,
-    asked: tuple[KnownEpochs | None, float],
-) -> TierProgram:
-    """Loads what the farm answered, and keeps it on disk; `asked` is as in `vouched_by`."""
+    state_before: tuple[InvalidationState | None, float],
+) -> TierHit:
+    """Loads what the farm answered, and keeps it on disk; `asked` is as in `confirmation_of`."""
     kernels = load_kernels(reader, found, request.loader)
     if access.disk is not None:
-        vouched = vouched_by(access, found.manifest, *asked)
-        _keep(access, access.disk, found, vouched, reader)
-    return TierProgram(found, kernels, asked[0])
+        confirmation = confirmation_of(access, found.manifest, *state_before)
+        _keep(access, access.disk, found, confirmation, reader)
+    return TierHit(found, kernels, state_before[0])
 
 
-def _compiled(access: FarmAccess, request: Request) -> FoundProgram:
+def _compiled(access: FarmAccess, request: ProgramRequest) -> CompiledProgram:
     """The farm's answer; one that we know to be stale is not taken.
 
     Raises:
@@ -273,8 +286,8 @@ def _compiled(access: FarmAccess, request: Request) -> FoundProgram:
             facts=request.facts,
             keys={request.target: request.key},
         )
-        known = access.watch.known
-        if known is None or not known.is_stale(found.manifest, access.tags):
+        invalidations = access.watch.invalidations
+        if invalidations is None or not invalidations.is_stale(found.manifest, access.tags):
             return found
         counters.count("farm.stale")
         if pause(_STALE_PAUSE_S):
@@ -288,8 +301,8 @@ def _compiled(access: FarmAccess, request: Request) -> FoundProgram:
 def _keep(
     access: FarmAccess,
     disk: DiskTier,
-    found: FoundProgram,
-    vouched: Vouched,
+    found: CompiledProgram,
+    confirmation: Confirmation,
     reader: _FarmReader,
 ) -> None:
     """Keeps a program on disk with every binary, those too that this process had loaded already."""
@@ -297,10 +310,10 @@ def _keep(
     contents = {found.manifest.content.sha256: found.content, **reader.contents}
     missing = [d for d in dict.fromkeys(binaries) if d not in contents]
     contents.update(reader.read_blobs(missing))
-    disk.put(found.manifest, vouched, contents)
+    disk.put(found.manifest, confirmation, contents)
 
 
-class _HoleError(Exception):
+class _MissingBlobError(Exception):
     """An entry whose blobs are not all there; it was counted and removed."""
 
 
@@ -314,7 +327,7 @@ class _EntryReader:
     def read_blobs(self, digests: Sequence[bytes]) -> dict[bytes, bytes]:
         found = self._disk.contents(self._entry, digests)
         if found is None:
-            raise _HoleError
+            raise _MissingBlobError
         return found
 
 

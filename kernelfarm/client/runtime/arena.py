@@ -13,24 +13,24 @@ import torch
 from kernelfarm.errors import InternalError
 from kernelfarm.ir.program_ir import ARENA_ALIGNMENT_BYTES
 
-ArenaPlace = tuple[torch.device, int]
+ArenaKey = tuple[torch.device, int]
 """A device and, for accelerators, the stream on which the program runs (0 on a CPU)."""
 
 Blocks = list[torch.Tensor]
 """The blocks of one thread and place that nobody uses now."""
 
 
-class _Places(threading.local):
+class _ThreadArenas(threading.local):
     def __init__(self) -> None:
-        self.blocks: dict[ArenaPlace, Blocks] = {}
+        self.blocks: dict[ArenaKey, Blocks] = {}
 
 
-_places = _Places()
+_thread_arenas = _ThreadArenas()
 
 
-def blocks_of(place: ArenaPlace) -> Blocks:
+def blocks_of(key: ArenaKey) -> Blocks:
     """The calling thread's free blocks there; the same list as long as the thread lives."""
-    return _places.blocks.setdefault(place, [])
+    return _thread_arenas.blocks.setdefault(key, [])
 
 
 def take(blocks: Blocks, device: torch.device, size_bytes: int) -> torch.Tensor:
@@ -54,5 +54,5 @@ def give(blocks: Blocks, block: torch.Tensor) -> None:
 
 def release() -> None:
     """Frees the calling thread's blocks."""
-    for blocks in _places.blocks.values():
+    for blocks in _thread_arenas.blocks.values():
         blocks.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kernelfarm.client.runtime.program import LoadedProgram
+from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import CallerError, InvalidGraphError
 from kernelfarm.ir.graph_ir import Constant, Graph, Ref, TensorType
@@ -19,7 +19,7 @@ from kernelfarm.ir.program_ir import (
 )
 
 
-def check_plan(program: LoadedProgram) -> None:
+def check_plan(program: BoundProgram) -> None:
     """Every reference of the plan names something that exists.
 
     Raises:
@@ -36,7 +36,7 @@ def check_plan(program: LoadedProgram) -> None:
     _check_symbols(program)
 
 
-def check_sizes(program: LoadedProgram, sizes: Mapping[str, int]) -> None:
+def check_sizes(program: BoundProgram, sizes: Mapping[str, int]) -> None:
     """The sizes of a call lie in the ranges that the graph was captured for.
 
     Raises:
@@ -51,7 +51,7 @@ def check_sizes(program: LoadedProgram, sizes: Mapping[str, int]) -> None:
             )
 
 
-def _check_outputs(program: LoadedProgram) -> None:
+def _check_outputs(program: BoundProgram) -> None:
     graph = program.captured.graph
     if len(program.plan.outputs) != len(graph.outputs):
         seen, expected = len(program.plan.outputs), len(graph.outputs)
@@ -78,7 +78,7 @@ def _handed_through(graph: Graph) -> set[tuple[int, int]]:
     }
 
 
-def _check_buffer(program: LoadedProgram, buffer: Buffer) -> None:
+def _check_buffer(program: BoundProgram, buffer: Buffer) -> None:
     graph = program.captured.graph
     constants = sum(isinstance(source.kind, Constant) for source in graph.inputs)
     limits = {
@@ -125,7 +125,7 @@ def _buffers_of(step: ExternCall) -> set[str]:
     return {view.buffer for view in (*step.args, *step.results) if view is not None}
 
 
-def _check_symbols(program: LoadedProgram) -> None:
+def _check_symbols(program: BoundProgram) -> None:
     inputs = len(program.captured.graph.inputs)
     for source in program.plan.symbols:
         if not 0 <= source.input < inputs:

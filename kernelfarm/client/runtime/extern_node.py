@@ -27,7 +27,7 @@ from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import TensorType, contiguous_strides
 
 Tensors = Sequence[torch.Tensor]
-Results = tuple[torch.Tensor | None, ...]
+ProgramOutputs = tuple[torch.Tensor | None, ...]
 
 Sizes = tuple[int, ...]
 Target = torch._ops.OpOverload | torch._ops.HigherOrderOperator
@@ -53,7 +53,7 @@ _WIDENING = frozenset({torch.ops.aten.view_as_complex.default, torch.ops.aten.vi
 """Views that take several elements for one: these must lie side by side and on whole units."""
 
 
-class _Slot:
+class _TensorPlaceholder:
     """Stands for the tensor argument of a number."""
 
     __slots__ = ("number",)
@@ -105,44 +105,46 @@ class ExternNode:
         """True if a run gives one tensor, not several results or none."""
         return not _gives_several(self.target)
 
-    def run(self, tensors: Tensors) -> Results:
+    def run(self, tensors: Tensors) -> ProgramOutputs:
         """All results for some tensors, flat."""
         values = list(tensors)
         function, pick = self.call_on(values, range(len(values)))
         found = function(*pick(values))
         return (found,) if self.gives_one else self.flat_results(found)
 
-    def call_on(self, values: list[Any], places: Sequence[int]) -> tuple[Callable[..., Any], Pick]:
+    def call_on(self, values: list[Any], indices: Sequence[int]) -> tuple[Callable[..., Any], Pick]:
         """A function and how to pick its arguments from a list such as `values`.
 
         `places` has the place of each tensor there. What the operator takes beside tensors is
         appended to `values`.
         """
         function = DIRECT_CALLS.get(self.target, self.target)
-        if any(isinstance(arg, list | _Slot) for arg in self._kwargs.values()):
-            return _with_keywords(function, tuple(self._kwargs)), self._filling(places)
+        if any(isinstance(arg, list | _TensorPlaceholder) for arg in self._kwargs.values()):
+            return _with_keywords(function, tuple(self._kwargs)), self._filling(indices)
         function = partial(function, **self._kwargs) if self._kwargs else function
         if any(isinstance(arg, list) for arg in self._args):
-            return function, self._filling(places)
-        wanted = []
+            return function, self._filling(indices)
+        indices_taken = []
         for arg in self._args:
-            wanted.append(places[arg.number] if isinstance(arg, _Slot) else len(values))
-            if not isinstance(arg, _Slot):
+            indices_taken.append(
+                indices[arg.number] if isinstance(arg, _TensorPlaceholder) else len(values)
+            )
+            if not isinstance(arg, _TensorPlaceholder):
                 values.append(arg)
-        return function, picker(wanted)
+        return function, picker(indices_taken)
 
-    def flat_results(self, found: Any) -> Results:
+    def flat_results(self, found: Any) -> ProgramOutputs:
         """The results of an operator that does not give one tensor."""
         if found is None:
             return ()
         return tuple(flat_results(found) if is_with_random_state(self.target) else found)
 
-    def _filling(self, places: Sequence[int]) -> Pick:
+    def _filling(self, indices: Sequence[int]) -> Pick:
         """Picks arguments of which some are lists of tensors, keywords last."""
         templates = [*self._args]
-        if any(isinstance(arg, list | _Slot) for arg in self._kwargs.values()):
+        if any(isinstance(arg, list | _TensorPlaceholder) for arg in self._kwargs.values()):
             templates += self._kwargs.values()
-        pick = picker(places)
+        pick = picker(indices)
 
         def fill(values: Sequence[Any]) -> tuple[Any, ...]:
             tensors = pick(values)
@@ -156,21 +158,27 @@ class ExternNode:
             if not isinstance(value, torch.Tensor):
                 return self._number(value)
             read = self._reader.read_all
-            return self._slot_for(read(value.shape), read(value.stride()))
+            return self._placeholder_for(read(value.shape), read(value.stride()))
         if isinstance(arg, TensorType):
-            return self._slot_for(arg.shape, arg.strides or contiguous_strides(arg.shape))
+            return self._placeholder_for(arg.shape, arg.strides or contiguous_strides(arg.shape))
         if isinstance(arg, list | tuple):
             items = [self._template(item) for item in arg]
-            return items if any(isinstance(i, list | _Slot) for i in items) else tuple(items)
+            return (
+                items
+                if any(isinstance(i, list | _TensorPlaceholder) for i in items)
+                else tuple(items)
+            )
         return self._number(arg)
 
-    def _slot_for(self, shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> _Slot:
+    def _placeholder_for(
+        self, shape: tuple[Expr, ...], strides: tuple[Expr, ...]
+    ) -> _TensorPlaceholder:
         sizes = self._sizes
         self._layouts.append(
             (tuple(e.evaluate(sizes) for e in shape), tuple(e.evaluate(sizes) for e in strides))
         )
         self._count += 1
-        return _Slot(self._count - 1)
+        return _TensorPlaceholder(self._count - 1)
 
     def _number(self, value: Any) -> Any:
         if isinstance(value, torch.SymInt):
@@ -199,7 +207,7 @@ def _with_keywords(function: Callable[..., Any], names: tuple[str, ...]) -> Call
 
 
 def _filled(arg: Any, tensors: Tensors) -> Any:
-    if isinstance(arg, _Slot):
+    if isinstance(arg, _TensorPlaceholder):
         return tensors[arg.number]
     return [_filled(item, tensors) for item in arg] if isinstance(arg, list) else arg
 

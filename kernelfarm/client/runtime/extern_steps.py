@@ -11,7 +11,7 @@ import torch
 from kernelfarm.client.pytorch.tensors import reinterpret_tensor
 from kernelfarm.client.runtime.extern_node import ExternNode
 from kernelfarm.client.runtime.picks import Formed, Pick
-from kernelfarm.client.runtime.views import Slot, View, is_same_memory
+from kernelfarm.client.runtime.views import SizedBuffer, View, is_same_memory
 from kernelfarm.errors import InternalError
 
 if TYPE_CHECKING:
@@ -24,45 +24,49 @@ Sizes = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class KeptResult:
+class ExternResult:
     """One result of a step: kept as the tensor of its slot, or stored where the plan says.
 
-    `place` is among a call's values, `table_places` are those of its address among pointers.
-    `can_stay`: a tensor that lies as planned may be kept itself. Kernels may write into the buffer
+    `place` is among a call's values, `table_indices` are those of its address among pointers.
+    `can_alias`: a tensor that lies as planned may be kept itself. Kernels may write into the buffer
     later on, so it must not be somebody else's memory.
     """
 
     view: View
-    place: int
-    table_places: Sequence[int] = ()
+    value_index: int
+    table_indices: Sequence[int] = ()
     formed: Sequence[Formed] = field(default=())
-    can_stay: bool = False
+    can_alias: bool = False
     is_stored: bool = False
 
-    def keep(self, state: CallState, tensor: torch.Tensor) -> None:
+    def store(self, state: CallState, tensor: torch.Tensor) -> None:
         """Puts a result where later steps look for it."""
         values, view = state.values, self.view
         if self.is_stored:
-            for place, source, form in self.formed:
-                values[place] = form(values[source])
-            _copy(values[self.place], tensor)
+            for index, source, form in self.formed:
+                values[index] = form(values[source])
+            _copy(values[self.value_index], tensor)
             return
         is_as_planned = tensor.stride() == view.strides and tensor.shape == view.shape
-        if not (is_as_planned and self.can_stay and tensor.dtype is view.dtype):
+        if not (is_as_planned and self.can_alias and tensor.dtype is view.dtype):
             tensor = self.as_planned(tensor)
-        values[self.place] = tensor
-        if self.table_places:
+        values[self.value_index] = tensor
+        if self.table_indices:
             address = tensor.data_ptr()
-            for place in self.table_places:
-                state.table[place] = address
+            for index in self.table_indices:
+                state.table[index] = address
 
     def as_planned(self, tensor: torch.Tensor) -> torch.Tensor:
         """A result that lies otherwise: seen with the plan's strides if these mean the same."""
         view = self.view
         is_alike = tensor.shape == view.shape and tensor.dtype is view.dtype
-        if self.can_stay and is_alike and is_same_memory(view.shape, tensor.stride(), view.strides):
+        if (
+            self.can_alias
+            and is_alike
+            and is_same_memory(view.shape, tensor.stride(), view.strides)
+        ):
             return reinterpret_tensor(tensor, view.shape, view.strides, 0)
-        return _own_copy(view, view.slot, tensor)
+        return _own_copy(view, view.buffer, tensor)
 
 
 def extern_of_one(
@@ -70,27 +74,31 @@ def extern_of_one(
     function: Callable[..., Any],
     pick: Pick,
     formed: Sequence[Formed],
-    kept: KeptResult,
+    result: ExternResult,
 ) -> Step:
     """A step that gives one tensor."""
     values, table = state.values, state.table
-    if kept.is_stored or not kept.can_stay:
-        return lambda: kept.keep(state, function(*_picked(values, formed, pick)))
-    shape, strides, dtype = kept.view.shape, kept.view.strides, kept.view.dtype
-    own_place, table_places, as_planned = kept.place, kept.table_places, kept.as_planned
+    if result.is_stored or not result.can_alias:
+        return lambda: result.store(state, function(*_picked(values, formed, pick)))
+    shape, strides, dtype = result.view.shape, result.view.strides, result.view.dtype
+    value_index, table_indices, as_planned = (
+        result.value_index,
+        result.table_indices,
+        result.as_planned,
+    )
 
     def run() -> None:
-        for place, source, form in formed:
-            values[place] = form(values[source])
+        for index, source, form in formed:
+            values[index] = form(values[source])
         tensor = function(*pick(values))
         # Written out: this is most of what a call of a small model costs.
         if tensor.stride() != strides or tensor.shape != shape or tensor.dtype is not dtype:
             tensor = as_planned(tensor)
-        values[own_place] = tensor
-        if table_places:
+        values[value_index] = tensor
+        if table_indices:
             address = tensor.data_ptr()
-            for place in table_places:
-                table[place] = address
+            for index in table_indices:
+                table[index] = address
 
     return run
 
@@ -100,7 +108,7 @@ def extern_of_several(
     node: ExternNode,
     call: tuple[Callable[..., Any], Pick],
     formed: Sequence[Formed],
-    kept: Sequence[tuple[int, KeptResult]],
+    outputs: Sequence[tuple[int, ExternResult]],
 ) -> Step:
     """A step that gives several results or none, or one that nobody keeps."""
     function, pick = call
@@ -108,18 +116,18 @@ def extern_of_several(
     def run() -> None:
         found = function(*_picked(state.values, formed, pick))
         results = (found,) if node.gives_one else node.flat_results(found)
-        for number, result in kept:
+        for number, result in outputs:
             tensor = results[number]
             if tensor is None:
                 raise InternalError(f"{node.target} gave no tensor as result {number}")
-            result.keep(state, tensor)
+            result.store(state, tensor)
 
     return run
 
 
 def _picked(values: list[Any], formed: Sequence[Formed], pick: Pick) -> tuple[Any, ...]:
-    for place, source, form in formed:
-        values[place] = form(values[source])
+    for index, source, form in formed:
+        values[index] = form(values[source])
     return pick(values)
 
 
@@ -135,14 +143,14 @@ def on_whole_units(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if is_aligned else tensor.clone(memory_format=torch.contiguous_format)
 
 
-def _own_copy(view: View, slot: Slot, tensor: torch.Tensor) -> torch.Tensor:
-    if view.offset == 0 and view.span_elems() == slot.size_elems:
+def _own_copy(view: View, buffer: SizedBuffer, tensor: torch.Tensor) -> torch.Tensor:
+    if view.offset == 0 and view.span_elems() == buffer.size_elems:
         own = torch.empty_strided(view.shape, view.strides, dtype=view.dtype, device=tensor.device)
         _copy(own, tensor)
         return own
-    buffer = torch.empty(slot.size_elems, dtype=slot.dtype, device=tensor.device)
-    _copy(view.of(buffer), tensor)
-    return buffer
+    storage = torch.empty(buffer.size_elems, dtype=buffer.dtype, device=tensor.device)
+    _copy(view.of(storage), tensor)
+    return storage
 
 
 def _copy(into: torch.Tensor, tensor: torch.Tensor) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelfarm.client.runtime.layout import Layout
 from kernelfarm.client.runtime.picks import Formed
-from kernelfarm.client.runtime.program import LoadedProgram
+from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.client.runtime.steps import StepBuilder
 from kernelfarm.errors import InternalError
 from kernelfarm.ir.program_ir import BufferKind
@@ -21,7 +21,7 @@ class InputUpdates:
     copy in another layout or on another device.
     """
 
-    def __init__(self, program: LoadedProgram, layout: Layout, builder: StepBuilder) -> None:
+    def __init__(self, program: BoundProgram, layout: Layout, builder: StepBuilder) -> None:
         self.outputs = frozenset(u.output for u in program.captured.graph.updates)
         self._in_place: list[tuple[int, int]] = []
         self._apart: list[tuple[int, int]] = []
@@ -31,11 +31,11 @@ class InputUpdates:
             view = layout.results[update.output].view
             if not isinstance(argument, int) or view is None:
                 raise InternalError(f"input {update.input} is no argument that can change")
-            if view.slot.kind is BufferKind.INPUT and view.slot.position == update.input:
-                self._in_place.append((argument, view.slot.index))
+            if view.buffer.kind is BufferKind.INPUT and view.buffer.position == update.input:
+                self._in_place.append((argument, view.buffer.index))
             else:
-                place, formed = builder.place(view)
-                self._apart.append((argument, place))
+                value_index, formed = builder.value_index(view)
+                self._apart.append((argument, value_index))
                 self._formed += formed
 
     def finish(self, values: list[Any], args: Sequence[Any]) -> None:
@@ -44,7 +44,7 @@ class InputUpdates:
             written = values[index]
             if written is not args[argument]:
                 args[argument].detach().copy_(written)
-        for place, source, form in self._formed:
-            values[place] = form(values[source])
-        for argument, place in self._apart:
-            args[argument].detach().copy_(values[place])
+        for value_index, source, form in self._formed:
+            values[value_index] = form(values[source])
+        for argument, value_index in self._apart:
+            args[argument].detach().copy_(values[value_index])

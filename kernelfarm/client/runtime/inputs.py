@@ -10,7 +10,7 @@ import torch
 from kernelfarm.client.pytorch.dtypes import dtype_to_torch
 from kernelfarm.client.runtime.layout import Layout
 from kernelfarm.client.runtime.picks import picker
-from kernelfarm.client.runtime.program import LoadedProgram
+from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.client.runtime.views import is_same_memory
 from kernelfarm.errors import CallerError, InternalError, InvalidGraphError
 from kernelfarm.ir.graph_ir import Constant, TensorType
@@ -24,16 +24,16 @@ class InputReader:
     a wrong stride would make kernels read other memory. With `is_checked` all three are.
     """
 
-    def __init__(self, program: LoadedProgram, layout: Layout, *, is_checked: bool = False) -> None:
+    def __init__(self, program: BoundProgram, layout: Layout, *, is_checked: bool = False) -> None:
         captured = program.captured
         inputs = captured.graph.inputs
         constants = [i for i, source in enumerate(inputs) if isinstance(source.kind, Constant)]
         self._kinds: list[TensorType] = []
         self._positions: list[int] = []
         self._held: list[torch.Tensor | None] = []
-        for slot in layout.read:
-            is_input = slot.kind is BufferKind.INPUT
-            number = slot.position if is_input else constants[slot.position]
+        for buffer in layout.read:
+            is_input = buffer.kind is BufferKind.INPUT
+            number = buffer.position if is_input else constants[buffer.position]
             kind = inputs[number].kind
             source = captured.sources[number]
             self._kinds.append(kind.type if isinstance(kind, Constant) else _tensor(kind))
@@ -52,7 +52,7 @@ class InputReader:
         self._is_checked = is_checked
         self._pick = self._picker()
         negated = captured.negated
-        self._negated = [i for i, place in enumerate(self._positions) if place in negated]
+        self._negated = [i for i, index in enumerate(self._positions) if index in negated]
         # Tensors without axes may lie on the CPU; where the caller is Dynamo, others do not.
         self._may_lie_elsewhere = [
             i
@@ -99,7 +99,7 @@ class InputReader:
 
 
 def input_layouts(
-    program: LoadedProgram, layout: Layout
+    program: BoundProgram, layout: Layout
 ) -> dict[int, tuple[tuple[int, ...], tuple[int, ...]]]:
     """Shape and strides, by slot, of what an `InputReader` gives.
 
@@ -107,13 +107,14 @@ def input_layouts(
         InvalidGraphError: the plan takes an input to be larger than it is.
     """
     found = InputReader(program, layout).layouts()
-    for slot, (shape, strides) in zip(layout.read, found, strict=True):
+    for buffer, (shape, strides) in zip(layout.read, found, strict=True):
         span = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-        if 0 not in shape and slot.size_elems > span:
+        if 0 not in shape and buffer.size_elems > span:
             raise InvalidGraphError(
-                f"plan: buffer {slot.name} of {slot.size_elems} elements; the input spans {span}"
+                f"plan: buffer {buffer.name} of {buffer.size_elems} elements; the input spans"
+                f" {span}"
             )
-    return {slot.index: known for slot, known in zip(layout.read, found, strict=True)}
+    return {buffer.index: known for buffer, known in zip(layout.read, found, strict=True)}
 
 
 def _tensor(kind: TensorType | str | Constant) -> TensorType:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kernelfarm.client.runtime.picks import picker
-from kernelfarm.client.runtime.program import LoadedProgram
-from kernelfarm.client.runtime.views import Sizes, Slot, View, slot_of, view_of
+from kernelfarm.client.runtime.program import BoundProgram
+from kernelfarm.client.runtime.views import SizedBuffer, Sizes, View, sized_buffer, view_of
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import TensorType
@@ -21,13 +21,13 @@ POINTER_BYTES = 8
 class OutputBuffer:
     """An output's storage: `shape` and `strides` of the tensor that is made for it."""
 
-    slot: Slot
+    buffer: SizedBuffer
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class OutputLayout:
     """One output of the program: a view brought to `shape` and `strides`, or a plain value."""
 
     view: View | None
@@ -50,20 +50,20 @@ class PointerTable:
     addresses they come first, then one 0 for each extern result (`kept_count`), then temporaries.
     """
 
-    def __init__(self, launches: list[tuple[Slot, ...]]) -> None:
-        used = {slot.index: slot for slots in launches for slot in slots}
+    def __init__(self, launches: list[tuple[SizedBuffer, ...]]) -> None:
+        used = {buffer.index: buffer for buffers in launches for buffer in buffers}
         groups = [sorted(i for i, s in used.items() if s.kind in kinds) for kinds in _ADDRESS_ORDER]
         self.known, kept, self.temporaries = groups
         self.kept_count = len(kept)
         numbers = {index: number for number, index in enumerate(i for g in groups for i in g)}
         self.firsts: list[int] = []
         order: list[int] = []
-        self.places: dict[int, list[int]] = {}
-        for slots in launches:
+        self.table_indices: dict[int, list[int]] = {}
+        for buffers in launches:
             self.firsts.append(len(order))
-            for slot in slots:
-                self.places.setdefault(slot.index, []).append(len(order))
-                order.append(numbers[slot.index])
+            for buffer in buffers:
+                self.table_indices.setdefault(buffer.index, []).append(len(order))
+                order.append(numbers[buffer.index])
         self.length = len(order)
         self.pack_into = struct.Struct(f"={self.length}Q").pack_into
         self.pick = picker(order)
@@ -78,64 +78,67 @@ class Layout:
     form, whatever its symbols are called.
     """
 
-    def __init__(self, program: LoadedProgram, sizes: Sizes, traced_sizes: Sizes) -> None:
+    def __init__(self, program: BoundProgram, sizes: Sizes, traced_sizes: Sizes) -> None:
         plan = program.plan
         self.sizes: Mapping[str, int] = dict(sizes)
         self.traced_sizes: Mapping[str, int] = dict(traced_sizes)
         ordered = sorted(plan.buffers, key=lambda b: _ORDER[b.kind])
-        slots = [slot_of(buffer, i, self.sizes) for i, buffer in enumerate(ordered)]
-        self.slots = {slot.name: slot for slot in slots}
-        self.read = [s for s in slots if s.kind in (BufferKind.INPUT, BufferKind.CONSTANT)]
-        self.kept = [s for s in slots if s.kind is BufferKind.EXTERN]
-        self.by_index = slots
-        self.temporaries = [s for s in slots if s.kind is BufferKind.TEMPORARY]
+        buffers = [sized_buffer(buffer, i, self.sizes) for i, buffer in enumerate(ordered)]
+        self.buffers = {buffer.name: buffer for buffer in buffers}
+        self.read = [s for s in buffers if s.kind in (BufferKind.INPUT, BufferKind.CONSTANT)]
+        self.extern_results = [s for s in buffers if s.kind is BufferKind.EXTERN]
+        self.by_index = buffers
+        self.temporaries = [s for s in buffers if s.kind is BufferKind.TEMPORARY]
         self.arena_bytes = plan.arena_bytes.evaluate(self.sizes)
         self._check_arena()
         self.results = [
             self._result(output, kind)
             for output, kind in zip(plan.outputs, program.captured.graph.output_types, strict=True)
         ]
-        self.made = [self._output_buffer(s) for s in slots if s.kind is BufferKind.OUTPUT]
+        self.made = [self._output_buffer(s) for s in buffers if s.kind is BufferKind.OUTPUT]
         self.table = PointerTable(
             [
-                tuple(self.slots[name] for name in step.buffers)
+                tuple(self.buffers[name] for name in step.buffers)
                 for step in plan.steps
                 if isinstance(step, Launch)
             ]
         )
 
     def _check_arena(self) -> None:
-        for slot in self.temporaries:
-            end = slot.offset_bytes + slot.size_elems * slot.dtype.itemsize
-            is_placed = slot.offset_bytes >= 0 and slot.offset_bytes % ARENA_ALIGNMENT_BYTES == 0
-            if not is_placed or slot.size_elems < 0 or end > self.arena_bytes:
+        for buffer in self.temporaries:
+            end = buffer.offset_bytes + buffer.size_elems * buffer.dtype.itemsize
+            is_placed = (
+                buffer.offset_bytes >= 0 and buffer.offset_bytes % ARENA_ALIGNMENT_BYTES == 0
+            )
+            if not is_placed or buffer.size_elems < 0 or end > self.arena_bytes:
                 raise InvalidGraphError(
-                    f"plan: buffer {slot.name} at bytes {slot.offset_bytes} to {end} of an arena "
+                    f"plan: buffer {buffer.name} at bytes {buffer.offset_bytes} to {end} of an"
+                    " arena "
                     f"of {self.arena_bytes}; expected it inside, aligned to {ARENA_ALIGNMENT_BYTES}"
                 )
 
     def view(self, view: TensorView) -> View:
         """A view of the plan with its numbers."""
-        return view_of(view, self.slots, self.sizes)
+        return view_of(view, self.buffers, self.sizes)
 
-    def _result(self, output: TensorView | Expr | None, kind: TensorType | None) -> Result:
+    def _result(self, output: TensorView | Expr | None, kind: TensorType | None) -> OutputLayout:
         if output is None:
-            return Result(None)
+            return OutputLayout(None)
         if isinstance(output, Expr):
-            return Result(None, value=output.evaluate(self.sizes))
+            return OutputLayout(None, value=output.evaluate(self.sizes))
         view = self.view(output)
         if kind is None or kind.strides is None:
-            return Result(view, view.shape, view.strides)
+            return OutputLayout(view, view.shape, view.strides)
         shape = tuple(extent.evaluate(self.traced_sizes) for extent in kind.shape)
         strides = tuple(stride.evaluate(self.traced_sizes) for stride in kind.strides)
-        return Result(view, shape, strides)
+        return OutputLayout(view, shape, strides)
 
-    def _output_buffer(self, slot: Slot) -> OutputBuffer:
-        views = [r.view for r in self.results if r.view is not None and r.view.slot is slot]
-        whole = len(views) == 1 and views[0].offset == 0 and views[0].dtype is slot.dtype
-        if whole and views[0].span_elems() == slot.size_elems:
-            return OutputBuffer(slot, views[0].shape, views[0].strides)
-        return OutputBuffer(slot, (slot.size_elems,), (1,))
+    def _output_buffer(self, buffer: SizedBuffer) -> OutputBuffer:
+        views = [r.view for r in self.results if r.view is not None and r.view.buffer is buffer]
+        whole = len(views) == 1 and views[0].offset == 0 and views[0].dtype is buffer.dtype
+        if whole and views[0].span_elems() == buffer.size_elems:
+            return OutputBuffer(buffer, views[0].shape, views[0].strides)
+        return OutputBuffer(buffer, (buffer.size_elems,), (1,))
 
 
 _ORDER = {

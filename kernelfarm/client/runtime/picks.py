@@ -16,11 +16,11 @@ Formed = tuple[int, int, Form]
 """What goes to the first place of a list: the item at the second one, brought to a form."""
 
 
-def picker(places: Sequence[int]) -> Pick:
+def picker(indices: Sequence[int]) -> Pick:
     """A function that gives the items at these places."""
-    if not places:
+    if not indices:
         return lambda items: ()
-    if len(places) == 1:
-        only = places[0]
+    if len(indices) == 1:
+        only = indices[0]
         return lambda items: (items[only],)
-    return operator.itemgetter(*places)
+    return operator.itemgetter(*indices)

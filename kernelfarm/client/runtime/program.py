@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.loaders.contract import Loader
-from kernelfarm.client.loaders.variants import Variant
+from kernelfarm.client.loaders.variants import LoadedVariant
 from kernelfarm.ir.program_ir import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedProgram:
+class BoundProgram:
     """What a call needs; `kernels` has the variants of each of the plan's kernels, in its order."""
 
     plan: Plan
-    kernels: tuple[tuple[Variant, ...], ...]
-    captured: Captured
+    kernels: tuple[tuple[LoadedVariant, ...], ...]
+    captured: CapturedGraph
     loader: Loader

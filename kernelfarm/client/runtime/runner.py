@@ -22,12 +22,12 @@ from kernelfarm.client.runtime.check import check_plan, check_sizes
 from kernelfarm.client.runtime.input_updates import InputUpdates
 from kernelfarm.client.runtime.inputs import InputReader
 from kernelfarm.client.runtime.layout import Layout
-from kernelfarm.client.runtime.program import LoadedProgram
-from kernelfarm.client.runtime.results import Results, hand_out
+from kernelfarm.client.runtime.program import BoundProgram
+from kernelfarm.client.runtime.results import ProgramOutputs, module_outputs
 from kernelfarm.client.runtime.steps import StepBuilder, raise_for
 from kernelfarm.client.runtime.symbols import SymbolReader
 
-KEPT_LAYOUTS = 64
+MAX_LAYOUTS = 64
 """Size assignments whose tables are kept; the least recently used goes first."""
 
 
@@ -43,7 +43,7 @@ class PlanRunner:
         IndexError: (when called) a kernel met an index outside its tensor.
     """
 
-    def __init__(self, program: LoadedProgram, *, is_checked: bool = False) -> None:
+    def __init__(self, program: BoundProgram, *, is_checked: bool = False) -> None:
         check_plan(program)
         self._program = program
         self._is_checked = is_checked
@@ -67,7 +67,7 @@ class PlanRunner:
         made = self._made_for(values)
         with self._lock:
             self._sized[values] = made
-            if len(self._sized) > KEPT_LAYOUTS:
+            if len(self._sized) > MAX_LAYOUTS:
                 self._sized.popitem(last=False)
         return made
 
@@ -78,11 +78,11 @@ class PlanRunner:
         return _SizedProgram(self._program, layout, is_checked=self._is_checked)
 
 
-MOST_CONTEXTS = 16
+MAX_CONTEXTS = 16
 """Contexts (streams, numbers of threads) whose states a thread keeps for one program and size."""
 
 
-class _States(threading.local):
+class _FreeStates(threading.local):
     """The calling thread's states that no call uses now, by the context that they are bound to."""
 
     def __init__(self) -> None:
@@ -92,12 +92,12 @@ class _States(threading.local):
 class _SizedProgram:
     """The program for one assignment of its sizes."""
 
-    def __init__(self, program: LoadedProgram, layout: Layout, *, is_checked: bool) -> None:
+    def __init__(self, program: BoundProgram, layout: Layout, *, is_checked: bool) -> None:
         self._layout = layout
         builder = StepBuilder(program, layout)
         self._updates = InputUpdates(program, layout, builder)
-        self._results = Results(layout, builder, self._updates.outputs)
-        self._hand_out = hand_out(program.captured, layout.traced_sizes)
+        self._results = ProgramOutputs(layout, builder, self._updates.outputs)
+        self._module_outputs = module_outputs(program.captured, layout.traced_sizes)
         self._steps = builder.steps()
         # Temporaries may all be empty: who looks at them still wants tensors.
         self._arena_bytes = max(layout.arena_bytes, 1 if self._steps.arena_views else 0)
@@ -105,9 +105,9 @@ class _SizedProgram:
         self._device = device = program.captured.device
         self._gpu = device.index if device.type == "cuda" else None
         self._context = program.loader.context
-        self._make = [maker(m.shape, m.strides, m.slot.dtype, device) for m in layout.made]
+        self._make = [maker(m.shape, m.strides, m.buffer.dtype, device) for m in layout.made]
         self._kept = [0] * layout.table.kept_count
-        self._states = _States()
+        self._states = _FreeStates()
 
     def run(self, args: Sequence[Any]) -> list[Any]:
         """The outputs for a list of arguments; any device may be the current one."""
@@ -152,23 +152,23 @@ class _SizedProgram:
                 raise_for(status, self._steps.names[state.steps.index(step)])
         self._updates.finish(values, args)
         outputs = self._results.read(values)
-        return outputs if self._hand_out is None else self._hand_out(outputs, args)
+        return outputs if self._module_outputs is None else self._module_outputs(outputs, args)
 
     def _free_states(self, context: int) -> list[CallState]:
         known = self._states.free
-        if len(known) >= MOST_CONTEXTS:
+        if len(known) >= MAX_CONTEXTS:
             known.clear()
         return known.setdefault(context, [])
 
     def _new_state(self, context: int) -> CallState:
-        place = (self._device, 0 if self._device.type == "cpu" else context)
-        return CallState(self._steps, self._layout, arena.blocks_of(place), context)
+        arena_key = (self._device, 0 if self._device.type == "cpu" else context)
+        return CallState(self._steps, self._layout, arena.blocks_of(arena_key), context)
 
     def _settle(self, state: CallState, block: torch.Tensor) -> None:
         """Computes addresses and views of the temporaries for another block of memory."""
         base = block.data_ptr()
         state.arena, state.addresses = block, None
-        slots = self._layout.by_index
-        state.fixed = [base + slots[i].offset_bytes for i in self._layout.table.temporaries]
-        for place, view in self._steps.arena_views:
-            state.values[place] = state.resting[place] = view.of_arena(block)
+        buffers = self._layout.by_index
+        state.fixed = [base + buffers[i].offset_bytes for i in self._layout.table.temporaries]
+        for index, view in self._steps.arena_views:
+            state.values[index] = state.resting[index] = view.of_arena(block)

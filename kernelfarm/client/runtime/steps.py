@@ -16,7 +16,7 @@ from kernelfarm.client.loaders.variants import bind_variants
 from kernelfarm.client.runtime.call_state import CallState, MakeStep, PlanSteps, Step
 from kernelfarm.client.runtime.extern_node import ExternNode, is_contiguous
 from kernelfarm.client.runtime.extern_steps import (
-    KeptResult,
+    ExternResult,
     extern_of_one,
     extern_of_several,
     in_own_storage,
@@ -25,7 +25,7 @@ from kernelfarm.client.runtime.extern_steps import (
 from kernelfarm.client.runtime.inputs import input_layouts
 from kernelfarm.client.runtime.layout import POINTER_BYTES, Layout
 from kernelfarm.client.runtime.picks import Form, Formed
-from kernelfarm.client.runtime.program import LoadedProgram
+from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.client.runtime.seeds import draw_seeds
 from kernelfarm.client.runtime.views import View
 from kernelfarm.errors import InternalError, InvalidGraphError
@@ -35,15 +35,15 @@ from kernelfarm.ir.program_ir import BufferKind, DrawSeeds, ExternCall, Launch
 class StepBuilder:
     """Builds the steps of one program for one layout."""
 
-    def __init__(self, program: LoadedProgram, layout: Layout) -> None:
+    def __init__(self, program: BoundProgram, layout: Layout) -> None:
         self._program = program
         self._layout = layout
         self._launches = 0
         self._values: list[Any] = [None] * len(layout.by_index)
         self._arena_views: list[tuple[int, View]] = []
-        self._arena_places: dict[View, int] = {}
+        self._arena_indices: dict[View, int] = {}
         # Layouts of tensors by slot: those of extern results are added as their steps are built.
-        self._known_layouts = {m.slot.index: (m.shape, m.strides) for m in layout.made}
+        self._known_layouts = {m.buffer.index: (m.shape, m.strides) for m in layout.made}
         self._known_layouts.update(input_layouts(program, layout))
         self._makers = [self._step(step) for step in program.plan.steps]
 
@@ -56,34 +56,34 @@ class StepBuilder:
         ]
         return PlanSteps(self._makers, names, self._values, self._arena_views)
 
-    def place(self, view: View) -> tuple[int, list[Formed]]:
+    def value_index(self, view: View) -> tuple[int, list[Formed]]:
         """Where a call finds a view among its values, and what has to be formed for that first."""
-        index = view.slot.index
-        if view.slot.kind is BufferKind.TEMPORARY:
-            return self._arena_place(view), []
+        index = view.buffer.index
+        if view.buffer.kind is BufferKind.TEMPORARY:
+            return self._arena_index(view), []
         known = self._known_layouts.get(index)
         if known is not None and view.is_whole(*known):
             return index, []
-        made = self.new_place()
+        made = self.new_value()
         return made, [(made, index, view.form())]
 
-    def new_place(self, value: object = None) -> int:
+    def new_value(self, value: object = None) -> int:
         """A place of its own among the values of a call; what is there stays there."""
         self._values.append(value)
         return len(self._values) - 1
 
     def formed(self, view: View, form: Form) -> tuple[int, list[Formed]]:
         """Where a call finds a view that was brought to a form."""
-        place, first = self.place(view)
-        made = self.new_place()
-        return made, [*first, (made, place, form)]
+        index, first = self.value_index(view)
+        made = self.new_value()
+        return made, [*first, (made, index, form)]
 
-    def _arena_place(self, view: View) -> int:
-        place = self._arena_places.get(view)
-        if place is None:
-            place = self._arena_places[view] = self.new_place()
-            self._arena_views.append((place, view))
-        return place
+    def _arena_index(self, view: View) -> int:
+        index = self._arena_indices.get(view)
+        if index is None:
+            index = self._arena_indices[view] = self.new_value()
+            self._arena_views.append((index, view))
+        return index
 
     def _step(self, step: Launch | ExternCall | DrawSeeds) -> MakeStep:
         match step:
@@ -95,30 +95,32 @@ class StepBuilder:
                 return self._draw(step)
 
     def _draw(self, step: DrawSeeds) -> MakeStep:
-        slots = [self._layout.slots[name] for name in step.buffers]
-        for slot in slots:
-            self._known_layouts[slot.index] = ((1,), (1,))
-        places = [(s.index, self._layout.table.places.get(s.index, [])) for s in slots]
+        buffers = [self._layout.buffers[name] for name in step.buffers]
+        for buffer in buffers:
+            self._known_layouts[buffer.index] = ((1,), (1,))
+        seed_indices = [
+            (s.index, self._layout.table.table_indices.get(s.index, [])) for s in buffers
+        ]
         device = self._program.captured.device
 
         def make(state: CallState) -> Step:
             def run() -> None:
-                seeds = draw_seeds(len(places), device)
-                for (index, found), seed in zip(places, seeds, strict=True):
+                seeds = draw_seeds(len(seed_indices), device)
+                for (index, found), seed in zip(seed_indices, seeds, strict=True):
                     state.values[index] = seed
                     address = seed.data_ptr()
-                    for place in found:
-                        state.table[place] = address
+                    for table_index in found:
+                        state.table[table_index] = address
 
             return run
 
         return make
 
     def _launch(self, step: Launch) -> MakeStep:
-        slots = [self._layout.slots[name] for name in step.buffers]
+        buffers = [self._layout.buffers[name] for name in step.buffers]
         bound = bind_variants(
             self._program.kernels[step.kernel],
-            [slot.size_elems for slot in slots],
+            [buffer.size_elems for buffer in buffers],
             tuple(size.evaluate(self._layout.sizes) for size in step.sizes),
         )
         offset = self._layout.table.firsts[self._launches] * POINTER_BYTES
@@ -129,10 +131,10 @@ class StepBuilder:
         node = self._node(step)
         found = [self._argument(step, node, number) for number in range(len(step.args))]
         formed = [item for _, items in found for item in items]
-        function, pick = node.call_on(self._values, [place for place, _ in found])
+        function, pick = node.call_on(self._values, [index for index, _ in found])
         results = [None if r is None else self._layout.view(r) for r in step.results]
         kept = [
-            (number, self._kept(view, node.may_alias))
+            (number, self._extern_result(view, node.may_alias))
             for number, view in enumerate(results)
             if view is not None
         ]
@@ -144,7 +146,7 @@ class StepBuilder:
         self, step: ExternCall, node: ExternNode, number: int
     ) -> tuple[int, list[Formed]]:
         view = self._layout.view(step.args[number])
-        if node.needs_own_storage and view.slot.kind is not BufferKind.INPUT:
+        if node.needs_own_storage and view.buffer.kind is not BufferKind.INPUT:
             # The offset counts in the layout that was traced, whichever one the plan chose.
             return self.formed(view, partial(in_own_storage, *node.traced_layout(number)))
         is_promised = node.was_contiguous(number) and not step.is_contraction
@@ -153,7 +155,7 @@ class StepBuilder:
             return self.formed(view, on_whole_units)
         if is_promised and not is_as_promised:
             return self.formed(view, torch.Tensor.contiguous)
-        return self.place(view)
+        return self.value_index(view)
 
     def _node(self, step: ExternCall) -> ExternNode:
         traced = self._program.captured.nodes
@@ -173,16 +175,16 @@ class StepBuilder:
             )
         return node
 
-    def _kept(self, view: View, may_alias: bool) -> KeptResult:
-        slot, shape, strides = view.slot, view.shape, view.strides
-        if slot.kind is not BufferKind.EXTERN:
-            place, formed = self.place(view)
-            return KeptResult(view, place, formed=formed, is_stored=True)
-        is_whole = view.span_elems() == slot.size_elems and view.is_whole(shape, strides)
+    def _extern_result(self, view: View, may_alias: bool) -> ExternResult:
+        buffer, shape, strides = view.buffer, view.shape, view.strides
+        if buffer.kind is not BufferKind.EXTERN:
+            index, formed = self.value_index(view)
+            return ExternResult(view, index, formed=formed, is_stored=True)
+        is_whole = view.span_elems() == buffer.size_elems and view.is_whole(shape, strides)
         if is_whole:
-            self._known_layouts[slot.index] = (shape, strides)
-        places = self._layout.table.places.get(slot.index, [])
-        return KeptResult(view, slot.index, places, can_stay=is_whole and not may_alias)
+            self._known_layouts[buffer.index] = (shape, strides)
+        table_indices = self._layout.table.table_indices.get(buffer.index, [])
+        return ExternResult(view, buffer.index, table_indices, can_alias=is_whole and not may_alias)
 
 
 def raise_for(status: int, name: str) -> None:

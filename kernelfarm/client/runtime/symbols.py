@@ -5,42 +5,42 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kernelfarm.client.runtime.program import LoadedProgram
+from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.graph_ir import Graph, TensorType
 
-Place = tuple[int, int]
+SizeSource = tuple[int, int]
 """An argument's position and an axis of it; axis -1 means that the argument is the integer."""
 
 
 class SymbolReader:
     """Reads each size once, for the plan's symbols and for those of the captured graph."""
 
-    def __init__(self, program: LoadedProgram) -> None:
-        places: dict[Place, int] = {}
+    def __init__(self, program: BoundProgram) -> None:
+        sources: dict[SizeSource, int] = {}
 
         def number_of(graph_input: int, axis: int) -> int:
             source = program.captured.sources[graph_input]
             if not isinstance(source, int):
                 raise InvalidGraphError(f"plan: a symbol read from a held tensor ({graph_input})")
-            return places.setdefault((source, axis), len(places))
+            return sources.setdefault((source, axis), len(sources))
 
         plan = program.plan.symbols
-        traced = _symbol_places(program.captured.graph)
+        traced = _symbol_sources(program.captured.graph)
         self._plan = [(s.symbol, number_of(s.input, s.axis)) for s in plan]
         self._traced = [(name, number_of(i, axis)) for name, (i, axis) in traced.items()]
-        self._places = list(places)
+        self._sources = list(sources)
 
     @property
     def is_static(self) -> bool:
         """True if no size varies."""
-        return not self._places
+        return not self._sources
 
     def read(self, args: Sequence[Any]) -> tuple[int, ...]:
         """The sizes of a call, in this reader's order."""
         return tuple(
             int(args[position]) if axis < 0 else int(args[position].shape[axis])
-            for position, axis in self._places
+            for position, axis in self._sources
         )
 
     def named(self, values: tuple[int, ...]) -> tuple[dict[str, int], dict[str, int]]:
@@ -51,7 +51,7 @@ class SymbolReader:
         )
 
 
-def _symbol_places(graph: Graph) -> dict[str, tuple[int, int]]:
+def _symbol_sources(graph: Graph) -> dict[str, tuple[int, int]]:
     """The first input, and its axis, that tells each symbol."""
     found: dict[str, tuple[int, int]] = {}
     names = {symbol.name for symbol in graph.symbols}

@@ -17,7 +17,7 @@ Sizes = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class SizedBuffer:
     """A buffer of the plan with its place in a call's tables and its size."""
 
     index: int
@@ -33,7 +33,7 @@ class Slot:
 class View:
     """A view with all numbers known, in elements of its own type."""
 
-    slot: Slot
+    buffer: SizedBuffer
     dtype: torch.dtype
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -49,7 +49,7 @@ class View:
         """True if a tensor of this layout that is the buffer is the view itself."""
         return (
             self.offset == 0
-            and self.dtype is self.slot.dtype
+            and self.dtype is self.buffer.dtype
             and (self.shape, self.strides) == (shape, strides)
         )
 
@@ -60,13 +60,13 @@ class View:
     def form(self) -> Form:
         """`of` as a function that looks nothing up."""
         shape, strides, offset, dtype = self.shape, self.strides, self.offset, self.dtype
-        if dtype is self.slot.dtype:
+        if dtype is self.buffer.dtype:
             return lambda tensor: reinterpret_tensor(tensor, shape, strides, offset)
         return lambda tensor: reinterpret_tensor(tensor.view(dtype), shape, strides, offset)
 
     def of_arena(self, arena: torch.Tensor) -> torch.Tensor:
         """The view of a temporary within the arena."""
-        first = self.slot.offset_bytes // self.dtype.itemsize + self.offset
+        first = self.buffer.offset_bytes // self.dtype.itemsize + self.offset
         return arena.view(self.dtype).as_strided(self.shape, self.strides, first)
 
 
@@ -80,10 +80,10 @@ def is_same_memory(
     )
 
 
-def slot_of(buffer: Buffer, index: int, sizes: Sizes) -> Slot:
+def sized_buffer(buffer: Buffer, index: int, sizes: Sizes) -> SizedBuffer:
     """The buffer for an assignment of sizes."""
     offset = 0 if buffer.offset_bytes is None else buffer.offset_bytes.evaluate(sizes)
-    return Slot(
+    return SizedBuffer(
         index,
         buffer.name,
         buffer.kind,
@@ -94,27 +94,27 @@ def slot_of(buffer: Buffer, index: int, sizes: Sizes) -> Slot:
     )
 
 
-def view_of(view: TensorView, slots: Mapping[str, Slot], sizes: Sizes) -> View:
+def view_of(view: TensorView, buffers: Mapping[str, SizedBuffer], sizes: Sizes) -> View:
     """The view for an assignment of sizes.
 
     Raises:
         InvalidGraphError: it reaches beyond its buffer, or reinterprets elements of another width.
     """
-    slot = slots[view.buffer]
+    buffer = buffers[view.buffer]
     shape = tuple(extent.evaluate(sizes) for extent in view.sizes)
     strides = tuple(stride.evaluate(sizes) for stride in view.strides)
     # An empty view may begin beyond its buffer, as the last slice of nothing does.
     offset = 0 if 0 in shape else view.offset_elems.evaluate(sizes)
-    found = View(slot, dtype_to_torch(view.dtype), shape, strides, offset)
-    if found.dtype.itemsize != slot.dtype.itemsize:
+    found = View(buffer, dtype_to_torch(view.dtype), shape, strides, offset)
+    if found.dtype.itemsize != buffer.dtype.itemsize:
         raise InvalidGraphError(
-            f"plan: buffer {slot.name} of {slot.dtype} viewed as {found.dtype}; "
+            f"plan: buffer {buffer.name} of {buffer.dtype} viewed as {found.dtype}; "
             "expected equal widths"
         )
     end = found.offset + found.span_elems()
-    if found.offset < 0 or min(strides, default=0) < 0 or end > slot.size_elems:
+    if found.offset < 0 or min(strides, default=0) < 0 or end > buffer.size_elems:
         raise InvalidGraphError(
-            f"plan: a view of buffer {slot.name} ends at element {end} from {found.offset} on; "
-            f"the buffer has {slot.size_elems}"
+            f"plan: a view of buffer {buffer.name} ends at element {end} from {found.offset} on; "
+            f"the buffer has {buffer.size_elems}"
         )
     return found

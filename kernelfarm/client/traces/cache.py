@@ -26,21 +26,25 @@ from torch._functorch._aot_autograd import runtime_wrappers
 from torch._guards import TracingContext
 
 from kernelfarm.client import counters
-from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.disk.files import MAX_TRACE_BYTES, remove, write_whole
 from kernelfarm.client.disk.sweep import TRACE
 from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.programs.graph_runner import BoxedFunction
-from kernelfarm.client.programs.tiers import Prefetched
-from kernelfarm.client.traces.calling_convention import CallingFacts, OutputFact, calling_facts
+from kernelfarm.client.programs.tiers import PrefetchedProgram
+from kernelfarm.client.traces.calling_convention import (
+    CallingConvention,
+    OutputConvention,
+    calling_convention,
+)
 from kernelfarm.client.traces.digest import graph_parts
-from kernelfarm.client.traces.entry import WarmEntry, entry_of, from_bytes, to_bytes
+from kernelfarm.client.traces.entry import TraceEntry, entry_of, from_bytes, to_bytes
 from kernelfarm.client.traces.shared import SharedTraces
 from kernelfarm.client.traces.sizes import NotCoveredError, SizeTexts
 from kernelfarm.digest import trace_digest
-from kernelfarm.errors import KernelfarmError, MisplacedManifestError
+from kernelfarm.errors import KernelfarmError, ManifestMismatchError
 from kernelfarm.private_files import read_private
 
 _note_dynamic: Callable[[Any, set[int]], None] = next(
@@ -52,7 +56,7 @@ _note_dynamic: Callable[[Any, set[int]], None] = next(
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class _TraceRequest:
     """A graph that may have an entry, and what was so before it was traced.
 
     `digest` is that of its parts (`traces.digest`), by which the entry is found.
@@ -68,63 +72,67 @@ class _Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class CachedTrace:
     """What is known of a graph that was traced before, and what the farm sent of its program."""
 
-    entry: WarmEntry
-    captured: Captured
-    prefetched: Prefetched | None = None
+    entry: TraceEntry
+    captured: CapturedGraph
+    prefetched: PrefetchedProgram | None = None
 
 
-class WarmStart:
+class TraceCache:
     """One graph of Dynamo: answered by an entry, or traced, and then kept as one."""
 
     def __init__(self, module: fx.GraphModule, access: FarmAccess, options: CompileOptions) -> None:
         self._module = module
-        self._question: _Question | None = None
+        self._request: _TraceRequest | None = None
         try:
-            self._question = _question(module, access, options)
+            self._request = _trace_request(module, access, options)
         except NotCoveredError as reason:
             counters.count(f"warm.traced.{reason}")
 
-    def known(self) -> Known | None:
+    def find(self) -> CachedTrace | None:
         """What was kept of this graph, here or by others; None if nothing that can be used.
 
         A publisher traces what the farm has not: what it kept itself may be older than an
         invalidation that nobody told it of, and must not come back under a new signature.
         """
-        asked = self._question
-        if asked is None:
+        request = self._request
+        if request is None:
             return None
-        if asked.shared.is_publisher:
-            found = _shared(asked)
-            if found is not None or asked.shared.may_publish:
+        if request.shared.is_publisher:
+            found = _shared_trace(request)
+            if found is not None or request.shared.may_publish:
                 return found
-        own = None if asked.path is None else _own(asked.path, asked.digest, asked.device)
-        if own is not None or asked.shared.is_publisher:
+        own = (
+            None
+            if request.path is None
+            else _own_trace(request.path, request.digest, request.device)
+        )
+        if own is not None or request.shared.is_publisher:
             return own
-        return _shared(asked)
+        return _shared_trace(request)
 
-    def keep(self, traced: fx.GraphModule, captured: Captured, key: bytes) -> None:
+    def store(self, traced: fx.GraphModule, captured: CapturedGraph, key: bytes) -> None:
         """Keeps what AOT Autograd and capture made of the graph, if an entry can say it."""
-        asked = self._question
-        if asked is None or (asked.path is None and not asked.shared.may_publish):
+        request = self._request
+        if request is None or (request.path is None and not request.shared.may_publish):
             return
         try:
-            facts = self._facts(asked, traced)
-            entry = entry_of(key, asked.shared.parts, captured, facts, asked.device)
+            convention = self._convention(request, traced)
+            entry = entry_of(key, request.shared.parts, captured, convention, request.device)
         except NotCoveredError as reason:
             counters.count(f"warm.traced.{reason}")
             return
         content = to_bytes(entry)
-        if asked.path is not None:
-            _keep(asked.path, content)
-        asked.shared.publish(key, captured.graph, content)
+        if request.path is not None:
+            _keep(request.path, content)
+        request.shared.publish(key, captured.graph, content)
 
-    def callable_for(self, entry: WarmEntry, program: BoxedFunction) -> Callable[..., Any]:
+    def callable_for(self, entry: TraceEntry, program: BoxedFunction) -> Callable[..., Any]:
         """What Dynamo calls: a program within what AOT Autograd would do around it."""
         called: Callable[..., Any] = torch._dynamo.disable(  # type: ignore[no-untyped-call] # torch's
-            _called(entry.facts, program), reason="a compiled graph"
+            _wrapped(entry.convention, program), reason="a compiled graph"
         )
         return called
 
@@ -138,16 +146,16 @@ class WarmStart:
 
         return run
 
-    def _facts(self, asked: _Question, traced: fx.GraphModule) -> CallingFacts:
+    def _convention(self, request: _TraceRequest, traced: fx.GraphModule) -> CallingConvention:
         context = TracingContext.try_get()
         if context is None or context.fw_metadata is None:
             raise NotCoveredError("a trace of its own")
-        if asked.sizes.env_state() != asked.env_state:
+        if request.sizes.env_state() != request.env_state:
             raise NotCoveredError("sizes that the trace learnt of")
-        if len(context.guards_context.aotautograd_guards) != asked.guard_count:
+        if len(context.guards_context.aotautograd_guards) != request.guard_count:
             raise NotCoveredError("arguments that are one memory")
         count = len(self._module.graph.find_nodes(op="placeholder"))
-        return calling_facts(context.fw_metadata, traced, count)
+        return calling_convention(context.fw_metadata, traced, count)
 
 
 def autocast_is_on() -> bool:
@@ -165,7 +173,7 @@ def without_autocast(run: Callable[..., Any]) -> Callable[..., Any]:
     return outside
 
 
-def _own(path: Path, digest: bytes, device: torch.device) -> Known | None:
+def _own_trace(path: Path, digest: bytes, device: torch.device) -> CachedTrace | None:
     """What an earlier process of this user kept of the graph with this digest."""
     try:
         entry = from_bytes(read_private(path, MAX_TRACE_BYTES))
@@ -185,29 +193,29 @@ def _own(path: Path, digest: bytes, device: torch.device) -> Known | None:
     with suppress(OSError):
         os.utime(path)  # entries that are not used go first
     counters.count("warm.hits")
-    return Known(entry, captured)
+    return CachedTrace(entry, captured)
 
 
-def _check_answers(entry: WarmEntry, digest: bytes, path: Path) -> None:
+def _check_answers(entry: TraceEntry, digest: bytes, path: Path) -> None:
     found = trace_digest(entry.parts)
     if found != digest:
-        raise MisplacedManifestError(
+        raise ManifestMismatchError(
             f"{path} holds the trace of another graph, {found.hex()[:16]}; expected"
             f" {digest.hex()[:16]}"
         )
 
 
-def _shared(asked: _Question) -> Known | None:
+def _shared_trace(request: _TraceRequest) -> CachedTrace | None:
     """What another client published."""
-    found = asked.shared.find()
+    found = request.shared.find()
     if found is None:
         return None
     try:
-        captured = found.entry.captured(asked.device)
+        captured = found.entry.captured(request.device)
     except KernelfarmError as error:  # an operator is not registered here
         counters.count_refusal("warm_farm", error)
         return None
-    return Known(found.entry, captured, found.prefetched)
+    return CachedTrace(found.entry, captured, found.prefetched)
 
 
 def _keep(path: Path, content: bytes) -> None:
@@ -216,10 +224,12 @@ def _keep(path: Path, content: bytes) -> None:
     except OSError:
         counters.count("warm.write_failures")
     else:
-        counters.count("warm.kept")
+        counters.count("warm.stored")
 
 
-def _question(module: fx.GraphModule, access: FarmAccess, options: CompileOptions) -> _Question:
+def _trace_request(
+    module: fx.GraphModule, access: FarmAccess, options: CompileOptions
+) -> _TraceRequest:
     device = _device_of(module)
     target = device_support(device).target
     context = TracingContext.try_get()
@@ -234,7 +244,7 @@ def _question(module: fx.GraphModule, access: FarmAccess, options: CompileOption
     path = None if disk is None else disk.root / "traces" / name[:2] / f"{name}{TRACE}"
     shared = SharedTraces(access, parts, target, options)
     guards = len(context.guards_context.aotautograd_guards)
-    return _Question(digest, path, shared, device, sizes, sizes.env_state(), guards)
+    return _TraceRequest(digest, path, shared, device, sizes, sizes.env_state(), guards)
 
 
 def _device_of(module: fx.GraphModule) -> torch.device:
@@ -249,13 +259,13 @@ def _device_of(module: fx.GraphModule) -> torch.device:
     return next(iter(devices), torch.device("cpu"))
 
 
-def _called(facts: CallingFacts, program: BoxedFunction) -> Callable[..., Any]:
-    outputs, written = facts.outputs, facts.written
-    is_plain = all(fact == OutputFact() for fact in outputs)
+def _wrapped(convention: CallingConvention, program: BoxedFunction) -> Callable[..., Any]:
+    outputs, written = convention.outputs, convention.written
+    is_plain = all(fact == OutputConvention() for fact in outputs)
 
     def call(*args: Any) -> Any:
         if written:
-            torch.autograd.graph.increment_version([args[place] for place in written])
+            torch.autograd.graph.increment_version([args[index] for index in written])
         has_grad = torch.is_grad_enabled()
         if has_grad:
             torch._C._set_grad_enabled(False)
@@ -271,7 +281,7 @@ def _called(facts: CallingFacts, program: BoxedFunction) -> Callable[..., Any]:
     return call
 
 
-def _given(fact: OutputFact, result: Any, args: Sequence[Any]) -> Any:
+def _given(fact: OutputConvention, result: Any, args: Sequence[Any]) -> Any:
     if fact.argument is not None:
         base = args[fact.argument]
         if fact.offset is None:

@@ -28,7 +28,7 @@ _COMPUTED = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class OutputFact:
+class OutputConvention:
     """One thing that is returned: what the program gives there, or an argument or a view of one.
 
     A view begins `offset` elements after its argument, and has the layout of what the program
@@ -41,17 +41,17 @@ class OutputFact:
 
 
 @dataclass(frozen=True, slots=True)
-class CallingFacts:
+class CallingConvention:
     """`outputs` in order; `written` are the arguments whose version counts one up at each call."""
 
     argument_count: int
-    outputs: tuple[OutputFact, ...]
+    outputs: tuple[OutputConvention, ...]
     written: tuple[int, ...]
 
 
-def calling_facts(
+def calling_convention(
     meta: ViewAndMutationMeta, module: fx.GraphModule, argument_count: int
-) -> CallingFacts:
+) -> CallingConvention:
     """The facts of an inference graph, as AOT Autograd found them.
 
     Raises:
@@ -70,7 +70,7 @@ def calling_facts(
         for info, item in zip(meta.output_info, items, strict=True)
     )
     written = tuple(meta.mutated_graph_handled_indices_seen_by_autograd)
-    return CallingFacts(argument_count, outputs, written)
+    return CallingConvention(argument_count, outputs, written)
 
 
 def _check_is_plain(meta: ViewAndMutationMeta) -> None:
@@ -85,16 +85,16 @@ def _check_is_plain(meta: ViewAndMutationMeta) -> None:
         raise NotCoveredError("outputs of the tracer's own")
 
 
-def _output_fact(info: OutputAliasInfo, item: Any, arguments: list[fx.Node]) -> OutputFact:
+def _output_fact(info: OutputAliasInfo, item: Any, arguments: list[fx.Node]) -> OutputConvention:
     dynamic = tuple(sorted(info.dynamic_dims or ()))
     if info.requires_grad:
         raise NotCoveredError("outputs that require gradients")
     if info.output_type in _COMPUTED:
-        return OutputFact(dynamic=dynamic)
+        return OutputConvention(dynamic=dynamic)
     if info.base_idx is None:
         raise NotCoveredError("outputs that are views of each other")
     if info.output_type is OutputType.is_input:
-        return OutputFact(info.base_idx, dynamic=dynamic)
+        return OutputConvention(info.base_idx, dynamic=dynamic)
     if info.output_type is not OutputType.alias_of_input:
         raise NotCoveredError("outputs that are views of each other")
     base = arguments[info.base_idx].meta["val"]
@@ -104,7 +104,7 @@ def _output_fact(info: OutputAliasInfo, item: Any, arguments: list[fx.Node]) -> 
     offset = value.storage_offset() - base.storage_offset()
     if not isinstance(offset, int):
         raise NotCoveredError("a view at an offset that varies")
-    return OutputFact(info.base_idx, offset, dynamic)
+    return OutputConvention(info.base_idx, offset, dynamic)
 
 
 def _reads_alike(base: torch.Tensor, value: torch.Tensor) -> bool:

@@ -44,11 +44,14 @@ def graph_parts(module: fx.GraphModule) -> tuple[dict[str, str], SizeTexts]:
     texts = _GraphTexts(module)
     graph = _hashed(texts.lines())
     state = dict(line.split(" ", 1) for line in trace_state())
-    told = {"inputs": _told(texts.inputs), "sizes": _told(texts.sizes.known_facts())}
-    return {**state, "graph": graph, "calls": _hashed(texts.calls), **told}, texts.sizes
+    parts = {
+        "inputs": _text_or_digest(texts.inputs),
+        "sizes": _text_or_digest(texts.sizes.known_facts()),
+    }
+    return {**state, "graph": graph, "calls": _hashed(texts.calls), **parts}, texts.sizes
 
 
-def _told(lines: list[str]) -> str:
+def _text_or_digest(lines: list[str]) -> str:
     """The lines where they are short, else a digest of them."""
     text = "; ".join(lines)
     return text if len(text) <= MAX_PART_CHARS else _hashed(lines)

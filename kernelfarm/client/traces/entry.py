@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from google.protobuf.message import DecodeError
 
-from kernelfarm.client.capture.captured import Captured, HandedOut, Window
+from kernelfarm.client.capture.captured import CapturedGraph, ModuleOutput, OutputView
 from kernelfarm.client.capture.rebuilt_nodes import RebuiltNode, is_same_node, rebuilt_nodes
 from kernelfarm.client.pytorch.dtypes import dtype_to_torch
-from kernelfarm.client.traces.calling_convention import CallingFacts, OutputFact
-from kernelfarm.client.traces.header import WarmHeader, WindowTexts, joined, parted
+from kernelfarm.client.traces.calling_convention import CallingConvention, OutputConvention
+from kernelfarm.client.traces.header import TraceHeader, WindowTexts, joined, parted
 from kernelfarm.client.traces.sizes import NotCoveredError
 from kernelfarm.errors import KernelfarmError, MalformedMessageError
 from kernelfarm.ir.check_graph import check_client_graph
@@ -28,11 +28,11 @@ from kernelfarm.ir.text.expr import parse_expr
 from kernelfarm.v1 import graph_pb2
 from kernelfarm.wire import graph_from_proto, graph_to_proto
 
-Placed = Mapping[int, Mapping[str, Any]]
+TensorOptions = Mapping[int, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class WarmEntry:
+class TraceEntry:
     """A trace without its modules, of a graph with these parts (`traces.digest`).
 
     `placed` has arguments of nodes that say where tensors lie.
@@ -42,12 +42,12 @@ class WarmEntry:
     parts: Mapping[str, str]
     graph: Graph
     sources: tuple[int | None, ...]
-    handed_out: tuple[HandedOut, ...]
+    module_outputs: tuple[ModuleOutput, ...]
     negated: frozenset[int]
-    placed: Placed
-    facts: CallingFacts
+    tensor_options: TensorOptions
+    convention: CallingConvention
 
-    def captured(self, device: torch.device) -> Captured:
+    def captured(self, device: torch.device) -> CapturedGraph:
         """The captured graph, on the device of this process.
 
         Raises:
@@ -57,51 +57,51 @@ class WarmEntry:
             source if source is not None else _tensor_of(given.kind, device)
             for source, given in zip(self.sources, self.graph.inputs, strict=True)
         )
-        placed = {number: _here(args, device) for number, args in self.placed.items()}
-        nodes = rebuilt_nodes(self.graph, placed)
-        return Captured(self.graph, sources, nodes, device, self.handed_out, self.negated)
+        options = {number: _here(args, device) for number, args in self.tensor_options.items()}
+        nodes = rebuilt_nodes(self.graph, options)
+        return CapturedGraph(self.graph, sources, nodes, device, self.module_outputs, self.negated)
 
 
 def entry_of(
     key: bytes,
     parts: Mapping[str, str],
-    captured: Captured,
-    facts: CallingFacts,
+    captured: CapturedGraph,
+    convention: CallingConvention,
     device: torch.device,
-) -> WarmEntry:
+) -> TraceEntry:
     """The entry of a trace.
 
     Raises:
         NotCoveredError: it would not come back as it is.
     """
     if captured.device != device:
-        raise NotCoveredError("a device that no input tells")
+        raise NotCoveredError("a device that no input names")
     sources = []
     for source, given in zip(captured.sources, captured.graph.inputs, strict=True):
         is_constant = isinstance(given.kind, Constant)
         if not isinstance(source, int) and not is_constant:
             raise NotCoveredError("held tensors of many bytes")
         sources.append(source if isinstance(source, int) else None)
-    placed = {
+    options = {
         number: found
         for number, node in enumerate(captured.nodes)
-        if (found := _placed(node, device))
+        if (found := _tensor_options(node, device))
     }
-    entry = WarmEntry(
+    entry = TraceEntry(
         key,
         parts,
         captured.graph,
         tuple(sources),
-        captured.handed_out,
+        captured.module_outputs,
         captured.negated,
-        placed,
-        facts,
+        options,
+        convention,
     )
     _check_comes_back(entry, captured, device)
     return entry
 
 
-def _check_comes_back(entry: WarmEntry, captured: Captured, device: torch.device) -> None:
+def _check_comes_back(entry: TraceEntry, captured: CapturedGraph, device: torch.device) -> None:
     try:
         found = from_bytes(to_bytes(entry))
         nodes = found.captured(device).nodes
@@ -117,27 +117,29 @@ def _check_comes_back(entry: WarmEntry, captured: Captured, device: torch.device
         raise NotCoveredError("nodes that cannot be made again")
 
 
-def to_bytes(entry: WarmEntry) -> bytes:
+def to_bytes(entry: TraceEntry) -> bytes:
     """The entry as a file's content."""
     header = {
         "key": entry.key.hex(),
         "parts": dict(entry.parts),
         "sources": entry.sources,
-        "handed_out": [
-            [item.number, item.argument, None if item.window is None else _texts(item.window)]
-            for item in entry.handed_out
+        "module_outputs": [
+            [item.number, item.argument, None if item.view is None else _texts(item.view)]
+            for item in entry.module_outputs
         ],
         "negated": sorted(entry.negated),
-        "placed": {str(number): dict(args) for number, args in entry.placed.items()},
-        "argument_count": entry.facts.argument_count,
-        "outputs": [[o.argument, o.offset, o.dynamic] for o in entry.facts.outputs],
-        "written": entry.facts.written,
+        "tensor_options": {
+            str(number): dict(args) for number, args in entry.tensor_options.items()
+        },
+        "argument_count": entry.convention.argument_count,
+        "outputs": [[o.argument, o.offset, o.dynamic] for o in entry.convention.outputs],
+        "written": entry.convention.written,
     }
     graph = graph_to_proto(entry.graph).SerializeToString(deterministic=True)
     return joined(json.dumps(header), graph)
 
 
-def from_bytes(content: bytes) -> WarmEntry:
+def from_bytes(content: bytes) -> TraceEntry:
     """The entry of a file's content.
 
     Raises:
@@ -155,42 +157,42 @@ def from_bytes(content: bytes) -> WarmEntry:
     return _entry(header, graph)
 
 
-def _entry(header: WarmHeader, graph: Graph) -> WarmEntry:
-    outputs = tuple(OutputFact(*fact) for fact in header.outputs)
-    return WarmEntry(
+def _entry(header: TraceHeader, graph: Graph) -> TraceEntry:
+    outputs = tuple(OutputConvention(*fact) for fact in header.outputs)
+    return TraceEntry(
         bytes.fromhex(header.key),
         header.parts,
         graph,
         header.sources,
         tuple(
-            HandedOut(number, None if window is None else _window(window), argument)
-            for number, argument, window in header.handed_out
+            ModuleOutput(number, None if window is None else _window(window), argument)
+            for number, argument, window in header.module_outputs
         ),
         frozenset(header.negated),
-        {int(number): args for number, args in header.placed.items()},
-        CallingFacts(header.argument_count, outputs, header.written),
+        {int(number): args for number, args in header.tensor_options.items()},
+        CallingConvention(header.argument_count, outputs, header.written),
     )
 
 
-def _texts(window: Window) -> list[Any]:
-    shape, strides = [str(e) for e in window.shape], [str(e) for e in window.strides]
-    return [shape, strides, str(window.offset)]
+def _texts(view: OutputView) -> list[Any]:
+    shape, strides = [str(e) for e in view.shape], [str(e) for e in view.strides]
+    return [shape, strides, str(view.offset)]
 
 
-def _window(texts: WindowTexts) -> Window:
+def _window(texts: WindowTexts) -> OutputView:
     shape, strides, offset = texts
-    return Window(
+    return OutputView(
         tuple(map(parse_expr, shape)), tuple(map(parse_expr, strides)), parse_expr(offset)
     )
 
 
-_PLACES = frozenset({"device", "layout", "pin_memory"})
+_TENSOR_OPTIONS = frozenset({"device", "layout", "pin_memory"})
 
 
-def _placed(node: Any, device: torch.device) -> dict[str, Any]:
+def _tensor_options(node: Any, device: torch.device) -> dict[str, Any]:
     """The arguments of a traced node that do not travel, as words."""
     found: dict[str, Any] = {}
-    for name in _PLACES & node.kwargs.keys():
+    for name in _TENSOR_OPTIONS & node.kwargs.keys():
         value = node.kwargs[name]
         if value is None or isinstance(value, bool):
             found[name] = value

@@ -17,7 +17,7 @@ from kernelfarm.errors import MalformedMessageError
 from kernelfarm.ir.graph_ir import Constant, Graph
 
 Number = Annotated[int, Field(ge=0)]
-Place = bool | Annotated[str, Field(pattern="^(here|strided)$")] | None
+TensorOption = bool | Annotated[str, Field(pattern="^(here|strided)$")] | None
 Parts = dict[
     Annotated[str, Field(pattern="^[a-z_]{1,32}$")],
     Annotated[str, Field(max_length=MAX_PART_CHARS)],
@@ -25,8 +25,8 @@ Parts = dict[
 WindowTexts = tuple[tuple[str, ...], tuple[str, ...], str]
 
 
-class WarmHeader(BaseModel):
-    """`handed_out`: number, argument, window; `outputs`: argument, offset, axes that vary.
+class TraceHeader(BaseModel):
+    """`module_outputs`: number, argument, window; `outputs`: argument, offset, axes that vary.
 
     `parts` are what the digest of the traced graph is over, by name.
     """
@@ -36,11 +36,11 @@ class WarmHeader(BaseModel):
     key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     parts: Parts
     sources: tuple[Number | None, ...]
-    handed_out: tuple[tuple[Number, Number | None, WindowTexts | None], ...]
+    module_outputs: tuple[tuple[Number, Number | None, WindowTexts | None], ...]
     negated: tuple[Number, ...]
-    placed: dict[
+    tensor_options: dict[
         Annotated[str, Field(pattern="^[0-9]{1,9}$")],
-        dict[Annotated[str, Field(pattern="^(device|layout|pin_memory)$")], Place],
+        dict[Annotated[str, Field(pattern="^(device|layout|pin_memory)$")], TensorOption],
     ]
     argument_count: Number
     outputs: tuple[tuple[Number | None, int | None, tuple[Number, ...]], ...]
@@ -53,16 +53,16 @@ class WarmHeader(BaseModel):
             MalformedMessageError: it does.
         """
         arguments = [source for source in self.sources if source is not None]
-        arguments += [argument for _, argument, _ in self.handed_out if argument is not None]
+        arguments += [argument for _, argument, _ in self.module_outputs if argument is not None]
         arguments += [argument for argument, _, _ in self.outputs if argument is not None]
         arguments += [*self.negated, *self.written]
-        results = [number for number, argument, _ in self.handed_out if argument is None]
+        results = [number for number, argument, _ in self.module_outputs if argument is None]
         is_whole = (
             len(self.sources) == len(graph.inputs)
-            and len(self.outputs) == len(self.handed_out)
+            and len(self.outputs) == len(self.module_outputs)
             and all(number < self.argument_count for number in arguments)
             and all(number < len(graph.outputs) for number in results)
-            and all(int(number) < len(graph.nodes) for number in self.placed)
+            and all(int(number) < len(graph.nodes) for number in self.tensor_options)
         )
         held = (
             given.kind
@@ -82,7 +82,7 @@ def joined(header: str, graph: bytes) -> bytes:
     return sealed(len(text).to_bytes(_LENGTH_BYTES, "little") + text + graph)
 
 
-def parted(content: bytes) -> tuple[WarmHeader, bytes]:
+def parted(content: bytes) -> tuple[TraceHeader, bytes]:
     """The header of a trace, and its graph as it was sent.
 
     Raises:
@@ -92,6 +92,6 @@ def parted(content: bytes) -> tuple[WarmHeader, bytes]:
         rest = unsealed(content)
         length = int.from_bytes(rest[:_LENGTH_BYTES], "little")
         body = rest[_LENGTH_BYTES:]
-        return WarmHeader.model_validate_json(body[:length]), body[length:]
+        return TraceHeader.model_validate_json(body[:length]), body[length:]
     except (ValueError, ValidationError) as error:
         raise MalformedMessageError(f"no entry: {error}") from error

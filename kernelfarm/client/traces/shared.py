@@ -21,31 +21,31 @@ from kernelfarm.client import counters
 from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.caller_facts import environment_facts, facts_of
 from kernelfarm.client.farm.compile_options import CompileOptions
-from kernelfarm.client.farm.invalidation_state import KnownEpochs
+from kernelfarm.client.farm.invalidation_state import InvalidationState
 from kernelfarm.client.farm.recent_traces import StoredTrace
-from kernelfarm.client.farm.trace_client import TraceAnswer, TraceClient
+from kernelfarm.client.farm.trace_client import TraceClient, TraceLookup
 from kernelfarm.client.programs.kernels import loaded_digests
 from kernelfarm.client.programs.tiers import (
     WATCH_TIMEOUT_S,
-    Prefetched,
+    PrefetchedProgram,
+    confirmation_of,
     disk_entries,
     is_live,
     refuse,
-    vouched_by,
 )
-from kernelfarm.client.traces.entry import WarmEntry, from_bytes
+from kernelfarm.client.traces.entry import TraceEntry, from_bytes
 from kernelfarm.digest import program_key, trace_digest
 from kernelfarm.errors import (
     DeadlineError,
     IntegrityError,
     KernelfarmError,
     MalformedMessageError,
-    MisplacedManifestError,
+    ManifestMismatchError,
     UnavailableError,
 )
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.guards import CallerFacts
-from kernelfarm.signing import Manifest, Place, Signer, Space, check_content, variant_id
+from kernelfarm.signing import CacheAddress, Manifest, Signer, Space, check_content, variant_id
 from kernelfarm.signing.key_files import read_signer
 from kernelfarm.signing.manifest import blob_ref
 from kernelfarm.signing.tags import pass_tag, tenant_tag
@@ -73,8 +73,8 @@ class TraceNotPublishedWarning(UserWarning):
 class SharedTrace:
     """A trace that is believed, and what the farm sent of its program."""
 
-    entry: WarmEntry
-    prefetched: Prefetched | None = None
+    entry: TraceEntry
+    prefetched: PrefetchedProgram | None = None
 
 
 class SharedTraces:
@@ -98,7 +98,7 @@ class SharedTraces:
         access = self._access
         is_away, is_swap = self._is_away(), access.settings.mode == "swap"
         try:
-            if not access.client.trust.believes_traces(may_ask=not (is_swap or is_away)):
+            if not access.client.verifier.accepts_traces(may_fetch_keys=not (is_swap or is_away)):
                 return None
             here = self._in_memory()
             if here is None and (is_away or not self.is_publisher):
@@ -132,7 +132,7 @@ class SharedTraces:
             counters.count(f"warm.farm.not_published.{error.reason.lower()}")
             warnings.warn(f"kernelfarm: {error}", TraceNotPublishedWarning, stacklevel=2)
             return
-        if outcome == pb.PUT_TRACE_OUTCOME_KEPT:
+        if outcome == pb.PUT_TRACE_OUTCOME_STORED:
             counters.count("warm.farm.published")
         else:
             name = pb.PutTraceOutcome.Name(outcome).removeprefix("PUT_TRACE_OUTCOME_")
@@ -180,8 +180,12 @@ class SharedTraces:
 
     def _in_memory(self) -> SharedTrace | None:
         kept = self._access.recent_traces.get(self._digest)
-        known = self._access.watch.known
-        if kept is None or known is None or known.is_stale(kept.manifest, self._access.tags):
+        invalidations = self._access.watch.invalidations
+        if (
+            kept is None
+            or invalidations is None
+            or invalidations.is_stale(kept.manifest, self._access.tags)
+        ):
             return None
         try:
             entry = self._checked(kept.manifest, kept.content)
@@ -195,9 +199,9 @@ class SharedTraces:
         if disk is None:
             return None
         for found in disk_entries(access, disk, self._digest):
-            known = access.watch.known
+            invalidations = access.watch.invalidations
             try:
-                if known is None or not is_live(access, disk, found, known):
+                if invalidations is None or not is_live(access, disk, found, invalidations):
                     continue
                 sha256 = found.manifest.content.sha256
                 held = disk.contents(found, [sha256])
@@ -217,7 +221,7 @@ class SharedTraces:
         access = self._access
         # What the farm says is dated by what was heard before it was asked.
         access.watch.wait(WATCH_TIMEOUT_S)
-        known, asked_s = access.watch.known, time.time()
+        invalidations, asked_s = access.watch.invalidations, time.time()
         answer = self._asked()
         if answer.trace is None:
             self._note_miss(answer)
@@ -228,19 +232,21 @@ class SharedTraces:
         except (IntegrityError, MalformedMessageError) as error:
             counters.count_refusal("warm_farm", error)
             return None
-        if known is not None and known.is_stale(manifest, access.tags):
+        if invalidations is not None and invalidations.is_stale(manifest, access.tags):
             counters.count("warm.farm.stale")
             return None
-        self._keep(manifest, answer.trace.content, known, asked_s)
+        self._keep(manifest, answer.trace.content, invalidations, asked_s)
         counters.count("warm.farm.hits")
         if answer.program is None:
             return SharedTrace(entry)
-        return SharedTrace(entry, Prefetched(answer.program, answer.blobs, known, asked_s))
+        return SharedTrace(
+            entry, PrefetchedProgram(answer.program, answer.blobs, invalidations, asked_s)
+        )
 
-    def _asked(self) -> TraceAnswer:
+    def _asked(self) -> TraceLookup:
         settings = self._access.settings
         is_swap = settings.mode == "swap"
-        return TraceClient(self._access.client).look_up(
+        return TraceClient(self._access.client).lookup(
             self._digest,
             CallerFacts(environment=environment_facts()),
             loaded_digests(),
@@ -248,7 +254,7 @@ class SharedTraces:
             wants_program=not is_swap,
         )
 
-    def _note_miss(self, answer: TraceAnswer) -> None:
+    def _note_miss(self, answer: TraceLookup) -> None:
         counters.count("warm.farm.misses")
         self._miss = answer.miss
         if answer.miss is not None and answer.miss.reason != cache_service_pb2.MISS_REASON_KEY:
@@ -256,15 +262,19 @@ class SharedTraces:
             counters.count(f"warm.farm.misses.{name.removeprefix('MISS_REASON_').lower()}")
 
     def _keep(
-        self, manifest: Manifest, content: bytes, known: KnownEpochs | None, asked_s: float
+        self,
+        manifest: Manifest,
+        content: bytes,
+        invalidations: InvalidationState | None,
+        asked_s: float,
     ) -> None:
         access = self._access
         access.recent_traces.keep(StoredTrace(manifest, content))
         if access.disk is not None:
-            vouched = vouched_by(access, manifest, known, asked_s)
-            access.disk.put(manifest, vouched, {manifest.content.sha256: content})
+            confirmation = confirmation_of(access, manifest, invalidations, asked_s)
+            access.disk.put(manifest, confirmation, {manifest.content.sha256: content})
 
-    def _checked(self, manifest: Manifest, content: bytes) -> WarmEntry:
+    def _checked(self, manifest: Manifest, content: bytes) -> TraceEntry:
         """The trace of a content that somebody whom we believe signed for this graph.
 
         Raises:
@@ -273,7 +283,9 @@ class SharedTraces:
         """
         namespaces = self._access.settings.namespaces
         namespace = manifest.namespace if manifest.namespace in namespaces else namespaces[0]
-        self._access.client.trust.check(manifest, Place(namespace, Space.TRACES, self._digest))
+        self._access.client.verifier.check(
+            manifest, CacheAddress(namespace, Space.TRACES, self._digest)
+        )
         check_content(manifest, content)
         try:
             trace = pb.Trace.FromString(content)
@@ -281,12 +293,12 @@ class SharedTraces:
             raise MalformedMessageError(f"{len(content)} bytes that are no trace") from error
         entry = from_bytes(trace.entry)
         if trace_digest(entry.parts) != self._digest:
-            raise MisplacedManifestError(
+            raise ManifestMismatchError(
                 f"the trace of {self._digest.hex()[:16]} says that it is another graph's"
             )
         key = program_key(entry.graph, self._target, self._options.pairs())
         if key != entry.key or key != trace.program_key:
-            raise MisplacedManifestError(
+            raise ManifestMismatchError(
                 f"the trace of {self._digest.hex()[:16]} names another program than its graph's"
             )
         return entry

@@ -34,7 +34,7 @@ class _Interned:
         return str(self)
 
 
-def _the_one(kind: type[_A], *parts: object) -> _A:
+def _intern(kind: type[_A], *parts: object) -> _A:
     key = (kind, *parts)
     found: _A | None = _interned.get(key)
     if found is not None:
@@ -56,7 +56,7 @@ class Symbol(_Interned):
 
     def __new__(cls, name: str) -> Symbol:
         """The one symbol of this name."""
-        return _the_one(cls, name)
+        return _intern(cls, name)
 
     def __str__(self) -> str:
         return self.name
@@ -81,7 +81,7 @@ class FloorDiv(_Division):
 
     def __new__(cls, numerator: Expr, denominator: Expr) -> FloorDiv:
         """The one quotient of both."""
-        return _the_one(cls, numerator, denominator)
+        return _intern(cls, numerator, denominator)
 
     def __str__(self) -> str:
         return f"{_wrapped(self.numerator)}//{_wrapped(self.denominator)}"
@@ -94,13 +94,13 @@ class Mod(_Division):
 
     def __new__(cls, numerator: Expr, denominator: Expr) -> Mod:
         """The one remainder of both."""
-        return _the_one(cls, numerator, denominator)
+        return _intern(cls, numerator, denominator)
 
     def __str__(self) -> str:
         return f"{_wrapped(self.numerator)}%{_wrapped(self.denominator)}"
 
 
-class _Choice(_Interned):
+class _MinMax(_Interned):
     __slots__ = ("left", "right")
     __match_args__: Final = ("left", "right")
     left: Expr
@@ -112,27 +112,27 @@ class _Choice(_Interned):
         return self.left, self.right
 
 
-class Min(_Choice):
+class Min(_MinMax):
     """The smaller of two."""
 
     __slots__ = ()
 
     def __new__(cls, left: Expr, right: Expr) -> Min:
         """The one minimum of both."""
-        return _the_one(cls, left, right)
+        return _intern(cls, left, right)
 
     def __str__(self) -> str:
         return f"min({self.left}, {self.right})"
 
 
-class Max(_Choice):
+class Max(_MinMax):
     """The larger of two."""
 
     __slots__ = ()
 
     def __new__(cls, left: Expr, right: Expr) -> Max:
         """The one maximum of both."""
-        return _the_one(cls, left, right)
+        return _intern(cls, left, right)
 
     def __str__(self) -> str:
         return f"max({self.left}, {self.right})"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import ParamSpec, TypeVar
 
-from kernelfarm.ir.work_budget import forget_at_overrun
+from kernelfarm.ir.work_budget import clear_at_overrun
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 MAX_NEW_TERMS = 1 << 21
 """Terms of new expressions after which all results are forgotten; some 200 bytes each."""
 
-_forgetters: list[Callable[[], None]] = []
+_clear_callbacks: list[Callable[[], None]] = []
 _new_terms = 0
 
 
@@ -27,7 +27,7 @@ def remembered(entries: int) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
 
     def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
         memo = lru_cache(maxsize=entries)(function)
-        _forgetters.append(memo.cache_clear)
+        _clear_callbacks.append(memo.cache_clear)
         return memo  # type: ignore[return-value]  # typeshed drops the parameters
 
     return decorate
@@ -38,15 +38,15 @@ def count_new_terms(terms: int) -> None:
     global _new_terms  # noqa: PLW0603 (one counter for the process's memos)
     _new_terms += terms
     if _new_terms > MAX_NEW_TERMS:
-        forget_results()
+        clear_results()
 
 
-def forget_results() -> None:
+def clear_results() -> None:
     """Lets go of every result; what is asked for next is computed anew."""
     global _new_terms  # noqa: PLW0603
     _new_terms = 0
-    for forget in _forgetters:
+    for forget in _clear_callbacks:
         forget()
 
 
-forget_at_overrun(forget_results)
+clear_at_overrun(clear_results)

@@ -114,8 +114,8 @@ def linear_parts(expr: Expr, name: str) -> tuple[Parts, Parts] | None:
             others = monomial
             rest.append((monomial, coefficient))
         else:
-            place = monomial.index(target)
-            others = monomial[:place] + monomial[place + 1 :]
+            position = monomial.index(target)
+            others = monomial[:position] + monomial[position + 1 :]
             factor[others] = coefficient
         if any(_holds(atom, name) for atom in others):
             return None

@@ -57,7 +57,9 @@ class Bounds:
     _intervals: dict[Expr, Interval] = field(default_factory=dict, compare=False, repr=False)
     _proofs: dict[Expr, bool] = field(default_factory=dict, compare=False, repr=False)
     _simplified: dict[Expr, Expr] = field(default_factory=dict, compare=False, repr=False)
-    _told_by: dict[str, frozenset[str]] = field(default_factory=dict, compare=False, repr=False)
+    _dependencies: dict[str, frozenset[str]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @staticmethod
     def of_extents(extents: Mapping[str, IntLike]) -> Bounds:
@@ -150,11 +152,11 @@ class Bounds:
         """A linear expression without those symbols that tell no range and have numeric ends."""
         if not _is_linear(expr):
             return expr
-        wanted = set(names)
+        removable = set(names)
         constant, kept = expr.constant, []
         for monomial, coefficient in expr.terms:
             name = next(iter(atom_symbols(monomial[0])))
-            found = self.ranges.get(name) if name in wanted else None
+            found = self.ranges.get(name) if name in removable else None
             end = None if found is None else found.lower if coefficient > 0 else found.upper
             if end is None or not end.is_constant:
                 kept.append((monomial, coefficient))
@@ -190,19 +192,19 @@ class Bounds:
         """Those that tell no ranges of others, and those that do; or the other way round."""
         telling: set[str] = set()
         for name in names:
-            telling |= self._telling(name)
+            telling |= self._dependencies_of(name)
         first = sorted(name for name in names if name not in telling)
         last = sorted(name for name in names if name in telling)
         return (last, first) if is_size_first else (first, last)
 
-    def _telling(self, name: str) -> frozenset[str]:
+    def _dependencies_of(self, name: str) -> frozenset[str]:
         """The symbols that a symbol's range is told by, at once or through other symbols."""
-        known = self._told_by.get(name)
+        known = self._dependencies.get(name)
         if known is None:
-            self._told_by[name] = frozenset()  # what a range's own symbol finds
+            self._dependencies[name] = frozenset()  # what a range's own symbol finds
             found = self.ranges.get(name)
             below = frozenset() if found is None else _symbols_of(found)
-            known = self._told_by[name] = below.union(*map(self._telling, below))
+            known = self._dependencies[name] = below.union(*map(self._dependencies_of, below))
         return known
 
     def _atom_interval(self, atom: Atom) -> Interval:

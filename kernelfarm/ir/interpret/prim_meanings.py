@@ -142,9 +142,9 @@ def _scatter(node: Node, operands: list[Array], sizes: Sizes) -> Array:
     for index, dim in zip(indices, dims, strict=True):
         checked = _checked_index(node, index, base.shape[dim])
         parts[dim] = checked.reshape(checked.shape + (1,) * len(rest))
-    for place, axis in enumerate(rest):
+    for position, axis in enumerate(rest):
         shape = [1] * (rank + len(rest))
-        shape[rank + place] = base.shape[axis]
+        shape[rank + position] = base.shape[axis]
         parts[axis] = np.arange(base.shape[axis]).reshape(shape)
     whole = np.broadcast_arrays(*parts)
     flat = np.ravel_multi_index([part.ravel() for part in whole], base.shape)

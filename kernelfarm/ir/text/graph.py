@@ -35,9 +35,9 @@ def print_graph(graph: Graph) -> str:
     lines.extend(f"location {quoted(location)}" for location in graph.locations)
     lines.extend(_print_input(source) for source in graph.inputs)
     lines.extend(counted(_print_node(node)) for node in graph.nodes)
-    places = {u.output: f" into %{graph.inputs[u.input].value}" for u in graph.updates}
+    updated = {u.output: f" into %{graph.inputs[u.input].value}" for u in graph.updates}
     pairs = enumerate(zip(graph.outputs, graph.output_types, strict=True))
-    outputs = (_print_output(*pair) + places.get(number, "") for number, pair in pairs)
+    outputs = (_print_output(*pair) + updated.get(number, "") for number, pair in pairs)
     lines.append(f"return {', '.join(outputs)}".rstrip())
     return "\n".join(lines) + "\n"
 
@@ -151,7 +151,7 @@ class _Parser:
             self._read_definition(cursor)
 
     def _read_outputs(self, cursor: Cursor) -> list[tuple[Arg, TensorType | None]]:
-        places = {source.value: number for number, source in enumerate(self.inputs)}
+        input_numbers = {source.value: number for number, source in enumerate(self.inputs)}
         outputs: list[tuple[Arg, TensorType | None]] = []
         while cursor.next[0] != "end":
             if outputs:
@@ -160,9 +160,9 @@ class _Parser:
             outputs.append((output, read_type(cursor) if cursor.accept(":") else None))
             if cursor.accept("into"):
                 value = cursor.value()
-                if value not in places:
+                if value not in input_numbers:
                     raise cursor.error(f"%{value} is no input; expected one")
-                self.updates.append(Update(len(outputs) - 1, places[value]))
+                self.updates.append(Update(len(outputs) - 1, input_numbers[value]))
         return outputs
 
     def _read_definition(self, cursor: Cursor) -> None:

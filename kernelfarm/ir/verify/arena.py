@@ -21,7 +21,7 @@ _SAMPLE_SIZES = (1, 2, 7, 64, 1000)
 
 
 @dataclass(frozen=True, slots=True)
-class _Life:
+class _Lifetime:
     """Bytes of a temporary, and the steps from its first to its last use."""
 
     name: str
@@ -44,7 +44,7 @@ def check_arena(plan: Plan) -> None:
     uses = _uses(plan)
     for size in samples:
         values = {name: size for name in symbols}
-        _check_lives(_lives(plan, uses, values), plan.arena_bytes.evaluate(values))
+        _check_lifetimes(_lifetimes(plan, uses, values), plan.arena_bytes.evaluate(values))
 
 
 def _uses(plan: Plan) -> dict[str, list[int]]:
@@ -64,7 +64,9 @@ def _names_of(step: Step) -> tuple[str, ...]:
     return tuple(view.buffer for view in (*step.args, *step.results) if view is not None)
 
 
-def _lives(plan: Plan, uses: Mapping[str, list[int]], values: Mapping[str, int]) -> list[_Life]:
+def _lifetimes(
+    plan: Plan, uses: Mapping[str, list[int]], values: Mapping[str, int]
+) -> list[_Lifetime]:
     lives = []
     for buffer in plan.buffers:
         steps = uses.get(buffer.name)
@@ -72,12 +74,12 @@ def _lives(plan: Plan, uses: Mapping[str, list[int]], values: Mapping[str, int])
             continue
         first = buffer.offset_bytes.evaluate(values)
         size = buffer.size_elems.evaluate(values) * buffer.dtype.itemsize_bytes
-        lives.append(_Life(buffer.name, first, first + size, steps[0], steps[-1]))
+        lives.append(_Lifetime(buffer.name, first, first + size, steps[0], steps[-1]))
     return lives
 
 
-def _check_lives(lives: list[_Life], arena_bytes: int) -> None:
-    alive: list[_Life] = []
+def _check_lifetimes(lives: list[_Lifetime], arena_bytes: int) -> None:
+    alive: list[_Lifetime] = []
     for life in sorted(lives, key=lambda life: life.first_step):
         if life.first_byte % ARENA_ALIGNMENT_BYTES:
             raise VerificationError(

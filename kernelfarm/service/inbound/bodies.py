@@ -3,8 +3,8 @@
 gRPC hands a body over only when all of it is there, so its size is not known before. A call's body
 therefore waits in HTTP/2 flow control (at most one stream window, 64 KiB) until it has its turn:
 
-  wait    `wait_s` for one of `bodies` turns, tenants in rotation; each tenant has `bodies_of_one`
-          at most, and `bodies_of_one_shared` while others call
+  wait    `wait_s` for one of `bodies` turns, tenants in rotation; each has `bodies_per_sender` at
+          most, and `bodies_per_sender_shared` while others call
   arrive  within `quick_s`, as nearly all do; a body that takes longer counts as a message of
           the largest size from then on, or is cut where that does not fit any more
   cut     after `body_s`, whatever arrived
@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernelfarm.errors import BodyTooSlowError, FarmFullError, NoMessageError
-from kernelfarm.service.inbound.byte_rate import Allowance, AllowanceLimits
-from kernelfarm.service.memory import LARGE_BYTES, MemoryReturn
+from kernelfarm.service.inbound.byte_rate import ByteRateLimiter, ByteRateLimits
+from kernelfarm.service.memory import LARGE_BYTES, MemoryTrimmer
 
-_LOOK_EVERY_S = 0.1
+_CHECK_INTERVAL_S = 0.1
 
 _MAX_WAITING = 1024
 """Calls of one tenant that wait for their turn, 64 KiB each."""
@@ -40,14 +40,14 @@ class InboundLimits:
 
     message_bytes: int
     held_bytes: int
-    held_bytes_of_one: int
+    held_bytes_per_sender: int
     bodies: int = 64
-    bodies_of_one: int = 16
-    bodies_of_one_shared: int = 2
+    bodies_per_sender: int = 16
+    bodies_per_sender_shared: int = 2
     quick_s: float = 0.25
     body_s: float = 30.0
     wait_s: float = 10.0
-    allowance: AllowanceLimits = field(default_factory=AllowanceLimits)
+    byte_rate: ByteRateLimits = field(default_factory=ByteRateLimits)
 
 
 class Inbound:
@@ -56,14 +56,14 @@ class Inbound:
     def __init__(self, limits: InboundLimits) -> None:
         self._limits = limits
         self._held: dict[str, int] = {}
-        self._allowance = Allowance(limits.allowance)
-        self._turns = _Turns(limits, self._allowance)
-        self._arriving: dict[Body, float] = {}
+        self._byte_rate = ByteRateLimiter(limits.byte_rate)
+        self._receive_slots = _ReceiveSlots(limits, self._byte_rate)
+        self._arriving: dict[RequestBody, float] = {}
         self._is_watching = False
-        self._memory = MemoryReturn()
+        self._trimmer = MemoryTrimmer()
         self.held_bytes = 0
 
-    async def take(self, sender: str, receive: Receive) -> Body:
+    async def take(self, sender: str, receive: Receive) -> RequestBody:
         """A call's body; to be released when its call has ended.
 
         Raises:
@@ -73,19 +73,19 @@ class Inbound:
         """
         loop = asyncio.get_running_loop()
         now_s = loop.time()
-        self._allowance.note_call(sender, now_s)
-        if not self._turns.is_taken_at_once(sender, now_s):
-            await self._turns.wait(sender)
+        self._byte_rate.record_call(sender, now_s)
+        if not self._receive_slots.try_acquire(sender, now_s):
+            await self._receive_slots.acquire(sender)
             now_s = loop.time()
-        body = Body(self, sender)
+        body = RequestBody(self, sender)
         self._arriving[body] = now_s
         if not self._is_watching:
             self._is_watching = True
-            loop.call_later(_LOOK_EVERY_S, self._look, loop)
+            loop.call_later(_CHECK_INTERVAL_S, self._check_arriving, loop)
         try:
             data = await receive()
         except asyncio.CancelledError:
-            if (error := body.cut_error()) is None:
+            if (error := body.abort_error()) is None:
                 raise
             raise error from None
         finally:
@@ -93,29 +93,29 @@ class Inbound:
         if not isinstance(data, bytes):
             raise NoMessageError("a call without a message; expected one")
         size_bytes = len(data)
-        self._allowance.charge_body(sender, size_bytes, loop.time())
+        self._byte_rate.charge_body(sender, size_bytes, loop.time())
         try:
             self._hold(sender, size_bytes)
         except FarmFullError:
-            self._memory.soon()
+            self._trimmer.schedule()
             raise
         body.fill(data)
-        self._allowance.note_begin(sender)
+        self._byte_rate.note_begin(sender)
         return body
 
     def charge_failure(self, sender: str) -> None:
         """Counts a call that was refused for what its sender sent."""
-        self._allowance.charge_failure(sender, asyncio.get_running_loop().time())
+        self._byte_rate.charge_failure(sender, asyncio.get_running_loop().time())
 
     def end(self, sender: str, size_bytes: int) -> None:
         """A call has ended whose body was taken."""
-        self._allowance.note_end(sender)
+        self._byte_rate.note_end(sender)
         self._release(sender, size_bytes)
 
     def _release(self, sender: str, size_bytes: int) -> None:
         """Counts bytes no more."""
         if size_bytes >= LARGE_BYTES:
-            self._memory.soon()
+            self._trimmer.schedule()
         self.held_bytes -= size_bytes
         left = self._held.get(sender, 0) - size_bytes
         if left > 0:
@@ -130,31 +130,31 @@ class Inbound:
                 f"requests of {self.held_bytes} bytes are being served; this server holds at most"
                 f" {limits.held_bytes}: retry after the delay"
             )
-        if mine and mine + size_bytes > limits.held_bytes_of_one:
+        if mine and mine + size_bytes > limits.held_bytes_per_sender:
             raise FarmFullError(
                 f"requests of {mine} bytes of this caller's are being served; this server holds at"
-                f" most {limits.held_bytes_of_one} of one tenant: retry after the delay"
+                f" most {limits.held_bytes_per_sender} of one tenant: retry after the delay"
             )
         self.held_bytes += size_bytes
         self._held[sender] = mine + size_bytes
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _check_arriving(self, loop: asyncio.AbstractEventLoop) -> None:
         """Looks at what is on its way, the oldest first, once in a while: most are quicker."""
         now_s = loop.time()
         for body, began_s in list(self._arriving.items()):
             age_s = now_s - began_s
             if age_s < self._limits.quick_s:
                 break
-            self._judge(body, age_s)
+            self._check_slow(body, age_s)
         self._is_watching = bool(self._arriving)
         if self._is_watching:
-            loop.call_later(_LOOK_EVERY_S, self._look, loop)
+            loop.call_later(_CHECK_INTERVAL_S, self._check_arriving, loop)
 
-    def _judge(self, body: Body, age_s: float) -> None:
+    def _check_slow(self, body: RequestBody, age_s: float) -> None:
         limits = self._limits
         if age_s >= limits.body_s:
             error = f"the request did not arrive within {limits.body_s:g} s; send it again"
-            body.cut(BodyTooSlowError(error))
+            body.abort(BodyTooSlowError(error))
         elif body.is_slow:
             return
         elif not body.is_late:
@@ -164,20 +164,20 @@ class Inbound:
             try:
                 self._hold(body.sender, limits.message_bytes)
             except FarmFullError as error:
-                body.cut(error.with_traceback(None))
+                body.abort(error.with_traceback(None))
                 return
             body.is_slow = True
-            self._turns.give_back(body.sender)
+            self._receive_slots.release(body.sender)
 
-    def _arrived(self, body: Body) -> None:
+    def _arrived(self, body: RequestBody) -> None:
         del self._arriving[body]
         if body.is_slow:
             self._release(body.sender, self._limits.message_bytes)
         else:
-            self._turns.give_back(body.sender)
+            self._receive_slots.release(body.sender)
 
 
-class Body:
+class RequestBody:
     """One message's bytes: on their way, then held until `release`."""
 
     __slots__ = (
@@ -219,13 +219,13 @@ class Body:
         """Counts it no more."""
         self._inbound.end(self.sender, self._size_bytes)
 
-    def cut(self, error: Exception) -> None:
+    def abort(self, error: Exception) -> None:
         """Ends its arrival with an error."""
         if self._error is None and self._task is not None:
             self._error = error
             self._task.cancel()
 
-    def cut_error(self) -> Exception | None:
+    def abort_error(self) -> Exception | None:
         """Why it was cut; None if somebody else cancelled its task."""
         error, self._error = self._error, None
         if error is not None and self._task is not None:
@@ -234,49 +234,49 @@ class Body:
         return error
 
 
-class _Turns:
+class _ReceiveSlots:
     """Turns to receive a body; tenants that wait get theirs in rotation."""
 
-    def __init__(self, limits: InboundLimits, allowance: Allowance) -> None:
+    def __init__(self, limits: InboundLimits, byte_rate: ByteRateLimiter) -> None:
         self._limits = limits
-        self._allowance = allowance
+        self._byte_rate = byte_rate
         self._will_serve = False
-        self._taken = 0
-        self._taken_by: dict[str, int] = {}
+        self._in_use = 0
+        self._in_use_by: dict[str, int] = {}
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
-    def is_taken_at_once(self, sender: str, now_s: float) -> bool:
+    def try_acquire(self, sender: str, now_s: float) -> bool:
         """Takes a turn if one is free, and nobody of this sender waits."""
         if sender in self._waiting or not self._is_free(sender, now_s):
             return False
-        self._take(sender)
+        self._occupy(sender)
         return True
 
-    async def wait(self, sender: str) -> None:
+    async def acquire(self, sender: str) -> None:
         queue = self._waiting.setdefault(sender, deque())
         if len(queue) >= _MAX_WAITING:
             raise FarmFullError(f"{len(queue)} requests wait to be received; retry after the delay")
-        turn = asyncio.get_running_loop().create_future()
-        queue.append(turn)
+        waiter = asyncio.get_running_loop().create_future()
+        queue.append(waiter)
         self._serve_soon()
         try:
             async with asyncio.timeout(self._limits.wait_s):
-                await turn
+                await waiter
         except BaseException as error:
-            self._leave(sender, turn)
+            self._cancel_wait(sender, waiter)
             if isinstance(error, TimeoutError):
                 raise FarmFullError(
                     "too many requests arrive at once; retry after the delay"
                 ) from None
             raise
 
-    def give_back(self, sender: str) -> None:
-        self._taken -= 1
-        left = self._taken_by[sender] - 1
+    def release(self, sender: str) -> None:
+        self._in_use -= 1
+        left = self._in_use_by[sender] - 1
         if left:
-            self._taken_by[sender] = left
+            self._in_use_by[sender] = left
         else:
-            del self._taken_by[sender]
+            del self._in_use_by[sender]
         if self._waiting:
             self._serve()
 
@@ -284,33 +284,33 @@ class _Turns:
         """Allowances grow by time alone: while anybody waits, this looks again and again."""
         if self._waiting and not self._will_serve:
             self._will_serve = True
-            asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._serve_again)
+            asyncio.get_running_loop().call_later(_CHECK_INTERVAL_S, self._serve_again)
 
     def _serve_again(self) -> None:
         self._will_serve = False
         self._serve()
         self._serve_soon()
 
-    def _leave(self, sender: str, turn: asyncio.Future[None]) -> None:
+    def _cancel_wait(self, sender: str, waiter: asyncio.Future[None]) -> None:
         """Ends a wait without its use."""
         queue = self._waiting.get(sender)
-        if turn.done() and not turn.cancelled():
-            self.give_back(sender)  # it came at the same moment
-        elif queue is not None and turn in queue:
-            queue.remove(turn)
+        if waiter.done() and not waiter.cancelled():
+            self.release(sender)  # it came at the same moment
+        elif queue is not None and waiter in queue:
+            queue.remove(waiter)
             if not queue:
                 del self._waiting[sender]
 
     def _serve(self) -> None:
         now_s = asyncio.get_running_loop().time()
         for sender in list(self._waiting):
-            if self._taken >= self._limits.bodies:
+            if self._in_use >= self._limits.bodies:
                 return
             queue = self._waiting[sender]
             while queue and queue[0].done():
                 queue.popleft()
             if queue and self._is_free(sender, now_s):
-                self._take(sender)
+                self._occupy(sender)
                 queue.popleft().set_result(None)
             if queue:
                 self._waiting.move_to_end(sender)
@@ -319,15 +319,15 @@ class _Turns:
 
     def _is_free(self, sender: str, now_s: float) -> bool:
         limits = self._limits
-        if self._taken >= limits.bodies:
+        if self._in_use >= limits.bodies:
             return False
-        mine = self._taken_by.get(sender, 0)
-        if mine >= limits.bodies_of_one:
+        mine = self._in_use_by.get(sender, 0)
+        if mine >= limits.bodies_per_sender:
             return False
-        if mine >= limits.bodies_of_one_shared and self._allowance.is_shared(sender, now_s):
+        if mine >= limits.bodies_per_sender_shared and self._byte_rate.is_shared(sender, now_s):
             return False
-        return not self._allowance.is_spent(sender, now_s, mine)
+        return not self._byte_rate.is_spent(sender, now_s, mine)
 
-    def _take(self, sender: str) -> None:
-        self._taken += 1
-        self._taken_by[sender] = self._taken_by.get(sender, 0) + 1
+    def _occupy(self, sender: str) -> None:
+        self._in_use += 1
+        self._in_use_by[sender] = self._in_use_by.get(sender, 0) + 1

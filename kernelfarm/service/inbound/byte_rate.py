@@ -23,7 +23,7 @@ _MAX_SENDERS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class AllowanceLimits:
+class ByteRateLimits:
     """A sender may be `burst_bytes` ahead of `bytes_per_s`; a failed call counts as a body of
     `failure_bytes`, a body of `small_bytes` as nothing. Others count as served for `shared_s` after
     their last call. Whatever a sender sent before, it may go on after `most_s`.
@@ -38,10 +38,10 @@ class AllowanceLimits:
     most_s: float = 14.0
 
 
-class Allowance:
+class ByteRateLimiter:
     """Counts what each sender has sent lately; times are of one monotonic clock, in seconds."""
 
-    def __init__(self, limits: AllowanceLimits) -> None:
+    def __init__(self, limits: ByteRateLimits) -> None:
         self._limits = limits
         self._most_bytes = limits.burst_bytes + limits.most_s * limits.bytes_per_s
         self._sent: OrderedDict[str, tuple[float, float]] = OrderedDict()
@@ -50,7 +50,7 @@ class Allowance:
         self._refused: set[str] = set()
         self._callers = RecentCallers(limits.shared_s)
 
-    def note_call(self, sender: str, now_s: float) -> None:
+    def record_call(self, sender: str, now_s: float) -> None:
         """A sender calls."""
         self._callers.note(sender, now_s)
 

@@ -24,8 +24,8 @@ from urllib.parse import unquote
 from kernelfarm.service.logs.logger import get_logger
 
 _FILES = Path("/proc/self/fd")
-_LOOK_EVERY_S = 0.5
-_STRANGERS_S = 2.0
+_CHECK_INTERVAL_S = 0.5
+_UNAUTHENTICATED_IDLE_S = 2.0
 _V4_IN_V6 = "::ffff:"
 
 Peer = tuple[str, int]
@@ -69,13 +69,13 @@ class Connections:
     async def run(self) -> None:
         """Looks after them, until it is cancelled."""
         while _FILES.is_dir() and self._ports:
-            await asyncio.sleep(_LOOK_EVERY_S)
-            if self._is_crowded():
-                self.make_space()
+            await asyncio.sleep(_CHECK_INTERVAL_S)
+            if self._is_near_limit():
+                self.close_idle()
             else:
                 self._first_seen_s.clear()
 
-    def make_space(self) -> int:
+    def close_idle(self) -> int:
         """Closes connections of strangers, and idle ones of who has too many; how many."""
         now_s, most_of_one = self._clock(), max(1, self._most // 4)
         callers = {_peer_of(peer): caller for peer, caller in self._callers.items()}
@@ -86,7 +86,7 @@ class Connections:
             seen[peer] = first_s = self._first_seen_s.get(peer, now_s)
             caller = callers.get(peer)
             if caller is None:
-                is_surplus = now_s - first_s >= _STRANGERS_S
+                is_surplus = now_s - first_s >= _UNAUTHENTICATED_IDLE_S
             else:
                 is_surplus = caller.calls <= 0 and idle[caller.tenant] > most_of_one
                 idle[caller.tenant] -= is_surplus
@@ -104,7 +104,7 @@ class Connections:
             get_logger().warning("connections_closed", reason="IDLE", closed=closed, of=len(seen))
         return closed
 
-    def _is_crowded(self) -> bool:
+    def _is_near_limit(self) -> bool:
         files = len(os.listdir(_FILES))
         return files > self._most * 3 // 4 or len(self._callers) > 2 * self._most
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import resource
 
 from kernelfarm.service.inbound.bodies import InboundLimits
-from kernelfarm.service.inbound.byte_rate import AllowanceLimits
+from kernelfarm.service.inbound.byte_rate import ByteRateLimits
 from kernelfarm.service.settings import ServiceSettings
-from kernelfarm.service.tenants.access import Access
+from kernelfarm.service.tenants.access import AccessControl
 
 _WINDOW_BYTES = 64 * 1024
 """What gRPC receives of a call before its behavior asks for it; HTTP/2's own default."""
@@ -18,18 +18,18 @@ _BURST_S = 4
 """Seconds of a tenant's bytes that it may send at once."""
 
 
-def inbound_limits(settings: ServiceSettings, access: Access | None) -> InboundLimits:
+def inbound_limits(settings: ServiceSettings, access: AccessControl | None) -> InboundLimits:
     """How much may arrive: a tenant has half of the bytes, and a quarter of those on the way."""
     has_tenants = access is not None and access.authenticator.tenants is not None
     held, bodies = settings.max_requests_bytes, settings.max_bodies
     return InboundLimits(
         message_bytes=settings.max_message_bytes,
         held_bytes=held,
-        held_bytes_of_one=held // 2 if has_tenants else held,
+        held_bytes_per_sender=held // 2 if has_tenants else held,
         bodies=bodies,
-        bodies_of_one=max(1, bodies // 4) if has_tenants else bodies,
+        bodies_per_sender=max(1, bodies // 4) if has_tenants else bodies,
         body_s=settings.body_timeout_s,
-        allowance=AllowanceLimits(
+        byte_rate=ByteRateLimits(
             bytes_per_s=settings.tenant_bytes_per_s,
             burst_bytes=_BURST_S * settings.tenant_bytes_per_s,
         ),

@@ -8,8 +8,8 @@ from typing import Any
 from grpc.aio import ServicerContext
 
 from kernelfarm.errors import FarmFullError, MessageTooLargeError
-from kernelfarm.service.inbound.bodies import Body, Inbound, InboundLimits
-from kernelfarm.service.rates import Rates
+from kernelfarm.service.inbound.bodies import Inbound, InboundLimits, RequestBody
+from kernelfarm.service.rates import TokenBuckets
 
 _BODIES = 4
 _BODY_S = 1.0
@@ -20,7 +20,7 @@ _CALLS_PER_S = 200.0
 _WATCHES = 64
 
 
-class Strangers:
+class UnauthenticatedCalls:
     """Calls of nobody in particular: four small bodies at a time, one for each connection.
 
     Each connection may call 200 times a second. Not each address: probes and a flood may come
@@ -31,16 +31,16 @@ class Strangers:
         few = replace(
             limits,
             bodies=_BODIES,
-            bodies_of_one=1,
+            bodies_per_sender=1,
             quick_s=_BODY_S,
             body_s=1.1 * _BODY_S,
             wait_s=_WAIT_S,
         )
         self._inbound = Inbound(few)
-        self._rates: Rates[str] = Rates(_CALLS_AT_ONCE, _CALLS_PER_S)
+        self._buckets: TokenBuckets[str] = TokenBuckets(_CALLS_AT_ONCE, _CALLS_PER_S)
         self._watches = 0
 
-    async def take(self, context: ServicerContext[Any, Any]) -> Body:
+    async def take(self, context: ServicerContext[Any, Any]) -> RequestBody:
         """The body of a call.
 
         Raises:
@@ -48,9 +48,9 @@ class Strangers:
             MessageTooLargeError: nobody in particular sends so much.
         """
         peer = context.peer()
-        if not self._rates.take(peer):
+        if not self._buckets.take(peer):
             error = FarmFullError(f"too many calls of {peer} without credentials")
-            error.retry_after_s = self._rates.retry_after_s(peer)
+            error.retry_after_s = self._buckets.retry_after_s(peer)
             raise error
         body = await self._inbound.take(peer, context.read)
         if body.size_bytes > _BODY_BYTES:

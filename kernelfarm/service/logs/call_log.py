@@ -29,15 +29,15 @@ class CallLog:
     With `tells_each` every call has its line, to follow one by its id.
     """
 
-    def __init__(self, *, tells_each: bool = False, period_s: float = _PERIOD_S) -> None:
-        self._tells_each = tells_each
+    def __init__(self, *, logs_each: bool = False, period_s: float = _PERIOD_S) -> None:
+        self._logs_each = logs_each
         self._period_s = period_s
         self._quick: dict[str, _Quick] = {}
 
     def done(self, method: str, status: str, elapsed_s: float) -> None:
         """Notes a call that ended, in its own context; to be called within an event loop."""
         elapsed_ms = elapsed_s * 1e3
-        if self._tells_each or status != "OK" or elapsed_ms >= _QUICK_MS:
+        if self._logs_each or status != "OK" or elapsed_ms >= _QUICK_MS:
             get_logger().info("call_done", status=status, elapsed_ms=round(elapsed_ms, 3))
             return
         quick = self._quick.get(method)
@@ -45,16 +45,18 @@ class CallLog:
             quick = self._quick[method] = _Quick()
             # In a context of its own: the line is not this call's alone.
             loop = asyncio.get_running_loop()
-            loop.call_later(self._period_s, self._tell, method, context=contextvars.Context())
+            loop.call_later(
+                self._period_s, self._write_summary, method, context=contextvars.Context()
+            )
         quick.calls += 1
         quick.slowest_ms = max(quick.slowest_ms, elapsed_ms)
 
-    def tell_all(self) -> None:
+    def flush(self) -> None:
         """Writes what is not told yet."""
         for method in list(self._quick):
-            self._tell(method)
+            self._write_summary(method)
 
-    def _tell(self, method: str) -> None:
+    def _write_summary(self, method: str) -> None:
         quick = self._quick.pop(method, None)
         if quick is not None:
             get_logger().info(

@@ -14,15 +14,15 @@ from typing import Any
 import structlog
 
 from kernelfarm.errors import bounded
-from kernelfarm.service.rates import Rates
+from kernelfarm.service.rates import TokenBuckets
 
 BURST, LINES_PER_S = 20, 1.0
 """Lines of one event, tenant and cause: so many at once, then so many in a second."""
 
 _FIELD_BYTES = 1500
 _TRACE_BYTES = 16_000
-_TELL_EVERY_S = 10.0
-_TOLD = "lines_suppressed"
+_REPORT_INTERVAL_S = 10.0
+_SUPPRESSED_EVENT = "lines_suppressed"
 _SERIOUS = ("warning", "error", "critical")
 
 Name = tuple[str, str, str]
@@ -37,30 +37,30 @@ class LogLimit:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._rates: Rates[Name] = Rates(BURST, LINES_PER_S, clock)
-        self._told_s = clock()
+        self._rates: TokenBuckets[Name] = TokenBuckets(BURST, LINES_PER_S, clock)
+        self._reported_s = clock()
 
     def __call__(self, logger: Any, method: str, event: Any) -> Any:
         """The line, or `structlog.DropEvent`."""
         cause = str(event.get("reason") or event.get("status") or "")[:80]
         is_limited = cause not in ("", "OK") or method in _SERIOUS
-        if not is_limited or event.get("event") == _TOLD:
+        if not is_limited or event.get("event") == _SUPPRESSED_EVENT:
             return event
-        if self._clock() - self._told_s >= _TELL_EVERY_S:
-            self.tell()
+        if self._clock() - self._reported_s >= _REPORT_INTERVAL_S:
+            self.report_dropped()
         name = (str(event.get("event"))[:80], str(event.get("tenant", ""))[:80], cause)
         if not self._rates.take(name):
             raise structlog.DropEvent
         suppressed = self._rates.suppressed(name)
         return {**event, "suppressed": suppressed} if suppressed else event
 
-    def tell(self) -> None:
+    def report_dropped(self) -> None:
         """Writes what was dropped and not told yet."""
-        self._told_s = self._clock()
+        self._reported_s = self._clock()
         for (event, tenant, cause), number in self._rates.all_suppressed().items():
             fields = {"of": event, "tenant": tenant, "cause": cause, "suppressed": number}
             # In a context of its own: the line is not this call's.
-            contextvars.Context().run(structlog.get_logger().warning, _TOLD, **fields)
+            contextvars.Context().run(structlog.get_logger().warning, _SUPPRESSED_EVENT, **fields)
 
 
 def bound_fields(logger: Any, method: str, event: Any) -> Any:
@@ -83,7 +83,7 @@ class LibraryLimit(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._rates: Rates[Name] = Rates(BURST, LINES_PER_S)
+        self._rates: TokenBuckets[Name] = TokenBuckets(BURST, LINES_PER_S)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to write it."""

@@ -17,18 +17,18 @@ from kernelfarm.service.logs.lossy_stream import LossyStream
 from kernelfarm.service.settings import ServiceSettings
 
 
-def configure_logs(settings: ServiceSettings, room: str) -> None:
+def configure_logs(settings: ServiceSettings, service: str) -> None:
     """Sends this process's logs to stderr; every line carries the room's name."""
 
-    def add_room(logger: Any, method: str, event: Any) -> Any:
-        return {"room": room, **event}
+    def add_service(logger: Any, method: str, event: Any) -> Any:
+        return {"service": service, **event}
 
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        add_room,
+        add_service,
     ]
     structlog.configure(
         processors=[*shared, limit, *_renderers(settings.log_format)],

@@ -23,7 +23,7 @@ from kernelfarm.service.priority import leave_a_processor, yield_to_all
 from kernelfarm.service.process_pool.frames import (
     FACTS,
     FrameError,
-    Kind,
+    FrameKind,
     Parts,
     receive_within,
     send_over,
@@ -50,7 +50,7 @@ class WorkProcess:
         self.memory_bytes = 0
         self._reader = reader
         self._writer = writer
-        self._known: deque[bytes] = deque(maxlen=_REMEMBERED)
+        self._affinities: deque[bytes] = deque(maxlen=_REMEMBERED)
         self._handle = _handle_of(pid)
         self._is_killed = False
 
@@ -65,9 +65,9 @@ class WorkProcess:
         look.register(self._handle, select.POLLIN)  # readable once the process has ended
         return not look.poll(0)
 
-    def knows(self, affinity: bytes) -> bool:
+    def has_affinity(self, affinity: bytes) -> bool:
         """Whether it did a job of this affinity lately."""
-        return bool(affinity) and affinity in self._known
+        return bool(affinity) and affinity in self._affinities
 
     def used_s(self) -> float:
         """Processor time that it used in its life; where that is not told, the time now."""
@@ -99,24 +99,26 @@ class WorkProcess:
         os.close(self._handle)
         self._handle = None
 
-    async def ask(self, name: str, affinity: bytes, parts: Parts, max_bytes: int) -> list[bytes]:
+    async def run_job(
+        self, name: str, affinity: bytes, parts: Parts, max_bytes: int
+    ) -> list[bytes]:
         """What it answers to a job.
 
         Raises:
             KernelfarmError: what the job raised.
             WorkProcessError: the child ended.
         """
-        if affinity and affinity not in self._known:
-            self._known.append(affinity)
+        if affinity and affinity not in self._affinities:
+            self._affinities.append(affinity)
         try:
-            await send_over(self._writer, Kind.WORK, [name.encode(), *parts])
+            await send_over(self._writer, FrameKind.WORK, [name.encode(), *parts])
             kind, answer = await receive_within(self._reader, max_bytes)
         except (EOFError, OSError) as error:
             raise WorkProcessError(_ENDED) from error
         self.memory_bytes = int(answer[0])
-        if kind is Kind.RESULT:
+        if kind is FrameKind.RESULT:
             return answer[1:]
-        if kind is Kind.ERROR:
+        if kind is FrameKind.ERROR:
             facts = unpacked_facts(answer[1:])
             for trace in answer[1 + FACTS :]:
                 text = trace.decode("utf-8", "replace")
@@ -246,12 +248,12 @@ class ForkServer:
         control.setblocking(False)
         try:
             async with asyncio.timeout(_START_S):
-                told = await asyncio.get_running_loop().sock_recv(control, 1)
+                byte = await asyncio.get_running_loop().sock_recv(control, 1)
         except (TimeoutError, OSError) as error:
             raise UnavailableError(f"the processes of {self._module} do not start") from error
-        if told != b"R":
+        if byte != b"R":
             raise UnavailableError(
-                f"the process that imports {self._module} ended; its last lines on stderr tell why"
+                f"the process that imports {self._module} ended; see its last lines on stderr"
             )
 
 

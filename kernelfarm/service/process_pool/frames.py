@@ -26,7 +26,7 @@ _SLICE_BYTES = 256 * 1024
 Parts = Sequence[bytes | memoryview]
 
 
-class Kind(enum.IntEnum):
+class FrameKind(enum.IntEnum):
     """What a frame is."""
 
     READY = 0
@@ -45,13 +45,13 @@ class FrameError(UnavailableError):
     """The other side does not keep to the form of frames."""
 
 
-def packed(kind: Kind, parts: Parts) -> list[bytes | memoryview]:
+def packed(kind: FrameKind, parts: Parts) -> list[bytes | memoryview]:
     """A frame, in pieces that follow each other: large parts are not copied."""
     lengths = b"".join(_LENGTH.pack(len(part)) for part in parts)
     return [_HEAD.pack(kind, len(parts)) + lengths, *parts]
 
 
-async def send_over(writer: asyncio.StreamWriter, kind: Kind, parts: Parts) -> None:
+async def send_over(writer: asyncio.StreamWriter, kind: FrameKind, parts: Parts) -> None:
     """Sends a frame over a stream, no faster than the other side takes it.
 
     A stream copies what its socket does not take at once: large parts go in slices.
@@ -71,13 +71,13 @@ async def send_over(writer: asyncio.StreamWriter, kind: Kind, parts: Parts) -> N
     await writer.drain()
 
 
-def send(peer: socket.socket, kind: Kind, parts: Parts) -> None:
+def send(peer: socket.socket, kind: FrameKind, parts: Parts) -> None:
     """Sends a frame over a blocking socket."""
     for piece in packed(kind, parts):
         peer.sendall(piece)
 
 
-def receive(peer: socket.socket) -> tuple[Kind, list[bytes]]:
+def receive(peer: socket.socket) -> tuple[FrameKind, list[bytes]]:
     """The next frame of a blocking socket.
 
     Raises:
@@ -85,10 +85,12 @@ def receive(peer: socket.socket) -> tuple[Kind, list[bytes]]:
     """
     kind, count = _HEAD.unpack(_exactly(peer, _HEAD.size))
     table = _exactly(peer, count * _LENGTH.size)
-    return Kind(kind), [_exactly(peer, length) for (length,) in _LENGTH.iter_unpack(table)]
+    return FrameKind(kind), [_exactly(peer, length) for (length,) in _LENGTH.iter_unpack(table)]
 
 
-async def receive_within(reader: asyncio.StreamReader, max_bytes: int) -> tuple[Kind, list[bytes]]:
+async def receive_within(
+    reader: asyncio.StreamReader, max_bytes: int
+) -> tuple[FrameKind, list[bytes]]:
     """The next frame of a stream.
 
     Raises:
@@ -96,13 +98,13 @@ async def receive_within(reader: asyncio.StreamReader, max_bytes: int) -> tuple[
         EOFError: the other side is gone.
     """
     kind, count = _HEAD.unpack(await reader.readexactly(_HEAD.size))
-    if kind not in set(Kind) or count > _MAX_PARTS:
+    if kind not in set(FrameKind) or count > _MAX_PARTS:
         raise FrameError(f"a frame of kind {kind} with {count} parts; expected a known kind")
     table = await reader.readexactly(count * _LENGTH.size)
     lengths = [length for (length,) in _LENGTH.iter_unpack(table)]
     if sum(lengths) > max_bytes:
         raise FrameError(f"an answer of {sum(lengths)} bytes; expected at most {max_bytes}")
-    return Kind(kind), [await reader.readexactly(length) for length in lengths]
+    return FrameKind(kind), [await reader.readexactly(length) for length in lengths]
 
 
 def packed_facts(facts: ErrorFacts) -> list[bytes]:

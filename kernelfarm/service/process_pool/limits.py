@@ -17,7 +17,7 @@ class PoolLimits:
     answer has at most `max_answer_bytes`. A tenant may have `max_waiting` jobs that wait.
 
     A child that uses no processor time for `hung_after_s` while it works is replaced, and so is one
-    that still holds `kept_memory_bytes` after its job; a fork server that does not fork for
+    that still holds `max_idle_memory_bytes` after its job; a fork server that does not fork for
     `hung_after_s` is started again.
     """
 
@@ -29,4 +29,4 @@ class PoolLimits:
     max_answer_bytes: int = 512 * MIB
     max_waiting: int = 1024
     hung_after_s: float = 10.0
-    kept_memory_bytes: int = 1024 * MIB
+    max_idle_memory_bytes: int = 1024 * MIB

@@ -22,15 +22,15 @@ from kernelfarm.service.priority import LeftProcessor
 from kernelfarm.service.process_pool.children import ForkServer, WorkProcess
 from kernelfarm.service.process_pool.frames import FrameError
 from kernelfarm.service.process_pool.limits import PoolLimits
-from kernelfarm.service.process_pool.slot_scheduler import Lanes, Ticket
+from kernelfarm.service.process_pool.slot_scheduler import SlotRequest, SlotScheduler
 
-_LOOK_EVERY_S = 0.25
-_LOOK_SOON_S = 0.02
+_CHECK_INTERVAL_S = 0.25
+_FIRST_CHECK_S = 0.02
 _REFILL_AFTER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WorkItem:
     """One job: its name in the module's `JOBS`, and its arguments.
 
     `affinity` names what a child may remember of an earlier job (a digest); empty: nothing.
@@ -42,28 +42,28 @@ class Work:
     affinity: bytes = b""
 
 
-class Meter:
+class CpuMeter:
     """What one job has used: `look` is told the child's processor time, and the time now."""
 
     def __init__(self, child_used_s: float, now_s: float) -> None:
         self._began_s = child_used_s
-        self._moved_s = self._now_s = now_s
+        self._progressed_s = self._now_s = now_s
         self.used_s = 0.0
 
-    def look(self, child_used_s: float, now_s: float) -> None:
+    def update(self, child_used_s: float, now_s: float) -> None:
         """Reads the clocks."""
         used_s = child_used_s - self._began_s
         if used_s > self.used_s:
-            self.used_s, self._moved_s = used_s, now_s
+            self.used_s, self._progressed_s = used_s, now_s
         self._now_s = now_s
 
     @property
-    def still_s(self) -> float:
+    def stalled_s(self) -> float:
         """For how long it has used nothing."""
-        return self._now_s - self._moved_s
+        return self._now_s - self._progressed_s
 
 
-class _GivenUpError(Exception):
+class _PreemptedError(Exception):
     """The job gave way to others; it begins again."""
 
 
@@ -73,7 +73,7 @@ class ProcessPool:
     def __init__(self, jobs_module: str, limits: PoolLimits) -> None:
         self._limits = limits
         self._server = ForkServer(jobs_module, limits)
-        self._lanes = Lanes(limits.processes, limits.max_waiting, limits.heavy_after_s)
+        self._scheduler = SlotScheduler(limits.processes, limits.max_waiting, limits.heavy_after_s)
         self._idle: list[WorkProcess] = []
         self._busy: set[WorkProcess] = set()
         self._left_processor = LeftProcessor()
@@ -104,7 +104,7 @@ class ProcessPool:
         self._idle.clear()
         await self._server.close()
 
-    async def run(self, work: Work) -> list[bytes]:
+    async def run(self, item: WorkItem) -> list[bytes]:
         """What the job gives; it is ended if this call is cancelled.
 
         Raises:
@@ -113,31 +113,31 @@ class ProcessPool:
             WorkProcessError: its child ended; the same job may be sent again.
             FarmFullError: too many jobs of this tenant wait.
         """
-        is_heavy = sum(map(len, work.parts)) >= self._limits.heavy_bytes
+        is_heavy = sum(map(len, item.parts)) >= self._limits.heavy_bytes
         while True:
-            ticket = Ticket(work.tenant)
-            ticket.is_heavy = is_heavy
-            await self._lanes.enter(ticket)
+            request = SlotRequest(item.tenant)
+            request.is_heavy = is_heavy
+            await self._scheduler.enter(request)
             try:
-                return await self._attempt(work, ticket)
-            except _GivenUpError:
+                return await self._attempt(item, request)
+            except _PreemptedError:
                 is_heavy = True
             finally:
-                self._lanes.leave(ticket)
+                self._scheduler.leave(request)
 
-    async def _attempt(self, work: Work, ticket: Ticket) -> list[bytes]:
-        is_heavy = ticket.is_heavy or self._lanes.must_stand_back(ticket.tenant)
-        child = await self._take(work, is_heavy=is_heavy)
-        ask = child.ask(work.name, work.affinity, work.parts, self._limits.max_answer_bytes)
-        asking = asyncio.create_task(ask)
+    async def _attempt(self, item: WorkItem, request: SlotRequest) -> list[bytes]:
+        is_heavy = request.is_heavy or self._scheduler.must_stand_back(request.tenant)
+        child = await self._take_child(item, is_heavy=is_heavy)
+        call = child.run_job(item.name, item.affinity, item.parts, self._limits.max_answer_bytes)
+        asking = asyncio.create_task(call)
         is_kept = False
         try:
-            await self._watch(child, asking, ticket)
+            await self._watch(child, asking, request)
             result = asking.result()
             is_kept = True
             return result
         except (WorkProcessError, FrameError) as error:
-            get_logger().warning("work_process_ended", work=work.name, message=str(error))
+            get_logger().warning("work_process_ended", work=item.name, message=str(error))
             raise WorkProcessError(str(error)) from error
         except KernelfarmError as error:
             # The job's own error; one of memory leaves a child that holds much.
@@ -146,49 +146,49 @@ class ProcessPool:
         finally:
             self._busy.discard(child)
             self._note_heavy()
-            if is_kept and self._may_go_on(child):
-                self._put_back(child)
+            if is_kept and self._is_reusable(child):
+                self._return_child(child)
             else:
                 child.kill()
                 asking.cancel()
             self._refill()
 
     async def _watch(
-        self, child: WorkProcess, asking: asyncio.Task[list[bytes]], ticket: Ticket
+        self, child: WorkProcess, asking: asyncio.Task[list[bytes]], request: SlotRequest
     ) -> None:
         """Returns when the job is done; looks at what it uses meanwhile."""
         began_s = child.used_s()
-        meter = Meter(began_s, asyncio.get_running_loop().time())
+        meter = CpuMeter(began_s, asyncio.get_running_loop().time())
         while True:
             done, _ = await asyncio.wait(
-                (asking, ticket.revoked),
-                timeout=self._until_look_s(meter),
+                (asking, request.preempted),
+                timeout=self._next_check_s(meter),
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if asking in done:
-                ticket.used_s = child.used_s() - began_s
+                request.used_s = child.used_s() - began_s
                 return
-            if ticket.revoked in done:
-                raise _GivenUpError
-            meter.look(child.used_s(), asyncio.get_running_loop().time())
-            ticket.used_s = meter.used_s
+            if request.preempted in done:
+                raise _PreemptedError
+            meter.update(child.used_s(), asyncio.get_running_loop().time())
+            request.used_s = meter.used_s
             _check(meter, self._limits)
-            if meter.used_s >= self._limits.heavy_after_s and not ticket.is_heavy:
+            if meter.used_s >= self._limits.heavy_after_s and not request.is_heavy:
                 child.make_heavy()
                 self._note_heavy()
-                self._lanes.mark_heavy(ticket)
+                self._scheduler.mark_heavy(request)
 
-    def _until_look_s(self, meter: Meter) -> float:
+    def _next_check_s(self, meter: CpuMeter) -> float:
         """A job is looked at when it may have become heavy, and then now and then."""
         until_s = self._limits.heavy_after_s - meter.used_s
-        return max(until_s, _LOOK_SOON_S) if until_s > 0 else _LOOK_EVERY_S
+        return max(until_s, _FIRST_CHECK_S) if until_s > 0 else _CHECK_INTERVAL_S
 
-    async def _take(self, work: Work, *, is_heavy: bool) -> WorkProcess:
+    async def _take_child(self, item: WorkItem, *, is_heavy: bool) -> WorkProcess:
         """An idle child, one that remembers something of this job if there is one."""
         for child in [child for child in self._idle if not child.is_alive]:
             self._idle.remove(child)
             child.kill()  # it has ended by itself: that lets go of what names it
-        fitting = [child for child in self._idle if child.knows(work.affinity)]
+        fitting = [child for child in self._idle if child.has_affinity(item.affinity)]
         fitting = fitting or [child for child in self._idle if child.is_heavy == is_heavy]
         if fitting:
             child = fitting[0]
@@ -209,14 +209,14 @@ class ProcessPool:
             raise UnavailableError("this service is being stopped; send the request again")
         return await self._server.fork()
 
-    def _may_go_on(self, child: WorkProcess) -> bool:
+    def _is_reusable(self, child: WorkProcess) -> bool:
         return (
             not self._is_closed
             and child.is_alive
-            and child.memory_bytes <= self._limits.kept_memory_bytes
+            and child.memory_bytes <= self._limits.max_idle_memory_bytes
         )
 
-    def _put_back(self, child: WorkProcess) -> None:
+    def _return_child(self, child: WorkProcess) -> None:
         """Keeps a child for later work: of each kind no more than there are slots."""
         self._idle.append(child)
         alike = [other for other in self._idle if other.is_heavy == child.is_heavy]
@@ -246,10 +246,10 @@ class ProcessPool:
             if self._is_closed:
                 child.kill()
                 return
-            self._put_back(child)
+            self._return_child(child)
 
 
-def _check(meter: Meter, limits: PoolLimits) -> None:
+def _check(meter: CpuMeter, limits: PoolLimits) -> None:
     """Passes a job that is within its limits.
 
     Raises:
@@ -261,7 +261,7 @@ def _check(meter: Meter, limits: PoolLimits) -> None:
             f"the work on this request was ended after {limits.max_processor_s:.0f} s of processor"
             " time; split the model at a graph break"
         )
-    if meter.still_s > limits.hung_after_s:
+    if meter.stalled_s > limits.hung_after_s:
         raise WorkProcessError(
             f"the process that worked on this request stood still for {limits.hung_after_s:.0f} s;"
             " another one takes its place: send the request again"

@@ -28,5 +28,5 @@ class WorkSettings(ServiceSettings):
             max_processor_s=self.max_work_processor_s,
             max_memory_bytes=self.max_work_memory_bytes,
             max_waiting=self.max_waiting_work,
-            kept_memory_bytes=self.max_work_memory_bytes // 4,
+            max_idle_memory_bytes=self.max_work_memory_bytes // 4,
         )

@@ -28,7 +28,7 @@ from kernelfarm.service.recent_callers import RecentCallers
 _RETRY_AFTER_S = 1.0
 
 
-class Ticket:
+class SlotRequest:
     """One job's place: where it runs, what it has used, and whether it must give way."""
 
     def __init__(self, tenant: str) -> None:
@@ -36,24 +36,24 @@ class Ticket:
         self.tenant = tenant
         self.is_heavy = False
         self.used_s = 0.0
-        self.lane: Lane | None = None
-        self.called: asyncio.Future[None] = loop.create_future()
-        self.revoked: asyncio.Future[None] = loop.create_future()
+        self.queue: SlotQueue | None = None
+        self.granted: asyncio.Future[None] = loop.create_future()
+        self.preempted: asyncio.Future[None] = loop.create_future()
 
-    def revoke(self) -> None:
+    def preempt(self) -> None:
         """Tells the job to give way."""
-        if not self.revoked.done():
-            self.revoked.set_result(None)
+        if not self.preempted.done():
+            self.preempted.set_result(None)
 
 
-class Lane:
+class SlotQueue:
     """Slots of one kind, and who waits for them: tenant after tenant, each in order."""
 
     def __init__(self, slots: int, may_enter: Callable[[str], bool] = lambda tenant: True) -> None:
         self.slots = slots
         self._may_enter = may_enter
-        self.running: list[Ticket] = []
-        self._waiting: dict[str, deque[Ticket]] = {}
+        self.running: list[SlotRequest] = []
+        self._waiting: dict[str, deque[SlotRequest]] = {}
 
     @property
     def is_full(self) -> bool:
@@ -61,7 +61,7 @@ class Lane:
         return len(self.running) >= self.slots
 
     @property
-    def is_wanted(self) -> bool:
+    def has_waiting(self) -> bool:
         """True if somebody waits."""
         return bool(self._waiting)
 
@@ -73,21 +73,21 @@ class Lane:
         """Tenants that wait, in the order of their turns."""
         return iter(tuple(self._waiting))
 
-    def running_of(self, tenant: str) -> list[Ticket]:
+    def running_of(self, tenant: str) -> list[SlotRequest]:
         """The jobs of a tenant that run, in the order of their start."""
-        return [ticket for ticket in self.running if ticket.tenant == tenant]
+        return [request for request in self.running if request.tenant == tenant]
 
-    def add(self, ticket: Ticket) -> None:
+    def add(self, request: SlotRequest) -> None:
         """Lets a job wait."""
-        self._waiting.setdefault(ticket.tenant, deque()).append(ticket)
+        self._waiting.setdefault(request.tenant, deque()).append(request)
 
-    def drop(self, ticket: Ticket) -> None:
+    def drop(self, request: SlotRequest) -> None:
         """A job waits no longer."""
-        line = self._waiting.get(ticket.tenant)
-        if line is not None and ticket in line:
-            line.remove(ticket)
-            if not line:
-                del self._waiting[ticket.tenant]
+        waiting = self._waiting.get(request.tenant)
+        if waiting is not None and request in waiting:
+            waiting.remove(request)
+            if not waiting:
+                del self._waiting[request.tenant]
 
     def serve(self) -> None:
         """Gives free slots to the first of each tenant, one tenant after the other."""
@@ -95,81 +95,81 @@ class Lane:
             tenant = next(filter(self._may_enter, self._waiting), None)
             if tenant is None:
                 return
-            line = self._waiting.pop(tenant)
-            ticket = line.popleft()
-            if line:
-                self._waiting[tenant] = line  # now the last in turn
-            if not ticket.called.done():  # its caller may have been cancelled a moment ago
-                self.enter(ticket)
-                ticket.called.set_result(None)
+            waiting = self._waiting.pop(tenant)
+            request = waiting.popleft()
+            if waiting:
+                self._waiting[tenant] = waiting  # now the last in turn
+            if not request.granted.done():  # its caller may have been cancelled a moment ago
+                self.enter(request)
+                request.granted.set_result(None)
 
-    def enter(self, ticket: Ticket) -> None:
+    def enter(self, request: SlotRequest) -> None:
         """A job runs here."""
-        ticket.lane = self
-        self.running.append(ticket)
+        request.queue = self
+        self.running.append(request)
 
 
-class Lanes:
+class SlotScheduler:
     """Both lanes of a pool."""
 
     def __init__(self, slots: int, max_waiting: int, heavy_after_s: float = 0.25) -> None:
-        self.light = Lane(slots, self._may_enter_light)
-        self.heavy = Lane(slots)
+        self.light = SlotQueue(slots, self._may_enter_light)
+        self.heavy = SlotQueue(slots)
         self._max_waiting = max_waiting
         self._heavy_after_s = heavy_after_s
         self._usage = Usage()
         self._habits = Habits()
         self._callers = RecentCallers()
 
-    async def enter(self, ticket: Ticket) -> None:
+    async def enter(self, request: SlotRequest) -> None:
         """Waits for a slot.
 
         Raises:
             FarmFullError: too many jobs of this tenant wait.
         """
-        self._callers.note(ticket.tenant, _now_s())
-        if self._habits.are_heavy(ticket.tenant) and self.must_stand_back(ticket.tenant):
-            ticket.is_heavy = True
-        lane = self.heavy if ticket.is_heavy else self.light
-        waiting = self.light.waiting_of(ticket.tenant) + self.heavy.waiting_of(ticket.tenant)
+        self._callers.note(request.tenant, _now_s())
+        if self._habits.are_heavy(request.tenant) and self.must_stand_back(request.tenant):
+            request.is_heavy = True
+        queue = self.heavy if request.is_heavy else self.light
+        waiting = self.light.waiting_of(request.tenant) + self.heavy.waiting_of(request.tenant)
         if waiting >= self._max_waiting:
             error = FarmFullError(
                 f"{waiting} pieces of work of this tenant wait for a process, the limit"
             )
             error.retry_after_s = _RETRY_AFTER_S
             raise error
-        lane.add(ticket)
+        queue.add(request)
         self._settle()
         try:
-            await ticket.called
+            await request.granted
         except BaseException:
-            self.leave(ticket)
+            self.leave(request)
             raise
 
-    def leave(self, ticket: Ticket) -> None:
+    def leave(self, request: SlotRequest) -> None:
         """A job has ended, or waits no longer."""
-        if ticket.lane is not None:
-            ticket.lane.running.remove(ticket)
-            ticket.lane = None
-            self._usage.charge(ticket.tenant, ticket.used_s, _now_s())
-            self._habits.note(ticket.tenant, was_heavy=ticket.used_s >= self._heavy_after_s)
+        if request.queue is not None:
+            request.queue.running.remove(request)
+            request.queue = None
+            self._usage.charge(request.tenant, request.used_s, _now_s())
+            self._habits.note(request.tenant, was_heavy=request.used_s >= self._heavy_after_s)
         else:
-            self.light.drop(ticket)
-            self.heavy.drop(ticket)
+            self.light.drop(request)
+            self.heavy.drop(request)
         self._settle()
 
-    def mark_heavy(self, ticket: Ticket) -> None:
+    def mark_heavy(self, request: SlotRequest) -> None:
         """A job has used as much as makes it heavy."""
-        ticket.is_heavy = True
+        request.is_heavy = True
         self._settle()
 
     def _settle(self) -> None:
         self.heavy.serve()
         self.light.serve()
-        if self.light.is_wanted:
-            self._clear_light()
-        if self.heavy.is_wanted:
-            self._share_heavy()
+        if self.light.has_waiting:
+            self._move_heavy_jobs()
+        if self.heavy.has_waiting:
+            self._preempt_for_waiting_tenants()
 
     def must_stand_back(self, tenant: str) -> bool:
         """True if a tenant used much processor time lately, and others call."""
@@ -183,31 +183,31 @@ class Lanes:
             return True
         return not self.must_stand_back(tenant)
 
-    def _clear_light(self) -> None:
+    def _move_heavy_jobs(self) -> None:
         """Moves heavy jobs out of the light lane, where somebody waits."""
-        for ticket in tuple(self.light.running):
-            if not ticket.is_heavy:
+        for request in tuple(self.light.running):
+            if not request.is_heavy:
                 continue
             if self.heavy.is_full:
-                ticket.revoke()
+                request.preempt()
                 continue
-            self.light.running.remove(ticket)
-            self.heavy.enter(ticket)
+            self.light.running.remove(request)
+            self.heavy.enter(request)
         self.light.serve()
 
-    def _share_heavy(self) -> None:
+    def _preempt_for_waiting_tenants(self) -> None:
         """Ends one of a tenant's several heavy jobs where a tenant that has none waits."""
-        giving = [ticket for ticket in self.heavy.running if ticket.revoked.done()]
+        preempted = [request for request in self.heavy.running if request.preempted.done()]
         for tenant in self.heavy.tenants_waiting():
-            if giving:  # its slot is on the way
-                giving.pop()
+            if preempted:  # its slot is on the way
+                preempted.pop()
             elif not self.heavy.running_of(tenant):
-                several = [t for t in self.heavy.running if len(self._kept(t.tenant)) > 1]
+                several = [t for t in self.heavy.running if len(self._not_preempted(t.tenant)) > 1]
                 if several:
-                    several[-1].revoke()
+                    several[-1].preempt()
 
-    def _kept(self, tenant: str) -> list[Ticket]:
-        return [t for t in self.heavy.running_of(tenant) if not t.revoked.done()]
+    def _not_preempted(self, tenant: str) -> list[SlotRequest]:
+        return [t for t in self.heavy.running_of(tenant) if not t.preempted.done()]
 
 
 def _now_s() -> float:

@@ -14,7 +14,7 @@ from pathlib import Path
 from kernelfarm.errors import KernelfarmError, WorkMemoryError, error_facts
 from kernelfarm.service.collector import Collector
 from kernelfarm.service.priority import yield_to_services
-from kernelfarm.service.process_pool.frames import Kind, packed_facts, receive, send
+from kernelfarm.service.process_pool.frames import FrameKind, packed_facts, receive, send
 
 Job = Callable[[Sequence[bytes]], Sequence[bytes]]
 """Arguments to results; raises a `KernelfarmError` for what is the caller's fault."""
@@ -31,7 +31,7 @@ def work(peer: socket.socket, jobs: Jobs, max_memory_bytes: int) -> None:
     _limit(max_memory_bytes)
     collector = Collector(kept=1)
     with suppress(EOFError, OSError):
-        send(peer, Kind.READY, [b"%d" % os.getpid()])
+        send(peer, FrameKind.READY, [b"%d" % os.getpid()])
         while True:
             _, (name, *arguments) = receive(peer)
             kind, parts = _answer(jobs[name.decode()], arguments, max_memory_bytes)
@@ -43,20 +43,20 @@ def work(peer: socket.socket, jobs: Jobs, max_memory_bytes: int) -> None:
 
 def _answer(
     job: Job, arguments: Sequence[bytes], max_memory_bytes: int
-) -> tuple[Kind, Sequence[bytes]]:
+) -> tuple[FrameKind, Sequence[bytes]]:
     try:
-        return Kind.RESULT, job(arguments)
+        return FrameKind.RESULT, job(arguments)
     except KernelfarmError as error:
-        return Kind.ERROR, [*packed_facts(error_facts(error)), *_suspicious(error)]
+        return FrameKind.ERROR, [*packed_facts(error_facts(error)), *_suspicious(error)]
     except MemoryError:
         limit = max_memory_bytes // (1 << 20)
-        told = WorkMemoryError(
+        reported = WorkMemoryError(
             f"the work on this request needs more than the {limit} MiB of memory that one piece of"
             " work may use; split the model at a graph break"
         )
-        return Kind.ERROR, packed_facts(error_facts(told))
+        return FrameKind.ERROR, packed_facts(error_facts(reported))
     except Exception:  # the edge of a process: the service logs it
-        return Kind.BUG, [_trace(sys.exc_info()[1])]
+        return FrameKind.BUG, [_trace(sys.exc_info()[1])]
 
 
 def _suspicious(error: KernelfarmError) -> list[bytes]:

@@ -11,13 +11,13 @@ from kernelfarm.errors import (
     QuotaError,
     UnauthenticatedError,
 )
-from kernelfarm.service.tenants.authentication import Authenticator, Connection, Metadata
+from kernelfarm.service.tenants.authentication import Authenticator, CallOrigin, Metadata
 from kernelfarm.service.tenants.identity import Identity
 
 _REFUSALS = (UnauthenticatedError, PermissionDeniedError, QuotaError, CompilesQuotaError)
 
 
-class Refusals:
+class RefusalCounts:
     """Counts refused calls by tenant (empty: nobody that was identified) and reason."""
 
     def __init__(self) -> None:
@@ -28,30 +28,30 @@ class Refusals:
         if isinstance(error, _REFUSALS):
             self._counts[tenant, error.reason] += 1
 
-    def take(self) -> dict[tuple[str, str], int]:
+    def drain(self) -> dict[tuple[str, str], int]:
         """What was counted since the last time."""
         taken, self._counts = dict(self._counts), Counter()
         return taken
 
-    def give_back(self, counts: dict[tuple[str, str], int]) -> None:
+    def restore(self, counts: dict[tuple[str, str], int]) -> None:
         """Counts again what could not be told."""
         self._counts.update(counts)
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class AccessControl:
     """`open_methods` need no identity (`/package.Service/Method`)."""
 
     authenticator: Authenticator
     open_methods: frozenset[str] = frozenset()
-    refusals: Refusals = field(default_factory=Refusals)
+    refusals: RefusalCounts = field(default_factory=RefusalCounts)
 
-    def identify(self, method: str, metadata: Metadata, connection: Connection) -> Identity:
+    def identify(self, method: str, metadata: Metadata, connection: CallOrigin) -> Identity:
         """Who calls a method.
 
         Raises:
             UnauthenticatedError: nobody that this farm knows, and the method is not open.
         """
         if method in self.open_methods:
-            return self.authenticator.anybody(metadata, connection)
+            return self.authenticator.identify_optional(metadata, connection)
         return self.authenticator.identify(metadata, connection)

@@ -11,13 +11,13 @@ from typing import Protocol
 
 from kernelfarm.errors import CallerError, UnauthenticatedError
 from kernelfarm.service.logs.logger import get_logger
-from kernelfarm.service.tenants.directory import Directory, Shown
-from kernelfarm.service.tenants.identity import Identity, Partition, Role
+from kernelfarm.service.tenants.directory import Credentials, TenantDirectory
+from kernelfarm.service.tenants.identity import Identity, NamespaceConfig, Role
 from kernelfarm.service.tenants.toml_file import read_tenants
 
 _SCHEME = "Bearer "
 _LOCAL = ("unix:", "ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D")
-_LOOK_AGAIN_S = 0.5
+_RELOAD_CHECK_S = 0.5
 _SEND_TOKEN = "send the administrator's token (KERNELFARM_ADMIN_TOKEN)"
 _SET_TOKEN = (
     "this farm has no administrator's token, so only callers on its own machine have it: set"
@@ -28,7 +28,7 @@ Metadata = Sequence[tuple[str, str | bytes]]
 """A call's headers."""
 
 
-class Connection(Protocol):
+class CallOrigin(Protocol):
     """Where a call came from; gRPC's contexts are such, and are asked only for what is needed."""
 
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:
@@ -47,32 +47,32 @@ class TenantsFile:
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
         self._clock = clock
-        self._stamp = self._look()
+        self._stamp = self._reload_if_changed()
         self._directory = read_tenants(path)
-        self._looked_s = clock()
-        self.faults = 0
+        self._checked_s = clock()
+        self.failed_reloads = 0
 
-    def current(self) -> Directory:
+    def current(self) -> TenantDirectory:
         """The tenants as of half a second ago or less."""
         now_s = self._clock()
-        if now_s - self._looked_s >= _LOOK_AGAIN_S:
-            self._looked_s = now_s
-            stamp = self._look()
+        if now_s - self._checked_s >= _RELOAD_CHECK_S:
+            self._checked_s = now_s
+            stamp = self._reload_if_changed()
             if stamp != self._stamp:
                 self._stamp = stamp
-                self._read_again()
+                self._reload()
         return self._directory
 
-    def _read_again(self) -> None:
+    def _reload(self) -> None:
         try:
             self._directory = read_tenants(self._path)
         except CallerError as error:
-            self.faults += 1
-            get_logger().error("tenants_not_reloaded", message=f"{error}; the last good ones hold")
+            self.failed_reloads += 1
+            get_logger().error("tenants_reload_failed", message=f"{error}; the last good ones hold")
             return
         get_logger().info("tenants_reloaded", tenants=len(self._directory.tenants))
 
-    def _look(self) -> tuple[int, int, int] | None:
+    def _reload_if_changed(self) -> tuple[int, int, int] | None:
         try:
             stat = self._path.stat()
         except OSError:
@@ -104,24 +104,24 @@ class Authenticator:
         """The tenants; None in a farm that knows none."""
         return self._tenants
 
-    def identify(self, metadata: Metadata, connection: Connection) -> Identity:
+    def identify(self, metadata: Metadata, connection: CallOrigin) -> Identity:
         """The caller, from a call's headers, its connection's certificate and its address.
 
         Raises:
             UnauthenticatedError: it shows nothing that this farm knows.
         """
         if self._tenants is None:
-            return self._of_the_farm(metadata, connection)
-        shown = Shown(_bearer(metadata), _certificate_names(connection))
-        return self._tenants.current().identify(shown, datetime.now(UTC))
+            return self._identify_without_tenants(metadata, connection)
+        credentials = Credentials(_bearer(metadata), _certificate_names(connection))
+        return self._tenants.current().identify(credentials, datetime.now(UTC))
 
-    def anybody(self, metadata: Metadata, connection: Connection) -> Identity:
+    def identify_optional(self, metadata: Metadata, connection: CallOrigin) -> Identity:
         """As `identify`, but a caller that shows no credentials is nobody, without a role."""
         if self._tenants is None or _bearer(metadata) or _certificate_names(connection):
             return self.identify(metadata, connection)
-        return NOBODY
+        return ANONYMOUS
 
-    def _of_the_farm(self, metadata: Metadata, connection: Connection) -> Identity:
+    def _identify_without_tenants(self, metadata: Metadata, connection: CallOrigin) -> Identity:
         if self._admin_token:
             is_administrator = hmac.compare_digest(
                 _bearer(metadata).encode(), self._admin_token.encode()
@@ -133,10 +133,10 @@ class Authenticator:
 
 def _caller(advice: str, *more: Role) -> Identity:
     """A caller of a farm without tenants."""
-    return Identity("", frozenset({Role.MEMBER, *more}), Partition(), advice=advice)
+    return Identity("", frozenset({Role.MEMBER, *more}), NamespaceConfig(), advice=advice)
 
 
-NOBODY = Identity("", frozenset(), Partition())
+ANONYMOUS = Identity("", frozenset(), NamespaceConfig())
 """Who shows no credentials to a farm that knows its tenants."""
 
 
@@ -150,7 +150,7 @@ def _bearer(metadata: Metadata) -> str:
     return value.removeprefix(_SCHEME).strip()
 
 
-def _certificate_names(connection: Connection) -> tuple[str, ...]:
+def _certificate_names(connection: CallOrigin) -> tuple[str, ...]:
     """The names in a verified client certificate: its SANs, or its CN where it has none."""
     auth = connection.auth_context()
     for kind in ("x509_subject_alternative_name", "x509_common_name"):

@@ -17,7 +17,7 @@ from kernelfarm.service.tenants.identity import (
     NO_LIMITS,
     SHARED_TENANT,
     Identity,
-    Partition,
+    NamespaceConfig,
     Quota,
     Role,
 )
@@ -47,40 +47,40 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class Credentials:
     """The credentials of one call: a token (empty without) and the names in its certificate."""
 
     token: str = ""
     certificate_names: tuple[str, ...] = ()
 
 
-class Directory:
+class TenantDirectory:
     """All tenants by their credentials."""
 
     def __init__(self, tenants: Iterable[Tenant], shared_quota: Quota = NO_LIMITS) -> None:
         self.tenants: Mapping[str, Tenant] = {tenant.name: tenant for tenant in tenants}
-        self.shared = Partition(SHARED_TENANT, b"", shared_quota)
+        self.shared = NamespaceConfig(SHARED_TENANT, b"", shared_quota)
         self._tokens = {t.token_id: (owner, t) for owner in self._all() for t in owner.tokens}
         self._certificates = {
             c.name: (owner, c) for owner in self._all() for c in owner.certificates
         }
 
-    def identify(self, shown: Shown, now: datetime) -> Identity:
+    def identify(self, credentials: Credentials, now: datetime) -> Identity:
         """The caller that shows some credentials.
 
         Raises:
             UnauthenticatedError: nothing is shown, or what is shown is nobody's, has ended, or
                 belongs to two tenants.
         """
-        by_certificate = self._of_certificate(shown.certificate_names)
-        if not shown.token:
+        by_certificate = self._of_certificate(credentials.certificate_names)
+        if not credentials.token:
             if by_certificate is None:
                 raise UnauthenticatedError(
                     "no credentials: send the header `authorization: Bearer TOKEN`"
                     " (KERNELFARM_TOKEN), or connect with a client certificate"
                 )
             return by_certificate
-        by_token = self._of_token(shown.token, now)
+        by_token = self._of_token(credentials.token, now)
         if by_certificate is not None and by_certificate.tenant != by_token.tenant:
             raise CredentialsDisagreeError(
                 f"the token is tenant {by_token.tenant!r}'s, the client certificate"
@@ -88,12 +88,12 @@ class Directory:
             )
         return by_token
 
-    def partition_of(self, tenant: str) -> Partition | None:
+    def namespace_config_of(self, tenant: str) -> NamespaceConfig | None:
         """The part of the cache that belongs to a tenant."""
         if tenant == SHARED_TENANT:
             return self.shared
         known = self.tenants.get(tenant)
-        return None if known is None else Partition(known.name, known.salt, known.quota)
+        return None if known is None else NamespaceConfig(known.name, known.salt, known.quota)
 
     def _of_token(self, token: str, now: datetime) -> Identity:
         owner, stored = self._tokens.get(token_id_of(token), (None, _NOBODYS))
@@ -126,7 +126,7 @@ class Directory:
         return self._identity(owner, roles, f"certificate {', '.join(sorted(found))}")
 
     def _identity(self, owner: Tenant, roles: frozenset[Role], credential: str) -> Identity:
-        own = Partition(owner.name, owner.salt, owner.quota)
+        own = NamespaceConfig(owner.name, owner.salt, owner.quota)
         partition = self.shared if Role.WARMER in roles else own
         return Identity(owner.name, roles, partition, credential)
 

@@ -43,7 +43,7 @@ NO_LIMITS = Quota()
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class NamespaceConfig:
     """The part of the cache that a caller works in: whose it is, what salts its keys, its limits.
 
     An empty tenant is the farm's own part, where no tenants are known.
@@ -54,7 +54,7 @@ class Partition:
     quota: Quota = NO_LIMITS
 
     def __repr__(self) -> str:
-        return f"Partition({self.tenant!r})"  # a salt is a secret
+        return f"NamespaceConfig({self.tenant!r})"  # a salt is a secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Identity:
 
     tenant: str
     roles: frozenset[Role]
-    partition: Partition
+    namespace_config: NamespaceConfig
     credential: str = ""
     advice: str = "ask the farm's operator for a credential that has it"
 
@@ -121,7 +121,7 @@ def current_identity() -> Identity:
     return identity
 
 
-def known_tenant() -> str:
+def current_tenant() -> str:
     """The tenant that calls; empty where nobody identified the caller, or it has none."""
     identity = _current.get()
     return identity.tenant if identity is not None else ""

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelfarm.errors import CallerError
-from kernelfarm.service.tenants.directory import Directory, StoredCertificate, Tenant
+from kernelfarm.service.tenants.directory import StoredCertificate, Tenant, TenantDirectory
 from kernelfarm.service.tenants.identity import CACHE_USERS, SHARED_TENANT, Quota, Role
 from kernelfarm.service.tenants.tokens import StoredToken
 
@@ -50,11 +50,11 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LIMITS = ("max_bytes", "max_entries", "max_compiles")
 
 
-class _FaultError(CallerError):
+class _TenantsFileError(CallerError):
     """What is wrong with one place of the file."""
 
 
-def read_tenants(path: Path) -> Directory:
+def read_tenants(path: Path) -> TenantDirectory:
     """The tenants of a file.
 
     Raises:
@@ -66,7 +66,7 @@ def read_tenants(path: Path) -> Directory:
         raise CallerError(f"cannot read the tenants in {path}: {error}") from error
     try:
         return _directory(stored)
-    except _FaultError as error:
+    except _TenantsFileError as error:
         raise CallerError(f"the tenants file {path} cannot be used: {error}") from error
 
 
@@ -84,7 +84,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def check_tenants(directory: Directory) -> None:
+def check_tenants(directory: TenantDirectory) -> None:
     """Passes tenants that a file may hold.
 
     Raises:
@@ -93,7 +93,7 @@ def check_tenants(directory: Directory) -> None:
     _directory(tomllib.loads("\n".join(_lines(directory))))
 
 
-def write_tenants(path: Path, directory: Directory) -> None:
+def write_tenants(path: Path, directory: TenantDirectory) -> None:
     """Replaces the file in one step, readable by its owner alone; comments are not kept."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -105,10 +105,10 @@ def write_tenants(path: Path, directory: Directory) -> None:
         raise CallerError(f"cannot write the tenants to {path}: {error}") from error
 
 
-def _directory(stored: dict[str, Any]) -> Directory:
+def _directory(stored: dict[str, Any]) -> TenantDirectory:
     _check_fields(stored, "the file", {"format", "tenants", "shared"})
     if stored.get("format") != FORMAT:
-        raise _FaultError(f"format is {stored.get('format')!r}; expected {FORMAT}")
+        raise _TenantsFileError(f"format is {stored.get('format')!r}; expected {FORMAT}")
     shared = _table(stored.get("shared", {}), "[shared]")
     _check_fields(shared, "[shared]", set(_LIMITS))
     tenants = [
@@ -120,8 +120,8 @@ def _directory(stored: dict[str, Any]) -> Directory:
     _check_unique("certificate", (c.name for tenant in tenants for c in tenant.certificates))
     salts = (tenant.salt.hex() for tenant in tenants if tenant.salt)
     if len(set(salts)) != sum(bool(tenant.salt) for tenant in tenants):
-        raise _FaultError("two tenants have one salt; expected a salt of its own for each")
-    return Directory(tenants, _quota(shared, "[shared]"))
+        raise _TenantsFileError("two tenants have one salt; expected a salt of its own for each")
+    return TenantDirectory(tenants, _quota(shared, "[shared]"))
 
 
 def _tenant(name: str, fields: dict[str, Any]) -> Tenant:
@@ -129,7 +129,7 @@ def _tenant(name: str, fields: dict[str, Any]) -> Tenant:
     try:
         check_name(name)
     except CallerError as error:
-        raise _FaultError(str(error)) from error
+        raise _TenantsFileError(str(error)) from error
     _check_fields(fields, where, {"salt", "tokens", "certificates", *_LIMITS})
     return Tenant(
         name,
@@ -144,7 +144,9 @@ def _token(fields: dict[str, Any], where: str) -> StoredToken:
     _check_fields(fields, where, {"id", "sha256", "roles", "not_after", "note"})
     not_after = fields.get("not_after")
     if not_after is not None and not (isinstance(not_after, datetime) and not_after.tzinfo):
-        raise _FaultError(f"{where}: not_after is {not_after!r}; expected a time with its zone")
+        raise _TenantsFileError(
+            f"{where}: not_after is {not_after!r}; expected a time with its zone"
+        )
     return StoredToken(
         _text(fields, "id", where, _HEX_ID),
         _text(fields, "sha256", where, _SHA256),
@@ -165,7 +167,9 @@ def _roles(fields: dict[str, Any], where: str) -> frozenset[Role]:
     named = fields.get("roles")
     known = {role.value: role for role in Role}
     if not isinstance(named, list) or not named or any(name not in known for name in named):
-        raise _FaultError(f"{where}: roles are {named!r}; expected some of {', '.join(known)}")
+        raise _TenantsFileError(
+            f"{where}: roles are {named!r}; expected some of {', '.join(known)}"
+        )
     return check_roles(frozenset(known[name] for name in named), where)
 
 
@@ -176,7 +180,9 @@ def check_roles(roles: frozenset[Role], where: str) -> frozenset[Role]:
         CallerError: a warmer would read or fill a tenant's own part too.
     """
     if Role.WARMER in roles and len(roles.intersection(CACHE_USERS)) > 1:
-        raise _FaultError(f"{where}: a warmer works in the shared part alone; make two credentials")
+        raise _TenantsFileError(
+            f"{where}: a warmer uses the shared namespace alone; make two credentials"
+        )
     return roles
 
 
@@ -184,7 +190,9 @@ def _quota(fields: dict[str, Any], where: str) -> Quota:
     for name in _LIMITS:
         limit = fields.get(name)
         if limit is not None and (type(limit) is not int or limit <= 0):
-            raise _FaultError(f"{where}: {name} is {limit!r}; expected a whole number above 0")
+            raise _TenantsFileError(
+                f"{where}: {name} is {limit!r}; expected a whole number above 0"
+            )
     return Quota(*(fields.get(name) for name in _LIMITS))
 
 
@@ -196,36 +204,38 @@ def _salt(stored: object, where: str) -> bytes:
     except binascii.Error:
         salt = b""
     if len(salt) != SALT_BYTES:
-        raise _FaultError(f"{where}: the salt is not {SALT_BYTES} bytes in base64, nor {NO_SALT!r}")
+        raise _TenantsFileError(
+            f"{where}: the salt is not {SALT_BYTES} bytes in base64, nor {NO_SALT!r}"
+        )
     return salt
 
 
 def _text(fields: dict[str, Any], name: str, where: str, form: re.Pattern[str]) -> str:
     text = fields.get(name)
     if not isinstance(text, str) or not form.fullmatch(text):
-        raise _FaultError(f"{where}: {name} is {text!r}; expected {form.pattern}")
+        raise _TenantsFileError(f"{where}: {name} is {text!r}; expected {form.pattern}")
     return text
 
 
 def _tables(fields: dict[str, Any], name: str, where: str) -> Iterator[tuple[dict[str, Any], str]]:
     listed = fields.get(name, [])
     if not isinstance(listed, list):
-        raise _FaultError(f"{where}: {name} is no list of tables")
+        raise _TenantsFileError(f"{where}: {name} is no list of tables")
     for number, table in enumerate(listed, start=1):
-        place = f"{where} {name} {number}"
-        yield _table(table, place), place
+        location = f"{where} {name} {number}"
+        yield _table(table, location), location
 
 
 def _table(value: object, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _FaultError(f"{where} is {value!r}; expected a table")
+        raise _TenantsFileError(f"{where} is {value!r}; expected a table")
     return value
 
 
 def _check_fields(fields: dict[str, Any], where: str, known: set[str]) -> None:
     unknown = sorted(fields.keys() - known)
     if unknown:
-        raise _FaultError(
+        raise _TenantsFileError(
             f"{where} has {', '.join(unknown)}; expected only {', '.join(sorted(known))}"
         )
 
@@ -233,10 +243,10 @@ def _check_fields(fields: dict[str, Any], where: str, known: set[str]) -> None:
 def _check_unique(what: str, values: Iterable[str]) -> None:
     twice = [value for value, count in Counter(values).items() if count > 1]
     if twice:
-        raise _FaultError(f"{what} {twice[0]!r} is there twice; expected each once")
+        raise _TenantsFileError(f"{what} {twice[0]!r} is there twice; expected each once")
 
 
-def _lines(directory: Directory) -> Iterator[str]:
+def _lines(directory: TenantDirectory) -> Iterator[str]:
     yield f"format = {FORMAT}"
     if any(limit is not None for limit in _limits(directory.shared.quota).values()):
         yield "\n[shared]"

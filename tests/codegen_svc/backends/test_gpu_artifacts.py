@@ -122,7 +122,7 @@ def test_alignment_is_promised_under_a_guard_and_brings_wide_loads() -> None:
     assert not general.guard
     pointers = [a for a in aligned.guard if a.subject is GuardSubject.PARAM_ADDRESS]
     assert [(a.name, a.op, a.operand) for a in pointers] == [
-        (place, GuardOp.DIVISIBLE, 16) for place in range(3)
+        (position, GuardOp.DIVISIBLE, 16) for position in range(3)
     ]
     assert b"ld.global.v4.b32" in content_of(aligned, "ptx")
     assert b"ld.global.v4.b32" not in content_of(general, "ptx")

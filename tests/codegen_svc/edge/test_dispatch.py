@@ -21,8 +21,8 @@ from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import open_channel, translated_errors
 from kernelfarm.v1 import compile_service_pb2
 from kernelfarm.wire import binary_digest
-from tests.support.codegen_processes import CodegenRoom
-from tests.support.farm import PATIENCE_S
+from tests.support.codegen_processes import CodegenFarm
+from tests.support.farm import TIMEOUT_S
 from tests.support.fresh_kernels import fresh_kernel
 
 TARGET = "echo:one"
@@ -38,7 +38,7 @@ async def build(
         priority=compile_service_pb2.Priority.ValueType(priority),
     )
     with translated_errors("codegen"):
-        return {r.index: r async for r in stub.BuildKernels(request, timeout=PATIENCE_S)}
+        return {r.index: r async for r in stub.BuildKernels(request, timeout=TIMEOUT_S)}
 
 
 async def test_an_out_of_tree_vendor_compiles_with_its_variants_in_order(
@@ -53,7 +53,9 @@ async def test_an_out_of_tree_vendor_compiles_with_its_variants_in_order(
     assert len(binary_digest(general)) == 32
 
 
-async def test_the_second_request_makes_no_job(stub: CodegenServiceStub, room: CodegenRoom) -> None:
+async def test_the_second_request_makes_no_job(
+    stub: CodegenServiceStub, codegen: CodegenFarm
+) -> None:
     kernels = [fresh_kernel("plain_a"), fresh_kernel("plain_b")]
     first = await build(stub, *kernels)
     second = await build(stub, *kernels)
@@ -62,71 +64,73 @@ async def test_the_second_request_makes_no_job(stub: CodegenServiceStub, room: C
     assert {i: r.artifacts[0] for i, r in first.items()} == {
         i: r.artifacts[0] for i, r in second.items()
     }
-    assert room.compilations("plain_a") == 1
+    assert codegen.compilations("plain_a") == 1
 
 
-async def test_artifacts_stream_as_they_appear(stub: CodegenServiceStub, room: CodegenRoom) -> None:
+async def test_artifacts_stream_as_they_appear(
+    stub: CodegenServiceStub, codegen: CodegenFarm
+) -> None:
     gated, quick = fresh_kernel("gated_stream"), fresh_kernel("plain_stream")
     call = stub.BuildKernels(pb.BuildKernelsRequest(kernels=[gated, quick], target=TARGET))
     first = await call.read()
     assert first.index == 1
-    room.open_gate("gated_stream")
+    codegen.release_job("gated_stream")
     second = await call.read()
     assert second.index == 0
 
 
 async def test_a_herd_on_two_edges_makes_one_job(
-    stub: CodegenServiceStub, room: CodegenRoom
+    stub: CodegenServiceStub, codegen: CodegenFarm
 ) -> None:
     kernel = fresh_kernel("gated_herd")
     calls = [asyncio.create_task(build(stub, kernel)) for _ in range(20)]
-    listen = f"unix:{room.folder}/edge2"
-    room.settings["KERNELFARM_CODEGEN_LISTEN"] = listen
-    room.start("codegen_svc", name="edge2")
+    listen = f"unix:{codegen.folder}/edge2"
+    codegen.settings["KERNELFARM_CODEGEN_LISTEN"] = listen
+    codegen.start("codegen_svc", name="edge2")
     async with open_channel(listen) as channel:
-        await asyncio.wait_for(channel.channel_ready(), PATIENCE_S)
+        await asyncio.wait_for(channel.channel_ready(), TIMEOUT_S)
         other = CodegenServiceStub(channel)
         calls += [asyncio.create_task(build(other, kernel)) for _ in range(20)]
-        await asyncio.to_thread(room.pid_at_gate, "gated_herd")
-        room.open_gate("gated_herd")
+        await asyncio.to_thread(codegen.pid_of_blocked_job, "gated_herd")
+        codegen.release_job("gated_herd")
         responses = await asyncio.gather(*calls)
-    assert room.compilations("gated_herd") == 1
+    assert codegen.compilations("gated_herd") == 1
     assert sum(response[0].caused_job for response in responses) == 1
 
 
 async def test_a_caller_that_gives_up_leaves_the_work_to_later_ones(
-    stub: CodegenServiceStub, room: CodegenRoom
+    stub: CodegenServiceStub, codegen: CodegenFarm
 ) -> None:
     kernel = fresh_kernel("gated_deserted")
     request = pb.BuildKernelsRequest(kernels=[kernel], target=TARGET)
     call = asyncio.create_task(stub.BuildKernels(request).read())
-    await asyncio.to_thread(room.pid_at_gate, "gated_deserted")
+    await asyncio.to_thread(codegen.pid_of_blocked_job, "gated_deserted")
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
-    room.open_gate("gated_deserted")
+    codegen.release_job("gated_deserted")
     built = await build(stub, kernel)
     assert not built[0].caused_job
-    assert room.compilations("gated_deserted") == 1
+    assert codegen.compilations("gated_deserted") == 1
 
 
 async def test_a_kernel_that_the_toolchain_refuses_is_refused_once_for_all(
-    stub: CodegenServiceStub, room: CodegenRoom
+    stub: CodegenServiceStub, codegen: CodegenFarm
 ) -> None:
     kernel = fresh_kernel("rejected_1")
     for _ in range(3):
         with pytest.raises(KernelRejectedError, match="no such instruction"):
             await build(stub, kernel)
-    assert room.compilations("rejected_1") == 1
+    assert codegen.compilations("rejected_1") == 1
 
 
 async def test_one_bad_kernel_does_not_spoil_its_companions_for_later(
-    stub: CodegenServiceStub, room: CodegenRoom
+    stub: CodegenServiceStub, codegen: CodegenFarm
 ) -> None:
     good = fresh_kernel("plain_companion")
     with pytest.raises(KernelRejectedError):
         await build(stub, good, fresh_kernel("rejected_2"))
     assert (await build(stub, good))[0].artifacts
-    assert room.compilations("plain_companion") == 1
+    assert codegen.compilations("plain_companion") == 1
 
 
 async def test_a_backend_that_raises_is_our_bug_and_is_told_by_type(
@@ -137,13 +141,13 @@ async def test_a_backend_that_raises_is_our_bug_and_is_told_by_type(
 
 
 async def test_a_tool_that_is_away_makes_unavailable_for_a_moment(
-    stub: CodegenServiceStub, room: CodegenRoom
+    stub: CodegenServiceStub, codegen: CodegenFarm
 ) -> None:
     kernel = fresh_kernel("toolless_1")
     with pytest.raises(UnavailableError, match="the tool is away"):
         await build(stub, kernel)
-    attempts = room.compilations("toolless_1")
-    while room.compilations("toolless_1") == attempts:  # until the failure expired
+    attempts = codegen.compilations("toolless_1")
+    while codegen.compilations("toolless_1") == attempts:  # until the failure expired
         with pytest.raises(UnavailableError):
             await build(stub, kernel)
 
@@ -170,11 +174,11 @@ async def test_a_request_without_kernels_is_malformed(stub: CodegenServiceStub) 
 
 
 async def test_truncated_bytes_are_refused_by_name_and_the_room_goes_on(
-    stub: CodegenServiceStub, room: CodegenRoom
+    stub: CodegenServiceStub, codegen: CodegenFarm
 ) -> None:
     whole = pb.BuildKernelsRequest(kernels=[fresh_kernel("plain_cut")]).SerializeToString()
     method = "/kernelfarm.internal.v1.CodegenService/BuildKernels"
-    async with open_channel(room.address) as channel:
+    async with open_channel(codegen.address) as channel:
         with pytest.raises(grpc.aio.AioRpcError, match="BuildKernelsRequest") as caught:
             await channel.unary_stream(method)(whole[:-2]).read()
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from codegen_svc.edge.fair_queue import Claim, FairTurns
+from codegen_svc.edge.fair_queue import FairQueue, JobClass
 
 
 class Queue:
@@ -15,9 +15,9 @@ class Queue:
     A name's first letter is its tenant; a capital makes it warm-up, a `!` slow.
     """
 
-    def __init__(self, slots: int, places: int) -> None:
-        self.slots, self.places, self.now_s = slots, places, 0.0
-        self.turns = FairTurns(lambda: self.slots, lambda: self.places, lambda: self.now_s)
+    def __init__(self, slots: int, positions: int) -> None:
+        self.slots, self.max_sent, self.now_s = slots, positions, 0.0
+        self.permits = FairQueue(lambda: self.slots, lambda: self.max_sent, lambda: self.now_s)
         self.begun: list[str] = []
         self.ends: dict[str, asyncio.Event] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
@@ -36,8 +36,8 @@ class Queue:
 
     async def _run(self, name: str) -> None:
         tenant = name[0]
-        claim = Claim(tenant.lower(), is_warm_up=tenant.isupper(), is_slow="!" in name)
-        async with self.turns.turn(claim) as turn:
+        claim = JobClass(tenant.lower(), is_warm_up=tenant.isupper(), is_slow="!" in name)
+        async with self.permits.permit(claim) as turn:
             self.begun.append(name)
             turn.begin()
             await self.ends[name].wait()
@@ -49,13 +49,13 @@ async def settle() -> None:
 
 
 async def test_a_tenant_alone_has_all_turns() -> None:
-    queue = Queue(slots=2, places=4)
+    queue = Queue(slots=2, positions=4)
     await queue.send(*(f"a{n}" for n in range(6)))
     assert queue.begun == ["a0", "a1", "a2", "a3"]
 
 
 async def test_of_two_tenants_neither_takes_the_last_slot() -> None:
-    queue = Queue(slots=3, places=6)
+    queue = Queue(slots=3, positions=6)
     await queue.send("b0")
     await queue.end("b0")
     await queue.send(*(f"a{n}" for n in range(100)))
@@ -65,7 +65,7 @@ async def test_of_two_tenants_neither_takes_the_last_slot() -> None:
 
 
 async def test_who_was_quiet_for_a_minute_is_waited_for_no_more() -> None:
-    queue = Queue(slots=2, places=4)
+    queue = Queue(slots=2, positions=4)
     await queue.send("b0")
     await queue.end("b0")
     queue.now_s += 61.0
@@ -74,7 +74,7 @@ async def test_who_was_quiet_for_a_minute_is_waited_for_no_more() -> None:
 
 
 async def test_who_used_least_is_next_however_many_wait() -> None:
-    queue = Queue(slots=1, places=1)
+    queue = Queue(slots=1, positions=1)
     await queue.send("a0", "b0", "c0", "a1", "b1", "c1")
     await queue.end("a0", after_s=10.0)
     await queue.end("b0", after_s=1.0)
@@ -85,23 +85,23 @@ async def test_who_used_least_is_next_however_many_wait() -> None:
 
 
 async def test_what_was_used_is_forgotten_by_halves() -> None:
-    queue = Queue(slots=1, places=1)
+    queue = Queue(slots=1, positions=1)
     await queue.send("a0")
     await queue.end("a0", after_s=8.0)
-    assert queue.turns.used_s("a") == pytest.approx(8.0)
+    assert queue.permits.used_s("a") == pytest.approx(8.0)
     queue.now_s += 120.0
-    assert queue.turns.used_s("a") == pytest.approx(2.0)
+    assert queue.permits.used_s("a") == pytest.approx(2.0)
 
 
 async def test_waiting_in_the_queue_costs_nothing() -> None:
-    queue = Queue(slots=1, places=2)
-    async with queue.turns.turn(Claim("a")):
+    queue = Queue(slots=1, positions=2)
+    async with queue.permits.permit(JobClass("a")):
         queue.now_s += 100.0
-    assert queue.turns.used_s("a") == 0.0
+    assert queue.permits.used_s("a") == 0.0
 
 
 async def test_slow_kernels_leave_one_slot_to_quick_ones_of_the_same_tenant() -> None:
-    queue = Queue(slots=2, places=4)
+    queue = Queue(slots=2, positions=4)
     await queue.send("a0!", "a1!", "a2!")
     assert queue.begun == ["a0!"]
     await queue.send("a3", "a4", "a5")
@@ -113,7 +113,7 @@ async def test_slow_kernels_leave_one_slot_to_quick_ones_of_the_same_tenant() ->
 
 
 async def test_one_slot_serves_slow_kernels_too() -> None:
-    queue = Queue(slots=1, places=2)
+    queue = Queue(slots=1, positions=2)
     await queue.send("a0!", "a1!")
     assert queue.begun == ["a0!"]
     await queue.end("a0!")
@@ -121,7 +121,7 @@ async def test_one_slot_serves_slow_kernels_too() -> None:
 
 
 async def test_warm_up_has_half_of_the_turns_and_waits_behind_everybody() -> None:
-    queue = Queue(slots=2, places=4)
+    queue = Queue(slots=2, positions=4)
     await queue.send(*(f"A{n}" for n in range(6)))
     assert queue.begun == ["A0", "A1"]
     await queue.send("a0", "a1", "a2")
@@ -131,22 +131,22 @@ async def test_warm_up_has_half_of_the_turns_and_waits_behind_everybody() -> Non
 
 
 async def test_who_goes_away_leaves_the_line_and_gives_its_turn_back() -> None:
-    queue = Queue(slots=1, places=1)
+    queue = Queue(slots=1, positions=1)
     await queue.send("a0", "a1", "b0")
     queue.tasks["a1"].cancel()
     await settle()
-    assert queue.turns.waiting == 1
+    assert queue.permits.waiting == 1
     queue.tasks["a0"].cancel()
     await settle()
     assert queue.begun == ["a0", "b0"]
     await queue.end("b0")
-    assert queue.turns.waiting == 0
+    assert queue.permits.waiting == 0
     await queue.send("c0")
     assert queue.begun[-1] == "c0"
 
 
 async def test_a_turn_given_to_somebody_who_goes_away_at_that_moment_is_not_lost() -> None:
-    queue = Queue(slots=1, places=1)
+    queue = Queue(slots=1, positions=1)
     await queue.send("a0", "b0", "c0")
     queue.ends["a0"].set()
     await asyncio.sleep(0)  # a0 ends and b0 is called, but has not run yet
@@ -156,27 +156,27 @@ async def test_a_turn_given_to_somebody_who_goes_away_at_that_moment_is_not_lost
 
 
 async def test_new_places_are_given_at_the_next_occasion() -> None:
-    queue = Queue(slots=4, places=1)
+    queue = Queue(slots=4, positions=1)
     await queue.send("a0", "a1")
-    queue.places = 3
+    queue.max_sent = 3
     await queue.send("b0")
     assert set(queue.begun) == {"a0", "a1", "b0"}
 
 
 async def test_a_failure_gives_the_turn_back() -> None:
-    turns = FairTurns(lambda: 1, lambda: 1)
+    turns = FairQueue(lambda: 1, lambda: 1)
     for _ in range(2):
         with pytest.raises(ValueError, match="broken"):
-            async with turns.turn(Claim("a")):
+            async with turns.permit(JobClass("a")):
                 raise ValueError("broken")
 
 
 async def test_who_used_more_than_others_stands_back_while_they_are_active() -> None:
-    queue = Queue(slots=2, places=4)
+    queue = Queue(slots=2, positions=4)
     await queue.send("a0")
     await queue.end("a0", after_s=10.0)
-    assert not queue.turns.must_stand_back("a")  # nobody else is there
+    assert not queue.permits.must_stand_back("a")  # nobody else is there
     await queue.send("b0")
-    assert queue.turns.must_stand_back("a") and not queue.turns.must_stand_back("b")
+    assert queue.permits.must_stand_back("a") and not queue.permits.must_stand_back("b")
     await queue.end("b0", after_s=30.0)
-    assert queue.turns.must_stand_back("b") and not queue.turns.must_stand_back("a")
+    assert queue.permits.must_stand_back("b") and not queue.permits.must_stand_back("a")

@@ -17,7 +17,7 @@ from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import open_channel, translated_errors
 from kernelfarm.v1 import compile_service_pb2
 from kernelfarm.wire import kernel_from_proto
-from tests.support.codegen_processes import CodegenRoom, codegen_room
+from tests.support.codegen_processes import CodegenFarm, codegen_farm
 from tests.support.fresh_kernels import fresh_kernel
 
 TARGET = "echo:one"
@@ -25,10 +25,10 @@ FLOOD = 12
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenRoom]:
+def codegen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
     """One worker process, and few places in its queue."""
     folder = tmp_path_factory.mktemp("turns")
-    with codegen_room(folder, queue_places="2", max_jobs_of_a_tenant="100") as started:
+    with codegen_farm(folder, queue_places="2", max_jobs_of_a_tenant="100") as started:
         started.start_edge()
         started.start_worker()
         yield started
@@ -54,26 +54,26 @@ async def until(is_true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def events(room: CodegenRoom, event: str) -> int:
+def events(room: CodegenFarm, event: str) -> int:
     """How often the edge logged an event."""
     return room.log("edge").count(f'"event": "{event}"'.encode())
 
 
-async def at_gate(room: CodegenRoom) -> str:
+async def blocked_job(room: CodegenFarm) -> str:
     """The kernel at whose gate the worker waits."""
     arrived: list[Path] = []
-    await until(lambda: bool(arrived.extend(room.gates.glob("*.pid")) or arrived))
+    await until(lambda: bool(arrived.extend(room.blocked_jobs.glob("*.pid")) or arrived))
     arrived[0].unlink()
     return arrived[0].stem
 
 
 @pytest.mark.parametrize("is_warm_up", [False, True])
 async def test_a_flood_of_one_tenant_delays_another_by_few_jobs(
-    room: CodegenRoom, *, is_warm_up: bool
+    codegen: CodegenFarm, *, is_warm_up: bool
 ) -> None:
     flood = [f"gated_{is_warm_up}_{number}" for number in range(FLOOD)]
     late = f"gated_{is_warm_up}_late"
-    async with open_channel(room.address) as channel:
+    async with open_channel(codegen.address) as channel:
         stub = CodegenServiceStub(channel)
 
         async def build(request: pb.BuildKernelsRequest) -> int:
@@ -81,29 +81,29 @@ async def test_a_flood_of_one_tenant_delays_another_by_few_jobs(
 
         # Somebody else is active: of one worker process the flood holds one turn, not all four.
         await build(request_of("default/beta", fresh_kernel(f"plain_{is_warm_up}")))
-        queued = events(room, "job_queued")
+        queued = events(codegen, "job_queued")
         flooding = asyncio.create_task(
             build(request_of("default/acme", *map(fresh_kernel, flood), is_warm_up=is_warm_up))
         )
-        compiled = [await at_gate(room)]
-        await until(lambda: events(room, "turn_awaited") >= FLOOD - 1)
-        assert events(room, "job_queued") == queued + 1
+        compiled = [await blocked_job(codegen)]
+        await until(lambda: events(codegen, "job_waiting") >= FLOOD - 1)
+        assert events(codegen, "job_queued") == queued + 1
         other = asyncio.create_task(build(request_of("default/beta", fresh_kernel(late))))
-        await until(lambda: events(room, "job_queued") == queued + 2)
-        room.open_gate(compiled[0])
+        await until(lambda: events(codegen, "job_queued") == queued + 2)
+        codegen.release_job(compiled[0])
         while len(compiled) <= FLOOD:
-            compiled.append(await at_gate(room))
-            room.open_gate(compiled[-1])
+            compiled.append(await blocked_job(codegen))
+            codegen.release_job(compiled[-1])
         assert (await other, await flooding) == (1, FLOOD)
     assert sorted(compiled) == sorted([*flood, late])
     assert compiled[1] == late
 
 
-async def test_equal_kernels_of_two_tenants_are_two_and_lie_apart(room: CodegenRoom) -> None:
+async def test_equal_kernels_of_two_tenants_are_two_and_lie_apart(codegen: CodegenFarm) -> None:
     kernel = fresh_kernel("plain_twice")
     key = kernel_key(kernel_from_proto(kernel), TARGET)
     salts = {"default/acme": b"a" * 32, "default/beta": b"b" * 32, "": b""}
-    async with open_channel(room.address) as channel:
+    async with open_channel(codegen.address) as channel:
         stub = CodegenServiceStub(channel)
         for namespace, salt in salts.items():
             call = stub.BuildKernels(request_of(namespace, kernel, salt=salt))
@@ -113,19 +113,19 @@ async def test_equal_kernels_of_two_tenants_are_two_and_lie_apart(room: CodegenR
             assert (signed.manifest.namespace, signed.manifest.key) == (namespace or "default", key)
             tags = [tag for tag in signed.manifest.tags if tag.startswith("tenant:")]
             assert tags == ([f"tenant:{namespace.partition('/')[2]}"] if namespace else [])
-    assert room.compilations("plain_twice") == 3
-    async with KernelCache(room.cache.url, space=Space.KERNELS) as farm:
-        acme = farm.within("default/acme", salts["default/acme"])
+    assert codegen.compilations("plain_twice") == 3
+    async with KernelCache(codegen.cache.url, space=Space.KERNELS) as farm:
+        acme = farm.for_namespace("default/acme", salts["default/acme"])
         assert (await acme.lookup(key)).is_hit
-        assert not (await farm.within("default/acme").lookup(key)).is_hit
+        assert not (await farm.for_namespace("default/acme").lookup(key)).is_hit
 
 
 async def test_kernels_that_warmers_published_are_found_by_every_tenant_and_no_others(
-    room: CodegenRoom,
+    codegen: CodegenFarm,
 ) -> None:
     kernel, own = fresh_kernel("plain_shared"), fresh_kernel("plain_own")
     salts = {"default/acme": b"a" * 32, "default/beta": b"b" * 32}
-    async with open_channel(room.address) as channel:
+    async with open_channel(codegen.address) as channel:
         stub = CodegenServiceStub(channel)
 
         async def build(
@@ -146,31 +146,31 @@ async def test_kernels_that_warmers_published_are_found_by_every_tenant_and_no_o
                 assert signed.manifest.namespace == "default/shared"
                 assert [t for t in signed.manifest.tags if "tenant:" in t] == ["tenant:shared"]
         assert (await build(kernel, "")).caused_job, "who is no tenant has one part"
-    assert (room.compilations("plain_own"), room.compilations("plain_shared")) == (3, 2)
-    async with KernelCache(room.cache.url, space=Space.KERNELS) as farm:
+    assert (codegen.compilations("plain_own"), codegen.compilations("plain_shared")) == (3, 2)
+    async with KernelCache(codegen.cache.url, space=Space.KERNELS) as farm:
         for namespace, salt in salts.items():
-            part = farm.within(namespace, salt)
+            part = farm.for_namespace(namespace, salt)
             digests = [blob.sha256 for signed in built.signed for blob in signed.manifest.blobs]
             assert None not in await part.get_blobs(digests)
             assert (await part.stats())["shared_hits"] == 1
 
 
-async def test_a_shared_kernel_of_which_a_blob_is_gone_is_compiled(room: CodegenRoom) -> None:
+async def test_a_shared_kernel_of_which_a_blob_is_gone_is_compiled(codegen: CodegenFarm) -> None:
     kernel = fresh_kernel("plain_hole")
-    async with open_channel(room.address) as channel:
+    async with open_channel(codegen.address) as channel:
         stub = CodegenServiceStub(channel)
         for namespace in ("default/shared", "default/acme"):
             call = stub.BuildKernels(request_of(namespace, kernel))
             (built,) = [response async for response in call]
             assert built.caused_job
-            async with KernelCache(room.cache.url, space=Space.KERNELS) as farm:
-                names = farm.within("default/shared").names
+            async with KernelCache(codegen.cache.url, space=Space.KERNELS) as farm:
+                names = farm.for_namespace("default/shared").redis_keys
                 for blob in built.signed[0].manifest.blobs:
                     await farm.client.delete(names.blob(blob.sha256))
 
 
-async def test_namespaces_of_other_farms_are_refused(room: CodegenRoom) -> None:
-    async with open_channel(room.address) as channel:
+async def test_namespaces_of_other_farms_are_refused(codegen: CodegenFarm) -> None:
+    async with open_channel(codegen.address) as channel:
         stub = CodegenServiceStub(channel)
         for namespace in ("elsewhere", "elsewhere/acme", "default/acme:m:k", "default/a/b"):
             with pytest.raises(CallerError, match="expected 'default'"), translated_errors("edge"):

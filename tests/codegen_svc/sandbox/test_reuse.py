@@ -11,8 +11,8 @@ from kernelfarm.internal.v1 import codegen_service_pb2 as pb
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import open_channel, translated_errors
 from kernelfarm.v1 import artifact_pb2
-from tests.support.codegen_processes import CodegenRoom, codegen_room
-from tests.support.farm import PATIENCE_S
+from tests.support.codegen_processes import CodegenFarm, codegen_farm
+from tests.support.farm import TIMEOUT_S
 from tests.support.fresh_kernels import fresh_kernel
 
 FIRST, SECOND = "kernel 1 of its process", "kernel 2 of its process"
@@ -20,9 +20,9 @@ MOST = 32
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenRoom]:
+def codegen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
     times = {"quick_time_limit_s": "1", "job_time_limit_s": "4"}
-    with codegen_room(tmp_path_factory.mktemp("reuse"), **times) as started:
+    with codegen_farm(tmp_path_factory.mktemp("reuse"), **times) as started:
         started.settings["ECHO_STAYS"] = "1"
         started.start_edge()
         started.start_worker()
@@ -30,8 +30,8 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenRoom]:
 
 
 @pytest.fixture
-async def stub(room: CodegenRoom) -> AsyncIterator[CodegenServiceStub]:
-    async with open_channel(room.address) as channel:
+async def stub(codegen: CodegenFarm) -> AsyncIterator[CodegenServiceStub]:
+    async with open_channel(codegen.address) as channel:
         yield CodegenServiceStub(channel)
 
 
@@ -40,7 +40,7 @@ async def build(stub: CodegenServiceStub, name: str, tenant: str) -> artifact_pb
         kernels=[fresh_kernel(name)], target="echo:one", namespace=f"default/{tenant}"
     )
     with translated_errors("codegen"):
-        (response,) = [r async for r in stub.BuildKernels(request, timeout=PATIENCE_S)]
+        (response,) = [r async for r in stub.BuildKernels(request, timeout=TIMEOUT_S)]
     return response.artifacts[-1]
 
 
@@ -61,16 +61,16 @@ async def test_a_process_ends_after_so_many_kernels(stub: CodegenServiceStub) ->
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "reported"),
     [("rejected", "no such instruction"), ("crash", "SIGSEGV"), ("spin", "longer than")],
 )
 async def test_a_process_that_met_an_error_serves_no_more(
-    kind: str, told: str, room: CodegenRoom, stub: CodegenServiceStub
+    kind: str, reported: str, codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
     assert await notes(stub, f"before_{kind}", kind) == [FIRST]
-    with pytest.raises(KernelRejectedError, match=told):
+    with pytest.raises(KernelRejectedError, match=reported):
         await build(stub, f"{kind}_second", kind)
-    assert room.compilations(f"{kind}_second") == 2, "only a fresh process's word counts"
+    assert codegen.compilations(f"{kind}_second") == 2, "only a fresh process's word counts"
     assert await notes(stub, f"after_{kind}", kind) == [FIRST]
 
 
@@ -82,9 +82,9 @@ async def test_a_process_that_was_left_behind_ends_with_what_left_it(
 
 
 async def test_each_kernel_has_its_processor_time_to_itself(
-    room: CodegenRoom, stub: CodegenServiceStub
+    codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
     for number in range(12):
         assert (await build(stub, f"works_{number}", "busy")).stages
-        assert room.compilations(f"works_{number}") == 1
+        assert codegen.compilations(f"works_{number}") == 1
     assert (await notes(stub, "after_works", "busy"))[0] == "kernel 13 of its process"

@@ -20,17 +20,17 @@ from pathlib import Path
 import pytest
 import redis
 
-from codegen_svc.sandbox.level import Level, Mechanism, check_level, required_mechanisms
+from codegen_svc.sandbox.level import ConfinementLevel, Mechanism, check_level, required_mechanisms
 from codegen_svc.sandbox.probe import probed_level
-from codegen_svc.sandbox.work_folder import OwnFolder
+from codegen_svc.sandbox.work_folder import WorkFolder
 from codegen_svc.sandbox.zygote_process import scrubbed_environment
 from kernelfarm.errors import InternalError, KernelRejectedError, UnavailableError
 from kernelfarm.internal.v1 import codegen_service_pb2 as pb
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import open_channel, translated_errors
 from kernelfarm.v1 import artifact_pb2
-from tests.support.codegen_processes import CodegenRoom, codegen_room
-from tests.support.farm import PATIENCE_S, wait_until
+from tests.support.codegen_processes import CodegenFarm, codegen_farm
+from tests.support.farm import TIMEOUT_S, wait_until
 from tests.support.fresh_kernels import fresh_kernel
 from tests.support.not_run import PREFIX
 
@@ -44,48 +44,48 @@ CALLS = {
 
 
 @pytest.fixture(scope="module")
-def level() -> Level:
+def level() -> ConfinementLevel:
     return probed_level()
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenRoom]:
+def codegen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
     folder = tmp_path_factory.mktemp("sandbox")
     limits = {"sandbox_memory_bytes": str(1 << 30), "sandbox_file_bytes": str(16 << 20)}
-    with codegen_room(folder, job_time_limit_s="20", **limits) as started:
+    with codegen_farm(folder, job_time_limit_s="20", **limits) as started:
         started.start_edge()
         started.start_worker()
         yield started
 
 
 @pytest.fixture
-async def stub(room: CodegenRoom) -> AsyncIterator[CodegenServiceStub]:
-    async with open_channel(room.address) as channel:
+async def stub(codegen: CodegenFarm) -> AsyncIterator[CodegenServiceStub]:
+    async with open_channel(codegen.address) as channel:
         yield CodegenServiceStub(channel)
 
 
 async def build(stub: CodegenServiceStub, name: str) -> artifact_pb2.Artifact:
     request = pb.BuildKernelsRequest(kernels=[fresh_kernel(name)], target=TARGET)
     with translated_errors("codegen"):
-        (response,) = [r async for r in stub.BuildKernels(request, timeout=PATIENCE_S)]
+        (response,) = [r async for r in stub.BuildKernels(request, timeout=TIMEOUT_S)]
     return response.artifacts[-1]
 
 
-def demand(level: Level, *mechanisms: Mechanism) -> None:
+def demand(level: ConfinementLevel, *mechanisms: Mechanism) -> None:
     missing = [m.value for m in mechanisms if m not in level.mechanisms]
     if missing:
         pytest.skip(f"{PREFIX}{', '.join(missing)} of this host")
 
 
 async def test_artifact_and_log_tell_how_the_compilation_was_confined(
-    room: CodegenRoom, stub: CodegenServiceStub, level: Level
+    codegen: CodegenFarm, stub: CodegenServiceStub, level: ConfinementLevel
 ) -> None:
     assert (await build(stub, "plain_told")).sandbox == str(level)
-    (ready,) = [line for line in room.log("worker").splitlines() if b"worker_ready" in line]
+    (ready,) = [line for line in codegen.log("worker").splitlines() if b"worker_ready" in line]
     assert json.loads(ready)["sandbox"] == str(level)
 
 
-async def told(room: CodegenRoom, stub: CodegenServiceStub, name: str) -> dict[str, str]:
+async def told(room: CodegenFarm, stub: CodegenServiceStub, name: str) -> dict[str, str]:
     """What a compilation got of all that it wished."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         wishes = {
@@ -102,28 +102,28 @@ async def told(room: CodegenRoom, stub: CodegenServiceStub, name: str) -> dict[s
             "calls": CALLS.get(platform.machine(), []),
             "secrets": [v for n, v in room.settings.items() if n.startswith("KERNELFARM_")],
         }
-        (room.gates / "wishes.json").write_text(json.dumps(wishes))
+        (room.blocked_jobs / "wishes.json").write_text(json.dumps(wishes))
         artifact = await build(stub, name)
     return dict(note.rsplit(": ", 1) for note in artifact.notes)
 
 
 async def test_a_compilation_reads_no_file_of_others_and_writes_only_its_own(
-    room: CodegenRoom, stub: CodegenServiceStub, level: Level
+    codegen: CodegenFarm, stub: CodegenServiceStub, level: ConfinementLevel
 ) -> None:
     demand(level, Mechanism.LANDLOCK)
-    got = await told(room, stub, "nosy_files")
+    got = await told(codegen, stub, "nosy_files")
     assert got["scratch"] == "granted"
     files = {name: answer for name, answer in got.items() if name.startswith(("read", "write"))}
     assert len(files) == 8
     assert all(answer.startswith("refused PermissionError") for answer in files.values()), files
-    assert not (room.folder / "mine").exists()
+    assert not (codegen.folder / "mine").exists()
 
 
 async def test_a_compilation_reaches_no_server_and_no_other_process(
-    room: CodegenRoom, stub: CodegenServiceStub, level: Level
+    codegen: CodegenFarm, stub: CodegenServiceStub, level: ConfinementLevel
 ) -> None:
     demand(level, Mechanism.SECCOMP)
-    got = await told(room, stub, "nosy_network")
+    got = await told(codegen, stub, "nosy_network")
     reached = {n: a for n, a in got.items() if n.startswith(("connect", "kill", "call", "new"))}
     assert len(reached) >= 6
     assert all(answer.startswith("refused") for answer in reached.values()), reached
@@ -131,9 +131,9 @@ async def test_a_compilation_reaches_no_server_and_no_other_process(
 
 
 async def test_a_compilation_inherits_no_setting_of_the_farm(
-    room: CodegenRoom, stub: CodegenServiceStub
+    codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
-    assert (await told(room, stub, "nosy_secrets"))["secrets"] == "[]"
+    assert (await told(codegen, stub, "nosy_secrets"))["secrets"] == "[]"
 
 
 def test_the_environment_of_toolchains_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,16 +164,16 @@ ENDS = {
 
 @pytest.mark.parametrize("kind", ENDS)
 async def test_a_compilation_that_fails_costs_one_attempt_and_the_worker_goes_on(
-    kind: str, room: CodegenRoom, stub: CodegenServiceStub
+    kind: str, codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
     error, message = ENDS[kind]
-    ready = room.log("worker").count(b"worker_ready")
+    ready = codegen.log("worker").count(b"worker_ready")
     with pytest.raises(error, match=message):
         await build(stub, f"{kind}_once")
-    assert room.compilations(f"{kind}_once") == 1
+    assert codegen.compilations(f"{kind}_once") == 1
     assert (await build(stub, f"plain_after_{kind}")).stages
-    assert room.log("worker").count(b"worker_ready") == ready
-    with redis.Redis.from_url(room.cache.url) as raw:
+    assert codegen.log("worker").count(b"worker_ready") == ready
+    with redis.Redis.from_url(codegen.cache.url) as raw:
         assert not raw.hget("kf:{default}:stats", "k.takeovers")
 
 
@@ -181,7 +181,7 @@ def children_of(pid: int) -> list[int]:
     return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def zygote_of(room: CodegenRoom) -> tuple[int, Path]:
+def zygote_of(room: CodegenFarm) -> tuple[int, Path]:
     """The process id and the folder of the worker's zygote."""
     waiting = [room.processes[-1].pid]
     while waiting:
@@ -193,24 +193,24 @@ def zygote_of(room: CodegenRoom) -> tuple[int, Path]:
     raise AssertionError("the worker has no zygote")
 
 
-def lose_folder(room: CodegenRoom) -> None:
+def lose_folder(room: CodegenFarm) -> None:
     shutil.rmtree(zygote_of(room)[1])
 
 
-def lose_zygote(room: CodegenRoom) -> None:
+def lose_zygote(room: CodegenFarm) -> None:
     os.kill(zygote_of(room)[0], signal.SIGKILL)
 
 
-def stop_zygote(room: CodegenRoom) -> None:
+def stop_zygote(room: CodegenFarm) -> None:
     os.kill(zygote_of(room)[0], signal.SIGSTOP)
 
 
-def lose_supervisors(room: CodegenRoom) -> None:
+def lose_supervisors(room: CodegenFarm) -> None:
     for supervisor in children_of(zygote_of(room)[0]):
         os.kill(supervisor, signal.SIGKILL)
 
 
-def lose_compilers(room: CodegenRoom) -> None:
+def lose_compilers(room: CodegenFarm) -> None:
     for supervisor in children_of(zygote_of(room)[0]):
         for compiler in children_of(supervisor):
             os.kill(compiler, signal.SIGKILL)
@@ -221,36 +221,36 @@ LOSSES = [lose_folder, lose_zygote, lose_supervisors, lose_compilers]
 
 @pytest.mark.parametrize("lose", [*LOSSES, stop_zygote])
 async def test_what_was_lost_between_two_kernels_is_started_again(
-    lose: Callable[[CodegenRoom], None], room: CodegenRoom, stub: CodegenServiceStub
+    lose: Callable[[CodegenFarm], None], codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
     assert (await build(stub, f"plain_before_{lose.__name__}")).stages
-    lose(room)
+    lose(codegen)
     for number in range(2):
         assert (await build(stub, f"plain_{lose.__name__}{number}")).stages
-    assert zygote_of(room)[1].is_dir()
-    assert b"its supervisor was lost" not in room.log("edge")
+    assert zygote_of(codegen)[1].is_dir()
+    assert b"its supervisor was lost" not in codegen.log("edge")
 
 
 @pytest.mark.parametrize("lose", LOSSES)
 async def test_what_was_lost_during_a_compilation_costs_the_kernel_nothing(
-    lose: Callable[[CodegenRoom], None], room: CodegenRoom, stub: CodegenServiceStub
+    lose: Callable[[CodegenFarm], None], codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
     name = f"gated_{lose.__name__}"
     running = asyncio.create_task(build(stub, name))
-    await asyncio.to_thread(room.pid_at_gate, name)
-    lose(room)
-    room.open_gate(name)
+    await asyncio.to_thread(codegen.pid_of_blocked_job, name)
+    lose(codegen)
+    codegen.release_job(name)
     assert (await running).stages
     assert (await build(stub, f"plain_after_{name}")).stages
 
 
 async def test_a_folder_that_is_lost_under_a_compilation_is_a_shortage_and_no_bug(
-    room: CodegenRoom, stub: CodegenServiceStub
+    codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
     """Each attempt removes its own folder, so the second is lost too."""
     with pytest.raises(UnavailableError, match="was removed"):
         await build(stub, "homeless_twice")
-    assert room.compilations("homeless_twice") == 2
+    assert codegen.compilations("homeless_twice") == 2
     assert (await build(stub, "plain_after_homeless")).stages
 
 
@@ -260,7 +260,7 @@ async def test_a_worker_that_cannot_start_what_was_lost_takes_its_report_back_un
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     beats = str(tmp_path / "beat")
-    with codegen_room(tmp_path, worker_heartbeat_file=beats, shortage_ttl_s="0.1") as room:
+    with codegen_farm(tmp_path, worker_heartbeat_file=beats, shortage_ttl_s="0.1") as room:
         room.settings["TMPDIR"] = str(temporary)
         room.start_edge()
         room.start_worker()
@@ -274,7 +274,7 @@ async def test_a_worker_that_cannot_start_what_was_lost_takes_its_report_back_un
                 await build(stub, "plain_meanwhile")
             log = partial(room.log, "worker")
             withdrawn = lambda: b"report_withdrawn" in log()  # noqa: E731
-            await asyncio.to_thread(wait_until, withdrawn, PATIENCE_S, "the report's withdrawal")
+            await asyncio.to_thread(wait_until, withdrawn, TIMEOUT_S, "the report's withdrawal")
             temporary.mkdir()
             assert (await build(stub, "plain_after")).stages
 
@@ -284,13 +284,13 @@ def test_a_killed_workers_folder_is_removed_by_the_next_one_and_no_others(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    code = "import os; from codegen_svc.sandbox.work_folder import OwnFolder as F; f = F()"
+    code = "import os; from codegen_svc.sandbox.work_folder import WorkFolder as F; f = F()"
     code += "; (f.path / 'left').touch(); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", code], check=False)
     (left,) = tmp_path.iterdir()
-    mine = OwnFolder()
+    mine = WorkFolder()
     assert not left.exists()
-    other = OwnFolder()
+    other = WorkFolder()
     assert mine.is_there()
     assert other.is_there()
     mine.remove()
@@ -301,7 +301,7 @@ def test_a_killed_workers_folder_is_removed_by_the_next_one_and_no_others(
 async def test_an_endless_compilation_ends_at_its_limit_and_the_worker_goes_on(
     tmp_path: Path,
 ) -> None:
-    with codegen_room(tmp_path, job_time_limit_s="0.5") as room:
+    with codegen_farm(tmp_path, job_time_limit_s="0.5") as room:
         room.start_edge()
         room.start_worker()
         async with open_channel(room.address) as channel:
@@ -319,7 +319,7 @@ def test_a_setting_that_demands_nothing_known_is_refused(setting: str) -> None:
 
 
 def test_a_level_below_the_demanded_one_is_refused_by_name() -> None:
-    some = Level(frozenset({Mechanism.SECCOMP, Mechanism.LIMITS}))
+    some = ConfinementLevel(frozenset({Mechanism.SECCOMP, Mechanism.LIMITS}))
     check_level(some, "strongest")
     check_level(some, "required:seccomp+limits")
     with pytest.raises(UnavailableError, match="demands namespaces, landlock too"):
@@ -329,9 +329,9 @@ def test_a_level_below_the_demanded_one_is_refused_by_name() -> None:
 def test_a_worker_whose_host_offers_less_than_demanded_does_not_start(tmp_path: Path) -> None:
     """Landlock is taken away from the worker by a filter, as an old kernel would lack it."""
     blocked = "import sys, errno, struct; " + _BLOCKING
-    with codegen_room(tmp_path, sandbox=f"required:{ALL}") as room:
+    with codegen_farm(tmp_path, sandbox=f"required:{ALL}") as room:
         worker = room.start_code(blocked, name="weak")
-        assert worker.wait(PATIENCE_S) == 2
+        assert worker.wait(TIMEOUT_S) == 2
         assert b"demands" in room.log("weak")
 
 

@@ -11,45 +11,45 @@ from kernelfarm.cache import KernelCache, Space
 from kernelfarm.errors import UnavailableError
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import open_channel
-from kernelfarm.signing import Place, check_content, check_manifest
+from kernelfarm.signing import CacheAddress, check_content, check_manifest
 from kernelfarm.signing.key_files import PUBLIC_KEYS, make_keys, read_keyring
 from kernelfarm.wire.manifest import manifest_from_proto
 from tests.codegen_svc.edge.test_dispatch import build
-from tests.support.codegen_processes import CodegenRoom, codegen_room
+from tests.support.codegen_processes import CodegenFarm, codegen_farm
 from tests.support.fresh_kernels import fresh_kernel
 
 
 async def test_a_worker_signs_each_variant_for_its_key(
-    stub: CodegenServiceStub, room: CodegenRoom
+    stub: CodegenServiceStub, codegen: CodegenFarm
 ) -> None:
     (built,) = (await build(stub, fresh_kernel("plain_signed"))).values()
-    keyring = read_keyring(room.folder / "keys" / PUBLIC_KEYS)
+    keyring = read_keyring(codegen.folder / "keys" / PUBLIC_KEYS)
     assert len(built.signed) == len(built.artifacts) == 2
     for signed, artifact in zip(built.signed, built.artifacts, strict=True):
         manifest = manifest_from_proto(signed.manifest)
-        check_manifest(manifest, Place("default", Space.KERNELS, artifact.key), keyring, 0)
+        check_manifest(manifest, CacheAddress("default", Space.KERNELS, artifact.key), keyring, 0)
         check_content(manifest, signed.content)
         assert f"toolchain:{artifact.toolchain}" in manifest.tags
 
 
 async def test_a_kernel_that_is_invalidated_while_it_is_made_is_made_again(
-    stub: CodegenServiceStub, room: CodegenRoom
+    stub: CodegenServiceStub, codegen: CodegenFarm
 ) -> None:
     making = asyncio.create_task(build(stub, fresh_kernel("gated_stale")))
-    await asyncio.to_thread(room.pid_at_gate, "gated_stale")
-    async with KernelCache(room.cache.url, space=Space.KERNELS) as cache:
-        await cache.epochs.bump(["driver:echo"])
-        room.open_gate("gated_stale")
+    await asyncio.to_thread(codegen.pid_of_blocked_job, "gated_stale")
+    async with KernelCache(codegen.cache.url, space=Space.KERNELS) as cache:
+        await cache.epochs.invalidate(["driver:echo"])
+        codegen.release_job("gated_stale")
         (built,) = (await making).values()
         assert (await cache.stats())["stale_epochs"] == 1
-    assert room.compilations("gated_stale") == 2
+    assert codegen.compilations("gated_stale") == 2
     assert manifest_from_proto(built.signed[0].manifest).epoch == 1
 
 
 async def test_what_an_unknown_key_signed_is_refused_and_counted(tmp_path: Path) -> None:
     make_keys(tmp_path / "others")
     (tmp_path / "room").mkdir()
-    with codegen_room(tmp_path / "room") as room:
+    with codegen_farm(tmp_path / "room") as room:
         trusted = {"KERNELFARM_TRUSTED_KEYS_FILE": str(tmp_path / "others" / PUBLIC_KEYS)}
         room.settings.update(trusted)
         room.start_edge()

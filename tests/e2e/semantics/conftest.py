@@ -45,7 +45,7 @@ def fresh_backend(
         monkeypatch.setenv("KERNELFARM_TRACE_KEY_FILE", str(farm.data_dir / "keys" / TRACE_KEY))
     be_patient(monkeypatch)
     torch._dynamo.reset()
-    eager.forget_warnings()
+    eager.reset_warnings()
     before = _from_farm()
     yield
     arena.release()
@@ -56,8 +56,8 @@ def fresh_backend(
 
 def _from_farm() -> int:
     """Traces of others that this process used."""
-    told = counters.snapshot()
-    return told.get("warm.farm.hits", 0) + told.get("warm.memory.hits", 0)
+    reported = counters.snapshot()
+    return reported.get("warm.farm.hits", 0) + reported.get("warm.memory.hits", 0)
 
 
 def pytest_terminal_summary(

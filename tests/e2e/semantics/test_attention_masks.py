@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 
-from frontend_svc.decompose.pipeline import lower_to_prims
+from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.dtypes import DType
 from tests.support.like_eager import assert_same, compiled, numbers
 
@@ -44,7 +44,7 @@ def test_layers_share_one_mask_of_numbers(sent):
     kept = torch.ones(2, 6, dtype=torch.bool)
     with torch.no_grad():
         compiled(two_layers)(*heads(torch.float16), kept)
-    lowered = lower_to_prims(sent[0]).graph
+    lowered = decompose_to_prims(sent[0]).graph
     types = lowered.types()
     given = [types[node.args[3].value].dtype for node in lowered.nodes if node.op == "extern"]
     assert given == [DType.F16, DType.F16]

@@ -25,17 +25,22 @@ def stages(farm, tmp_path_factory) -> Iterator[dict[tuple[str, str], str]]:
     path = tmp_path_factory.mktemp("llama") / "llama.pt2"
     torch.export.save(torch.export.export(model.model, model.args), path)
     found = of_pt2(path, None, farm.endpoint)
-    wanted = {"aten", "report", "guards", "kernel", "llir"}
-    return {(s.kernel, s.stage): s.text() for s in found if s.stage in wanted}
+    reference = {"aten", "report", "guards", "kernel", "llir"}
+    return {(s.kernel, s.stage): s.text() for s in found if s.stage in reference}
 
 
 def test_every_captured_node_has_a_fate_and_a_reason(stages):
     nodes = parse_graph(stages["", "aten"]).nodes
-    told = _NODE.findall(stages["", "report"])
-    assert [(int(number), op) for number, op, *_ in told] == [
+    reported = _NODE.findall(stages["", "report"])
+    assert [(int(number), op) for number, op, *_ in reported] == [
         (number, node.op) for number, node in enumerate(nodes)
     ]
-    assert {outcome for _, _, outcome, _ in told} == {"decomposed", "folded", "extern", "removed"}
+    assert {outcome for _, _, outcome, _ in reported} == {
+        "decomposed",
+        "folded",
+        "extern",
+        "removed",
+    }
 
 
 def test_every_step_names_the_operators_that_it_runs(stages):
@@ -56,9 +61,9 @@ def test_every_step_names_the_operators_that_it_runs(stages):
 def test_neighbouring_kernels_have_a_reason_why_they_are_two(stages):
     report = stages["", "report"]
     kernels = [int(number) for number, kind, *_ in _STEP.findall(report) if kind == "kernel"]
-    told = {(int(first), int(second)) for first, second, _ in _BOUNDARY.findall(report)}
+    reported = {(int(first), int(second)) for first, second, _ in _BOUNDARY.findall(report)}
     assert len(kernels) > 5
-    assert set(pairwise(kernels)) <= told
+    assert set(pairwise(kernels)) <= reported
 
 
 def test_every_kernel_states_its_guards_and_its_operators(stages):

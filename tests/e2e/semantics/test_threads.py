@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import nn
 
-from tests.support.farm import PATIENCE_S
+from tests.support.farm import TIMEOUT_S
 from tests.support.like_eager import assert_same, compiled, numbers
 
 THREADS = 4
@@ -92,10 +92,10 @@ def test_a_forked_child_runs_and_compiles_and_is_told_that_it_has_one_thread():
         check=False,
         capture_output=True,
         text=True,
-        timeout=2 * PATIENCE_S,
+        timeout=2 * TIMEOUT_S,
         env=dict(os.environ),
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    told, parent = done.stdout.splitlines()
-    assert "run on one thread here" in told
+    reported, parent = done.stdout.splitlines()
+    assert "run on one thread here" in reported
     assert parent == "parent goes on"

@@ -68,8 +68,8 @@ def uses_steps_of_the_framework(x: torch.Tensor, y: torch.Tensor) -> tuple[torch
     rows = nn.functional.scaled_dot_product_attention(
         x.view(1, 1, 4, 6), y.view(1, 1, 4, 6), y.view(1, 1, 4, 6)
     )
-    sorted_, places = torch.sort(torch.cat([x.exp(), y], 1))
-    return values, rows.transpose(1, 2).reshape(4, 6) @ y.t(), sorted_, places
+    sorted_, positions = torch.sort(torch.cat([x.exp(), y], 1))
+    return values, rows.transpose(1, 2).reshape(4, 6) @ y.t(), sorted_, positions
 
 
 def draws(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

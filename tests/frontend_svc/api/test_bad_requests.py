@@ -14,7 +14,7 @@ import pytest
 from kernelfarm.errors import KernelfarmError, MessageTooLargeError
 from kernelfarm.v1 import compile_service_pb2 as api
 from tests.support.calls import compile_at, refusal_of, stub_of
-from tests.support.farm import PATIENCE_S, Farm
+from tests.support.farm import TIMEOUT_S, Farm
 from tests.support.small_graphs import CPU, h_request
 
 
@@ -123,7 +123,7 @@ def test_deeply_nested_arguments_are_refused(farm: Farm) -> None:
 
 def test_a_key_of_the_wrong_length_is_refused(farm: Farm) -> None:
     with stub_of(farm.endpoint) as stub, pytest.raises(grpc.RpcError) as caught:
-        stub.Lookup(api.LookupRequest(key=b"short"), timeout=PATIENCE_S)
+        stub.Lookup(api.LookupRequest(key=b"short"), timeout=TIMEOUT_S)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "5 bytes" in caught.value.details()
 
@@ -131,9 +131,9 @@ def test_a_key_of_the_wrong_length_is_refused(farm: Farm) -> None:
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda stub: stub.Lookup(api.LookupRequest(key=bytes(32)), timeout=PATIENCE_S),
+        lambda stub: stub.Lookup(api.LookupRequest(key=bytes(32)), timeout=TIMEOUT_S),
         lambda stub: list(
-            stub.ReadBlobs(api.ReadBlobsRequest(sha256=[bytes(32)]), timeout=PATIENCE_S)
+            stub.ReadBlobs(api.ReadBlobsRequest(sha256=[bytes(32)]), timeout=TIMEOUT_S)
         ),
     ],
     ids=["lookup", "read_blobs"],

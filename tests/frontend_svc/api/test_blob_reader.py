@@ -10,10 +10,10 @@ import pytest
 
 from frontend_svc.api.blob_reader import MAX_CHUNK_BYTES, read_blobs
 from frontend_svc.api.byte_budget import ByteBudget
-from frontend_svc.cache.gateway_tier import ProgramTier
-from frontend_svc.cache.tiered_programs import Programs
-from kernelfarm.cache import KernelCache, Space, Trust
-from kernelfarm.cache.embedded import Role, start_server
+from frontend_svc.cache.gateway_tier import GatewayTier
+from frontend_svc.cache.tiered_programs import TieredProgramCache
+from kernelfarm.cache import KernelCache, SigningPolicy, Space
+from kernelfarm.cache.embedded import ServerRole, start_server
 from kernelfarm.errors import FarmFullError, NotFoundError
 
 SMALL, LARGE = b"small", bytes(range(256)) * (MAX_CHUNK_BYTES // 256) + b"rest"
@@ -24,17 +24,17 @@ def digest_of(content: bytes) -> bytes:
 
 
 @pytest.fixture
-async def programs() -> AsyncIterator[Programs]:
+async def programs() -> AsyncIterator[TieredProgramCache]:
     """A gateway's programs over a store that holds two blobs."""
-    server = start_server(Role.CACHE)
+    server = start_server(ServerRole.CACHE)
     cache = KernelCache(server.url, space=Space.PROGRAMS)
     await cache.put_blobs({digest_of(blob): blob for blob in (SMALL, LARGE)})
-    yield Programs(cache, ProgramTier(1_000_000, 60), Trust())
+    yield TieredProgramCache(cache, GatewayTier(1_000_000, 60), SigningPolicy())
     await cache.close()
     server.stop()
 
 
-async def test_a_large_blob_comes_in_chunks(programs: Programs) -> None:
+async def test_a_large_blob_comes_in_chunks(programs: TieredProgramCache) -> None:
     budget = ByteBudget(1, "blobs")  # a single one is always sent
     digests = (digest_of(LARGE), digest_of(SMALL))
     chunks = [chunk async for chunk in read_blobs(programs, digests, budget)]
@@ -48,7 +48,7 @@ async def test_a_large_blob_comes_in_chunks(programs: Programs) -> None:
 
 
 async def test_while_a_client_takes_a_blob_slowly_others_are_told_to_come_again(
-    programs: Programs,
+    programs: TieredProgramCache,
 ) -> None:
     budget = ByteBudget(len(LARGE), "blobs")
     slow = read_blobs(programs, (digest_of(LARGE),), budget)
@@ -62,6 +62,6 @@ async def test_while_a_client_takes_a_blob_slowly_others_are_told_to_come_again(
     assert budget.held_bytes == 0
 
 
-async def test_a_blob_that_is_not_stored_is_not_found(programs: Programs) -> None:
+async def test_a_blob_that_is_not_stored_is_not_found(programs: TieredProgramCache) -> None:
     with pytest.raises(NotFoundError, match="compile the program again"):
         await anext(read_blobs(programs, (bytes(32),), ByteBudget(1, "blobs")))

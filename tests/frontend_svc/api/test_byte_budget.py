@@ -9,7 +9,7 @@ import pytest
 
 from frontend_svc.api.byte_budget import ByteBudget
 from kernelfarm.errors import FarmFullError
-from kernelfarm.service.tenants.identity import Identity, Partition, bind_identity
+from kernelfarm.service.tenants.identity import Identity, NamespaceConfig, bind_identity
 
 
 def test_requests_beyond_the_budget_are_told_to_come_again() -> None:
@@ -34,7 +34,7 @@ def held_by(budget: ByteBudget, tenant: str, size_bytes: int) -> AbstractContext
     """As a call of a tenant, which runs in a context of its own."""
 
     def enter() -> AbstractContextManager[None]:
-        bind_identity(Identity(tenant, frozenset(), Partition(tenant)))
+        bind_identity(Identity(tenant, frozenset(), NamespaceConfig(tenant)))
         manager = budget.held(size_bytes)
         manager.__enter__()
         return manager

@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from kernelfarm.cli import make_app
-from kernelfarm.client.farm.cache_client import CacheAdmin, Invalidation
+from kernelfarm.client.farm.cache_client import CacheAdmin, WatchEvent
 from kernelfarm.errors import CallerError, NotFoundError
 from kernelfarm.service.channels import channel_options
-from kernelfarm.signing import Keyring, Place, Space, check_content, check_manifest
+from kernelfarm.signing import CacheAddress, Keyring, Space, check_content, check_manifest
 from kernelfarm.signing.key_files import PUBLIC_KEYS, read_keyring
 from kernelfarm.v1 import cache_service_pb2 as cache_api
 from kernelfarm.v1 import compile_service_pb2 as api
@@ -23,7 +23,7 @@ from kernelfarm.v1.cache_service_pb2_grpc import CacheServiceStub
 from kernelfarm.wire.manifest import key_from_proto, manifest_from_proto
 from kernelfarm.wire.status import error_from_rpc
 from tests.support.calls import compile_at, stub_of
-from tests.support.farm import PATIENCE_S, Farm, wait_until
+from tests.support.farm import TIMEOUT_S, Farm, wait_until
 from tests.support.small_graphs import h_request
 
 
@@ -50,7 +50,7 @@ def test_a_second_hit_comes_from_the_gateways_memory(farm: Farm) -> None:
     assert (first.outcome, first.tier) == (api.CACHE_OUTCOME_MISS, api.CACHE_TIER_UNSPECIFIED)
     wait_until(
         lambda: compiled(farm, request_of(401)).tier == api.CACHE_TIER_GATEWAY,
-        PATIENCE_S,
+        TIMEOUT_S,
         "a gateway hit",
     )
     hit = compiled(farm, request_of(401))
@@ -64,8 +64,8 @@ def test_a_program_that_is_wanted_signed_can_be_checked_with_the_pinned_keys(far
     assert not signed.HasField("plan") and not signed.artifacts
     pinned = read_keyring(farm.data_dir / "keys" / PUBLIC_KEYS)
     manifest = manifest_from_proto(signed.signed.manifest)
-    place = Place("default", Space.PROGRAMS, plain.key)
-    check_manifest(manifest, place, pinned, time.time())
+    address = CacheAddress("default", Space.PROGRAMS, plain.key)
+    check_manifest(manifest, address, pinned, time.time())
     check_content(manifest, signed.signed.content)
     content = api.ProgramResult.FromString(signed.signed.content)
     assert (content.plan, content.key, content.target) == (plain.plan, plain.key, plain.target)
@@ -76,15 +76,15 @@ def test_a_program_that_is_wanted_signed_can_be_checked_with_the_pinned_keys(far
     }  # fmt: skip
     assert 23 * 3600 < manifest.not_after_s - time.time() <= 24 * 3600
     with stub_of(farm.endpoint) as stub:
-        looked = stub.Lookup(api.LookupRequest(key=plain.key, wants_signed=True))
-    assert looked.program.signed.content == signed.signed.content
+        lookup = stub.Lookup(api.LookupRequest(key=plain.key, wants_signed=True))
+    assert lookup.program.signed.content == signed.signed.content
 
 
 def test_the_farm_hands_its_public_keys_out(farm: Farm) -> None:
     with stub_of(farm.endpoint) as stub:
-        told = stub.GetCapabilities(api.GetCapabilitiesRequest())
-    assert told.is_signed and told.namespace == "default"
-    keyring = Keyring(key_from_proto(key) for key in told.public_keys)
+        reported = stub.GetCapabilities(api.GetCapabilitiesRequest())
+    assert reported.is_signed and reported.namespace == "default"
+    keyring = Keyring(key_from_proto(key) for key in reported.public_keys)
     assert keyring.keys == read_keyring(farm.data_dir / "keys" / PUBLIC_KEYS).keys
     assert {key.space for key in keyring.keys} == set(Space)
 
@@ -97,7 +97,7 @@ def test_what_is_invalidated_is_compiled_again_by_every_tag(farm: Farm, admin: C
     for tag in kinds.values():
         wait_until(
             lambda: compiled(farm, request).tier == api.CACHE_TIER_GATEWAY,
-            PATIENCE_S,
+            TIMEOUT_S,
             "a gateway hit",
         )
         began = admin.invalidate([tag])
@@ -120,8 +120,8 @@ def test_another_models_invalidation_leaves_a_shared_program_alone(
 
 def test_a_dry_run_counts_and_changes_nothing(farm: Farm, admin: CacheAdmin) -> None:
     compiled(farm, request_of(405, "counted@1"))
-    told = admin.invalidate(["model:counted@1"], dry_run=True)
-    assert (told.programs, told.kernels, told.gateways) == (1, 0, 0)
+    reported = admin.invalidate(["model:counted@1"], dry_run=True)
+    assert (reported.programs, reported.kernels, reported.gateways) == (1, 0, 0)
     assert compiled(farm, request_of(405, "counted@1")).outcome == api.CACHE_OUTCOME_HIT
 
 
@@ -134,7 +134,7 @@ def test_tags_outside_of_the_grammar_are_refused(admin: CacheAdmin, tags: list[s
 def test_a_watcher_hears_of_invalidations_and_resumes_where_it_was(
     farm: Farm, admin: CacheAdmin
 ) -> None:
-    heard: list[Invalidation] = []
+    heard: list[WatchEvent] = []
     is_listening = threading.Event()
 
     def listen() -> None:
@@ -147,9 +147,9 @@ def test_a_watcher_hears_of_invalidations_and_resumes_where_it_was(
 
     thread = threading.Thread(target=listen)
     thread.start()
-    assert is_listening.wait(PATIENCE_S)
+    assert is_listening.wait(TIMEOUT_S)
     first = admin.invalidate(["op:heard", "op:too"])
-    thread.join(PATIENCE_S)
+    thread.join(TIMEOUT_S)
     (event,) = heard
     assert (event.tags, event.epoch) == (("op:heard", "op:too"), first.epoch)
     admin.invalidate(["op:missed"])
@@ -174,14 +174,14 @@ def explain(farm: Farm, request: api.CompileRequest) -> cache_api.ExplainMissRes
                     facts=request.facts,
                     model=request.model,
                 ),
-                timeout=PATIENCE_S,
+                timeout=TIMEOUT_S,
             )
         except grpc.RpcError as error:
             raise error_from_rpc(error) from error
 
 
-def parts_of(told: cache_api.ExplainMissResponse) -> set[str]:
-    return {difference.part for difference in told.differences}
+def parts_of(reported: cache_api.ExplainMissResponse) -> set[str]:
+    return {difference.part for difference in reported.differences}
 
 
 def test_a_miss_is_explained_by_the_part_of_the_key_that_differs(farm: Farm) -> None:
@@ -189,13 +189,13 @@ def test_a_miss_is_explained_by_the_part_of_the_key_that_differs(farm: Farm) -> 
     key = compiled(farm, request).key
     assert explain(farm, request).reason == cache_api.MISS_REASON_NONE
     request.options.deterministic = True
-    told = explain(farm, request)
-    assert (told.reason, told.nearest_key) == (cache_api.MISS_REASON_KEY, key)
-    assert parts_of(told) == {"options"}
+    reported = explain(farm, request)
+    assert (reported.reason, reported.nearest_key) == (cache_api.MISS_REASON_KEY, key)
+    assert parts_of(reported) == {"options"}
     other_target = request_of(406)
     other_target.targets[0] = "cpu:x86-64-v4"
-    told = explain(farm, other_target)
-    assert [(d.asked, d.nearest) for d in told.differences] == [
+    reported = explain(farm, other_target)
+    assert [(d.requested, d.nearest) for d in reported.differences] == [
         ("cpu:x86-64-v4", request_of(406).targets[0])
     ]
     assert parts_of(explain(farm, request_of(499))) == {"graph"}
@@ -205,9 +205,9 @@ def test_a_miss_is_explained_by_the_tag_that_was_invalidated(farm: Farm, admin: 
     request = request_of(407, "stale@1")
     key = compiled(farm, request).key
     admin.invalidate(["model:stale@1"])
-    told = explain(farm, request)
-    assert (told.reason, told.nearest_key) == (cache_api.MISS_REASON_EPOCH, key)
-    assert "model:stale@1" in told.differences[0].nearest
+    reported = explain(farm, request)
+    assert (reported.reason, reported.nearest_key) == (cache_api.MISS_REASON_EPOCH, key)
+    assert "model:stale@1" in reported.differences[0].nearest
     by_key = admin.explain_key(key)
     assert by_key.reason == cache_api.MISS_REASON_EPOCH
     nothing = admin.explain_key(b"\0" * 32)
@@ -221,14 +221,14 @@ def test_usage_tells_what_a_sweep_counted_and_hits_by_tier(farm: Farm, admin: Ca
     assert swept.dead_variants >= 1 and swept.entries > swept.dead_variants
     wait_until(
         lambda: compiled(farm, request_of(401)).tier == api.CACHE_TIER_GATEWAY,
-        PATIENCE_S,
+        TIMEOUT_S,
         "a gateway hit",
     )
-    wait_until(lambda: "gateway_hits" in counters(admin, 0), PATIENCE_S, "counted gateway hits")
-    told = admin.usage()
-    programs, kernels, _ = told.spaces
+    wait_until(lambda: "gateway_hits" in counters(admin, 0), TIMEOUT_S, "counted gateway hits")
+    reported = admin.usage()
+    programs, kernels, _ = reported.spaces
     assert programs.space == manifest_pb2.CACHE_SPACE_PROGRAMS
-    assert programs.entries > 0 and kernels.entries > 0 and told.blobs > 0
+    assert programs.entries > 0 and kernels.entries > 0 and reported.blobs > 0
     assert {"gateway_hits", "misses", "published"} <= set(programs.counters)
 
 
@@ -267,7 +267,7 @@ def test_operators_do_all_of_it_from_the_command_line(farm: Farm) -> None:
     assert "is found" in told_by("explain-miss", key, *at)
     dry = told_by("invalidate", "model:shown@1", "--dry-run", *at)
     assert "would be stale: 1 programs, 0 kernels" in dry
-    assert "1 gateways obeyed" in told_by("invalidate", "model:shown@1", *at)
+    assert "1 gateways applied it" in told_by("invalidate", "model:shown@1", *at)
     explained = told_by("explain-miss", key, *at)
     assert "is not found: epoch" in explained and "model:shown@1" in explained
     assert "dead variants" in told_by("sweep", *at)

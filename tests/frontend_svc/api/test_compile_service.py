@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from kernelfarm.targets import all_targets
 from kernelfarm.v1 import compile_service_pb2 as api
 from tests.support.calls import compile_at, read_blobs, stub_of
-from tests.support.farm import PATIENCE_S, Farm
+from tests.support.farm import TIMEOUT_S, Farm
 from tests.support.small_graphs import CPU, h_request
 
 
@@ -79,7 +79,7 @@ def test_several_targets_come_with_one_request(farm: Farm) -> None:
 def test_a_program_is_found_by_key(farm: Farm) -> None:
     compiled = compile_at(farm.endpoint, h_request(66, 128)).program
     with stub_of(farm.endpoint) as stub:
-        found = stub.Lookup(api.LookupRequest(key=compiled.key), timeout=PATIENCE_S).program
+        found = stub.Lookup(api.LookupRequest(key=compiled.key), timeout=TIMEOUT_S).program
     assert found.outcome == api.CACHE_OUTCOME_HIT
     assert found.plan == compiled.plan
 
@@ -96,7 +96,7 @@ def test_every_stage_of_a_program_can_be_read(farm: Farm) -> None:
 
 def test_capabilities_name_the_toolchain_of_the_running_workers(farm: Farm) -> None:
     with stub_of(farm.endpoint) as stub:
-        capabilities = stub.GetCapabilities(api.GetCapabilitiesRequest(), timeout=PATIENCE_S)
+        capabilities = stub.GetCapabilities(api.GetCapabilitiesRequest(), timeout=TIMEOUT_S)
     by_target = {entry.target: entry for entry in capabilities.targets}
     assert set(by_target) == set(all_targets())
     assert by_target[CPU].toolchain.startswith("cpu@")
@@ -107,7 +107,7 @@ def test_capabilities_name_the_toolchain_of_the_running_workers(farm: Farm) -> N
 def test_health_answers(farm: Farm, service: str) -> None:
     with grpc.insecure_channel(farm.endpoint) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_S)
+        answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=TIMEOUT_S)
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
@@ -115,6 +115,6 @@ def test_reflection_lists_the_public_service(farm: Farm) -> None:
     with grpc.insecure_channel(farm.endpoint) as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         ask = reflection_pb2.ServerReflectionRequest(list_services="")
-        (answer,) = stub.ServerReflectionInfo(iter([ask]), timeout=PATIENCE_S)
+        (answer,) = stub.ServerReflectionInfo(iter([ask]), timeout=TIMEOUT_S)
     names = [service.name for service in answer.list_services_response.service]
     assert "kernelfarm.v1.CompileService" in names

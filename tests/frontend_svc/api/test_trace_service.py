@@ -19,7 +19,7 @@ from kernelfarm.errors import (
     ForgedManifestError,
     KernelfarmError,
     MalformedMessageError,
-    MisplacedManifestError,
+    ManifestMismatchError,
     PermissionDeniedError,
     PoisonedBlobError,
     UnauthenticatedError,
@@ -38,8 +38,8 @@ from kernelfarm.v1 import trace_service_pb2 as api
 from kernelfarm.v1.trace_service_pb2_grpc import TraceServiceStub
 from kernelfarm.wire.manifest import manifest_to_proto
 from kernelfarm.wire.status import error_from_rpc
-from tests.e2e.test_tenants import City, binary_of, city, set_quota  # noqa: F401 (a fixture)
-from tests.support.farm import PATIENCE_S
+from tests.e2e.test_tenants import TenantFarm, binary_of, set_quota, tenant_farm
+from tests.support.farm import TIMEOUT_S
 from tests.support.small_graphs import h_request
 
 TRACES = 2
@@ -49,7 +49,7 @@ _numbers = iter(range(1, 256))
 class Traces:
     """Calls about traces with one token."""
 
-    def __init__(self, city: City, tenant: str, role: Role | None = Role.MEMBER) -> None:  # noqa: F811
+    def __init__(self, city: TenantFarm, tenant: str, role: Role | None = Role.MEMBER) -> None:
         self.namespace = f"default/{'shared' if role is Role.WARMER else tenant}"
         self._endpoint = city.farm.endpoint
         self._token = "" if role is None else city.tokens[tenant, role]
@@ -60,7 +60,7 @@ class Traces:
         request = api.LookupTraceRequest(digest=digest, wants_program=True, **asked)
         with open_blocking_channel(self._endpoint, None, self._token) as channel:
             try:
-                return list(TraceServiceStub(channel).LookupTrace(request, timeout=PATIENCE_S))
+                return list(TraceServiceStub(channel).LookupTrace(request, timeout=TIMEOUT_S))
             except grpc.RpcError as error:
                 raise error_from_rpc(error) from error
 
@@ -72,7 +72,7 @@ class Traces:
         with open_blocking_channel(self._endpoint, None, self._token) as channel:
             try:
                 stub = TraceServiceStub(channel)
-                return stub.ExplainTraceMiss(request, timeout=PATIENCE_S)
+                return stub.ExplainTraceMiss(request, timeout=TIMEOUT_S)
             except grpc.RpcError as error:
                 raise error_from_rpc(error) from error
 
@@ -80,7 +80,7 @@ class Traces:
         request = api.PutTraceRequest(trace=trace, parts=parts or {})
         with open_blocking_channel(self._endpoint, None, self._token) as channel:
             try:
-                return TraceServiceStub(channel).PutTrace(request, timeout=PATIENCE_S).outcome
+                return TraceServiceStub(channel).PutTrace(request, timeout=TIMEOUT_S).outcome
             except grpc.RpcError as error:
                 raise error_from_rpc(error) from error
 
@@ -116,13 +116,15 @@ def a_digest() -> bytes:
     return bytes([next(_numbers)]) * 32
 
 
-def test_a_trace_comes_with_its_program_and_the_blobs_that_are_not_held(city: City) -> None:  # noqa: F811
+def test_a_trace_comes_with_its_program_and_the_blobs_that_are_not_held(
+    tenant_farm: TenantFarm,
+) -> None:
     request = h_request(401, 24)
-    program = city.caller("acme").compile(request)
-    acme, digest = Traces(city, "acme"), a_digest()
+    program = tenant_farm.caller("acme").compile(request)
+    acme, digest = Traces(tenant_farm, "acme"), a_digest()
     trace = acme.made(digest, trace_content(program.key))
     assert acme.look_up(digest)[0].miss.reason == cache_api.MISS_REASON_KEY
-    assert acme.put(trace) == api.PUT_TRACE_OUTCOME_KEPT
+    assert acme.put(trace) == api.PUT_TRACE_OUTCOME_STORED
     first, second, *chunks = acme.look_up(digest)
     assert first.trace == trace
     assert second.program.signed.manifest.key == program.key
@@ -136,45 +138,45 @@ def test_a_trace_comes_with_its_program_and_the_blobs_that_are_not_held(city: Ci
     assert [part.WhichOneof("part") for part in held] == ["trace", "program"]
 
 
-def test_a_trace_whose_program_is_gone_says_so(city: City) -> None:  # noqa: F811
-    acme, digest = Traces(city, "acme"), a_digest()
+def test_a_trace_whose_program_is_gone_says_so(tenant_farm: TenantFarm) -> None:
+    acme, digest = Traces(tenant_farm, "acme"), a_digest()
     acme.put(acme.made(digest))
     parts = acme.look_up(digest)
     assert [part.WhichOneof("part") for part in parts] == ["trace", "miss"]
     assert parts[1].miss.is_program
 
 
-def test_a_tenants_traces_are_its_own_and_warmers_are_everybodys(city: City) -> None:  # noqa: F811
-    acme, beta = Traces(city, "acme"), Traces(city, "beta")
+def test_a_tenants_traces_are_its_own_and_warmers_are_everybodys(tenant_farm: TenantFarm) -> None:
+    acme, beta = Traces(tenant_farm, "acme"), Traces(tenant_farm, "beta")
     own, shared = a_digest(), a_digest()
-    assert acme.put(acme.made(own)) == api.PUT_TRACE_OUTCOME_KEPT
+    assert acme.put(acme.made(own)) == api.PUT_TRACE_OUTCOME_STORED
     assert acme.finds(own) and not beta.finds(own)
-    assert Traces(city, "acme", Role.READER).finds(own)
-    warmer = Traces(city, "acme", Role.WARMER)
-    assert warmer.put(warmer.made(shared)) == api.PUT_TRACE_OUTCOME_KEPT
+    assert Traces(tenant_farm, "acme", Role.READER).finds(own)
+    warmer = Traces(tenant_farm, "acme", Role.WARMER)
+    assert warmer.put(warmer.made(shared)) == api.PUT_TRACE_OUTCOME_STORED
     assert beta.finds(shared) and acme.finds(shared)
     # What acme has signed for itself cannot be put into another's part, nor into the shared one.
     for other in (beta, warmer):
         with pytest.raises(CallerError, match="without the tags"):
             other.put(acme.made(own))
-        with pytest.raises(MisplacedManifestError):
+        with pytest.raises(ManifestMismatchError):
             other.put(acme.made(own, tags=(tenant_tag(other.namespace.partition("/")[2]),)))
 
 
-def test_who_only_reads_and_who_is_nobody_publishes_nothing(city: City) -> None:  # noqa: F811
-    trace = Traces(city, "acme").made(a_digest())
+def test_who_only_reads_and_who_is_nobody_publishes_nothing(tenant_farm: TenantFarm) -> None:
+    trace = Traces(tenant_farm, "acme").made(a_digest())
     with pytest.raises(PermissionDeniedError, match="role member or warmer"):
-        Traces(city, "acme", Role.READER).put(trace)
+        Traces(tenant_farm, "acme", Role.READER).put(trace)
     with pytest.raises(PermissionDeniedError):
-        Traces(city, "acme", Role.ADMINISTRATOR).put(trace)
+        Traces(tenant_farm, "acme", Role.ADMINISTRATOR).put(trace)
     with pytest.raises(UnauthenticatedError):
-        Traces(city, "acme", None).put(trace)
+        Traces(tenant_farm, "acme", None).put(trace)
 
 
-def test_a_live_trace_stays_as_it_is(city: City) -> None:  # noqa: F811
-    acme, digest = Traces(city, "acme"), a_digest()
+def test_a_live_trace_stays_as_it_is(tenant_farm: TenantFarm) -> None:
+    acme, digest = Traces(tenant_farm, "acme"), a_digest()
     first = acme.made(digest)
-    assert acme.put(first) == api.PUT_TRACE_OUTCOME_KEPT
+    assert acme.put(first) == api.PUT_TRACE_OUTCOME_STORED
     other = acme.made(digest, trace_content(entry=b"another"))
     assert acme.put(other) == api.PUT_TRACE_OUTCOME_PRESENT
     assert acme.look_up(digest)[0].trace == first
@@ -195,7 +197,7 @@ REFUSED: dict[str, tuple[type[KernelfarmError], Any]] = {
     "a stranger's": (UntrustedKeyError, lambda t, d: t.made(d, signer=new_signer(Space.TRACES))),
     "expired": (ExpiredManifestError, lambda t, d: t.made(d, not_after_s=5)),
     "truncated": (PoisonedBlobError, lambda t, d: spoilt(t.made(d))),
-    "of another tenant": (MisplacedManifestError, lambda t, d: t.made(d, namespace="default/beta")),
+    "of another tenant": (ManifestMismatchError, lambda t, d: t.made(d, namespace="default/beta")),
     "a program": (CallerError, lambda t, d: t.made(d, space=Space.PROGRAMS)),
     "with blobs": (CallerError, lambda t, d: t.made(d, blobs=(blob_ref(b"b"),))),
     "untagged": (CallerError, lambda t, d: t.made(d, tags=())),
@@ -212,11 +214,11 @@ REFUSED: dict[str, tuple[type[KernelfarmError], Any]] = {
 
 @pytest.mark.parametrize("harm", REFUSED)
 def test_what_is_no_trace_of_this_tenant_is_refused_and_nothing_is_kept(
-    city: City,  # noqa: F811
+    tenant_farm: TenantFarm,
     harm: str,
 ) -> None:
     kind, make = REFUSED[harm]
-    acme, digest = Traces(city, "acme"), a_digest()
+    acme, digest = Traces(tenant_farm, "acme"), a_digest()
     with pytest.raises(KernelfarmError) as caught:
         acme.put(make(acme, digest))
     assert type(caught.value) is kind, caught.value
@@ -224,16 +226,18 @@ def test_what_is_no_trace_of_this_tenant_is_refused_and_nothing_is_kept(
 
 
 @pytest.mark.parametrize("asked", [{"digest": b"short"}, {"digest": bytes(32), "held": [b"x"]}])
-def test_digests_of_a_wrong_length_are_refused(city: City, asked: dict[str, Any]) -> None:  # noqa: F811
+def test_digests_of_a_wrong_length_are_refused(
+    tenant_farm: TenantFarm, asked: dict[str, Any]
+) -> None:
     with pytest.raises(CallerError, match="expected 32"):
-        Traces(city, "acme").look_up(**asked)
+        Traces(tenant_farm, "acme").look_up(**asked)
 
 
-def test_invalidating_a_tenant_or_a_model_makes_its_traces_cold(city: City) -> None:  # noqa: F811
-    acme, digest = Traces(city, "acme"), a_digest()
+def test_invalidating_a_tenant_or_a_model_makes_its_traces_cold(tenant_farm: TenantFarm) -> None:
+    acme, digest = Traces(tenant_farm, "acme"), a_digest()
     trace = acme.made(digest, tags=("model:m@1", "tenant:acme"))
     acme.put(trace)
-    administrator = city.caller("acme", Role.ADMINISTRATOR)
+    administrator = tenant_farm.caller("acme", Role.ADMINISTRATOR)
     for tag in ("model:m@1", "tenant:acme"):
         asked = cache_api.InvalidateRequest(tags=[tag], dry_run=True)
         assert administrator.cache("Invalidate", asked).traces >= 1
@@ -243,15 +247,15 @@ def test_invalidating_a_tenant_or_a_model_makes_its_traces_cold(city: City) -> N
         # What was made before does not come back; what is made now may be kept.
         assert acme.put(trace) == api.PUT_TRACE_OUTCOME_STALE
         trace = acme.made(digest, tags=("model:m@1", "tenant:acme"))
-        assert acme.put(trace) == api.PUT_TRACE_OUTCOME_KEPT
+        assert acme.put(trace) == api.PUT_TRACE_OUTCOME_STORED
     # A caller's own model counts too, whatever the trace says.
     administrator.cache("Invalidate", cache_api.InvalidateRequest(tags=["model:mine@1"]))
     assert acme.look_up(digest, model="mine@1")[0].HasField("miss")
     assert acme.finds(digest)
 
 
-def test_traces_count_in_usage_and_quotas_and_are_swept(city: City) -> None:  # noqa: F811
-    poor, caller = Traces(city, "poor"), city.caller("poor")
+def test_traces_count_in_usage_and_quotas_and_are_swept(tenant_farm: TenantFarm) -> None:
+    poor, caller = Traces(tenant_farm, "poor"), tenant_farm.caller("poor")
     before = caller.usage()
     digest = a_digest()
     poor.put(poor.made(digest, trace_content(entry=bytes(5000))))
@@ -266,11 +270,11 @@ def test_traces_count_in_usage_and_quotas_and_are_swept(city: City) -> None:  # 
         (Quota(max_entries=after.held_entries), EntriesQuotaError),
         (Quota(max_bytes=after.held_bytes), BytesQuotaError),
     ):
-        set_quota(city, "poor", quota)
+        set_quota(tenant_farm, "poor", quota)
         with pytest.raises(kind):
             poor.put(poor.made(a_digest()))
-    set_quota(city, "poor", Quota())
-    administrator = city.caller("poor", Role.ADMINISTRATOR)
+    set_quota(tenant_farm, "poor", Quota())
+    administrator = tenant_farm.caller("poor", Role.ADMINISTRATOR)
     administrator.cache("Sweep", cache_api.SweepRequest())
     assert caller.usage().spaces[TRACES].entries == 1
     administrator.cache("Invalidate", cache_api.InvalidateRequest(tags=["tenant:poor"]))
@@ -284,19 +288,21 @@ def parts_of(number: int, **changes: str) -> dict[str, str]:
     return {**parts, "torch": "2.13.0", "options": "deterministic=False", **changes}
 
 
-def differences(told: api.ExplainTraceMissResponse) -> dict[str, tuple[str, str]]:
-    return {d.part: (d.asked, d.nearest) for d in told.trace.differences}
+def differences(reported: api.ExplainTraceMissResponse) -> dict[str, tuple[str, str]]:
+    return {d.part: (d.requested, d.nearest) for d in reported.trace.differences}
 
 
-def test_a_miss_is_explained_by_the_part_of_the_digest_that_differs(city: City) -> None:  # noqa: F811
-    acme, parts = Traces(city, "acme"), parts_of(1)
+def test_a_miss_is_explained_by_the_part_of_the_digest_that_differs(
+    tenant_farm: TenantFarm,
+) -> None:
+    acme, parts = Traces(tenant_farm, "acme"), parts_of(1)
     digest = trace_digest(parts)
     acme.put(acme.made(digest), parts)
-    told = Traces(city, "acme", Role.READER).explain(parts=parts_of(1, torch="2.11.0"))
-    assert told.trace.reason == cache_api.MISS_REASON_KEY and not told.HasField("manifest")
-    assert told.trace.key == trace_digest(parts_of(1, torch="2.11.0"))
-    assert told.trace.nearest_key == digest
-    assert differences(told) == {"torch": ("2.11.0", "2.13.0")}
+    reported = Traces(tenant_farm, "acme", Role.READER).explain(parts=parts_of(1, torch="2.11.0"))
+    assert reported.trace.reason == cache_api.MISS_REASON_KEY and not reported.HasField("manifest")
+    assert reported.trace.key == trace_digest(parts_of(1, torch="2.11.0"))
+    assert reported.trace.nearest_key == digest
+    assert differences(reported) == {"torch": ("2.11.0", "2.13.0")}
     # A part that one of the two does not have differs too.
     more = differences(acme.explain(parts=parts_of(1, graph="other", mode="new")))
     assert more == {"graph": ("other", "g1"), "mode": ("new", "")}
@@ -307,39 +313,41 @@ def test_a_miss_is_explained_by_the_part_of_the_digest_that_differs(city: City) 
     assert found.program.reason == cache_api.MISS_REASON_KEY
 
 
-def test_a_miss_is_explained_by_the_tag_that_was_invalidated(city: City) -> None:  # noqa: F811
-    acme, parts = Traces(city, "acme"), parts_of(3)
+def test_a_miss_is_explained_by_the_tag_that_was_invalidated(tenant_farm: TenantFarm) -> None:
+    acme, parts = Traces(tenant_farm, "acme"), parts_of(3)
     tags = ("model:m@3", "tenant:acme")
     acme.put(acme.made(trace_digest(parts), tags=tags), parts)
-    city.caller("acme", Role.ADMINISTRATOR).cache(
+    tenant_farm.caller("acme", Role.ADMINISTRATOR).cache(
         "Invalidate", cache_api.InvalidateRequest(tags=["model:m@3"])
     )
-    told = acme.explain(parts=parts)
-    assert told.trace.reason == cache_api.MISS_REASON_EPOCH
-    assert told.trace.nearest_key == trace_digest(parts)
-    assert differences(told)["tag"][1] == "model:m@3 was invalidated after it was made"
+    reported = acme.explain(parts=parts)
+    assert reported.trace.reason == cache_api.MISS_REASON_EPOCH
+    assert reported.trace.nearest_key == trace_digest(parts)
+    assert differences(reported)["tag"][1] == "model:m@3 was invalidated after it was made"
 
 
 def test_nobody_is_told_of_anothers_traces_and_everybody_of_the_shared_ones(
-    city: City,  # noqa: F811
+    tenant_farm: TenantFarm,
 ) -> None:
     acme, beta, warmer = (
-        Traces(city, "acme"), Traces(city, "beta"), Traces(city, "acme", Role.WARMER),
+        Traces(tenant_farm, "acme"),
+        Traces(tenant_farm, "beta"),
+        Traces(tenant_farm, "acme", Role.WARMER),
     )  # fmt: skip
     own, shared = parts_of(4, target="cpu:own"), parts_of(5, target="cpu:shared")
     acme.put(acme.made(trace_digest(own)), own)
     for asked in ({"parts": own}, {"parts": {**own, "torch": "9"}}, {"digest": trace_digest(own)}):
-        told = beta.explain(**asked).trace
-        assert (told.reason, told.nearest_key) == (cache_api.MISS_REASON_KEY, b"")
-        assert not told.differences
+        reported = beta.explain(**asked).trace
+        assert (reported.reason, reported.nearest_key) == (cache_api.MISS_REASON_KEY, b"")
+        assert not reported.differences
     warmer.put(warmer.made(trace_digest(shared)), shared)
     assert beta.explain(parts=shared).trace.reason == cache_api.MISS_REASON_NONE
     near = beta.explain(parts={**shared, "torch": "9"})
     assert differences(near) == {"torch": ("9", "2.13.0")}
     with pytest.raises(UnauthenticatedError):
-        Traces(city, "acme", None).explain(parts=own)
+        Traces(tenant_farm, "acme", None).explain(parts=own)
     with pytest.raises(PermissionDeniedError):
-        Traces(city, "acme", Role.ADMINISTRATOR).explain(parts=own)
+        Traces(tenant_farm, "acme", Role.ADMINISTRATOR).explain(parts=own)
 
 
 BAD_PARTS: dict[str, dict[str, str]] = {
@@ -352,14 +360,16 @@ BAD_PARTS: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("harm", BAD_PARTS)
-def test_parts_that_do_not_give_the_digest_are_refused(city: City, harm: str) -> None:  # noqa: F811
-    acme, digest = Traces(city, "acme"), trace_digest(parts_of(6))
+def test_parts_that_do_not_give_the_digest_are_refused(tenant_farm: TenantFarm, harm: str) -> None:
+    acme, digest = Traces(tenant_farm, "acme"), trace_digest(parts_of(6))
     with pytest.raises((CallerError, MalformedMessageError), match="expected"):
         acme.put(acme.made(digest), BAD_PARTS[harm])
     assert not acme.finds(digest)
 
 
 @pytest.mark.parametrize("asked", [{}, {"digest": b"short"}, {"parts": BAD_PARTS["too long"]}])
-def test_questions_without_a_whole_digest_are_refused(city: City, asked: dict[str, Any]) -> None:  # noqa: F811
+def test_questions_without_a_whole_digest_are_refused(
+    tenant_farm: TenantFarm, asked: dict[str, Any]
+) -> None:
     with pytest.raises((CallerError, MalformedMessageError), match="expected"):
-        Traces(city, "acme").explain(**asked)
+        Traces(tenant_farm, "acme").explain(**asked)

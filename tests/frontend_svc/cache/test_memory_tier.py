@@ -6,16 +6,24 @@ import hashlib
 
 import pytest
 
-from frontend_svc.cache.gateway_tier import ProgramTier
-from frontend_svc.flow.admission import Rate
-from kernelfarm.cache import Announcement, Epoch, Lease, Space, StoredVariant, Trust, Variant
+from frontend_svc.cache.gateway_tier import GatewayTier
+from frontend_svc.flow.admission import RateLimiter
+from kernelfarm.cache import (
+    Epoch,
+    InvalidationRecord,
+    Lease,
+    SigningPolicy,
+    Space,
+    StoredVariant,
+    UnsignedVariant,
+)
 from kernelfarm.errors import FarmFullError
-from kernelfarm.signing import Place
+from kernelfarm.signing import CacheAddress
 from kernelfarm.signing.manifest import blob_ref
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 GELU, MODEL = "op:aten.gelu.default", "model:llama@3"
-LIFE = "ab" * 16
+INCARNATION = "ab" * 16
 
 
 class Clock:
@@ -27,16 +35,16 @@ class Clock:
 
 
 def stored(*tags: str, epoch: int = 5, size: int = 10, key: bytes = KEY) -> StoredVariant:
-    lease = Lease(key, "maker", 1, 30, 0, LIFE, epoch)
-    variant = Variant(b"x" * size, (blob_ref(b"blob"),), tags=tags)
-    (made,) = Trust(clock=lambda: 1000.0, validity_s=600).signed(
-        Place("default", Space.PROGRAMS, key), lease, [variant]
+    lease = Lease(key, "maker", 1, 30, 0, INCARNATION, epoch)
+    variant = UnsignedVariant(b"x" * size, (blob_ref(b"blob"),), tags=tags)
+    (made,) = SigningPolicy(clock=lambda: 1000.0, validity_s=600).sign(
+        CacheAddress("default", Space.PROGRAMS, key), lease, [variant]
     )
     return StoredVariant(made.manifest, made.content)
 
 
-def bumped(epoch: int, *tags: str) -> Announcement:
-    return Announcement(Epoch(LIFE, epoch), tags)
+def bumped(epoch: int, *tags: str) -> InvalidationRecord:
+    return InvalidationRecord(Epoch(INCARNATION, epoch), tags)
 
 
 @pytest.fixture
@@ -45,66 +53,66 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def tier(clock: Clock) -> ProgramTier:
-    made = ProgramTier(100_000, 60, clock, clock)
-    made.be_sure_until(clock.now_s + 1e6)
+def tier(clock: Clock) -> GatewayTier:
+    made = GatewayTier(100_000, 60, clock, clock)
+    made.set_lease_end(clock.now_s + 1e6)
     return made
 
 
-def keep(tier: ProgramTier, variant: StoredVariant, key: bytes = KEY, *tags: str) -> object:
-    return tier.keep(key, (variant,), tags, tier.changes())
+def keep(tier: GatewayTier, variant: StoredVariant, key: bytes = KEY, *tags: str) -> object:
+    return tier.put(key, (variant,), tags, tier.changes())
 
 
-def test_what_is_kept_is_found(tier: ProgramTier) -> None:
+def test_what_is_kept_is_found(tier: GatewayTier) -> None:
     keep(tier, stored(GELU))
     kept = tier.get(KEY, ())
     assert kept is not None and kept.variants == (stored(GELU),)
     assert tier.get(OTHER, ()) is None
 
 
-def test_an_unsure_tier_has_nothing(tier: ProgramTier, clock: Clock) -> None:
+def test_an_unsure_tier_has_nothing(tier: GatewayTier, clock: Clock) -> None:
     keep(tier, stored(GELU))
-    tier.be_sure_until(clock.now_s + 2)
+    tier.set_lease_end(clock.now_s + 2)
     assert tier.get(KEY, ())
     clock.now_s += 2
     assert tier.get(KEY, ()) is None
-    tier.be_sure_until(clock.now_s + 2)
+    tier.set_lease_end(clock.now_s + 2)
     assert tier.get(KEY, ())
 
 
-def test_an_invalidation_drops_what_is_older_and_depends_on_it(tier: ProgramTier) -> None:
+def test_an_invalidation_drops_what_is_older_and_depends_on_it(tier: GatewayTier) -> None:
     keep(tier, stored(GELU, epoch=5))
-    tier.obey(bumped(6, "op:other"))
+    tier.apply_invalidation(bumped(6, "op:other"))
     assert tier.get(KEY, ())
-    tier.obey(bumped(5, GELU))  # made after that invalidation
+    tier.apply_invalidation(bumped(5, GELU))  # made after that invalidation
     assert tier.get(KEY, ())
-    tier.obey(bumped(7, "op:other", GELU))
+    tier.apply_invalidation(bumped(7, "op:other", GELU))
     assert tier.get(KEY, ()) is None and len(tier) == 0
 
 
-def test_a_callers_tag_must_have_been_vouched_for(tier: ProgramTier) -> None:
+def test_a_callers_tag_must_have_been_vouched_for(tier: GatewayTier) -> None:
     keep(tier, stored(GELU))
     assert tier.get(KEY, (MODEL,)) is None
     keep(tier, stored(GELU), KEY, MODEL)
     assert tier.get(KEY, (MODEL,)) and tier.get(KEY, ())
-    tier.obey(bumped(9, MODEL))
+    tier.apply_invalidation(bumped(9, MODEL))
     assert tier.get(KEY, ()) is None
 
 
-def test_what_was_looked_up_before_an_invalidation_is_not_kept(tier: ProgramTier) -> None:
+def test_what_was_looked_up_before_an_invalidation_is_not_kept(tier: GatewayTier) -> None:
     before = tier.changes()
-    tier.obey(bumped(6, GELU))
-    assert tier.keep(KEY, (stored(GELU),), (), before) is None
+    tier.apply_invalidation(bumped(6, GELU))
+    assert tier.put(KEY, (stored(GELU),), (), before) is None
     before = tier.changes()
     tier.flush()
-    assert tier.keep(KEY, (stored(GELU),), (), before) is None
+    assert tier.put(KEY, (stored(GELU),), (), before) is None
 
 
-def test_a_flush_and_an_absent_blob_drop(tier: ProgramTier) -> None:
+def test_a_flush_and_an_absent_blob_drop(tier: GatewayTier) -> None:
     keep(tier, stored(GELU))
-    tier.drop_naming(hashlib.sha256(b"another blob").digest())
+    tier.drop_referencing(hashlib.sha256(b"another blob").digest())
     assert tier.get(KEY, ())
-    tier.drop_naming(hashlib.sha256(b"blob").digest())
+    tier.drop_referencing(hashlib.sha256(b"blob").digest())
     assert tier.get(KEY, ()) is None
     keep(tier, stored(GELU))
     tier.flush()
@@ -112,7 +120,7 @@ def test_a_flush_and_an_absent_blob_drop(tier: ProgramTier) -> None:
 
 
 def test_nothing_stays_longer_than_its_age_or_its_manifest_allows(
-    tier: ProgramTier, clock: Clock
+    tier: GatewayTier, clock: Clock
 ) -> None:
     keep(tier, stored(GELU))
     clock.now_s += 60
@@ -125,8 +133,8 @@ def test_nothing_stays_longer_than_its_age_or_its_manifest_allows(
 
 
 def test_the_least_recently_used_go_first_and_the_bound_holds(clock: Clock) -> None:
-    tier = ProgramTier(20_000, 60, clock, clock)
-    tier.be_sure_until(clock.now_s + 9)
+    tier = GatewayTier(20_000, 60, clock, clock)
+    tier.set_lease_end(clock.now_s + 9)
     keys = [bytes([number]) * 32 for number in range(4)]
     for key in keys[:3]:
         keep(tier, stored(size=4000, key=key), key)
@@ -137,7 +145,7 @@ def test_the_least_recently_used_go_first_and_the_bound_holds(clock: Clock) -> N
 
 
 def test_a_rate_tells_when_to_come_back(clock: Clock) -> None:
-    rate = Rate(2, clock)
+    rate = RateLimiter(2, clock)
     rate.take("walks")
     rate.take("walks")
     with pytest.raises(FarmFullError, match="walks") as caught:

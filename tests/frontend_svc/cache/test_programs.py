@@ -8,17 +8,17 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from frontend_svc.cache.gateway_tier import ProgramTier
+from frontend_svc.cache.gateway_tier import GatewayTier
 from frontend_svc.cache.invalidation_feed import FeedEvent, InvalidationFeed
-from frontend_svc.cache.tiered_programs import NOBODY, Caller, Programs, Tier
-from kernelfarm.cache import KernelCache, Published, Space, Trust, Variant
-from kernelfarm.cache.embedded import EmbeddedServer, Role, start_server
+from frontend_svc.cache.tiered_programs import UNKNOWN_CALLER, CacheTier, Caller, TieredProgramCache
+from kernelfarm.cache import KernelCache, PublishStatus, SigningPolicy, Space, UnsignedVariant
+from kernelfarm.cache.embedded import EmbeddedServer, ServerRole, start_server
 from kernelfarm.end_task import end_task
 from kernelfarm.errors import NotFoundError, UnavailableError
 from kernelfarm.ir.artifact import GuardOp
 from kernelfarm.ir.guards import CallerFacts, FactAtom, FactSubject, Guard
 from kernelfarm.signing.manifest import blob_ref
-from tests.support.farm import PATIENCE_S
+from tests.support.farm import TIMEOUT_S
 
 KEY = hashlib.sha256(b"a program").digest()
 TAG = "op:aten.gelu.default"
@@ -27,7 +27,7 @@ DIVISIBLE: Guard = (FactAtom(FactSubject.SYMBOL, "s0", GuardOp.DIVISIBLE, 16),)
 
 @pytest.fixture
 def server() -> Iterator[EmbeddedServer]:
-    started = start_server(Role.CACHE)
+    started = start_server(ServerRole.CACHE)
     yield started
     started.stop()
 
@@ -37,9 +37,9 @@ class Gateway:
 
     def __init__(self, url: str, name: str) -> None:
         self.cache = KernelCache(url, space=Space.PROGRAMS)
-        self.tier = ProgramTier(1_000_000, 60)
+        self.tier = GatewayTier(1_000_000, 60)
         self.feed = InvalidationFeed(self.cache, self.tier, name)
-        self.programs = Programs(self.cache, self.tier, Trust())
+        self.programs = TieredProgramCache(self.cache, self.tier, SigningPolicy())
 
     async def close(self) -> None:
         await self.feed.close()
@@ -61,25 +61,25 @@ async def publish(cache: KernelCache, content: bytes, guard: Guard = (), *blobs:
     lease = await cache.acquire(KEY, f"maker of {content!r}", 30, seen=seen)
     assert lease is not None
     await cache.put_blobs({hashlib.sha256(blob).digest(): blob for blob in blobs})
-    variant = Variant(content, tuple(map(blob_ref, blobs)), guard, (TAG,))
-    assert await cache.publish(lease, [variant]) is Published.OK
+    variant = UnsignedVariant(content, tuple(map(blob_ref, blobs)), guard, (TAG,))
+    assert await cache.publish(lease, [variant]) is PublishStatus.OK
 
 
 def caller(size: int) -> Caller:
     return Caller(facts=CallerFacts({"s0": size}))
 
 
-async def content_for(gateway: Gateway, asking: Caller) -> tuple[bytes, Tier] | None:
-    looked = await gateway.programs.find(KEY, asking)
-    return looked.program and (looked.program.variant.content, looked.program.tier)
+async def content_for(gateway: Gateway, asking: Caller) -> tuple[bytes, CacheTier] | None:
+    lookup = await gateway.programs.find(KEY, asking)
+    return lookup.program and (lookup.program.variant.content, lookup.program.tier)
 
 
-async def until_in_memory(gateway: Gateway, asking: Caller = NOBODY) -> bytes:
+async def until_in_memory(gateway: Gateway, asking: Caller = UNKNOWN_CALLER) -> bytes:
     """The content, once this gateway is sure of it; each turn waits for its next sign of life."""
     async for _ in gateway.feed.watch(None):
         found = await content_for(gateway, asking)
         assert found is not None
-        if found[1] is Tier.GATEWAY:
+        if found[1] is CacheTier.GATEWAY:
             return found[0]
     raise AssertionError("the feed ended")
 
@@ -94,7 +94,7 @@ async def test_each_caller_gets_the_most_specific_variant_that_fits(
         for asking, content in (
             (caller(32), b"special"),
             (caller(33), b"general"),
-            (NOBODY, b"general"),
+            (UNKNOWN_CALLER, b"general"),
         ):
             found = await content_for(gateway, asking)
             assert found is not None and found[0] == content
@@ -127,12 +127,12 @@ async def test_no_gateway_serves_what_was_invalidated_once_the_call_returned(
     await publish(one.cache, b"old")
     for gateway in gateways:
         assert await until_in_memory(gateway) == b"old"
-    epoch = await one.cache.epochs.bump([TAG])
+    epoch = await one.cache.epochs.invalidate([TAG])
     assert await two.cache.epochs.wait_for_gateways(epoch) == 2
     for gateway in gateways:
-        assert await content_for(gateway, NOBODY) is None
+        assert await content_for(gateway, UNKNOWN_CALLER) is None
     await publish(one.cache, b"new")
-    assert await content_for(two, NOBODY) == (b"new", Tier.STORE)
+    assert await content_for(two, UNKNOWN_CALLER) == (b"new", CacheTier.STORE)
 
 
 async def test_a_gateway_that_does_not_answer_is_waited_for_until_it_serves_no_more(
@@ -143,7 +143,7 @@ async def test_a_gateway_that_does_not_answer_is_waited_for_until_it_serves_no_m
     await until_in_memory(two)
     assert two.feed._task is not None
     await end_task(two.feed._task)  # it hangs
-    epoch = await one.cache.epochs.bump([TAG])
+    epoch = await one.cache.epochs.invalidate([TAG])
     assert await one.cache.epochs.wait_for_gateways(epoch) == 1
     assert two.tier.get(KEY, ()) is None
 
@@ -164,7 +164,7 @@ async def test_a_lost_table_flushes_memory_and_watchers(
 
     listening = asyncio.create_task(listen())
     await gateway.cache.client.delete("kf:{default}:ep")
-    await asyncio.wait_for(listening, PATIENCE_S)
+    await asyncio.wait_for(listening, TIMEOUT_S)
     assert len(gateway.tier) == 0
     assert heard[-1].epoch.incarnation == (await gateway.cache.epochs.current()).incarnation
 
@@ -180,8 +180,8 @@ async def test_an_absent_blob_is_not_found_and_its_programs_are_forgotten(
     await gateway.cache.client.delete(f"kf:{{default}}:b:{sha256.hex()}")
     with pytest.raises(NotFoundError):
         await gateway.programs.blob(sha256)
-    assert await content_for(gateway, NOBODY) is None
-    assert (await gateway.cache.stats())["holes"] == 1
+    assert await content_for(gateway, UNKNOWN_CALLER) is None
+    assert (await gateway.cache.stats())["missing_blobs"] == 1
 
 
 async def test_a_blob_that_one_gateway_misses_is_forgotten_by_all(
@@ -197,9 +197,9 @@ async def test_a_blob_that_one_gateway_misses_is_forgotten_by_all(
     async for _ in two.feed.watch(None):
         if not len(two.tier):
             break
-    assert await content_for(two, NOBODY) is None
-    assert not await one.cache.tell_lost(sha256)  # once is enough
-    assert not await one.cache.tell_lost(hashlib.sha256(b"never stored").digest())
+    assert await content_for(two, UNKNOWN_CALLER) is None
+    assert not await one.cache.report_missing_blob(sha256)  # once is enough
+    assert not await one.cache.report_missing_blob(hashlib.sha256(b"never stored").digest())
 
 
 async def test_what_memory_serves_against_the_rules_is_found_out_and_counted(
@@ -208,20 +208,20 @@ async def test_what_memory_serves_against_the_rules_is_found_out_and_counted(
     gateway = gateways[0]
     await publish(gateway.cache, b"old")
     (stored,) = (await gateway.cache.lookup(KEY)).variants
-    epoch = await gateway.cache.epochs.bump([TAG])
+    epoch = await gateway.cache.epochs.invalidate([TAG])
     assert await gateway.cache.epochs.wait_for_gateways(epoch) == 2
     assert (await gateway.cache.stats())["stale_serves"] == 0
     async for _ in gateway.feed.watch(None):
         # Here is what it should have dropped when it obeyed.
         name = gateway.programs._prefix + KEY
-        gateway.tier.keep(name, (stored,), (), gateway.tier.changes())
-        if await content_for(gateway, NOBODY) == (b"old", Tier.GATEWAY):
+        gateway.tier.put(name, (stored,), (), gateway.tier.changes())
+        if await content_for(gateway, UNKNOWN_CALLER) == (b"old", CacheTier.GATEWAY):
             break
     async for _ in gateway.feed.watch(None):
         if counted := (await gateway.cache.stats())["stale_serves"]:
             break
     assert (counted, len(gateway.tier)) == (1, 0)
-    assert await content_for(gateway, NOBODY) is None
+    assert await content_for(gateway, UNKNOWN_CALLER) is None
 
 
 async def test_watches_end_when_the_gateway_drains(gateways: tuple[Gateway, Gateway]) -> None:
@@ -232,4 +232,4 @@ async def test_watches_end_when_the_gateway_drains(gateways: tuple[Gateway, Gate
             gateway.feed.end_watches()
 
     with pytest.raises(UnavailableError, match="gateway ends"):
-        await asyncio.wait_for(listen(), PATIENCE_S)
+        await asyncio.wait_for(listen(), TIMEOUT_S)

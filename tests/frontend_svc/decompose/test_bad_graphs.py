@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from frontend_svc.decompose.pipeline import lower_to_prims
+from frontend_svc.decompose.pipeline import decompose_to_prims
 from frontend_svc.operators import DECOMPOSED
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
@@ -24,7 +24,7 @@ Y = Ref(1)
 
 def refusal(graph: Graph) -> str:
     with pytest.raises(InvalidGraphError) as caught:
-        lower_to_prims(graph)
+        decompose_to_prims(graph)
     return str(caught.value)
 
 
@@ -87,7 +87,7 @@ def test_extents_that_a_guard_made_equal_are_accepted() -> None:
     graph = one_node_graph(
         "aten.add.Tensor", [tensor(s0), tensor(even)], [X, Y], tensor(s0), symbols
     )
-    lowered = lower_to_prims(graph)
+    lowered = decompose_to_prims(graph)
     assert lowered.graph.nodes[-1].types[0].shape == (s0,)
 
 
@@ -168,7 +168,7 @@ def test_a_prims_graph_is_not_imported() -> None:
 
 def test_an_unknown_operator_is_sent_to_the_framework() -> None:
     graph = one_node_graph("mylib.magic.default", [tensor(2)], [3, X], tensor(5))
-    lowered = lower_to_prims(graph)
+    lowered = decompose_to_prims(graph)
     (node,) = lowered.graph.nodes
     assert (node.op, node.attr("op"), node.attr("node")) == ("extern", "mylib.magic.default", 0)
     assert "a custom operator" in lowered.report[0].detail
@@ -236,7 +236,7 @@ def test_no_mutation_of_a_node_raises_anything_but_invalid_graph() -> None:
             continue
         for _ in range(12):
             try:
-                lower_to_prims(mutations(graph, source))
+                decompose_to_prims(mutations(graph, source))
                 accepted += 1
             except InvalidGraphError as error:
                 assert str(error)

@@ -8,7 +8,7 @@ import torch
 
 from examples import real_inputs
 from examples.real_inputs import g, h
-from frontend_svc.decompose.report import Outcome
+from frontend_svc.decompose.report import NodeOutcome
 from frontend_svc.operators import extern_group_of
 from kernelfarm.ir.verify import verify_graph
 from tests.support.captured_graphs import Compiled, prim_names
@@ -133,12 +133,12 @@ def test_every_captured_node_is_reported_with_a_reason(llama: Compiled, bert: Co
 
 
 def test_the_report_tells_folded_from_decomposed_and_extern(llama: Compiled) -> None:
-    fates: dict[str, set[Outcome]] = {}
+    fates: dict[str, set[NodeOutcome]] = {}
     for entry in llama.lowered[0].report:
         fates.setdefault(entry.op, set()).add(entry.outcome)
-    assert fates["aten.cumsum.default"] == {Outcome.FOLDED}
-    assert fates["aten.mm.default"] == {Outcome.EXTERN}
-    assert fates["aten.silu.default"] == {Outcome.DECOMPOSED}
+    assert fates["aten.cumsum.default"] == {NodeOutcome.FOLDED}
+    assert fates["aten.mm.default"] == {NodeOutcome.EXTERN}
+    assert fates["aten.silu.default"] == {NodeOutcome.DECOMPOSED}
 
 
 def test_output_types_keep_the_binding_strides(llama: Compiled, bert: Compiled) -> None:

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from frontend_svc.decompose.pipeline import lower_to_prims
-from frontend_svc.decompose.report import Outcome
+from frontend_svc.decompose.pipeline import decompose_to_prims
+from frontend_svc.decompose.report import NodeOutcome
 from kernelfarm.dtypes import KERNEL_DTYPES, DType
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import Expr, as_expr, symbol
@@ -115,8 +115,8 @@ def cases(draw: st.DrawFn) -> Case:
     for _ in range(draw(st.integers(1, 12))):
         meaning = draw(st.sampled_from([m for m in MEANINGS if set(m.takes) <= set(kinds)]))
         uses = tuple(
-            Ref(draw(st.sampled_from([v for v, kind in enumerate(kinds) if kind is wanted])))
-            for wanted in meaning.takes
+            Ref(draw(st.sampled_from([v for v, kind in enumerate(kinds) if kind is reference])))
+            for reference in meaning.takes
         )
         types: tuple[TensorType, ...] = ()
         results: tuple[int, ...] = ()
@@ -167,7 +167,7 @@ def test_graphs_that_mix_opaque_values_and_prims_mean_the_same_after_every_stage
     expected = _meant(case)
     sent = graph_from_proto(graph_to_proto(case.graph))
     assert sent == case.graph
-    lowered = lower_to_prims(sent).graph
+    lowered = decompose_to_prims(sent).graph
     verify_graph(lowered)
     seen: list[int] = []
     _assert_same(run_graph(lowered, case.inputs, case.run_extern(seen)), expected)
@@ -191,11 +191,11 @@ def _assert_same(found: Sequence[Any], expected: Sequence[Array]) -> None:
 def test_every_step_with_an_opaque_tensor_goes_to_the_framework_with_its_reason(
     case: Case,
 ) -> None:
-    lowered = lower_to_prims(case.graph)
+    lowered = decompose_to_prims(case.graph)
     for report, meaning in zip(lowered.report, case.meanings, strict=True):
-        if report.outcome is Outcome.EXTERN and C64 in (*meaning.takes, meaning.gives):
+        if report.outcome is NodeOutcome.EXTERN and C64 in (*meaning.takes, meaning.gives):
             assert report.detail == "complex numbers: the framework computes them"
-        if report.outcome is Outcome.DECOMPOSED:
+        if report.outcome is NodeOutcome.DECOMPOSED:
             assert {*meaning.takes, meaning.gives} == {F32}
 
 
@@ -204,7 +204,7 @@ def test_every_step_with_an_opaque_tensor_goes_to_the_framework_with_its_reason(
 def test_no_operator_decomposes_on_an_opaque_tensor(op: str, dtype: DType) -> None:
     kind = tensor(2, 3, dtype=dtype)
     args: list[Arg] = [Ref(0), *([Ref(0)] if "add" in op else [(2, 3)] if "view" in op else [])]
-    (node,) = lower_to_prims(one_node_graph(op, [kind], args, kind)).graph.nodes
+    (node,) = decompose_to_prims(one_node_graph(op, [kind], args, kind)).graph.nodes
     assert (node.op, node.attr("op")) == ("extern", op)
 
 
@@ -213,7 +213,7 @@ def test_an_opaque_type_that_the_results_do_not_state_is_refused_with_what_was_s
     graph = one_node_graph("aten._to_copy.default", [x], [Ref(0)], x, **attrs)
     expected = r"node 0 \(aten._to_copy.default\).*a tensor of c64; expected a type that kernels"
     with pytest.raises(InvalidGraphError, match=expected) as caught:
-        lower_to_prims(graph)
+        decompose_to_prims(graph)
     assert caught.value.status == "INVALID_ARGUMENT"
 
 
@@ -224,8 +224,8 @@ def test_a_check_stays_after_what_it_checks_and_is_never_dropped() -> None:
         Node("aten.all.default", (Ref(1),), (), (2,), (tensor(dtype=BOOL),)),
         Node("aten._assert_async.msg", (Ref(2), "positive"), (), (), ()),
     )
-    lowered = lower_to_prims(Graph("aten", (), (Input(0, x),), nodes, (Ref(0),), (x,)))
-    assert lowered.report[2].outcome is Outcome.EXTERN
+    lowered = decompose_to_prims(Graph("aten", (), (Input(0, x),), nodes, (Ref(0),), (x,)))
+    assert lowered.report[2].outcome is NodeOutcome.EXTERN
     steps = optimize(lowered.graph, TARGET).program.plan.steps
     called = [step.op for step in steps if isinstance(step, ExternCall)]
     assert called == ["aten._assert_async.msg"]

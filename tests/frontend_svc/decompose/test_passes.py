@@ -11,9 +11,9 @@ import pytest
 from frontend_svc.decompose.passes.fold_constants import FOLD_CONSTANTS
 from frontend_svc.decompose.passes.remove_dead_code import REMOVE_DEAD_CODE
 from frontend_svc.decompose.passes.simplify_prims import SIMPLIFY_PRIMS
-from frontend_svc.decompose.pipeline import lower_to_prims
-from frontend_svc.decompose.report import Outcome
-from frontend_svc.decompose.rewriting import Pass, Rewritten
+from frontend_svc.decompose.pipeline import decompose_to_prims
+from frontend_svc.decompose.report import NodeOutcome
+from frontend_svc.decompose.rewriting import RewritePass, RewriteResult
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import as_expr
 from kernelfarm.ir.builder import GraphBuilder
@@ -34,7 +34,7 @@ def graph_of(build: Callable[..., int], *inputs: TensorType) -> Graph:
     return builder.build([Ref(result)], [tensor(*kind.shape, dtype=kind.dtype)])
 
 
-def applied(graph: Graph, *passes: Pass) -> Graph:
+def applied(graph: Graph, *passes: RewritePass) -> Graph:
     for step in (*passes, REMOVE_DEAD_CODE):
         graph = step.rewrite(graph, graph).graph
     return graph
@@ -266,9 +266,9 @@ def test_folding_tells_what_it_folded() -> None:
     with builder.origin(3):
         value = builder.add("add", full(builder, 1, 4, dtype=I64), full(builder, 2, 4, dtype=I64))
     graph = builder.build([Ref(value)], [tensor(4, dtype=I64)])
-    rewritten: Rewritten = FOLD_CONSTANTS.rewrite(graph, graph)
+    rewritten: RewriteResult = FOLD_CONSTANTS.rewrite(graph, graph)
     (note,) = rewritten.notes
-    assert (note.origins, note.outcome) == ((3,), Outcome.FOLDED)
+    assert (note.origins, note.outcome) == ((3,), NodeOutcome.FOLDED)
     assert note.reason == "every element is 3"
 
 
@@ -281,9 +281,9 @@ def test_a_graph_without_constants_is_the_same_object_after_folding() -> None:
 def test_a_running_sum_of_an_input_is_a_scan() -> None:
     boolean, result = tensor(4, dtype=DType.BOOL), tensor(4, dtype=I64)
     graph = one_node_graph("aten.cumsum.default", [boolean], [Ref(0), 0], result)
-    lowered = lower_to_prims(graph)
+    lowered = decompose_to_prims(graph)
     assert prim_names(lowered) == ["convert", "cumsum"]
-    assert lowered.report[0].outcome is Outcome.DECOMPOSED
+    assert lowered.report[0].outcome is NodeOutcome.DECOMPOSED
 
 
 def test_unused_random_numbers_are_still_drawn_and_unused_products_are_not() -> None:
@@ -304,6 +304,6 @@ def test_equal_values_are_computed_once() -> None:
     again = type(node)("aten.mean.dim", (Ref(0), (1,)), (), (3,), (tensor(4),))
     outputs = (Ref(1), Ref(2), Ref(3))
     full_graph = Graph("aten", (), graph.inputs, (pair, again), outputs, (*two, tensor(4)))
-    lowered = lower_to_prims(full_graph)
+    lowered = decompose_to_prims(full_graph)
     assert prim_names(lowered).count("sum") == 2
     assert lowered.graph.outputs[1] == lowered.graph.outputs[2]

@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from frontend_svc.cache.gateway_tier import ProgramTier
-from frontend_svc.cache.tenant_caches import Part, Parts
+from frontend_svc.cache.gateway_tier import GatewayTier
+from frontend_svc.cache.tenant_caches import TenantCache, TenantCaches
 from frontend_svc.flow.events import CompileJob
-from frontend_svc.flow.failure_ttls import FailureTimes
-from frontend_svc.flow.graph_job_client import CpuWork
-from frontend_svc.flow.import_cache import MISTAKE_S, Imports, request_digest
-from kernelfarm.cache import KernelCache, Space, Trust
+from frontend_svc.flow.failure_ttls import FailureTtls
+from frontend_svc.flow.graph_job_client import GraphJobClient
+from frontend_svc.flow.import_cache import CALLER_ERROR_TTL_S, ImportCache, request_digest
+from kernelfarm.cache import KernelCache, SigningPolicy, Space
 from kernelfarm.digest import program_keys
 from kernelfarm.errors import (
     InvalidGraphError,
@@ -25,35 +25,37 @@ from kernelfarm.errors import (
     WorkMemoryError,
 )
 from kernelfarm.service.process_pool.limits import MIB
-from kernelfarm.service.tenants.identity import Partition
+from kernelfarm.service.tenants.identity import NamespaceConfig
 from kernelfarm.v1 import graph_pb2
 from kernelfarm.wire.embedded import embedded, field_number
 from tests.frontend_svc.flow.work_processes import cpu_work
 from tests.support.small_graphs import CPU, h_graph, h_request
 
 OPTIONS = (("deterministic", "False"),)
-TIMES = FailureTimes(rejection_s=300.0, exhausted_s=30.0, outage_s=2.0)
+TIMES = FailureTtls(rejection_s=300.0, exhausted_s=30.0, outage_s=2.0)
 
 
 @pytest_asyncio.fixture
-async def cpu() -> AsyncIterator[CpuWork]:
+async def cpu() -> AsyncIterator[GraphJobClient]:
     async with cpu_work() as work:
         yield work
 
 
-def part_of(tenant: str = "") -> Part:
-    trust = Trust()
-    cache = KernelCache("unix:///nowhere", space=Space.PROGRAMS, trust=trust)
-    return Parts(cache, ProgramTier(0, 1.0), trust).of(Partition(tenant))
+def part_of(tenant: str = "") -> TenantCache:
+    trust = SigningPolicy()
+    cache = KernelCache("unix:///nowhere", space=Space.PROGRAMS, signing=trust)
+    return TenantCaches(cache, GatewayTier(0, 1.0), trust).of(NamespaceConfig(tenant))
 
 
-def job_of(rows: int = 64, part: Part | None = None) -> CompileJob:
+def job_of(rows: int = 64, part: TenantCache | None = None) -> CompileJob:
     graph = h_request(rows).graph.SerializeToString()
     return CompileJob("id", graph, (CPU,), OPTIONS, 0, part or part_of())
 
 
-async def test_requests_with_equal_bytes_are_decoded_once_and_have_equal_keys(cpu: CpuWork) -> None:
-    imports = Imports(cpu, TIMES)
+async def test_requests_with_equal_bytes_are_decoded_once_and_have_equal_keys(
+    cpu: GraphJobClient,
+) -> None:
+    imports = ImportCache(cpu, TIMES)
     expected = program_keys(h_graph(), (CPU,), OPTIONS)
     part = part_of()
     together = await asyncio.gather(*(imports.of(job_of(part=part)) for _ in range(8)))
@@ -67,8 +69,8 @@ async def test_requests_with_equal_bytes_are_decoded_once_and_have_equal_keys(cp
     assert (await later.graph()).ops == tuple(sorted({node.op for node in h_graph().nodes}))
 
 
-async def test_keys_are_remembered_for_the_last_requests_only(cpu: CpuWork) -> None:
-    imports = Imports(cpu, TIMES, most=2)
+async def test_keys_are_remembered_for_the_last_requests_only(cpu: GraphJobClient) -> None:
+    imports = ImportCache(cpu, TIMES, most=2)
     part = part_of()
     for rows in (1, 2, 3):
         await imports.of(job_of(rows, part))
@@ -76,8 +78,8 @@ async def test_keys_are_remembered_for_the_last_requests_only(cpu: CpuWork) -> N
     assert remembered == [False, True, True]
 
 
-async def test_a_wrong_graph_is_refused_each_time(cpu: CpuWork) -> None:
-    imports = Imports(cpu, TIMES)
+async def test_a_wrong_graph_is_refused_each_time(cpu: GraphJobClient) -> None:
+    imports = ImportCache(cpu, TIMES)
     message = h_request().graph
     message.nodes[0].args[0].value = 99
     job = replace(job_of(), graph=message.SerializeToString())
@@ -87,9 +89,9 @@ async def test_a_wrong_graph_is_refused_each_time(cpu: CpuWork) -> None:
         assert request_digest(job) not in imports
 
 
-async def test_a_mistake_is_found_once_for_who_repeats_it_at_once(cpu: CpuWork) -> None:
-    moments = iter((0.0, MISTAKE_S - 1, MISTAKE_S + 1, MISTAKE_S + 1))
-    imports = Imports(cpu, TIMES, clock=lambda: next(moments))
+async def test_a_mistake_is_found_once_for_who_repeats_it_at_once(cpu: GraphJobClient) -> None:
+    moments = iter((0.0, CALLER_ERROR_TTL_S - 1, CALLER_ERROR_TTL_S + 1, CALLER_ERROR_TTL_S + 1))
+    imports = ImportCache(cpu, TIMES, clock=lambda: next(moments))
     message = h_request().graph
     message.nodes[0].args[0].value = 99
     job = replace(job_of(), graph=message.SerializeToString())
@@ -97,20 +99,20 @@ async def test_a_mistake_is_found_once_for_who_repeats_it_at_once(cpu: CpuWork) 
     for _ in range(3):
         with pytest.raises(InvalidGraphError) as caught:
             await imports.of(job)
-        errors.append((str(caught.value), caught.value.was_known))
+        errors.append((str(caught.value), caught.value.was_cached))
     assert len({text for text, _ in errors}) == 1
     assert [was_known for _, was_known in errors] == [False, True, False]
 
 
-async def test_bytes_that_are_no_graph_are_malformed(cpu: CpuWork) -> None:
+async def test_bytes_that_are_no_graph_are_malformed(cpu: GraphJobClient) -> None:
     with pytest.raises(MalformedMessageError, match=r"3 bytes that are no kernelfarm\.v1\.Graph"):
-        await Imports(cpu, TIMES).of(replace(job_of(), graph=b"\xff\xff\xff"))
+        await ImportCache(cpu, TIMES).of(replace(job_of(), graph=b"\xff\xff\xff"))
 
 
 async def test_a_graph_that_spends_its_budget_is_refused_without_trying_for_a_while() -> None:
     moments = iter((0.0, TIMES.rejection_s - 1, TIMES.rejection_s + 1, TIMES.rejection_s + 1))
     async with cpu_work(max_work_steps=1) as cpu:
-        imports = Imports(cpu, TIMES, clock=lambda: next(moments))
+        imports = ImportCache(cpu, TIMES, clock=lambda: next(moments))
         errors = []
         for _ in range(3):
             with pytest.raises(WorkBudgetError) as caught:
@@ -128,7 +130,7 @@ async def test_a_message_that_needs_too_much_memory_is_told_so() -> None:
     assert len(graph) < 32 * MIB
     limits = {"max_work_memory_bytes": 512 * MIB, "max_work_steps": 10**9}
     async with cpu_work(**limits) as cpu:
-        imports = Imports(cpu, TIMES)
+        imports = ImportCache(cpu, TIMES)
         for _ in range(2):  # the second time it is remembered
             with pytest.raises(WorkMemoryError, match="512 MiB"):
                 await imports.of(
@@ -145,7 +147,7 @@ def test_whatever_selects_a_program_and_whoever_asks_is_in_the_digest() -> None:
         replace(job, targets=(CPU, "cuda:sm_90a")),
         replace(job, options=(("deterministic", "True"),)),
         replace(job, options=()),
-        replace(job, part=part_of("another")),
+        replace(job, tenant_cache=part_of("another")),
     ]
     digests = {request_digest(other) for other in (job, *others)}
     assert len(digests) == 1 + len(others)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from frontend_svc.flow.graph_job_client import CpuWork
+from frontend_svc.flow.graph_job_client import GraphJobClient
 from frontend_svc.settings import FrontendSettings
 from kernelfarm.service.process_pool.pool import ProcessPool
 
 
 @asynccontextmanager
-async def cpu_work(processes: int = 1, **settings: object) -> AsyncIterator[CpuWork]:
+async def cpu_work(processes: int = 1, **settings: object) -> AsyncIterator[GraphJobClient]:
     """The work of a frontend with these settings; its processes end with the block."""
     chosen = FrontendSettings(cpu_processes=processes, **settings)
     pool = ProcessPool("frontend_svc.graph_jobs", chosen.pool_limits(processes))
     try:
         await pool.start()
-        yield CpuWork(pool, chosen)
+        yield GraphJobClient(pool, chosen)
     finally:
         await pool.close()

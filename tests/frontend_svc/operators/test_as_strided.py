@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frontend_svc.decompose.pipeline import lower_to_prims
+from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr, symbol
 from kernelfarm.ir.graph_ir import (
@@ -61,12 +61,12 @@ def test_a_dense_window_on_a_dense_value_is_a_view(
     stride: tuple[int, ...],
     offset: int | None,
 ) -> None:
-    lowered = lower_to_prims(graph_of(tensor(shape, strides), size, stride, offset)).graph
+    lowered = decompose_to_prims(graph_of(tensor(shape, strides), size, stride, offset)).graph
     assert "extern" not in [node.op for node in lowered.nodes]
     elements = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     memory = np.zeros(elements.size, dtype=np.float32)
-    for place in product(*(range(n) for n in shape)):
-        memory[sum(i * s for i, s in zip(place, strides, strict=True))] = -elements[place]
+    for position in product(*(range(n) for n in shape)):
+        memory[sum(i * s for i, s in zip(position, strides, strict=True))] = -elements[position]
     expected = np.lib.stride_tricks.as_strided(
         memory[offset or 0 :], size, tuple(4 * s for s in stride)
     )
@@ -87,7 +87,7 @@ def test_any_window_within_a_dense_value_is_a_view(
     size, stride, offset = window
     layout = tensor((6, 8), (1, 6) if is_transposed else (8, 1))
     last = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
-    lowered = lower_to_prims(graph_of(layout, size, stride, offset)).graph
+    lowered = decompose_to_prims(graph_of(layout, size, stride, offset)).graph
     is_extern = "extern" in [node.op for node in lowered.nodes]
     assert is_extern == (last >= 48)
     if is_extern:
@@ -108,7 +108,7 @@ def test_chunks_of_a_symbolic_length_that_overlap_are_a_view() -> None:
     sizes = (SizeSymbol("s0", 1, None, 3),)
     inputs = (Input(0, "s0"), Input(3, x))
     graph = Graph("aten", sizes, inputs, (negated, read), (Ref(2),), (kind,))
-    lowered = lower_to_prims(graph).graph
+    lowered = decompose_to_prims(graph).graph
     assert "extern" not in [node.op for node in lowered.nodes]
     elements = np.arange(8, dtype=np.float32)
     expected = -np.stack([elements[2 * i : 2 * i + 4] for i in range(3)])
@@ -126,7 +126,7 @@ def test_an_offset_into_an_input_s_memory_is_counted_by_the_framework(
     kind = tensor((2, 3))
     read = Node("aten.as_strided.default", (Ref(0), (2, 3), (1, 1), *offset), (), (1,), (kind,))
     graph = Graph("aten", (), (Input(0, tensor((4,))),), (read,), (Ref(1),), (kind,))
-    nodes = lower_to_prims(graph).graph.nodes
+    nodes = decompose_to_prims(graph).graph.nodes
     assert [node.op for node in nodes if node.op == "extern"] == expected
 
 
@@ -134,4 +134,4 @@ def test_a_window_beyond_an_input_is_read_by_the_framework_as_memory_lies_there(
     kind = tensor((2, 3))
     read = Node("aten.as_strided.default", (Ref(0), (2, 3), (3, 1)), (), (1,), (kind,))
     graph = Graph("aten", (), (Input(0, tensor((4,))),), (read,), (Ref(1),), (kind,))
-    assert [node.op for node in lower_to_prims(graph).graph.nodes] == ["extern"]
+    assert [node.op for node in decompose_to_prims(graph).graph.nodes] == ["extern"]

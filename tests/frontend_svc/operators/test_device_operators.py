@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from frontend_svc.decompose.pipeline import lower_to_prims
+from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType
 from kernelfarm.ir.graph_ir import Input as GraphInput
@@ -23,7 +23,7 @@ def results(
     node = Node(op, tuple(args), (), made, tuple(types))
     outputs: tuple[Arg, ...] = tuple(map(Ref, made))
     graph = Graph("aten", (), inputs, (node,), outputs, tuple(types))
-    lowered = lower_to_prims(graph).graph
+    lowered = decompose_to_prims(graph).graph
     assert "extern" not in [n.op for n in lowered.nodes]
     return [torch.as_tensor(r) for r in run_graph(lowered, [x.numpy() for x in tensors])]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from frontend_svc.decompose.pipeline import lower_to_prims
+from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.client.capture.graph import capture
 from tests.support.captured_graphs import run_lowered
 from tests.support.operator_samples.tensors import normal
@@ -27,7 +27,7 @@ def check(table: torch.Tensor, *others: torch.Tensor, **rest: Any) -> None:
     module = make_fx(bags, tracing_mode="fake")(*tensors)
     module.graph.eliminate_dead_code()
     captured = capture(module)
-    lowered = lower_to_prims(captured.graph)
+    lowered = decompose_to_prims(captured.graph)
     assert "extern" not in [node.op for node in lowered.graph.nodes]
     (result,) = run_lowered(captured, lowered, list(tensors))
     expected = bags(*tensors)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from frontend_svc.decompose.pipeline import lower_to_prims
-from frontend_svc.decompose.report import Outcome
+from frontend_svc.decompose.pipeline import decompose_to_prims
+from frontend_svc.decompose.report import NodeOutcome
 from frontend_svc.operators import DECOMPOSED, EXTERN_CHECKS, EXTERN_GROUPS, extern_group_of
 from kernelfarm.ir.graph_ir import Ref
 from tests.frontend_svc.operators.public_operators import IN_PUBLIC_GRAPHS
@@ -93,6 +93,6 @@ def test_checked_operators_are_extern() -> None:
 )
 def test_the_report_tells_the_group_s_reason(operator: str, said: str) -> None:
     graph = one_node_graph(operator, [tensor(4, 4)], [Ref(0)], tensor(4, 4))
-    (report,) = lower_to_prims(graph).report
-    assert report.outcome is Outcome.EXTERN
+    (report,) = decompose_to_prims(graph).report
+    assert report.outcome is NodeOutcome.EXTERN
     assert report.detail.startswith(said)

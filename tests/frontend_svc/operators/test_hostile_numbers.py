@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from frontend_svc.decompose.pipeline import lower_to_prims
+from frontend_svc.decompose.pipeline import decompose_to_prims
 from frontend_svc.operators import DECOMPOSED, Tensor
 from frontend_svc.operators.core.arguments import READERS
 from frontend_svc.operators.core.registry import Operator
@@ -108,7 +108,7 @@ def _check(operator: Operator, seed: int) -> None:
     graph = _Case(operator, random.Random(f"{operator.name} {seed}")).graph
     try:
         with work_budget(MAX_STEPS):
-            lower_to_prims(graph)
+            decompose_to_prims(graph)
     except CallerError:
         return
     except Exception as error:
@@ -140,7 +140,7 @@ def test_ranges_of_hostile_numbers_are_refused_clearly(operator: str, dtype: DTy
         node = Node(operator, (start, end, step), (("dtype", dtype),), (0,), (tensor(7),))
         graph = Graph("aten", (), (), (node,), (Ref(0),), (tensor(7),))
         with pytest.raises(InvalidGraphError, match=rf"^node 0 \({operator}\): ") as error:
-            lower_to_prims(graph)
+            decompose_to_prims(graph)
         assert len(str(error.value)) < 400
         refused += 1
     assert refused == len(RANGES) * len(STEPS)

@@ -18,8 +18,8 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils import _pytree as pytree
 
-from frontend_svc.decompose.pipeline import lower_to_prims
-from kernelfarm.client.capture.captured import Captured
+from frontend_svc.decompose.pipeline import decompose_to_prims
+from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.capture.graph import capture
 from tests.support.captured_graphs import run_lowered
 
@@ -53,16 +53,16 @@ class Sample:
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        return [self._leaves[place].detach().clone() for place in self._places]
+        return [self._leaves[position].detach().clone() for position in self._places]
 
     def __call__(self, *tensors: torch.Tensor) -> list[Any]:
         leaves = list(self._leaves)
-        for place, tensor in zip(self._places, tensors, strict=True):
-            leaves[place] = tensor
+        for position, tensor in zip(self._places, tensors, strict=True):
+            leaves[position] = tensor
         first, args, kwargs = pytree.tree_unflatten(leaves, self._spec)
         return pytree.tree_leaves(self._info.op(first, *args, **kwargs))
 
-    def captured(self) -> Captured | None:
+    def captured(self) -> CapturedGraph | None:
         """The graph as a client would send it; None where it would not send one."""
         try:
             function = torch.func.functionalize(self.__call__)
@@ -80,7 +80,7 @@ def samples(info: OpInfo, dtype: torch.dtype) -> Iterator[Sample]:
             yield Sample(info, sample)
 
 
-def is_comparable(captured: Captured) -> bool:
+def is_comparable(captured: CapturedGraph) -> bool:
     names = [node.op for node in captured.graph.nodes]
     return not any(word in name for word in RANDOM for name in names)
 
@@ -103,7 +103,7 @@ def compare(sample: Sample) -> bool:
     captured = sample.captured()
     if captured is None or not is_comparable(captured):
         return False
-    lowered = lower_to_prims(captured.graph)
+    lowered = decompose_to_prims(captured.graph)
     results = run_lowered(captured, lowered, sample.tensors)
     for result, expected in zip(results, sample(*sample.tensors), strict=True):
         if isinstance(expected, torch.Tensor):

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from frontend_svc.decompose.pipeline import lower_to_prims
+from frontend_svc.decompose.pipeline import decompose_to_prims
 from frontend_svc.flow.events import EventStream
-from frontend_svc.flow.graph_job_client import LoweredGraph
-from frontend_svc.flow.import_cache import Import
-from frontend_svc.flow.shared_decomposition import Lowering
-from frontend_svc.operators.sorting.ordering import MOST_SORTED, is_sort
+from frontend_svc.flow.graph_job_client import DecomposedGraph
+from frontend_svc.flow.import_cache import GraphImport
+from frontend_svc.flow.shared_decomposition import SharedDecomposition
+from frontend_svc.operators.sorting.ordering import MAX_SORTED, is_sort
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.check_graph import PRIMS_DIALECT
 from kernelfarm.ir.graph_ir import Graph
@@ -28,16 +28,16 @@ from tests.support.single_operator import Call, captured_graph, lowered
 
 def _ops(graph: Graph, target: str) -> set[str]:
     facts = target_facts(target)
-    result = lower_to_prims(graph, sorts_any_row=facts.sorts_any_row).graph
+    result = decompose_to_prims(graph, sorts_any_row=facts.sorts_any_row).graph
     assert result.dialect == PRIMS_DIALECT
     return {node.op for node in result.nodes}
 
 
 @pytest.mark.parametrize("target", ["cuda:sm_90a", "rocm:gfx942", "ascend:910b"])
 def test_accelerators_sort_rows_that_a_block_holds(target: str) -> None:
-    fits = captured_graph(Call("aten.sort.default", [torch.zeros(2, MOST_SORTED)]))
+    fits = captured_graph(Call("aten.sort.default", [torch.zeros(2, MAX_SORTED)]))
     assert "argsort" in _ops(fits, target)
-    longer = captured_graph(Call("aten.sort.default", [torch.zeros(2, MOST_SORTED + 1)]))
+    longer = captured_graph(Call("aten.sort.default", [torch.zeros(2, MAX_SORTED + 1)]))
     assert _ops(longer, target) == {"extern"}
 
 
@@ -72,17 +72,17 @@ def test_more_than_a_row_holds_is_refused(line: str, message: str) -> None:
         f"%1: f32[3, 4], %2: i64[3, 4] = {line} from [0]\nreturn %1: f32[3, 4]@[4, 1]\n"
     )
     with pytest.raises(InvalidGraphError, match=message):
-        lower_to_prims(parse_graph(text))
+        decompose_to_prims(parse_graph(text))
 
 
 def test_a_request_is_decomposed_once_for_targets_that_sort_alike() -> None:
-    async def lower(call: Call) -> list[LoweredGraph]:
+    async def lower(call: Call) -> list[DecomposedGraph]:
         names = ("cpu:x86-64-v3", "cpu:aarch64", "cuda:sm_90a", "ascend:910b")
         graph = graph_to_proto(captured_graph(call)).SerializeToString()
         job = replace(job_of(), graph=graph, targets=names)
         async with cpu_work() as cpu:
-            imported = Import(job, b"digest", cpu)
-            work = Lowering(cpu, EventStream(), imported, fallback_random=False)
+            imported = GraphImport(job, b"digest", cpu)
+            work = SharedDecomposition(cpu, EventStream(), imported, fallback_random=False)
             return [await work.result(target_facts(name)) for name in names]
 
     long_rows = Call("aten.sort.default", [torch.zeros(2, 5000)])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from frontend_svc.decompose.pipeline import lower_to_prims
+from frontend_svc.decompose.pipeline import decompose_to_prims
 from frontend_svc.operators import DECOMPOSED
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import as_expr
@@ -36,7 +36,7 @@ erf = np.vectorize(math.erf)
 
 def drawn(call: Call, seed: int = SEED, *, is_symbolic: bool = False) -> list[torch.Tensor]:
     """What the Prims of an operator give for a seed."""
-    graph = lower_to_prims(captured_graph(call, is_symbolic=is_symbolic)).graph
+    graph = decompose_to_prims(captured_graph(call, is_symbolic=is_symbolic)).graph
     verify_graph(graph)
     assert "extern" not in [node.op for node in graph.nodes]
     seeds = [seed + number for number in range(len(seed_nodes(graph)))]
@@ -225,8 +225,8 @@ def test_permutations_hold_each_integer_once_at_random_places(dtype: torch.dtype
     torch.testing.assert_close(result.sort().values, torch.arange(1000).to(dtype))
     (other,) = drawn(call("aten.randperm.default", 1000, dtype=dtype), SEED + 1)
     for x in (result, other):
-        places = torch.arange(1000.0)
-        correlation = float(torch.corrcoef(torch.stack([x.float(), places]))[0, 1])
+        positions = torch.arange(1000.0)
+        correlation = float(torch.corrcoef(torch.stack([x.float(), positions]))[0, 1])
         assert abs(correlation) < SIGMAS / math.sqrt(1000)
     assert int((result == other).sum()) < 12  # one is expected
 
@@ -323,12 +323,12 @@ def test_the_framework_raises_its_own_errors(name: str) -> None:
     op, dtype, args = REFUSED[name]
     tensor = TensorType(dtype, (as_expr(4),))
     graph = one_node_graph(op, [tensor], [Ref(0), *args], tensor)
-    assert [node.op for node in lower_to_prims(graph).graph.nodes] == ["extern"]
+    assert [node.op for node in decompose_to_prims(graph).graph.nodes] == ["extern"]
 
 
 def test_the_framework_s_numbers_are_left_to_it_if_asked_for() -> None:
     graph = captured_graph(call("aten.rand_like.default", X))
-    lowered = lower_to_prims(graph, fallback_random=True)
+    lowered = decompose_to_prims(graph, fallback_random=True)
     assert [node.op for node in lowered.graph.nodes] == ["extern"]
     assert "fallback_random" in lowered.report[0].detail
 

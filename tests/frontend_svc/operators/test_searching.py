@@ -24,8 +24,8 @@ def numbers(*shape: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
     if not dtype.is_floating_point:
         return drawn.abs().to(dtype) if dtype is torch.uint8 else drawn.to(dtype)
     floats = drawn.to(dtype) / 2
-    for value, place in ((math.nan, 7), (math.inf, 5), (-math.inf, 3), (-0.0, 2)):
-        floats.reshape(-1)[place::11] = value
+    for value, position in ((math.nan, 7), (math.inf, 5), (-math.inf, 3), (-0.0, 2)):
+        floats.reshape(-1)[position::11] = value
     return floats
 
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from kernelfarm.cache import KernelCache, Space
-from kernelfarm.cache.embedded import EmbeddedServer, Role, ServerProgram, start_server
+from kernelfarm.cache.embedded import EmbeddedServer, ServerProgram, ServerRole, start_server
 from tests.support.redis_servers import server_named, wanted_servers
 
 
@@ -33,7 +33,7 @@ def program(request: pytest.FixtureRequest) -> ServerProgram:
 
 @pytest.fixture(scope="session")
 def server(program: ServerProgram) -> Iterator[EmbeddedServer]:
-    started = start_server(Role.CACHE, program=program)
+    started = start_server(ServerRole.CACHE, program=program)
     yield started
     started.stop()
 

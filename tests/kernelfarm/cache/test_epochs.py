@@ -7,10 +7,18 @@ import hashlib
 import pytest
 import redis
 
-from kernelfarm.cache import KernelCache, Lease, Published, Space, Trust, Variant, WorkerCache
+from kernelfarm.cache import (
+    KernelCache,
+    Lease,
+    PublishStatus,
+    SigningPolicy,
+    Space,
+    UnsignedVariant,
+    WorkerCache,
+)
 from kernelfarm.cache.embedded import EmbeddedServer
 from kernelfarm.cache.records import WorkerReport
-from kernelfarm.cache.redis_keys import Names
+from kernelfarm.cache.redis_keys import RedisKeys
 from kernelfarm.cache.sweeper import Sweeper
 from kernelfarm.errors import CallerError, FarmFullError, InternalError
 from kernelfarm.ir.artifact import GuardOp
@@ -30,10 +38,10 @@ async def leased(cache: KernelCache, key: bytes = KEY, seen: str = "", *tags: st
 
 async def published(
     cache: KernelCache, *tags: str, key: bytes = KEY, content: bytes = b"v", guard: Guard = ()
-) -> Published:
+) -> PublishStatus:
     found = await cache.lookup(key, is_counted=False)
     lease = await leased(cache, key, found.stamp)
-    return await cache.publish(lease, [Variant(content, guard=guard, tags=tags)])
+    return await cache.publish(lease, [UnsignedVariant(content, guard=guard, tags=tags)])
 
 
 def size_is(value: int) -> Guard:
@@ -42,9 +50,9 @@ def size_is(value: int) -> Guard:
 
 async def test_what_depends_on_a_bumped_tag_is_a_counted_epoch_miss(cache: KernelCache) -> None:
     await published(cache, GELU, "pass:fuse-nests")
-    await cache.epochs.bump(["op:aten.add.Tensor"])
+    await cache.epochs.invalidate(["op:aten.add.Tensor"])
     assert (await cache.lookup(KEY)).is_hit
-    await cache.epochs.bump(["pass:fuse-nests"])
+    await cache.epochs.invalidate(["pass:fuse-nests"])
     found = await cache.lookup(KEY)
     assert (found.reason, found.detail) == ("epoch", "pass:fuse-nests")
     stats = await cache.stats()
@@ -53,53 +61,53 @@ async def test_what_depends_on_a_bumped_tag_is_a_counted_epoch_miss(cache: Kerne
 
 async def test_what_is_made_after_a_bump_is_found_again(cache: KernelCache) -> None:
     await published(cache, GELU, content=b"old")
-    await cache.epochs.bump([GELU])
-    assert await published(cache, GELU, content=b"new") is Published.OK
+    await cache.epochs.invalidate([GELU])
+    assert await published(cache, GELU, content=b"new") is PublishStatus.OK
     found = await cache.lookup(KEY)
     assert [variant.content for variant in found.variants] == [b"new"]
 
 
 async def test_a_compilation_that_began_before_a_bump_is_not_published(cache: KernelCache) -> None:
     lease = await leased(cache)
-    await cache.epochs.bump([GELU])
-    stale = await cache.publish(lease, [Variant(b"v", tags=(GELU,))])
-    assert stale is Published.STALE_EPOCH
+    await cache.epochs.invalidate([GELU])
+    stale = await cache.publish(lease, [UnsignedVariant(b"v", tags=(GELU,))])
+    assert stale is PublishStatus.STALE_EPOCH
     assert not (await cache.lookup(KEY)).is_hit
     again = await leased(cache)  # the refusal ended the lease, and it was no failed attempt
     assert again.attempts == 0
-    assert await cache.publish(again, [Variant(b"v", tags=(GELU,))]) is Published.OK
+    assert await cache.publish(again, [UnsignedVariant(b"v", tags=(GELU,))]) is PublishStatus.OK
     assert (await cache.stats())["stale_epochs"] == 1
 
 
 async def test_a_bump_of_something_else_does_not_hinder_a_publication(cache: KernelCache) -> None:
     lease = await leased(cache)
-    await cache.epochs.bump([MODEL])
-    assert await cache.publish(lease, [Variant(b"v", tags=(GELU,))]) is Published.OK
+    await cache.epochs.invalidate([MODEL])
+    assert await cache.publish(lease, [UnsignedVariant(b"v", tags=(GELU,))]) is PublishStatus.OK
 
 
 async def test_a_lost_epoch_table_makes_everything_cold(
     cache: KernelCache, server: EmbeddedServer
 ) -> None:
-    await cache.epochs.bump([GELU])
+    await cache.epochs.invalidate([GELU])
     await published(cache, GELU)
     other = hashlib.sha256(b"under way").digest()
     lease = await leased(cache, other)
     with redis.Redis.from_url(server.url) as raw:
-        raw.delete(Names(cache.namespace).epochs)
+        raw.delete(RedisKeys(cache.namespace).epochs)
     assert (await cache.lookup(KEY)).reason == "incarnation"
-    assert await cache.publish(lease, [Variant(b"v")]) is Published.STALE_INC
-    assert await published(cache, GELU) is Published.OK
+    assert await cache.publish(lease, [UnsignedVariant(b"v")]) is PublishStatus.STALE_INC
+    assert await published(cache, GELU) is PublishStatus.OK
     assert (await cache.lookup(KEY)).is_hit
 
 
 async def test_an_epoch_table_that_went_back_in_time_serves_nothing_newer(
     cache: KernelCache, server: EmbeddedServer
 ) -> None:
-    await cache.epochs.bump([GELU])
-    await cache.epochs.bump([MODEL])
+    await cache.epochs.invalidate([GELU])
+    await cache.epochs.invalidate([MODEL])
     await published(cache, "driver:cuda")
     with redis.Redis.from_url(server.url) as raw:
-        raw.hset(Names(cache.namespace).epochs, "@epoch", 1)
+        raw.hset(RedisKeys(cache.namespace).epochs, "@epoch", 1)
     assert (await cache.lookup(KEY)).reason == "incarnation"
 
 
@@ -107,12 +115,14 @@ async def test_a_callers_own_tag_makes_an_entry_stale_for_that_caller_alone(
     cache: KernelCache,
 ) -> None:
     await published(cache, GELU)
-    await cache.epochs.bump([MODEL])
+    await cache.epochs.invalidate([MODEL])
     stale = await cache.lookup(KEY, tags=[MODEL])
     assert (stale.reason, stale.detail) == ("epoch", MODEL)
     assert (await cache.lookup(KEY)).is_hit
     lease = await leased(cache, KEY, stale.stamp, MODEL)
-    assert await cache.publish(lease, [Variant(b"v", tags=(GELU, MODEL))]) is Published.OK
+    assert (
+        await cache.publish(lease, [UnsignedVariant(b"v", tags=(GELU, MODEL))]) is PublishStatus.OK
+    )
     assert (await cache.lookup(KEY, tags=[MODEL])).is_hit
 
 
@@ -129,7 +139,7 @@ async def test_a_toolchain_that_nobody_advertises_is_cold_and_two_live_side_by_s
     assert (await cache.lookup(old)).is_hit
     with redis.Redis.from_url(server.url) as raw:  # both were advertised long ago
         for toolchain in ("cuda@0123", "cuda@4567"):
-            raw.hset(Names(cache.namespace).toolchains, toolchain, 1)
+            raw.hset(RedisKeys(cache.namespace).toolchains, toolchain, 1)
     cold = await cache.lookup(old)
     assert (cold.reason, cold.detail) == ("toolchain", "cuda@0123")
     assert (await cache.lookup(new)).is_hit  # the newest of its backend stays
@@ -141,7 +151,9 @@ async def test_variants_come_together_most_specific_first_and_the_general_one_st
 ) -> None:
     await published(cache, content=b"general")
     for value in range(20):
-        assert await published(cache, content=b"%d" % value, guard=size_is(value)) is Published.OK
+        assert (
+            await published(cache, content=b"%d" % value, guard=size_is(value)) is PublishStatus.OK
+        )
     contents = [variant.content for variant in (await cache.lookup(KEY)).variants]
     assert contents == [b"%d" % value for value in range(5, 20)] + [b"general"]
 
@@ -162,24 +174,24 @@ async def test_another_result_of_one_toolchain_is_refused_while_the_first_lives(
     await cache.put_blobs(blobs)
     tags = (GELU, "toolchain:cpu@0123")
 
-    async def publish(content: bytes, *more: str) -> Published:
+    async def publish(content: bytes, *more: str) -> PublishStatus:
         stamp = (await cache.lookup(KEY, is_counted=False)).stamp
-        variant = Variant(content, (blob_ref(content),), tags=(*tags, *more))
+        variant = UnsignedVariant(content, (blob_ref(content),), tags=(*tags, *more))
         return await cache.publish(await leased(cache, KEY, stamp), [variant])
 
-    assert await publish(b"one") is Published.OK
-    assert await publish(b"two") is Published.NONDET
+    assert await publish(b"one") is PublishStatus.OK
+    assert await publish(b"two") is PublishStatus.NONDET
     assert [v.content for v in (await cache.lookup(KEY)).variants] == [b"one"]
     assert (await cache.stats())["nondeterministic"] == 1
-    await cache.epochs.bump([GELU])
-    assert await publish(b"two") is Published.OK  # compared with the living only
-    await cache.epochs.bump([MODEL])
-    assert await publish(b"one", MODEL) is Published.OK  # dead for this publisher
+    await cache.epochs.invalidate([GELU])
+    assert await publish(b"two") is PublishStatus.OK  # compared with the living only
+    await cache.epochs.invalidate([MODEL])
+    assert await publish(b"one", MODEL) is PublishStatus.OK  # dead for this publisher
 
 
 async def test_variants_with_equal_guards_are_our_bug(cache: KernelCache) -> None:
     with pytest.raises(InternalError, match="equal guards"):
-        await cache.publish(await leased(cache), [Variant(b"a"), Variant(b"b")])
+        await cache.publish(await leased(cache), [UnsignedVariant(b"a"), UnsignedVariant(b"b")])
 
 
 async def test_announcements_can_be_replayed_until_they_are_trimmed(
@@ -187,18 +199,18 @@ async def test_announcements_can_be_replayed_until_they_are_trimmed(
 ) -> None:
     epochs = cache.epochs
     begin = await epochs.current()
-    await epochs.bump([GELU, MODEL])
-    second = await epochs.bump([MODEL])
-    replayed = await epochs.announcements_after(begin)
+    await epochs.invalidate([GELU, MODEL])
+    second = await epochs.invalidate([MODEL])
+    replayed = await epochs.invalidations_after(begin)
     assert replayed is not None
     assert [a.tags for a in replayed] == [(GELU, MODEL), (MODEL,)]
     assert replayed[-1].epoch == second
-    assert await epochs.announcements_after(second) == []
+    assert await epochs.invalidations_after(second) == []
     with redis.Redis.from_url(server.url) as raw:
-        raw.xtrim(Names(cache.namespace).announcements, maxlen=1, approximate=False)
-        assert await epochs.announcements_after(begin) is None
-        raw.delete(Names(cache.namespace).epochs)
-    assert await epochs.announcements_after(second) is None
+        raw.xtrim(RedisKeys(cache.namespace).invalidation_log, maxlen=1, approximate=False)
+        assert await epochs.invalidations_after(begin) is None
+        raw.delete(RedisKeys(cache.namespace).epochs)
+    assert await epochs.invalidations_after(second) is None
 
 
 @pytest.mark.one_server
@@ -207,7 +219,7 @@ async def test_20_000_kernels_are_invalidated_by_one_call(cache: KernelCache) ->
     await _publish_many(cache, keys)
     sweeper = Sweeper(cache.client, cache.namespace, 1e9)
     assert await sweeper.count_hit(Space.KERNELS, frozenset([GELU])) == len(keys)
-    await cache.epochs.bump([GELU])
+    await cache.epochs.invalidate([GELU])
     for key in keys[::1000]:
         assert (await cache.lookup(key)).reason == "epoch"
     swept = await sweeper.sweep()
@@ -218,7 +230,7 @@ async def test_20_000_kernels_are_invalidated_by_one_call(cache: KernelCache) ->
 async def _publish_many(cache: KernelCache, keys: list[bytes]) -> None:
     """Entries as a publication leaves them, copied on the server, which is quicker."""
     await published(cache, GELU, key=keys[0])
-    names = Names(cache.namespace)
+    names = RedisKeys(cache.namespace)
     source = names.entry(Space.KERNELS, keys[0])
     copy = "for i = 2, #KEYS do redis.call('COPY', KEYS[1], KEYS[i]) end"
     for first in range(1, len(keys), 1000):
@@ -229,15 +241,15 @@ async def _publish_many(cache: KernelCache, keys: list[bytes]) -> None:
 async def test_a_sweep_frees_the_dead_the_holes_and_orphan_blobs_and_counts_the_rest(
     cache: KernelCache, server: EmbeddedServer
 ) -> None:
-    contents = [b"kept" * 99, b"dead" * 99, b"hole" * 99, b"young" * 99]
+    contents = [b"kept" * 99, b"dead" * 99, b"missing_blob" * 99, b"young" * 99]
     digests = [hashlib.sha256(content).digest() for content in contents]
     await cache.put_blobs(dict(zip(digests, contents, strict=True)))
     for tag, content in zip(("op:kept", "op:dead", "op:hole"), contents, strict=False):
         key = hashlib.sha256(tag.encode()).digest()
-        variant = Variant(b"v", (blob_ref(content),), tags=(tag,))
+        variant = UnsignedVariant(b"v", (blob_ref(content),), tags=(tag,))
         await cache.publish(await leased(cache, key), [variant])
-    await cache.epochs.bump(["op:dead"])
-    names = Names(cache.namespace)
+    await cache.epochs.invalidate(["op:dead"])
+    names = RedisKeys(cache.namespace)
     with redis.Redis.from_url(server.url) as raw:
         raw.delete(names.blob(digests[2]))
         raw.expire(names.blob(digests[0]), 1000)  # stored long ago, all but the young one
@@ -245,7 +257,7 @@ async def test_a_sweep_frees_the_dead_the_holes_and_orphan_blobs_and_counts_the_
     sweeper = Sweeper(cache.client, cache.namespace, 1e9)
     assert await sweeper.usage() is None
     swept = await sweeper.sweep()
-    assert (swept.dead_variants, swept.holes, swept.orphan_blobs) == (1, 1, 1)
+    assert (swept.dead_variants, swept.incomplete_variants, swept.orphan_blobs) == (1, 1, 1)
     assert await cache.get_blobs(digests) == [contents[0], None, None, contents[3]]
     usage = await sweeper.usage()
     assert usage is not None
@@ -255,7 +267,7 @@ async def test_a_sweep_frees_the_dead_the_holes_and_orphan_blobs_and_counts_the_
 
 async def test_one_sweep_at_a_time(cache: KernelCache) -> None:
     sweeper = Sweeper(cache.client, cache.namespace, 1e9)
-    await cache.client.set(Names(cache.namespace).name("sweep"), "other", ex=9)
+    await cache.client.set(RedisKeys(cache.namespace).redis_key("sweep"), "other", ex=9)
     with pytest.raises(FarmFullError):
         await sweeper.sweep()
 
@@ -267,19 +279,21 @@ async def test_a_reader_changes_nothing(cache: KernelCache, server: EmbeddedServ
         server.url, namespace=cache.namespace, space=Space.KERNELS, may_write=False
     ) as reader:
         assert (await reader.lookup(KEY)).is_hit
-        await cache.epochs.bump([GELU])
+        await cache.epochs.invalidate([GELU])
         assert (await reader.lookup(KEY)).reason == "epoch"
         with redis.Redis.from_url(server.url) as raw:
-            raw.delete(Names(cache.namespace).epochs)
+            raw.delete(RedisKeys(cache.namespace).epochs)
         assert not (await reader.lookup(KEY)).is_hit
         with redis.Redis.from_url(server.url) as raw:
-            assert not raw.exists(Names(cache.namespace).epochs)
+            assert not raw.exists(RedisKeys(cache.namespace).epochs)
     assert await cache.stats() == before
 
 
 async def test_what_is_past_its_time_is_expired(server: EmbeddedServer) -> None:
-    trust = Trust(validity_s=-10)
-    async with KernelCache(server.url, namespace="past", space=Space.KERNELS, trust=trust) as cache:
+    trust = SigningPolicy(validity_s=-10)
+    async with KernelCache(
+        server.url, namespace="past", space=Space.KERNELS, signing=trust
+    ) as cache:
         await published(cache)
         assert (await cache.lookup(KEY)).reason == "expired"
         assert (await cache.stats())["expired_misses"] == 1

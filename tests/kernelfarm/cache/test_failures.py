@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator
 import pytest
 import redis
 
-from kernelfarm.cache import KernelCache, Published, Space
+from kernelfarm.cache import KernelCache, PublishStatus, Space
 from kernelfarm.cache.calls import MAX_FAILURES
 from kernelfarm.cache.embedded import EmbeddedServer
-from kernelfarm.cache.quotas import FAILURE_BYTES, Held, Quotas, most_failures
+from kernelfarm.cache.quotas import FAILURE_BYTES, Quotas, QuotaUsage, most_failures
 from kernelfarm.cache.redis_keys import tenant_namespace
 from kernelfarm.errors import MESSAGE_BYTES, ErrorFacts, InvalidGraphError, error_facts
-from tests.support.farm import PATIENCE_S
+from tests.support.farm import TIMEOUT_S
 
 FACTS = error_facts(InvalidGraphError("a graph"))
 
@@ -42,10 +42,10 @@ async def test_a_failure_is_small_however_much_it_quotes(
     with redis.Redis.from_url(server.url) as raw:
         (name,) = (n for n in raw.keys(f"kf:{{{farm.namespace}}}:neg:p:*") if b"index" not in n)
         assert raw.strlen(name) <= FAILURE_BYTES
-    told = await farm.get_failure(key_of(0))
-    assert told == facts
-    assert told.message.startswith("unknown operator")
-    assert len(told.message.encode()) <= MESSAGE_BYTES
+    reported = await farm.get_failure(key_of(0))
+    assert reported == facts
+    assert reported.message.startswith("unknown operator")
+    assert len(reported.message.encode()) <= MESSAGE_BYTES
 
 
 async def test_what_an_older_farm_stored_is_cut_when_it_is_read(
@@ -57,16 +57,16 @@ async def test_what_an_older_farm_stored_is_cut_when_it_is_read(
             f"kf:{{{farm.namespace}}}:neg:p:{key_of(0).hex()}",
             json.dumps({**stored, "retry_after_s": None}),
         )
-    told = await farm.get_failure(key_of(0))
-    assert isinstance(told, ErrorFacts)
-    assert len(told.message) <= MESSAGE_BYTES
+    reported = await farm.get_failure(key_of(0))
+    assert isinstance(reported, ErrorFacts)
+    assert len(reported.message) <= MESSAGE_BYTES
 
 
 async def test_a_namespace_remembers_so_many_failures_and_drops_the_first_to_expire(
     farm: KernelCache, server: EmbeddedServer
 ) -> None:
-    acme = farm.within(tenant_namespace(farm.namespace, "acme"), b"s" * 32, most_failures=20)
-    beta = farm.within(tenant_namespace(farm.namespace, "beta"), b"t" * 32)
+    acme = farm.for_namespace(tenant_namespace(farm.namespace, "acme"), b"s" * 32, most_failures=20)
+    beta = farm.for_namespace(tenant_namespace(farm.namespace, "beta"), b"t" * 32)
     await beta.put_failure(key_of(0), FACTS, 30)
     for number in range(200):
         await acme.put_failure(key_of(number), FACTS, 30 + number)
@@ -80,24 +80,24 @@ async def test_a_namespace_remembers_so_many_failures_and_drops_the_first_to_exp
 
 
 async def test_a_failure_that_is_told_again_counts_once(farm: KernelCache) -> None:
-    acme = farm.within(tenant_namespace(farm.namespace, "acme"), b"", most_failures=2)
+    acme = farm.for_namespace(tenant_namespace(farm.namespace, "acme"), b"", most_failures=2)
     for number in (0, 1, 0, 0):
         await acme.put_failure(key_of(number), FACTS, 30)
     assert await acme.get_failure(key_of(1)) == FACTS
-    assert await Quotas(acme.client, acme.names).held() == Held(2 * FAILURE_BYTES, 2)
+    assert await Quotas(acme.client, acme.redis_keys).usage() == QuotaUsage(2 * FAILURE_BYTES, 2)
 
 
 async def test_failures_count_in_what_a_tenant_holds_as_long_as_they_last(
     farm: KernelCache,
 ) -> None:
-    acme = farm.within(tenant_namespace(farm.namespace, "acme"), b"s" * 32)
-    quotas = Quotas(acme.client, acme.names)
+    acme = farm.for_namespace(tenant_namespace(farm.namespace, "acme"), b"s" * 32)
+    quotas = Quotas(acme.client, acme.redis_keys)
     await acme.put_failure(key_of(0), FACTS, 30)
     await acme.put_failure(key_of(1), FACTS, 0.001)
     while await acme.get_failure(key_of(1)) is not None:
         await acme.ping()
-    assert await quotas.held() == Held(FAILURE_BYTES, 1)
-    assert await Quotas(farm.client, farm.names).held() == Held(0, 0)
+    assert await quotas.usage() == QuotaUsage(FAILURE_BYTES, 1)
+    assert await Quotas(farm.client, farm.redis_keys).usage() == QuotaUsage(0, 0)
 
 
 def test_a_small_quota_remembers_few_failures() -> None:
@@ -109,18 +109,18 @@ def test_a_small_quota_remembers_few_failures() -> None:
 
 async def test_a_failed_kernel_leaves_no_job(farm: KernelCache) -> None:
     """Inputs of kernels that nobody can compile stayed for a day, and counted for nobody."""
-    lease = await farm.acquire(key_of(0), "us", PATIENCE_S)
+    lease = await farm.acquire(key_of(0), "us", TIMEOUT_S)
     assert lease is not None
     await farm.put_job(key_of(0), b"x" * 100_000)
-    assert await farm.put_failure(key_of(0), FACTS, 30, lease) is Published.OK
+    assert await farm.put_failure(key_of(0), FACTS, 30, lease) is PublishStatus.OK
     assert not await farm.client.exists(farm._calls.job_key(key_of(0)))
 
 
 async def test_a_failure_of_a_lapsed_lease_takes_no_job_away(farm: KernelCache) -> None:
-    lease = await farm.acquire(key_of(0), "us", PATIENCE_S)
+    lease = await farm.acquire(key_of(0), "us", TIMEOUT_S)
     assert lease is not None
     await farm.release(lease)
-    assert await farm.acquire(key_of(0), "they", PATIENCE_S) is not None
+    assert await farm.acquire(key_of(0), "they", TIMEOUT_S) is not None
     await farm.put_job(key_of(0), b"x")
-    assert await farm.put_failure(key_of(0), FACTS, 30, lease) is Published.FENCED
+    assert await farm.put_failure(key_of(0), FACTS, 30, lease) is PublishStatus.FENCED
     assert await farm.client.exists(farm._calls.job_key(key_of(0)))

@@ -11,19 +11,27 @@ import pytest
 import redis
 import zstandard
 
-from kernelfarm.cache import KernelCache, Lease, Published, Space, StoredVariant, Trust, Variant
+from kernelfarm.cache import (
+    KernelCache,
+    Lease,
+    PublishStatus,
+    SigningPolicy,
+    Space,
+    StoredVariant,
+    UnsignedVariant,
+)
 from kernelfarm.cache.embedded import EmbeddedServer
-from kernelfarm.cache.redis_keys import Names
-from kernelfarm.cache.verified_manifests import Belief
-from kernelfarm.errors import MisplacedManifestError, PoisonedBlobError, UntrustedKeyError
-from kernelfarm.signing import Keyring, Manifest, Place, Signer, new_signer
+from kernelfarm.cache.redis_keys import RedisKeys
+from kernelfarm.cache.verified_manifests import VerifiedManifests
+from kernelfarm.errors import ManifestMismatchError, PoisonedBlobError, UntrustedKeyError
+from kernelfarm.signing import CacheAddress, Keyring, Manifest, Signer, new_signer
 from kernelfarm.signing import Space as SignedSpace
 from kernelfarm.wire.manifest import manifest_to_bytes
 
 KEY, OTHER = hashlib.sha256(b"a kernel").digest(), hashlib.sha256(b"another").digest()
 SIGNER = Signer(bytes(range(32)), SignedSpace.KERNELS)
-TRUST = Trust(signer=SIGNER, keyring=Keyring([SIGNER.trusted]))
-STRANGER = new_signer(SignedSpace.KERNELS)
+TRUST = SigningPolicy(signer=SIGNER, keyring=Keyring([SIGNER.trusted]))
+UNTRUSTED_SIGNER = new_signer(SignedSpace.KERNELS)
 
 
 @pytest.fixture
@@ -32,7 +40,7 @@ async def signed(
 ) -> AsyncIterator[KernelCache]:
     """A cache that signs and believes its own signatures only."""
     async with KernelCache(
-        server.url, namespace=request.node.name, space=Space.KERNELS, trust=TRUST
+        server.url, namespace=request.node.name, space=Space.KERNELS, signing=TRUST
     ) as opened:
         yield opened
 
@@ -40,13 +48,13 @@ async def signed(
 async def published(cache: KernelCache, key: bytes = KEY) -> StoredVariant:
     lease = await cache.acquire(key, "maker", 30)
     assert lease is not None
-    assert await cache.publish(lease, [Variant(b"the artifact")]) is Published.OK
+    assert await cache.publish(lease, [UnsignedVariant(b"the artifact")]) is PublishStatus.OK
     return (await cache.lookup(key, is_counted=False)).variants[0]
 
 
 def put_manifest(server: EmbeddedServer, cache: KernelCache, manifest: Manifest) -> None:
     """Writes a manifest over that of KEY, as who can write to Redis might."""
-    entry = Names(cache.namespace).entry(Space.KERNELS, KEY)
+    entry = RedisKeys(cache.namespace).entry(Space.KERNELS, KEY)
     with redis.Redis.from_url(server.url) as raw:
         order = raw.hget(entry, "order")
         assert order is not None
@@ -58,7 +66,7 @@ def forged(manifest: Manifest) -> Manifest:
 
 
 def strange(manifest: Manifest) -> Manifest:
-    return STRANGER.sign(manifest)
+    return UNTRUSTED_SIGNER.sign(manifest)
 
 
 def unsigned(manifest: Manifest) -> Manifest:
@@ -79,7 +87,7 @@ def expired(manifest: Manifest) -> Manifest:
         (forged, "forged"),
         (strange, "untrusted"),
         (unsigned, "untrusted"),
-        (replayed, "misplaced"),
+        (replayed, "mismatched"),
         (expired, "expired_manifests"),
     ],
 )
@@ -91,7 +99,7 @@ async def test_a_manifest_that_is_not_believed_is_dropped_and_counted(
 ) -> None:
     put_manifest(server, signed, change((await published(signed)).manifest))
     found = await signed.lookup(KEY)
-    assert (found.is_hit, found.reason) == (False, "disbelieved")
+    assert (found.is_hit, found.reason) == (False, "untrusted")
     assert (await signed.stats())[counter] == 1
     await published(signed)  # nothing stands in the way of making it anew
     assert (await signed.lookup(KEY)).is_hit
@@ -105,20 +113,22 @@ async def test_facts_beside_a_manifest_make_nothing_live_that_was_invalidated(
 ) -> None:
     lease = await signed.acquire(KEY, "maker", 30)
     assert lease is not None
-    assert await signed.publish(lease, [Variant(b"wrong", tags=("op:a",))]) is Published.OK
+    assert (
+        await signed.publish(lease, [UnsignedVariant(b"wrong", tags=("op:a",))]) is PublishStatus.OK
+    )
     assert (await signed.lookup(KEY)).is_hit
-    names = Names(signed.namespace)
+    names = RedisKeys(signed.namespace)
     with redis.Redis.from_url(server.url) as raw:
         if part == "i":
             raw.delete(names.epochs)
             value = (await signed.epochs.current()).incarnation.encode()
         else:
-            await signed.epochs.bump(["op:a"])
+            await signed.epochs.invalidate(["op:a"])
         entry = names.entry(Space.KERNELS, KEY)
         raw.hset(entry, f"{raw.hget(entry, 'order').decode()}:{part}", value)
     found = await signed.lookup(KEY)
-    assert (found.is_hit, found.reason) == (False, "disbelieved")
-    assert (await signed.stats())["misplaced"] == 1
+    assert (found.is_hit, found.reason) == (False, "untrusted")
+    assert (await signed.stats())["mismatched"] == 1
     await published(signed)
     assert (await signed.lookup(KEY)).is_hit
 
@@ -127,10 +137,10 @@ async def test_a_content_that_was_exchanged_is_poisoned(
     signed: KernelCache, server: EmbeddedServer
 ) -> None:
     await published(signed)
-    entry = Names(signed.namespace).entry(Space.KERNELS, KEY)
+    entry = RedisKeys(signed.namespace).entry(Space.KERNELS, KEY)
     with redis.Redis.from_url(server.url) as raw:
         raw.hset(entry, f"{raw.hget(entry, 'order').decode()}:c", b"something else")
-    assert (await signed.lookup(KEY)).reason == "disbelieved"
+    assert (await signed.lookup(KEY)).reason == "untrusted"
     assert (await signed.stats())["poisoned"] == 1
 
 
@@ -138,11 +148,11 @@ async def test_a_whole_entry_copied_under_another_key_is_misplaced(
     signed: KernelCache, server: EmbeddedServer
 ) -> None:
     await published(signed)
-    names = Names(signed.namespace)
+    names = RedisKeys(signed.namespace)
     with redis.Redis.from_url(server.url) as raw:
         raw.copy(names.entry(Space.KERNELS, KEY), names.entry(Space.KERNELS, OTHER))
-    assert (await signed.lookup(OTHER)).reason == "disbelieved"
-    assert (await signed.stats())["misplaced"] == 1
+    assert (await signed.lookup(OTHER)).reason == "untrusted"
+    assert (await signed.stats())["mismatched"] == 1
     assert (await signed.lookup(KEY)).is_hit
 
 
@@ -150,7 +160,7 @@ async def test_bytes_that_are_no_manifest_are_dropped(
     signed: KernelCache, server: EmbeddedServer
 ) -> None:
     await published(signed)
-    entry = Names(signed.namespace).entry(Space.KERNELS, KEY)
+    entry = RedisKeys(signed.namespace).entry(Space.KERNELS, KEY)
     with redis.Redis.from_url(server.url) as raw:
         raw.hset(entry, f"{raw.hget(entry, 'order').decode()}:m", b"\xff\xff")
     assert not (await signed.lookup(KEY)).is_hit
@@ -162,7 +172,7 @@ async def test_an_unsigned_farm_checks_place_and_age_all_the_same(
 ) -> None:
     put_manifest(server, cache, replace((await published(cache)).manifest, key=OTHER))
     assert not (await cache.lookup(KEY)).is_hit
-    assert (await cache.stats())["misplaced"] == 1
+    assert (await cache.stats())["mismatched"] == 1
 
 
 async def test_a_refreshed_manifest_is_good_for_its_full_time_and_is_signed(
@@ -171,7 +181,7 @@ async def test_a_refreshed_manifest_is_good_for_its_full_time_and_is_signed(
     aged = SIGNER.sign(replace((await published(signed)).manifest, not_after_s=2_000_000_000))
     put_manifest(server, signed, aged)
     with redis.Redis.from_url(server.url) as raw:
-        entry = Names(signed.namespace).entry(Space.KERNELS, KEY)
+        entry = RedisKeys(signed.namespace).entry(Space.KERNELS, KEY)
         raw.hset(entry, f"{aged.variant_id.hex()}:x", aged.not_after_s)
     (before,) = (await signed.lookup(KEY)).variants
     after = await signed.refresh(KEY, before)
@@ -205,7 +215,7 @@ async def test_a_poisoned_blob_is_an_error_of_its_own_counted_and_deleted(
     cache: KernelCache, server: EmbeddedServer, stored: bytes
 ) -> None:
     with redis.Redis.from_url(server.url) as raw:
-        raw.set(Names(cache.namespace).blob(SHA), stored)
+        raw.set(RedisKeys(cache.namespace).blob(SHA), stored)
     with pytest.raises(PoisonedBlobError):
         await cache.get_blob(SHA)
     assert (await cache.stats())["poisoned"] == 1
@@ -217,38 +227,38 @@ async def test_blobs_are_stored_compressed(cache: KernelCache, server: EmbeddedS
     sha256 = hashlib.sha256(content).digest()
     await cache.put_blobs({sha256: content})
     with redis.Redis.from_url(server.url) as raw:
-        assert raw.strlen(Names(cache.namespace).blob(sha256)) < len(content) / 100
+        assert raw.strlen(RedisKeys(cache.namespace).blob(sha256)) < len(content) / 100
     assert await cache.get_blob(sha256) == content
 
 
 async def test_what_was_believed_once_is_not_believed_after_its_time_or_elsewhere() -> None:
     now_s = [1_000.0]
     ended = replace(SIGNER.trusted, not_after_s=1_050)
-    trust = Trust(SIGNER, Keyring([ended]), validity_s=100, clock=lambda: now_s[0])
+    trust = SigningPolicy(SIGNER, Keyring([ended]), validity_s=100, clock=lambda: now_s[0])
     lease = Lease(KEY, "maker", 1, 30, 0, "ab" * 16, 0)
-    place = Place("default", Space.KERNELS, KEY)
-    (made,) = trust.signed(place, lease, [Variant(b"v")])
-    variant, belief = StoredVariant(made.manifest, made.content), Belief(trust)
-    belief.checked(place, variant)
-    belief.checked(place, variant)
-    with pytest.raises(MisplacedManifestError):
-        belief.checked(replace(place, key=OTHER), variant)
+    address = CacheAddress("default", Space.KERNELS, KEY)
+    (made,) = trust.sign(address, lease, [UnsignedVariant(b"v")])
+    variant, belief = StoredVariant(made.manifest, made.content), VerifiedManifests(trust)
+    belief.verify(address, variant)
+    belief.verify(address, variant)
+    with pytest.raises(ManifestMismatchError):
+        belief.verify(replace(address, key=OTHER), variant)
     with pytest.raises(PoisonedBlobError):
-        belief.checked(place, StoredVariant(made.manifest, b"w"))
+        belief.verify(address, StoredVariant(made.manifest, b"w"))
     now_s[0] = 1_051  # the manifest is good until 1,100, its key is not
     with pytest.raises(UntrustedKeyError):
-        belief.checked(place, variant)
+        belief.verify(address, variant)
 
 
 async def test_no_more_than_its_memory_is_remembered_of_what_was_verified() -> None:
-    trust = Trust(SIGNER, Keyring([SIGNER.trusted]), verified_bytes=20_000)
-    belief, lease = Belief(trust), Lease(KEY, "maker", 1, 30, 0, "ab" * 16, 0)
-    place = Place("default", Space.KERNELS, KEY)
+    trust = SigningPolicy(SIGNER, Keyring([SIGNER.trusted]), verified_bytes=20_000)
+    belief, lease = VerifiedManifests(trust), Lease(KEY, "maker", 1, 30, 0, "ab" * 16, 0)
+    address = CacheAddress("default", Space.KERNELS, KEY)
     found = []
     for number in range(8):
-        (made,) = trust.signed(place, lease, [Variant(b"%d" % number * 5_000)])
+        (made,) = trust.sign(address, lease, [UnsignedVariant(b"%d" % number * 5_000)])
         found.append(StoredVariant(made.manifest, made.content))
-        assert belief.checked(place, found[-1]) is found[-1]
+        assert belief.verify(address, found[-1]) is found[-1]
     again = [StoredVariant(variant.manifest_bytes, variant.content) for variant in found]
-    known = [belief.checked(place, variant) is not variant for variant in reversed(again)]
+    known = [belief.verify(address, variant) is not variant for variant in reversed(again)]
     assert known[0] and not any(known[3:])

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import redis
 
-from kernelfarm.cache import KernelCache, Variant, epoch_calls, pipelined_connection
-from kernelfarm.cache.calls import Calls
+from kernelfarm.cache import KernelCache, UnsignedVariant, epoch_calls, pipelined_connection
+from kernelfarm.cache.calls import ScriptCalls
 from kernelfarm.cache.connection import connect_async
-from kernelfarm.cache.embedded import EmbeddedServer, Role, ServerProgram, start_server
-from kernelfarm.cache.lookups import Lookups
-from kernelfarm.cache.records import Found
+from kernelfarm.cache.embedded import EmbeddedServer, ServerProgram, ServerRole, start_server
+from kernelfarm.cache.lookups import LookupClient
+from kernelfarm.cache.records import LookupResult
 from kernelfarm.errors import UnavailableError
-from tests.support.farm import PATIENCE_S
+from tests.support.farm import TIMEOUT_S
 
 TAG = "op:aten.gelu.default"
 
@@ -31,11 +31,13 @@ class Reader:
     """Look-ups of one namespace, on connections of their own."""
 
     def __init__(self, cache: KernelCache, server: EmbeddedServer) -> None:
-        self.calls = Calls(cache.namespace, cache.space)
-        self.client = connect_async(server.url, epoch_calls.greeting(cache.names, may_write=True))
-        self.lookups = Lookups(self.client)
+        self.calls = ScriptCalls(cache.namespace, cache.space)
+        self.client = connect_async(
+            server.url, epoch_calls.handshake(cache.redis_keys, may_write=True)
+        )
+        self.lookups = LookupClient(self.client)
 
-    async def found(self, number: int) -> Found:
+    async def found(self, number: int) -> LookupResult:
         return await self.lookups.run(self.calls.lookup(key_of(number), (), is_counted=True))
 
     async def content(self, number: int) -> bytes:
@@ -44,11 +46,11 @@ class Reader:
 
     async def on_the_line(self) -> None:
         await self.found(0)
-        await until(lambda: self.lookups.is_on_line)
+        await until(lambda: self.lookups.is_pipelined)
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while not holds():
             await asyncio.sleep(0.01)
 
@@ -64,7 +66,7 @@ async def reader(cache: KernelCache, server: EmbeddedServer) -> AsyncIterator[Re
 async def publish(cache: KernelCache, number: int, content: bytes) -> None:
     lease = await cache.acquire(key_of(number), f"maker {number}", 30)
     assert lease is not None
-    await cache.publish(lease, [Variant(content, tags=(TAG,))])
+    await cache.publish(lease, [UnsignedVariant(content, tags=(TAG,))])
 
 
 def clients(raw: redis.Redis) -> int:
@@ -99,7 +101,7 @@ async def test_what_was_invalidated_before_the_look_up_is_not_found(
     await publish(cache, 1, b"v")
     await reader.on_the_line()
     earlier = [asyncio.create_task(reader.found(1)) for _ in range(200)]
-    await cache.epochs.bump([TAG])
+    await cache.epochs.invalidate([TAG])
     later = await asyncio.gather(*(reader.found(1) for _ in range(200)))
     assert {found.reason for found in later} == {"epoch"}
     assert {found.reason for found in await asyncio.gather(*earlier)} <= {"hit", "epoch"}
@@ -141,7 +143,7 @@ async def test_a_server_that_forgot_the_script_is_told_again(
     with redis.Redis.from_url(server.url) as raw:
         raw.script_flush()
     assert await reader.content(1) == b"v"
-    assert reader.lookups.is_on_line
+    assert reader.lookups.is_pipelined
 
 
 async def test_a_refused_look_up_is_an_error_of_its_own_caller_alone(
@@ -150,12 +152,12 @@ async def test_a_refused_look_up_is_an_error_of_its_own_caller_alone(
     await publish(cache, 1, b"v")
     await reader.on_the_line()
     with redis.Redis.from_url(server.url) as raw:
-        raw.set(cache.names.entry(cache.space, key_of(2)), "no hash")
+        raw.set(cache.redis_keys.entry(cache.space, key_of(2)), "no hash")
     asked = (reader.found(number) for number in (1, 2, 1))
     first, refused, last = await asyncio.gather(*asked, return_exceptions=True)
     assert isinstance(refused, UnavailableError)
-    assert isinstance(first, Found)
-    assert isinstance(last, Found)
+    assert isinstance(first, LookupResult)
+    assert isinstance(last, LookupResult)
     assert first.is_hit
     assert last.is_hit
 
@@ -163,18 +165,18 @@ async def test_a_refused_look_up_is_an_error_of_its_own_caller_alone(
 async def test_a_line_on_which_nothing_is_answered_ends(
     program: ServerProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipelined_connection, "_SILENCE_S", 0.05)
-    server = start_server(Role.CACHE, program=program, socket_path=tmp_path / "s")
+    monkeypatch.setattr(pipelined_connection, "_REPLY_TIMEOUT_S", 0.05)
+    server = start_server(ServerRole.CACHE, program=program, socket_path=tmp_path / "s")
     _, writer = await asyncio.open_unix_connection(tmp_path / "s")
     ended = asyncio.Event()
-    asked = pipelined_connection.Line(writer.transport, ended.set)
-    assert await asked.ask(b"PING\r\n", 1) == [b"PONG"]
+    asked = pipelined_connection.PipelinedConnection(writer.transport, ended.set)
+    assert await asked.send(b"PING\r\n", 1) == [b"PONG"]
     server.process.send_signal(signal.SIGSTOP)
     try:
-        waiting = [asked.ask(b"PING\r\n", 1) for _ in range(200)]
-        assert await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE_S) == [None] * 200
-        await asyncio.wait_for(ended.wait(), PATIENCE_S)
-        assert await asked.ask(b"PING\r\n", 1) is None
+        waiting = [asked.send(b"PING\r\n", 1) for _ in range(200)]
+        assert await asyncio.wait_for(asyncio.gather(*waiting), TIMEOUT_S) == [None] * 200
+        await asyncio.wait_for(ended.wait(), TIMEOUT_S)
+        assert await asked.send(b"PING\r\n", 1) is None
     finally:
         server.process.send_signal(signal.SIGCONT)
         server.stop()

@@ -10,24 +10,24 @@ from collections.abc import AsyncIterator
 import pytest
 import redis
 
-from kernelfarm.cache import KernelCache, Lease, Published, Space, Variant, WorkerCache
+from kernelfarm.cache import KernelCache, Lease, PublishStatus, Space, UnsignedVariant, WorkerCache
 from kernelfarm.cache.blobs import CHUNK_BYTES
 from kernelfarm.cache.calls import BLOB_TTL_S
 from kernelfarm.cache.embedded import EmbeddedServer
-from kernelfarm.cache.quotas import Held, Quotas
-from kernelfarm.cache.redis_keys import Names, tenant_namespace
-from kernelfarm.cache.signing_policy import Trust
+from kernelfarm.cache.quotas import Quotas, QuotaUsage
+from kernelfarm.cache.redis_keys import RedisKeys, tenant_namespace
+from kernelfarm.cache.signing_policy import SigningPolicy
 from kernelfarm.cache.sweeper import Sweeper
 from kernelfarm.errors import CallerError
 from kernelfarm.signing import Keyring, new_signer
 from kernelfarm.signing.manifest import blob_ref
-from tests.support.farm import PATIENCE_S
+from tests.support.farm import TIMEOUT_S
 
 KEY = hashlib.sha256(b"a program").digest()
 SALT = b"s" * 32
 TAG = "op:aten.gelu.default"
 SIGNER = new_signer(Space.PROGRAMS)
-TRUST = Trust(SIGNER, Keyring([SIGNER.trusted]))
+TRUST = SigningPolicy(SIGNER, Keyring([SIGNER.trusted]))
 
 
 @pytest.fixture
@@ -35,12 +35,14 @@ async def farm(
     server: EmbeddedServer, request: pytest.FixtureRequest
 ) -> AsyncIterator[KernelCache]:
     name = "farm-" + hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
-    async with KernelCache(server.url, namespace=name, space=Space.PROGRAMS, trust=TRUST) as cache:
+    async with KernelCache(
+        server.url, namespace=name, space=Space.PROGRAMS, signing=TRUST
+    ) as cache:
         yield cache
 
 
 def part_of(farm: KernelCache, tenant: str, salt: bytes = SALT) -> KernelCache:
-    return farm.within(tenant_namespace(farm.namespace, tenant), salt)
+    return farm.for_namespace(tenant_namespace(farm.namespace, tenant), salt)
 
 
 async def publish(cache: KernelCache, content: bytes, *blobs: bytes, tag: str = TAG) -> None:
@@ -49,8 +51,8 @@ async def publish(cache: KernelCache, content: bytes, *blobs: bytes, tag: str = 
     assert lease is not None
     contents = {hashlib.sha256(blob).digest(): blob for blob in blobs}
     await cache.put_blobs(contents)
-    variant = Variant(content, tuple(blob_ref(blob) for blob in blobs), tags=(tag,))
-    assert await cache.publish(lease, [variant]) is Published.OK
+    variant = UnsignedVariant(content, tuple(blob_ref(blob) for blob in blobs), tags=(tag,))
+    assert await cache.publish(lease, [variant]) is PublishStatus.OK
 
 
 async def test_a_tenant_finds_its_own_and_nobody_elses(farm: KernelCache) -> None:
@@ -75,7 +77,7 @@ async def test_an_entry_lies_where_only_the_salt_leads(
         own = raw.keys(f"kf:{{{farm.namespace}}}:t:acme:*")
         assert own and not any(KEY.hex() in key.decode() for key in own)
     assert not (await part_of(farm, "acme", b"another salt").lookup(KEY)).is_hit
-    assert acme.names.slot(KEY) != KEY == farm.names.slot(KEY)
+    assert acme.redis_keys.storage_key(KEY) != KEY == farm.redis_keys.storage_key(KEY)
 
 
 async def test_a_manifest_replayed_in_another_tenants_part_is_refused_and_counted(
@@ -83,18 +85,18 @@ async def test_a_manifest_replayed_in_another_tenants_part_is_refused_and_counte
 ) -> None:
     acme, beta = part_of(farm, "acme"), part_of(farm, "beta")
     await publish(acme, b"v")
-    places = (part.names.entry(Space.PROGRAMS, KEY) for part in (acme, beta))
+    positions = (part.redis_keys.entry(Space.PROGRAMS, KEY) for part in (acme, beta))
     with redis.Redis.from_url(server.url) as raw:
-        raw.copy(*places)
-    assert (await beta.lookup(KEY)).reason == "disbelieved"
-    assert (await beta.stats())["misplaced"] == 1
+        raw.copy(*positions)
+    assert (await beta.lookup(KEY)).reason == "untrusted"
+    assert (await beta.stats())["mismatched"] == 1
 
 
 async def test_one_invalidation_reaches_all_tenants(farm: KernelCache) -> None:
     parts = [farm, part_of(farm, "acme"), part_of(farm, "shared", b"")]
     for part in parts:
         await publish(part, b"v")
-    await farm.epochs.bump([TAG])
+    await farm.epochs.invalidate([TAG])
     for part in parts:
         assert (await part.lookup(KEY)).reason == "epoch"
 
@@ -106,27 +108,29 @@ async def test_tenants_are_woken_by_their_own_keys(farm: KernelCache) -> None:
     waiting = asyncio.create_task(acme.wait(KEY, 20))
     await acme.put_blobs({})
     assert await part_of(farm, "beta").acquire(KEY, "other", 30) is not None
-    assert await acme.publish(lease, [Variant(b"v")]) is Published.OK
-    await asyncio.wait_for(waiting, PATIENCE_S)
+    assert await acme.publish(lease, [UnsignedVariant(b"v")]) is PublishStatus.OK
+    await asyncio.wait_for(waiting, TIMEOUT_S)
 
 
 async def test_a_worker_signs_a_kernels_own_key_at_a_salted_place(
     farm: KernelCache, server: EmbeddedServer
 ) -> None:
     signer = new_signer(Space.KERNELS)
-    trust = Trust(keyring=Keyring([signer.trusted]))
+    trust = SigningPolicy(keyring=Keyring([signer.trusted]))
     async with KernelCache(
-        server.url, namespace=farm.namespace, space=Space.KERNELS, trust=trust
+        server.url, namespace=farm.namespace, space=Space.KERNELS, signing=trust
     ) as edge:
         acme = part_of(edge, "acme")
         queued = await acme.acquire(KEY, "edge", 30, is_queued=True)
         assert queued is not None
         await acme.put_job(KEY, b"job")
-        workers = WorkerCache(server.url, namespace=farm.namespace, trust=Trust(signer))
-        worker = workers.within(acme.namespace)
-        adopted = worker.adopt(Lease(acme.names.slot(KEY), "worker", queued.fence, 30, 0))
+        workers = WorkerCache(server.url, namespace=farm.namespace, signing=SigningPolicy(signer))
+        worker = workers.for_namespace(acme.namespace)
+        adopted = worker.adopt(
+            Lease(acme.redis_keys.storage_key(KEY), "worker", queued.fence, 30, 0)
+        )
         assert adopted is not None and adopted.job == b"job"
-        assert worker.publish(adopted.lease, [Variant(b"v")], key=KEY) is Published.OK
+        assert worker.publish(adopted.lease, [UnsignedVariant(b"v")], key=KEY) is PublishStatus.OK
         (found,) = (await acme.lookup(KEY)).variants
         assert found.manifest.key == KEY
         workers.close()
@@ -138,41 +142,41 @@ async def test_blobs_are_taken_from_another_part_whole_or_not_at_all(farm: Kerne
     await publish(shared, b"v", small, large)
     (found,) = (await shared.lookup(KEY)).variants
     digests = [blob.sha256 for blob in found.manifest.blobs]
-    assert await acme.take_blobs(shared, digests)
+    assert await acme.copy_blobs(shared, digests)
     assert await acme.get_blobs(digests) == [small, large]
-    lifes = [await farm.client.ttl(acme.names.blob(sha256)) for sha256 in digests]
-    assert min(lifes) > BLOB_TTL_S - PATIENCE_S, "a sweep leaves them to whoever publishes"
+    lifes = [await farm.client.ttl(acme.redis_keys.blob(sha256)) for sha256 in digests]
+    assert min(lifes) > BLOB_TTL_S - TIMEOUT_S, "a sweep leaves them to whoever publishes"
     await publish(acme, b"w", small, large)  # what names them counts them
-    assert (await Quotas(farm.client, acme.names).held()).size_bytes > len(large)
+    assert (await Quotas(farm.client, acme.redis_keys).usage()).size_bytes > len(large)
 
     beta = part_of(farm, "beta")
-    await farm.client.delete(f"{shared.names.blob(hashlib.sha256(large).digest())}:1")
-    assert not await beta.take_blobs(shared, digests)
-    assert not await beta.take_blobs(shared, [b"x" * 32])
+    await farm.client.delete(f"{shared.redis_keys.blob(hashlib.sha256(large).digest())}:1")
+    assert not await beta.copy_blobs(shared, digests)
+    assert not await beta.copy_blobs(shared, [b"x" * 32])
     assert await beta.get_blob(hashlib.sha256(large).digest()) is None
-    assert await acme.take_blobs(shared, digests), "what is here is not looked for there"
+    assert await acme.copy_blobs(shared, digests), "what is here is not looked for there"
 
 
 async def test_what_is_held_is_counted_once_and_counted_anew_by_sweeps(farm: KernelCache) -> None:
     acme = part_of(farm, "acme")
-    quotas = Quotas(farm.client, acme.names)
-    assert await quotas.held() == Held(0, 0)
+    quotas = Quotas(farm.client, acme.redis_keys)
+    assert await quotas.usage() == QuotaUsage(0, 0)
     shared_blob, large = b"x" * 100, bytes(range(256)) * 4096
     await publish(acme, b"v", shared_blob)
-    first = await quotas.held()
+    first = await quotas.usage()
     assert first.entries == 1 and first.size_bytes > 100
     await publish(part_of(farm, "beta"), b"v", shared_blob)
-    assert await quotas.held() == first
-    await farm.epochs.bump([TAG])
+    assert await quotas.usage() == first
+    await farm.epochs.invalidate([TAG])
     await publish(acme, b"w", shared_blob, large)
-    second = await quotas.held()
+    second = await quotas.usage()
     assert second.entries == 1 and second.size_bytes > first.size_bytes
     sweeper = Sweeper(farm.client, acme.namespace, 1e9)
     await sweeper.sweep()
-    assert await quotas.held() == second
-    await farm.epochs.bump([TAG])
+    assert await quotas.usage() == second
+    await farm.epochs.invalidate([TAG])
     await sweeper.sweep()
-    left = await quotas.held()
+    left = await quotas.usage()
     assert left.entries == 0 and left.size_bytes < second.size_bytes
 
 
@@ -183,31 +187,31 @@ async def test_a_sweep_of_the_farm_leaves_tenants_alone(
     await publish(acme, b"v", blob)
     sha256 = hashlib.sha256(blob).digest()
     with redis.Redis.from_url(server.url) as raw:
-        raw.expire(acme.names.blob(sha256), BLOB_TTL_S - 7200)
+        raw.expire(acme.redis_keys.blob(sha256), BLOB_TTL_S - 7200)
     swept = await Sweeper(farm.client, farm.namespace, 1e9).sweep()
     assert (swept.entries, swept.orphan_blobs) == (0, 0)
     assert await acme.get_blob(sha256) == blob
 
 
 async def test_as_many_compilations_fly_as_may(farm: KernelCache) -> None:
-    quotas = Quotas(farm.client, part_of(farm, "acme").names)
-    assert await quotas.take_off("a", 30, 2)
-    assert await quotas.take_off("b", 30, 2)
-    assert not await quotas.take_off("c", 30, 2)
-    assert await quotas.take_off("a", 30, 2), "its own is prolonged"
-    assert await quotas.in_flight() == 2
-    await quotas.land("a")
-    assert await quotas.take_off("c", 0.05, 2)
-    async with asyncio.timeout(PATIENCE_S):  # the flight of a frontend that died ends
-        while not await quotas.take_off("d", 30, 2):
+    quotas = Quotas(farm.client, part_of(farm, "acme").redis_keys)
+    assert await quotas.start_compile("a", 30, 2)
+    assert await quotas.start_compile("b", 30, 2)
+    assert not await quotas.start_compile("c", 30, 2)
+    assert await quotas.start_compile("a", 30, 2), "its own is prolonged"
+    assert await quotas.compiles_in_flight() == 2
+    await quotas.end_compile("a")
+    assert await quotas.start_compile("c", 0.05, 2)
+    async with asyncio.timeout(TIMEOUT_S):  # the flight of a frontend that died ends
+        while not await quotas.start_compile("d", 30, 2):
             await asyncio.sleep(0.01)
 
 
 def test_namespaces_of_other_farms_are_refused() -> None:
     for bad in ("other/acme", "farm/", "farm/A", "farm/a/b", "farm/a:b", "farm}", ""):
         with pytest.raises(CallerError, match="expected 'farm' or 'farm/TENANT'"):
-            KernelCache("redis://x", namespace="farm", space=Space.KERNELS).within(bad)
-    assert Names("farm/acme").name("b") == "kf:{farm}:t:acme:b"
+            KernelCache("redis://x", namespace="farm", space=Space.KERNELS).for_namespace(bad)
+    assert RedisKeys("farm/acme").redis_key("b") == "kf:{farm}:t:acme:b"
 
 
 async def test_no_full_server_evicts_what_quotas_count_by(
@@ -216,7 +220,7 @@ async def test_no_full_server_evicts_what_quotas_count_by(
     """The policy evicts keys that expire, and no others."""
     acme = part_of(farm, "acme")
     await publish(acme, b"v", b"a binary")
-    assert await Quotas(farm.client, acme.names).take_off("a", 30, 2)
+    assert await Quotas(farm.client, acme.redis_keys).start_compile("a", 30, 2)
     with redis.Redis.from_url(server.url) as raw:
         assert raw.config_get("maxmemory-policy") == {"maxmemory-policy": "volatile-lfu"}
-        assert raw.ttl(acme.names.held) == raw.ttl(acme.names.in_flight) == -1
+        assert raw.ttl(acme.redis_keys.quota_usage) == raw.ttl(acme.redis_keys.compiles) == -1

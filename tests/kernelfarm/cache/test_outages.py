@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 import redis
 
-from kernelfarm.cache import KernelCache, Space, Variant, WorkerCache, embedded
-from kernelfarm.cache.embedded import EmbeddedServer, Role, find_server, start_server
+from kernelfarm.cache import KernelCache, Space, UnsignedVariant, WorkerCache, embedded
+from kernelfarm.cache.embedded import EmbeddedServer, ServerRole, find_server, start_server
 from kernelfarm.errors import UnavailableError
-from tests.support.farm import PATIENCE_S
+from tests.support.farm import TIMEOUT_S
 
 KEY = hashlib.sha256(b"some kernel").digest()
 
 
 @pytest.fixture
-def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelfarm.cache.connection._GREETING_S", 0.1)
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelfarm.cache.connection._HANDSHAKE_TIMEOUT_S", 0.1)
     monkeypatch.setattr("kernelfarm.cache.retry_policy._RETRIES", 1)
 
 
@@ -31,13 +31,13 @@ def socket_path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def mortal(socket_path: Path) -> Iterator[EmbeddedServer]:
-    server = start_server(Role.CACHE, socket_path=socket_path)
+    server = start_server(ServerRole.CACHE, socket_path=socket_path)
     yield server
     server.stop()
 
 
 async def test_a_server_that_is_not_there_is_unavailable(
-    tmp_path: Path, short_patience: None
+    tmp_path: Path, short_timeouts: None
 ) -> None:
     url = f"unix://{tmp_path}/nobody"
     async with KernelCache(url, space=Space.KERNELS) as cache:
@@ -54,7 +54,7 @@ async def test_a_call_in_flight_bridges_a_restart(
         await cache.ping()
         mortal.stop()
         looking = asyncio.create_task(cache.lookup(KEY))
-        restarted = await asyncio.to_thread(start_server, Role.CACHE, socket_path=socket_path)
+        restarted = await asyncio.to_thread(start_server, ServerRole.CACHE, socket_path=socket_path)
         assert not (await looking).is_hit
         restarted.stop()
 
@@ -67,19 +67,19 @@ async def test_waiters_are_woken_by_messages_after_a_restart(
         waiting = asyncio.create_task(cache.wait(KEY, 30))
         await cache.wait(KEY, 0.05)
         mortal.stop()
-        restarted = await asyncio.to_thread(start_server, Role.CACHE, socket_path=socket_path)
+        restarted = await asyncio.to_thread(start_server, ServerRole.CACHE, socket_path=socket_path)
         await waiting  # the lease is lost: there is nothing to wait for
         lease = await cache.acquire(KEY, "second", 30)
         assert lease is not None
         waiting = asyncio.create_task(cache.wait(KEY, 30))
         await cache.wait(KEY, 0.05)
-        await cache.publish(lease, [Variant(b"v")])
-        await asyncio.wait_for(waiting, PATIENCE_S)
+        await cache.publish(lease, [UnsignedVariant(b"v")])
+        await asyncio.wait_for(waiting, TIMEOUT_S)
         restarted.stop()
 
 
 def test_a_full_broker_refuses_and_a_full_cache_evicts() -> None:
-    for role, expected in ((Role.BROKER, "noeviction"), (Role.CACHE, "volatile-lfu")):
+    for role, expected in ((ServerRole.BROKER, "noeviction"), (ServerRole.CACHE, "volatile-lfu")):
         server = start_server(role, max_memory_bytes=50_000_000)
         with redis.Redis.from_url(server.url) as raw:
             assert raw.config_get("maxmemory-policy") == {"maxmemory-policy": expected}
@@ -107,4 +107,4 @@ def test_without_a_server_on_path_the_embedded_one_is_found(
 
 def test_a_server_that_cannot_start_tells_its_output(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="did not start"):
-        start_server(Role.CACHE, socket_path=tmp_path / "no" / "such" / "folder")
+        start_server(ServerRole.CACHE, socket_path=tmp_path / "no" / "such" / "folder")

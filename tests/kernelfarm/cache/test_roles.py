@@ -12,22 +12,22 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from kernelfarm.cache import KernelCache, Lease, Published, Space, Variant, WorkerCache
-from kernelfarm.cache.embedded import Role, ServerProgram, server_command
+from kernelfarm.cache import KernelCache, Lease, PublishStatus, Space, UnsignedVariant, WorkerCache
+from kernelfarm.cache.embedded import ServerProgram, ServerRole, server_command
 from kernelfarm.cache.key_index import KeyIndex
 from kernelfarm.cache.quotas import Quotas
 from kernelfarm.cache.records import WorkerReport
-from kernelfarm.cache.redis_keys import Names
+from kernelfarm.cache.redis_keys import RedisKeys
 from kernelfarm.cache.sweeper import Sweeper
 from kernelfarm.errors import UnavailableError
 from kernelfarm.signing.manifest import blob_ref
-from tests.support.farm import PATIENCE_S, wait_until
+from tests.support.farm import TIMEOUT_S, wait_until
 
 USERS = Path(__file__).parents[3] / "deploy" / "redis" / "cache-users.acl"
 ROLES = ("worker", "edge", "frontend", "sweeper", "reader", "operator")
 KEY = hashlib.sha256(b"a key").digest()
-NAMES = Names("default")
-TENANTS = Names("default/acme", b"salt")
+NAMES = RedisKeys("default")
+TENANTS = RedisKeys("default/acme", b"salt")
 TAG = "op:aten.gelu.default"
 
 
@@ -41,14 +41,14 @@ def guarded(program: ServerProgram, tmp_path_factory: pytest.TempPathFactory) ->
             f"#{role.upper()}_SHA256", f"#{hashlib.sha256(role.encode()).hexdigest()}"
         )
     (folder / "users.acl").write_text(text)
-    command = server_command(program, Role.CACHE, folder, folder / "s", 0)
+    command = server_command(program, ServerRole.CACHE, folder, folder / "s", 0)
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [*command, "--aclfile", str(folder / "users.acl")], stdout=log, stderr=log
         )
     try:
         wait_until(
-            lambda: _answers(f"{folder}/s", process, folder / "log"), PATIENCE_S, "the server"
+            lambda: _answers(f"{folder}/s", process, folder / "log"), TIMEOUT_S, "the server"
         )
         yield f"{folder}/s"
     finally:
@@ -79,40 +79,40 @@ def url_of(role: str, path: str) -> str:
 async def test_every_role_does_its_part(guarded: str, namespace: str) -> None:
     blob = b"a binary" * 99
     blobs = {hashlib.sha256(blob).digest(): blob}
-    variant = Variant(b"v", (blob_ref(blob),), tags=(TAG, "toolchain:cpu@0123"))
+    variant = UnsignedVariant(b"v", (blob_ref(blob),), tags=(TAG, "toolchain:cpu@0123"))
     async with KernelCache(url_of("edge", guarded), space=Space.KERNELS) as farm:
-        edge = farm.within(namespace)
+        edge = farm.for_namespace(namespace)
         await edge.put_job(KEY, b"job")
         queued = await edge.acquire(KEY, "edge", 30, is_queued=True)
         assert queued is not None
-        workers = WorkerCache(url_of("worker", guarded)).within(namespace)
+        workers = WorkerCache(url_of("worker", guarded)).for_namespace(namespace)
         workers.report(WorkerReport("w", "cpu", "cpu@0123", True))
         adopted = workers.adopt(Lease(KEY, "worker", queued.fence, 30, 0))
         assert adopted is not None
         assert workers.renew(adopted.lease)
         workers.put_blobs(blobs)
-        assert workers.publish(adopted.lease, [variant]) is Published.OK
+        assert workers.publish(adopted.lease, [variant]) is PublishStatus.OK
         workers.close()
         await edge.wait(KEY, 0.1)
         assert (await edge.lookup(KEY)).is_hit
-        assert await farm.within("default/beta").take_blobs(edge, blobs)
+        assert await farm.for_namespace("default/beta").copy_blobs(edge, blobs)
         assert await edge.worker_reports()
     async with KernelCache(url_of("frontend", guarded), space=Space.PROGRAMS) as farm:
-        frontend = farm.within(namespace)
+        frontend = farm.for_namespace(namespace)
         lease = await frontend.acquire(KEY, "frontend", 30)
         assert lease is not None
         await frontend.put_blobs(blobs)
-        assert await frontend.publish(lease, [variant]) is Published.OK
+        assert await frontend.publish(lease, [variant]) is PublishStatus.OK
         parts = {"graph": "g", "operators": "o", "calls": "c", "target": "t"}
         for space in (Space.PROGRAMS, Space.TRACES):
-            index = KeyIndex(frontend.client, frontend.names, space)
+            index = KeyIndex(frontend.client, frontend.redis_keys, space)
             await index.add(KEY, parts)
             assert await index.parts(KEY) == parts
             await index.nearest(b"x" * 32, parts)
         await frontend.advertise(["frontend@1"])
-        epoch = await frontend.epochs.obeyed("gateway", await frontend.epochs.current())
-        assert await frontend.epochs.announcements_after(epoch) == []
-        await frontend.epochs.next_announcements(epoch, 0.001)
+        epoch = await frontend.epochs.acknowledge("gateway", await frontend.epochs.current())
+        assert await frontend.epochs.invalidations_after(epoch) == []
+        await frontend.epochs.wait_for_invalidation(epoch, 0.001)
         (found,) = (await frontend.lookup(KEY)).variants
         await frontend.refresh(KEY, found)
         assert await frontend.get_blobs(list(blobs)) == [blob]
@@ -120,7 +120,7 @@ async def test_every_role_does_its_part(guarded: str, namespace: str) -> None:
     async with KernelCache(
         url_of("reader", guarded), space=Space.PROGRAMS, may_write=False
     ) as farm:
-        reader = farm.within(namespace)
+        reader = farm.for_namespace(namespace)
         assert (await reader.lookup(KEY)).is_hit
         assert await reader.get_blobs(list(blobs)) == [blob]
     async with KernelCache(url_of("sweeper", guarded), space=Space.PROGRAMS) as sweeper:
@@ -132,23 +132,23 @@ async def test_every_role_does_its_part(guarded: str, namespace: str) -> None:
 
 async def _invalidate_as_gateway(frontend: KernelCache, guarded: str) -> None:
     """Invalidates, obeys, and takes its leave; a table's youth, which is waited for, goes by."""
-    bumped = await frontend.epochs.bump(["op:other"])
-    await frontend.epochs.obeyed("gateway", bumped)
+    bumped = await frontend.epochs.invalidate(["op:other"])
+    await frontend.epochs.acknowledge("gateway", bumped)
     with raw_as("operator", guarded) as raw:
-        raw.hset(frontend.names.epochs, "@born", 0)
+        raw.hset(frontend.redis_keys.epochs, "@born", 0)
     await frontend.epochs.wait_for_gateways(bumped)
     await frontend.epochs.leave("gateway")
 
 
 async def test_a_frontend_counts_what_tenants_hold_and_have_in_flight(guarded: str) -> None:
     async with KernelCache(url_of("frontend", guarded), space=Space.PROGRAMS) as farm:
-        counted = farm.within("default/beta", b"salt")
-        quotas = Quotas(counted.client, counted.names)
-        assert await quotas.take_off("flight", 30, 1)
-        assert not await quotas.take_off("another", 30, 1)
-        assert await quotas.in_flight() == 1
-        await quotas.land("flight")
-        assert (await quotas.held()).entries == 0
+        counted = farm.for_namespace("default/beta", b"salt")
+        quotas = Quotas(counted.client, counted.redis_keys)
+        assert await quotas.start_compile("flight", 30, 1)
+        assert not await quotas.start_compile("another", 30, 1)
+        assert await quotas.compiles_in_flight() == 1
+        await quotas.end_compile("flight")
+        assert (await quotas.usage()).entries == 0
 
 
 @pytest.mark.parametrize(
@@ -162,11 +162,11 @@ async def test_a_frontend_counts_what_tenants_hold_and_have_in_flight(guarded: s
         ("reader", NAMES.epochs),
         ("worker", NAMES.usage),
         ("worker", TENANTS.entry(Space.PROGRAMS, KEY)),
-        ("worker", TENANTS.in_flight),
+        ("worker", TENANTS.compiles),
         ("edge", TENANTS.entry(Space.PROGRAMS, KEY)),
-        ("edge", TENANTS.held),
+        ("edge", TENANTS.quota_usage),
         ("frontend", TENANTS.entry(Space.KERNELS, KEY)),
-        ("sweeper", TENANTS.in_flight),
+        ("sweeper", TENANTS.compiles),
         ("reader", TENANTS.entry(Space.PROGRAMS, KEY)),
         ("worker", "elsewhere"),
         ("frontend", "elsewhere"),

@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 import redis
 
-from kernelfarm.cache import KernelCache, Published, Space, Variant
+from kernelfarm.cache import KernelCache, PublishStatus, Space, UnsignedVariant
 from kernelfarm.cache.embedded import ServerProgram
 from kernelfarm.errors import UnavailableError
 from tests.kernelfarm.cache.test_takeovers import redis_process, replicate
-from tests.support.farm import PATIENCE_S
+from tests.support.farm import TIMEOUT_S
 from tests.support.redis_proxy import RedisProxy
 
 KEYS = tuple(hashlib.sha256(b"key %d" % number).digest() for number in range(4))
@@ -51,8 +51,8 @@ class Fleet:
             began = next(self.clock)
             content = b"%d" % began
             await cache.put_blobs({hashlib.sha256(content).digest(): content})
-            published = await cache.publish(lease, [Variant(content, tags=(TAG,))])
-            assert published is not Published.MISSING_BLOB
+            published = await cache.publish(lease, [UnsignedVariant(content, tags=(TAG,))])
+            assert published is not PublishStatus.MISSING_BLOB
 
     async def ask(self, cache: KernelCache, key: bytes) -> None:
         before = self.invalidated
@@ -66,7 +66,7 @@ class Fleet:
 
     async def invalidate(self, cache: KernelCache, key: bytes) -> None:
         moment = next(self.clock)
-        await cache.epochs.bump([TAG])
+        await cache.epochs.invalidate([TAG])
         self.invalidated = max(self.invalidated, moment)
         self.bumps += 1
         # Until somebody found something again: on a slow machine it would never be made in between.
@@ -89,7 +89,7 @@ class Fleet:
         """Seconds until somebody finds something; an invalidation returns, too."""
         began_s, bumps = time.monotonic(), self.bumps
         while self.last_hit_s < began_s or self.bumps == bumps:
-            assert time.monotonic() - began_s < PATIENCE_S, "service does not resume"
+            assert time.monotonic() - began_s < TIMEOUT_S, "service does not resume"
             await asyncio.sleep(0.01)
         return self.last_hit_s - began_s
 
@@ -117,7 +117,7 @@ class Servers:
     def flush(self) -> None:
         self.raw.flushall()
 
-    def forget_scripts(self) -> None:
+    def flush_scripts(self) -> None:
         self.raw.script_flush()
 
     def restart_empty(self) -> None:
@@ -148,7 +148,7 @@ class Servers:
     "happens",
     [
         Servers.flush,
-        Servers.forget_scripts,
+        Servers.flush_scripts,
         Servers.restart_empty,
         Servers.restart_from_file,
         Servers.fail_over,

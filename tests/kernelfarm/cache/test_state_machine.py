@@ -31,17 +31,17 @@ from hypothesis.stateful import (
 )
 
 from kernelfarm.cache import (
-    Found,
     KernelCache,
     Lease,
-    Published,
+    LookupResult,
+    PublishStatus,
     Space,
-    Variant,
+    UnsignedVariant,
     WorkerCache,
     epoch_calls,
 )
 from kernelfarm.cache.embedded import EmbeddedServer
-from kernelfarm.cache.redis_keys import Names
+from kernelfarm.cache.redis_keys import RedisKeys
 from kernelfarm.cache.scripts import AsyncScripts
 from kernelfarm.cache.sweeper import Sweeper
 from kernelfarm.errors import ErrorFacts
@@ -71,7 +71,7 @@ class Held:
     """A lease as its holder knows it, and when it was given in the model's counting."""
 
     lease: Lease
-    life: int
+    incarnation: int
     moment: int
 
 
@@ -81,7 +81,7 @@ class Entry:
 
     content: bytes
     tags: tuple[str, ...]
-    life: int
+    incarnation: int
     moment: int
     epoch: int
 
@@ -101,11 +101,11 @@ class Fleet(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.number = next(_numbers)
         namespace = f"fleet-{self.number}"
-        self.names = Names(namespace)
+        self.names = RedisKeys(namespace)
         self.raw = redis.Redis.from_url(url)
         self.cache = KernelCache(url, namespace=namespace, space=Space.KERNELS)
         self.workers = WorkerCache(url, namespace=namespace)
-        self.life = 0
+        self.incarnation = 0
         self.moment = 0
         self.bumps: dict[str, int] = {}
         self.floor = 0
@@ -160,7 +160,7 @@ class Fleet(RuleBasedStateMachine):
         self.holders[key] = lease.fence
         if not is_queued:
             self.begins(lease)
-        return Held(lease, self.life, self.moment)
+        return Held(lease, self.incarnation, self.moment)
 
     @rule(key=keys)
     def somebody_asks_blindly(self, key: bytes) -> None:
@@ -180,7 +180,7 @@ class Fleet(RuleBasedStateMachine):
             return multiple()
         self.begins(adopted.lease)
         assert (adopted.lease.incarnation, adopted.lease.epoch) == (lease.incarnation, lease.epoch)
-        return Held(adopted.lease, held.life, held.moment)
+        return Held(adopted.lease, held.incarnation, held.moment)
 
     @rule(held=leases)
     def a_holder_renews(self, held: Held) -> None:
@@ -204,29 +204,29 @@ class Fleet(RuleBasedStateMachine):
         published = self.run(
             self.cache.publish(
                 lease,
-                [Variant(made, (blob_ref(blob),), g, tags) for g, made in contents.items()],
+                [UnsignedVariant(made, (blob_ref(blob),), g, tags) for g, made in contents.items()],
             )
         )
-        if published is Published.OK and not was_holder:
+        if published is PublishStatus.OK and not was_holder:
             # The reply is told again, whatever became of what was published.
             assert (key, lease.fence) in self.done
             return
         assert published is self.expected(held, tags, was_holder)
-        if published is Published.OK:
+        if published is PublishStatus.OK:
             self.entries[key] = self.live(key) | {
-                guard: Entry(made, tags, held.life, held.moment, lease.epoch)
+                guard: Entry(made, tags, held.incarnation, held.moment, lease.epoch)
                 for guard, made in contents.items()
             }
             self.failures.discard(key)
             self.done.add((key, lease.fence))
-        if published not in {Published.FENCED, Published.MISSING_BLOB}:
+        if published not in {PublishStatus.FENCED, PublishStatus.MISSING_BLOB}:
             self.ends(key)
 
     @rule(held=leases)
     def a_holder_fails(self, held: Held) -> None:
         key, was_holder = held.lease.key, self.is_holder(held)
-        told = self.run(self.cache.put_failure(key, FACTS, 60, held.lease))
-        assert (told is Published.OK) is was_holder
+        reported = self.run(self.cache.put_failure(key, FACTS, 60, held.lease))
+        assert (reported is PublishStatus.OK) is was_holder
         self.ends_in_order(held.lease)
         if was_holder:
             self.ends(key)
@@ -243,13 +243,13 @@ class Fleet(RuleBasedStateMachine):
     @precondition(_is_something_stored)
     @rule(key=keys)
     def a_holder_dies(self, key: bytes) -> None:
-        self.raw.delete(self.names.name("l", "k", key.hex()))
+        self.raw.delete(self.names.redis_key("l", "k", key.hex()))
         self.holders.pop(key, None)
 
     @precondition(_is_something_stored)
     @rule(tags=invalidated)
     def an_operator_invalidates(self, tags: tuple[str, ...]) -> None:
-        self.run(self.cache.epochs.bump(tags))
+        self.run(self.cache.epochs.invalidate(tags))
         self.moment += 1
         self.bumps.update(dict.fromkeys(tags, self.moment))
 
@@ -258,7 +258,7 @@ class Fleet(RuleBasedStateMachine):
     def an_operator_invalidates_more_than_is_kept(self) -> None:
         """What nobody depends on; for its sake, what is known of other tags is forgotten."""
         others = [f"op:other{next(_numbers)}" for _ in range(MOST_TAGS)]
-        call = epoch_calls.bump(self.names, others, MOST_TAGS)
+        call = epoch_calls.invalidate(self.names, others, MOST_TAGS)
         self.run(AsyncScripts(self.cache.client).run(call))
         self.moment += 1
         self.floor = int(self.raw.hget(self.names.epochs, "@floor") or 0)
@@ -284,14 +284,14 @@ class Fleet(RuleBasedStateMachine):
 
     def the_epoch_table_is_lost(self) -> None:
         self.raw.delete(self.names.epochs)
-        self.life += 1
+        self.incarnation += 1
         self.floor = 0
 
     def the_server_is_flushed(self) -> None:
-        prefix = self.names.name("").replace("{", "\\{").replace("}", "\\}")
+        prefix = self.names.redis_key("").replace("{", "\\{").replace("}", "\\}")
         for name in list(self.raw.scan_iter(f"{prefix}*", count=1000)):
             self.raw.delete(name)
-        self.life += 1
+        self.incarnation += 1
         self.floor = 0
         self.entries = {key: {} for key in KEYS}
         self.holders.clear()
@@ -312,15 +312,17 @@ class Fleet(RuleBasedStateMachine):
         for key in KEYS:
             live = self.live(key, caller)
             found = self.looked(key, caller)
-            told = {v.manifest.guard: (v.content, v.manifest.tags) for v in found.variants}
-            assert told == {guard: (made.content, made.tags) for guard, made in live.items()}
-            assert list(told) == sorted(told, key=len, reverse=True), "the general one is not last"
+            reported = {v.manifest.guard: (v.content, v.manifest.tags) for v in found.variants}
+            assert reported == {guard: (made.content, made.tags) for guard, made in live.items()}
+            assert list(reported) == sorted(reported, key=len, reverse=True), (
+                "the general one is not last"
+            )
 
     @invariant()
     def failures_are_told(self) -> None:
         for key in KEYS:
-            told = self.run(self.cache.get_failure(key))
-            assert (told is not None) is (key in self.failures)
+            reported = self.run(self.cache.get_failure(key))
+            assert (reported is not None) is (key in self.failures)
 
     def every_key_can_be_made(self) -> None:
         for key in KEYS:
@@ -328,10 +330,10 @@ class Fleet(RuleBasedStateMachine):
             seen = self.looked(key).stamp
             lease = self.run(self.cache.acquire(key, f"last {next(_numbers)}", 60, seen=seen))
             assert lease is not None, "wedged"
-            told = self.run(self.cache.publish(lease, [Variant(b"last")]))
+            reported = self.run(self.cache.publish(lease, [UnsignedVariant(b"last")]))
             # A live result that names a blob is another one than this, which names none.
             is_other = GENERAL in self.live(key)
-            assert told is (Published.NONDET if is_other else Published.OK)
+            assert reported is (PublishStatus.NONDET if is_other else PublishStatus.OK)
             assert self.run(self.cache.lookup(key)).is_hit
 
     def is_holder(self, held: Held) -> bool:
@@ -353,7 +355,7 @@ class Fleet(RuleBasedStateMachine):
     def is_live(self, key: bytes) -> bool:
         return bool(self.live(key))
 
-    def looked(self, key: bytes, caller: tuple[str, ...] = ()) -> Found:
+    def looked(self, key: bytes, caller: tuple[str, ...] = ()) -> LookupResult:
         """What a look-up finds; it deletes what has nothing but a hole: no blob revives that."""
         found = self.run(self.cache.lookup(key, tags=caller, is_counted=False))
         if key not in self.blobs:
@@ -370,23 +372,23 @@ class Fleet(RuleBasedStateMachine):
         return {
             guard: entry
             for guard, entry in self.entries[key].items()
-            if entry.life == self.life
+            if entry.incarnation == self.incarnation
             and entry.epoch >= self.floor
             and all(self.bumps.get(tag, 0) <= entry.moment for tag in (*entry.tags, *caller))
         }
 
-    def expected(self, held: Held, tags: tuple[str, ...], was_holder: bool) -> Published:
+    def expected(self, held: Held, tags: tuple[str, ...], was_holder: bool) -> PublishStatus:
         if not was_holder:
-            return Published.FENCED
-        if held.life != self.life:
-            return Published.STALE_INC
+            return PublishStatus.FENCED
+        if held.incarnation != self.incarnation:
+            return PublishStatus.STALE_INC
         if held.lease.epoch < self.floor:
-            return Published.STALE_EPOCH
+            return PublishStatus.STALE_EPOCH
         if any(self.bumps.get(tag, 0) > held.moment for tag in tags):
-            return Published.STALE_EPOCH
+            return PublishStatus.STALE_EPOCH
         if held.lease.key not in self.blobs:
-            return Published.MISSING_BLOB
-        return Published.OK
+            return PublishStatus.MISSING_BLOB
+        return PublishStatus.OK
 
 
 @pytest.mark.one_server

@@ -14,15 +14,15 @@ import redis
 from kernelfarm.cache import (
     KernelCache,
     Lease,
-    Published,
+    PublishStatus,
     Space,
-    Variant,
+    UnsignedVariant,
     WorkerCache,
     WorkerReport,
 )
 from kernelfarm.cache.blobs import CHUNK_BYTES
 from kernelfarm.cache.embedded import EmbeddedServer
-from kernelfarm.cache.redis_keys import Names
+from kernelfarm.cache.redis_keys import RedisKeys
 from kernelfarm.errors import (
     ErrorFacts,
     KernelfarmError,
@@ -33,7 +33,7 @@ from kernelfarm.errors import (
 from kernelfarm.ir.artifact import GuardOp
 from kernelfarm.ir.guards import FactAtom, FactSubject
 from kernelfarm.signing.manifest import blob_ref
-from tests.support.farm import PATIENCE_S
+from tests.support.farm import TIMEOUT_S
 
 KEY = hashlib.sha256(b"some kernel").digest()
 FACTS = ErrorFacts("FAILED_PRECONDITION", "KERNEL_REJECTED", "too many axes", None)
@@ -60,16 +60,16 @@ async def leased(cache: KernelCache, owner: str = "edge", ttl_s: float = 30) -> 
 async def test_what_is_published_is_found_with_its_variants_in_order(cache: KernelCache) -> None:
     await cache.put_blobs({sha(b"cubin"): b"cubin", sha(b"ptx"): b"ptx"})
     lease = await leased(cache)
-    general = Variant(b"general", (blob_ref(b"ptx"),))
-    special = Variant(b"special", (blob_ref(b"cubin"),), SPECIAL)
-    assert await cache.publish(lease, [general, special]) is Published.OK
+    general = UnsignedVariant(b"general", (blob_ref(b"ptx"),))
+    special = UnsignedVariant(b"special", (blob_ref(b"cubin"),), SPECIAL)
+    assert await cache.publish(lease, [general, special]) is PublishStatus.OK
     assert await contents(cache) == [b"special", b"general"]
     assert await cache.get_blob(sha(b"cubin")) == b"cubin"
 
 
 async def test_eleven_variants_keep_their_order(cache: KernelCache) -> None:
     guards = [(FactAtom(FactSubject.SYMBOL, "s0", GuardOp.EQ, n),) for n in range(11)]
-    variants = [Variant(str(n).encode(), guard=guard) for n, guard in enumerate(guards)]
+    variants = [UnsignedVariant(str(n).encode(), guard=guard) for n, guard in enumerate(guards)]
     await cache.publish(await leased(cache), variants)
     assert await contents(cache) == [variant.content for variant in variants]
 
@@ -77,7 +77,7 @@ async def test_eleven_variants_keep_their_order(cache: KernelCache) -> None:
 async def test_programs_and_kernels_do_not_share_keys(
     cache: KernelCache, server: EmbeddedServer
 ) -> None:
-    await cache.publish(await leased(cache), [Variant(b"kernel")])
+    await cache.publish(await leased(cache), [UnsignedVariant(b"kernel")])
     async with KernelCache(server.url, namespace=cache.namespace, space=Space.PROGRAMS) as programs:
         assert not (await programs.lookup(KEY)).is_hit
 
@@ -91,26 +91,26 @@ async def test_a_blob_of_any_size_comes_back_whole(cache: KernelCache, size: int
     assert found == [even, None, uneven]
 
 
-@pytest.mark.parametrize("hole", ["whole", "chunk"])
+@pytest.mark.parametrize("missing_blob", ["whole", "chunk"])
 async def test_a_manifest_with_a_missing_blob_is_a_counted_hole_and_a_miss(
     cache: KernelCache, server: EmbeddedServer, hole: str
 ) -> None:
     content = random.Random(1).randbytes(2 * CHUNK_BYTES)  # does not shrink
     await cache.put_blobs({sha(content): content})
-    await cache.publish(await leased(cache), [Variant(b"v", (blob_ref(content),))])
-    stored = Names(cache.namespace).blob(sha(content))
+    await cache.publish(await leased(cache), [UnsignedVariant(b"v", (blob_ref(content),))])
+    stored = RedisKeys(cache.namespace).blob(sha(content))
     with redis.Redis.from_url(server.url) as raw:
         raw.delete(stored if hole == "whole" else f"{stored}:1")
     assert await contents(cache) == []
     stats = await cache.stats()
-    assert (stats["holes"], stats["misses"]) == (1, 1)
+    assert (stats["missing_blobs"], stats["misses"]) == (1, 1)
     assert await leased(cache)  # it may be made again
 
 
 async def test_a_publication_whose_blob_is_missing_is_refused(cache: KernelCache) -> None:
     lease = await leased(cache)
-    refused = await cache.publish(lease, [Variant(b"v", (blob_ref(b"never stored"),))])
-    assert refused is Published.MISSING_BLOB
+    refused = await cache.publish(lease, [UnsignedVariant(b"v", (blob_ref(b"never stored"),))])
+    assert refused is PublishStatus.MISSING_BLOB
     assert await cache.renew(lease)
 
 
@@ -127,7 +127,7 @@ async def test_one_of_64_gets_the_lease_and_the_result_reaches_all(cache: Kernel
                 await cache.wait(KEY, 30)
                 continue
             makers += 1
-            await cache.publish(lease, [Variant(b"made once")])
+            await cache.publish(lease, [UnsignedVariant(b"made once")])
 
     results = await asyncio.gather(*(find_or_make(number) for number in range(64)))
     assert makers == 1
@@ -136,15 +136,15 @@ async def test_one_of_64_gets_the_lease_and_the_result_reaches_all(cache: Kernel
 
 async def test_a_lapsed_lease_goes_to_the_next_and_fences_the_first(cache: KernelCache) -> None:
     first = await leased(cache, "first", ttl_s=0.05)
-    await cache.wait(KEY, PATIENCE_S)
+    await cache.wait(KEY, TIMEOUT_S)
     second = await leased(cache, "second")
     assert second.fence > first.fence
     assert second.attempts == 1
     assert not await cache.renew(first)
     assert not await cache.release(first)
-    assert await cache.publish(first, [Variant(b"late")]) is Published.FENCED
-    assert await cache.put_failure(KEY, FACTS, 10, first) is Published.FENCED
-    assert await cache.publish(second, [Variant(b"current")]) is Published.OK
+    assert await cache.publish(first, [UnsignedVariant(b"late")]) is PublishStatus.FENCED
+    assert await cache.put_failure(KEY, FACTS, 10, first) is PublishStatus.FENCED
+    assert await cache.publish(second, [UnsignedVariant(b"current")]) is PublishStatus.OK
     assert await contents(cache) == [b"current"]
     stats = await cache.stats()
     assert (stats["takeovers"], stats["fenced"]) == (1, 2)
@@ -163,7 +163,7 @@ async def test_a_renewal_gives_a_lease_its_full_time_again(
 
 
 def lease_name(cache: KernelCache) -> str:
-    return cache.names.name("l", "k", KEY.hex())
+    return cache.redis_keys.redis_key("l", "k", KEY.hex())
 
 
 async def test_a_repeated_request_for_a_lease_gets_the_same_lease(cache: KernelCache) -> None:
@@ -172,12 +172,12 @@ async def test_a_repeated_request_for_a_lease_gets_the_same_lease(cache: KernelC
 
 async def test_a_repeated_publication_is_ok_again(cache: KernelCache) -> None:
     lease = await leased(cache)
-    assert await cache.publish(lease, [Variant(b"v")]) is Published.OK
-    assert await cache.publish(lease, [Variant(b"v")]) is Published.OK
+    assert await cache.publish(lease, [UnsignedVariant(b"v")]) is PublishStatus.OK
+    assert await cache.publish(lease, [UnsignedVariant(b"v")]) is PublishStatus.OK
 
 
 async def test_no_lease_is_given_for_what_is_published(cache: KernelCache) -> None:
-    await cache.publish(await leased(cache), [Variant(b"v")])
+    await cache.publish(await leased(cache), [UnsignedVariant(b"v")])
     assert await cache.acquire(KEY, "late", 1) is None
 
 
@@ -196,7 +196,7 @@ async def test_an_orderly_end_is_no_failed_attempt_though_its_lease_was_evicted(
             assert held[-1].attempts == number  # those before it go on
             raw.delete(lease_name(cache))
     assert not await cache.release(held[0])
-    assert await cache.put_failure(KEY, FACTS, 10, held[1]) is Published.FENCED
+    assert await cache.put_failure(KEY, FACTS, 10, held[1]) is PublishStatus.FENCED
     assert (await leased(cache, "next")).attempts == 1, "that of the holder that vanished"
 
 
@@ -206,12 +206,12 @@ async def test_a_full_server_takes_an_orderly_end(
 ) -> None:
     for number in range(2):
         await leased(cache, f"dies {number}", ttl_s=0.05)
-        await cache.wait(KEY, PATIENCE_S)
+        await cache.wait(KEY, TIMEOUT_S)
     last = await leased(cache, "last")
     with redis.Redis.from_url(server.url) as raw, full(raw):
         if fails:
             facts = error_facts(UnavailableError("the cache is full"))
-            assert await cache.put_failure(KEY, facts, 10, last) is Published.OK
+            assert await cache.put_failure(KEY, facts, 10, last) is PublishStatus.OK
         await cache.release(last)
     assert (await leased(cache, "next")).attempts == 2
 
@@ -235,7 +235,7 @@ async def test_an_orderly_release_forgets_no_attempt_that_failed(
     cache: KernelCache, is_queued: bool
 ) -> None:
     await leased(cache, "dies", ttl_s=0.05)
-    await cache.wait(KEY, PATIENCE_S)
+    await cache.wait(KEY, TIMEOUT_S)
     again = await cache.acquire(KEY, "gives back", 30, is_queued=is_queued)
     assert again is not None and again.attempts == 1
     await cache.release(again)
@@ -250,10 +250,10 @@ async def test_a_failure_that_may_pass_forgets_no_attempt_that_failed(
     cache: KernelCache, error: KernelfarmError, kept: int
 ) -> None:
     await leased(cache, "dies", ttl_s=0.05)
-    await cache.wait(KEY, PATIENCE_S)
+    await cache.wait(KEY, TIMEOUT_S)
     again = await leased(cache, "fails")
     assert again.attempts == 1
-    assert await cache.put_failure(KEY, error_facts(error), 0.05, again) is Published.OK
+    assert await cache.put_failure(KEY, error_facts(error), 0.05, again) is PublishStatus.OK
     while await cache.get_failure(KEY):
         await asyncio.sleep(0.01)
     assert (await leased(cache, "next")).attempts == kept
@@ -278,26 +278,26 @@ async def test_waiters_are_woken_by_a_message(
     woken = asyncio.create_task(cache.wait(KEY, 3000))
     await cache.wait(KEY, 0.1)  # by now the other waits too
     assert not woken.done()
-    await cache.publish(lease, [Variant(b"v")])
-    await asyncio.wait_for(woken, PATIENCE_S)
+    await cache.publish(lease, [UnsignedVariant(b"v")])
+    await asyncio.wait_for(woken, TIMEOUT_S)
 
 
 async def test_waiting_for_nothing_returns_at_once(cache: KernelCache) -> None:
-    await asyncio.wait_for(cache.wait(KEY, 3000), PATIENCE_S)
+    await asyncio.wait_for(cache.wait(KEY, 3000), TIMEOUT_S)
 
 
 async def test_a_failure_is_told_until_it_expires(
     cache: KernelCache, server: EmbeddedServer
 ) -> None:
     lease = await leased(cache)
-    assert await cache.put_failure(KEY, FACTS, 300, lease) is Published.OK
+    assert await cache.put_failure(KEY, FACTS, 300, lease) is PublishStatus.OK
     assert await cache.get_failure(KEY) == FACTS
     assert await cache.acquire(KEY, "again", 30) is not None  # the lease was given back
-    name = cache.names.name("neg", "k", KEY.hex())
+    name = cache.redis_keys.redis_key("neg", "k", KEY.hex())
     with redis.Redis.from_url(server.url) as raw:
         assert 0 < raw.pttl(name) <= 300_000
         raw.pexpire(name, 1)  # its time goes by
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while await cache.get_failure(KEY) is not None:
             await asyncio.sleep(0.01)
 
@@ -309,7 +309,7 @@ async def test_a_failure_without_expiry_is_refused(cache: KernelCache) -> None:
 
 async def test_a_publication_clears_the_failure(cache: KernelCache) -> None:
     await cache.put_failure(KEY, FACTS, 60)
-    await cache.publish(await leased(cache), [Variant(b"v")])
+    await cache.publish(await leased(cache), [UnsignedVariant(b"v")])
     assert await cache.get_failure(KEY) is None
 
 
@@ -318,14 +318,14 @@ async def test_everything_but_counters_fences_and_sets_expires(
 ) -> None:
     content = random.Random(2).randbytes(CHUNK_BYTES + 1)
     await cache.put_blobs({sha(content): content})
-    await cache.publish(await leased(cache), [Variant(b"v", (blob_ref(content),))])
+    await cache.publish(await leased(cache), [UnsignedVariant(b"v", (blob_ref(content),))])
     await cache.put_job(sha(b"job"), b"input")
     await cache.put_failure(sha(b"bad"), FACTS, 60)
     with redis.Redis.from_url(server.url) as raw:
         keys = raw.keys(f"kf:{{{glob_quoted(cache.namespace)}}}:*")
         lasting = {key.decode().rpartition(":")[2] for key in keys if raw.ttl(key) < 0}
         ttl = {key.decode().split(":")[2]: raw.ttl(key) for key in keys}
-    assert lasting <= {"stats", "fence", "workers", "ep", "held"}
+    assert lasting <= {"stats", "fence", "workers", "ep", "quota"}
     assert ttl["b"] > ttl["m"]
 
 
@@ -345,20 +345,20 @@ async def test_a_queued_lease_passes_to_one_worker_with_the_job(
     assert workers.adopt(Lease(KEY, "worker-2", queued.fence - 1, 30, 0)) is None
     assert not await cache.renew(queued)  # the edge's part is over
     assert workers.renew(mine)
-    assert workers.publish(adopted.lease, [Variant(b"v")]) is Published.OK
+    assert workers.publish(adopted.lease, [UnsignedVariant(b"v")]) is PublishStatus.OK
     assert (await cache.stats())["dropped"] == 2
     workers.close()
 
 
 async def test_only_attempts_that_ran_count(cache: KernelCache, server: EmbeddedServer) -> None:
     await cache.acquire(KEY, "edge-1", 0.05, is_queued=True)
-    await cache.wait(KEY, PATIENCE_S)
+    await cache.wait(KEY, TIMEOUT_S)
     queued = await cache.acquire(KEY, "edge-2", 30, is_queued=True)
     assert queued is not None and queued.attempts == 0
     workers = WorkerCache(server.url, namespace=cache.namespace)
     workers.adopt(Lease(KEY, "worker", queued.fence, 0.05, 0))
     workers.close()
-    await cache.wait(KEY, PATIENCE_S)
+    await cache.wait(KEY, TIMEOUT_S)
     third = await cache.acquire(KEY, "edge-3", 30, is_queued=True)
     assert third is not None and third.attempts == 1
 
@@ -371,15 +371,15 @@ async def test_a_kept_lease_lives_as_long_as_its_block(
     workers = WorkerCache(server.url, namespace=cache.namespace)
     name = lease_name(cache)
     with redis.Redis.from_url(server.url) as raw:
-        with workers.kept(lease):
+        with workers.lease_renewal(lease):
             for _ in range(2):
                 raw.pexpire(name, 600_000)  # a renewal gives it its own, shorter time
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(TIMEOUT_S):
                     while raw.pttl(name) > 4500:
                         await asyncio.sleep(0.01)
             assert await cache.acquire(KEY, "other", 1) is None
         raw.pexpire(name, 1)
-    await cache.wait(KEY, PATIENCE_S)
+    await cache.wait(KEY, TIMEOUT_S)
     assert await cache.acquire(KEY, "other", 1) is not None
     workers.close()
 

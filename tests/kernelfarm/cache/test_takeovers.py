@@ -14,12 +14,19 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from kernelfarm.cache import KernelCache, Published, Space, Variant, WorkerCache, epoch_calls
-from kernelfarm.cache.embedded import EmbeddedServer, Role, ServerProgram, server_command
-from kernelfarm.cache.redis_keys import Names
+from kernelfarm.cache import (
+    KernelCache,
+    PublishStatus,
+    Space,
+    UnsignedVariant,
+    WorkerCache,
+    epoch_calls,
+)
+from kernelfarm.cache.embedded import EmbeddedServer, ServerProgram, ServerRole, server_command
+from kernelfarm.cache.redis_keys import RedisKeys
 from kernelfarm.cache.scripts import AsyncScripts
 from kernelfarm.errors import UnavailableError
-from tests.support.farm import PATIENCE_S, wait_until
+from tests.support.farm import TIMEOUT_S, wait_until
 from tests.support.redis_proxy import RedisProxy
 
 KEY = hashlib.sha256(b"a program").digest()
@@ -30,7 +37,7 @@ TAG = "op:aten.gelu.default"
 def redis_process(program: ServerProgram, folder: Path) -> Iterator[redis.Redis]:
     """A server at `folder`/s; SIGKILL at the end, and what it saved stays."""
     folder.mkdir(exist_ok=True)
-    command = server_command(program, Role.CACHE, folder, folder / "s", 0)
+    command = server_command(program, ServerRole.CACHE, folder, folder / "s", 0)
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(
             [*command, "--repl-diskless-sync-delay", "0"], stdout=log, stderr=log
@@ -38,7 +45,7 @@ def redis_process(program: ServerProgram, folder: Path) -> Iterator[redis.Redis]
     # One that tries once: the library's own retries would go on for seconds while it starts.
     raw = redis.Redis(unix_socket_path=str(folder / "s"), retry=Retry(NoBackoff(), 0))
     try:
-        wait_until(lambda: answers(raw), PATIENCE_S, "the server")
+        wait_until(lambda: answers(raw), TIMEOUT_S, "the server")
         yield raw
     finally:
         raw.close()
@@ -53,11 +60,11 @@ def answers(raw: redis.Redis) -> bool:
         return False
 
 
-async def publish(cache: KernelCache, content: bytes) -> Published:
+async def publish(cache: KernelCache, content: bytes) -> PublishStatus:
     seen = (await cache.lookup(KEY, is_counted=False)).stamp
     lease = await cache.acquire(KEY, content.hex(), 30, seen=seen)
     assert lease is not None
-    return await cache.publish(lease, [Variant(content, tags=(TAG,))])
+    return await cache.publish(lease, [UnsignedVariant(content, tags=(TAG,))])
 
 
 async def test_a_server_restarted_from_its_file_serves_nothing_from_before(
@@ -68,12 +75,12 @@ async def test_a_server_restarted_from_its_file_serves_nothing_from_before(
         with redis_process(program, tmp_path) as raw:
             await publish(cache, b"wrong")
             raw.save()
-            await cache.epochs.bump([TAG])
+            await cache.epochs.invalidate([TAG])
             assert not (await cache.lookup(KEY)).is_hit
         with redis_process(program, tmp_path) as raw:
-            assert raw.exists(cache.names.entry(Space.PROGRAMS, KEY))  # it is there again
+            assert raw.exists(cache.redis_keys.entry(Space.PROGRAMS, KEY))  # it is there again
             assert (await cache.lookup(KEY)).reason == "incarnation"
-            assert await publish(cache, b"right") is Published.OK
+            assert await publish(cache, b"right") is PublishStatus.OK
             assert [v.content for v in (await cache.lookup(KEY)).variants] == [b"right"]
 
 
@@ -89,10 +96,10 @@ async def test_a_replica_that_takes_over_without_the_last_invalidation_serves_no
         replicate(second, first, tmp_path)
         async with KernelCache(proxy.url, space=Space.PROGRAMS) as cache:
             await publish(cache, b"wrong")
-            entry = cache.names.entry(Space.PROGRAMS, KEY)
-            wait_until(lambda: second.exists(entry) == 1, PATIENCE_S, "the replica has it")
+            entry = cache.redis_keys.entry(Space.PROGRAMS, KEY)
+            wait_until(lambda: second.exists(entry) == 1, TIMEOUT_S, "the replica has it")
             second.replicaof("NO", "ONE")  # it follows no more, and the bump does not reach it
-            await cache.epochs.bump([TAG])
+            await cache.epochs.invalidate([TAG])
             if is_cut:
                 proxy.lead_to(tmp_path / "b" / "s")
             else:  # old connections stay, and what they lead to follows the new primary
@@ -100,7 +107,7 @@ async def test_a_replica_that_takes_over_without_the_last_invalidation_serves_no
                 replicate(first, second, tmp_path)
             found = await cache.lookup(KEY)
             assert (found.is_hit, found.reason) == (False, "incarnation")
-            assert await publish(cache, b"right") is Published.OK
+            assert await publish(cache, b"right") is PublishStatus.OK
             assert [v.content for v in (await cache.lookup(KEY)).variants] == [b"right"]
             assert second.exists(entry)
 
@@ -115,14 +122,14 @@ async def test_a_lease_from_before_a_takeover_publishes_nothing(
             raw.save()
     with redis_process(program, tmp_path):
         async with KernelCache(f"unix://{tmp_path}/s", space=Space.PROGRAMS) as cache:
-            refused = await cache.publish(lease, [Variant(b"old", tags=(TAG,))])
-            assert refused is Published.STALE_INC
+            refused = await cache.publish(lease, [UnsignedVariant(b"old", tags=(TAG,))])
+            assert refused is PublishStatus.STALE_INC
 
 
 async def test_who_may_only_read_waits_until_a_new_life_began(
     program: ServerProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernelfarm.cache.connection._GREETING_S", 0.1)
+    monkeypatch.setattr("kernelfarm.cache.connection._HANDSHAKE_TIMEOUT_S", 0.1)
     monkeypatch.setattr("kernelfarm.cache.retry_policy._RETRIES", 1)
     url = f"unix://{tmp_path}/s"
     with redis_process(program, tmp_path):
@@ -158,7 +165,7 @@ async def test_scripts_that_the_server_forgot_are_sent_again(
             lease = await cache.acquire(key, "maker", 30)
             raw.script_flush()
             assert lease is not None
-            assert worker.publish(lease, [Variant(content)]) is Published.OK
+            assert worker.publish(lease, [UnsignedVariant(content)]) is PublishStatus.OK
             raw.script_flush()
             assert (await cache.lookup(key)).is_hit
     worker.close()
@@ -167,11 +174,11 @@ async def test_scripts_that_the_server_forgot_are_sent_again(
 async def test_tags_are_forgotten_beyond_a_number_and_what_is_as_old_is_cold(
     cache: KernelCache, server: EmbeddedServer
 ) -> None:
-    scripts, names = AsyncScripts(cache.client), Names(cache.namespace)
+    scripts, names = AsyncScripts(cache.client), RedisKeys(cache.namespace)
     most = 24
 
     async def bump(tag: str) -> None:
-        await scripts.run(epoch_calls.bump(names, [tag], most))
+        await scripts.run(epoch_calls.invalidate(names, [tag], most))
 
     await publish(cache, b"old")
     for number in range(5):
@@ -181,13 +188,13 @@ async def test_tags_are_forgotten_beyond_a_number_and_what_is_as_old_is_cold(
         await bump(f"op:{number}")
     lease = await cache.acquire(young, "maker", 30)
     assert lease is not None
-    await cache.publish(lease, [Variant(b"young", tags=("op:0", "pass:a"))])
+    await cache.publish(lease, [UnsignedVariant(b"young", tags=("op:0", "pass:a"))])
     for number in range(12, 25):
         await bump(f"op:{number}")
         with redis.Redis.from_url(server.url) as raw:
             assert raw.hlen(names.epochs) <= most
-    told = await cache.lookup(KEY)
-    assert (told.reason, told.detail) == ("epoch", "forgotten")
+    reported = await cache.lookup(KEY)
+    assert (reported.reason, reported.detail) == ("epoch", "discarded")
     assert (await cache.lookup(young)).is_hit
     await bump("pass:a")
     assert not (await cache.lookup(young)).is_hit
@@ -196,12 +203,15 @@ async def test_tags_are_forgotten_beyond_a_number_and_what_is_as_old_is_cold(
 async def test_a_lease_older_than_what_is_known_of_invalidations_publishes_nothing(
     cache: KernelCache,
 ) -> None:
-    scripts, names = AsyncScripts(cache.client), Names(cache.namespace)
+    scripts, names = AsyncScripts(cache.client), RedisKeys(cache.namespace)
     lease = await cache.acquire(KEY, "maker", 30)
     assert lease is not None
     for number in range(12):
-        await scripts.run(epoch_calls.bump(names, [f"op:{number}"], 8))
-    assert await cache.publish(lease, [Variant(b"v", tags=(TAG,))]) is Published.STALE_EPOCH
+        await scripts.run(epoch_calls.invalidate(names, [f"op:{number}"], 8))
+    assert (
+        await cache.publish(lease, [UnsignedVariant(b"v", tags=(TAG,))])
+        is PublishStatus.STALE_EPOCH
+    )
 
 
 async def test_connections_by_tcp_see_that_a_silent_host_is_gone(
@@ -213,8 +223,8 @@ async def test_connections_by_tcp_see_that_a_silent_host_is_gone(
             await publish(cache, b"v")
             assert (await cache.lookup(KEY)).is_hit
             connection = await cache.client.connection_pool.get_connection()
-            told = connection._writer.get_extra_info("socket")
-            assert told.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            reported = connection._writer.get_extra_info("socket")
+            assert reported.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             await cache.client.connection_pool.release(connection)
 
 
@@ -223,7 +233,7 @@ def replicate(replica: redis.Redis, primary: redis.Redis, folder: Path) -> None:
     port = primary.config_get("port")["port"]
     replica.replicaof("127.0.0.1", listen_by_tcp(primary) if port == "0" else port)
     wait_until(
-        lambda: replica.info("replication")["master_link_status"] == "up", PATIENCE_S, "a replica"
+        lambda: replica.info("replication")["master_link_status"] == "up", TIMEOUT_S, "a replica"
     )
 
 

@@ -16,10 +16,10 @@ from redis.retry import Retry
 
 from codegen_svc.celery_app import JobQueue, QueuedJob
 from codegen_svc.settings import CodegenSettings
-from kernelfarm.cache import KernelCache, Published, Space, Variant, WorkerCache
+from kernelfarm.cache import KernelCache, PublishStatus, Space, UnsignedVariant, WorkerCache
 from kernelfarm.errors import UnavailableError
 from tests.support.certificates import Authority
-from tests.support.farm import PATIENCE_S, wait_until
+from tests.support.farm import TIMEOUT_S, wait_until
 
 KEY = hashlib.sha256(b"a kernel").digest()
 # The server in the embedded wheel is built without TLS.
@@ -54,7 +54,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process = subprocess.Popen(command, stdout=output, stderr=output)
     address = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={authority.ca_file}"
     try:
-        wait_until(lambda: _answers(address, process, log), PATIENCE_S, "the server")
+        wait_until(lambda: _answers(address, process, log), TIMEOUT_S, "the server")
         yield address
     finally:
         process.terminate()
@@ -76,7 +76,7 @@ async def test_services_and_workers_reach_a_cache_by_tls(url: str) -> None:
         lease = await cache.acquire(KEY, "owner", 30)
         assert lease is not None
         workers = WorkerCache(url)
-        assert workers.publish(lease, [Variant(b"v")]) is Published.OK
+        assert workers.publish(lease, [UnsignedVariant(b"v")]) is PublishStatus.OK
         workers.close()
         await cache.wait(KEY, 0.1)
         assert (await cache.lookup(KEY)).is_hit
@@ -85,7 +85,7 @@ async def test_services_and_workers_reach_a_cache_by_tls(url: str) -> None:
 async def test_a_cache_whose_certificate_is_not_believed_is_not_used(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernelfarm.cache.connection._GREETING_S", 0.1)
+    monkeypatch.setattr("kernelfarm.cache.connection._HANDSHAKE_TIMEOUT_S", 0.1)
     monkeypatch.setattr("kernelfarm.cache.retry_policy._RETRIES", 1)
     other = f"{url.partition('?')[0]}?ssl_ca_certs={Authority(tmp_path).ca_file}"
     async with KernelCache(other, space=Space.KERNELS) as cache:

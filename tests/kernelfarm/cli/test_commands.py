@@ -14,7 +14,7 @@ import torch
 from examples.real_inputs import function_h
 from kernelfarm.cli import COMMANDS
 from tests.e2e.compiled_inputs import ACCELERATORS
-from tests.support.farm import PATIENCE_S
+from tests.support.farm import TIMEOUT_S
 
 KERNELFARM = str(Path(sys.executable).with_name("kernelfarm"))
 NOBODY = "127.0.0.1:9"  # the discard port: nothing listens there
@@ -42,7 +42,7 @@ def run(*command: object, **environment: str) -> subprocess.CompletedProcess[str
         env={**os.environ, "COLUMNS": "120", **environment},
         capture_output=True,
         text=True,
-        timeout=2 * PATIENCE_S,
+        timeout=2 * TIMEOUT_S,
         check=False,
     )
 
@@ -81,8 +81,8 @@ def test_the_help_of_every_command_has_examples(command: str) -> None:
 def test_a_file_compiles_for_four_vendors_and_is_explained(
     endpoint: str, model_file: Path, tmp_path: Path
 ) -> None:
-    wanted = [part for target in TARGETS for part in ("--target", target)]
-    done = run(KERNELFARM, "compile", model_file, *wanted, "--out", tmp_path)
+    reference = [part for target in TARGETS for part in ("--target", target)]
+    done = run(KERNELFARM, "compile", model_file, *reference, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "stub: " in done.stdout
     programs = json.loads((tmp_path / "manifest.json").read_text())["programs"]

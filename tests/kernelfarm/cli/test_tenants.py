@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from kernelfarm.cli import make_app
 from kernelfarm.errors import CallerError, KernelfarmError, NotFoundError
-from kernelfarm.service.tenants.directory import Shown
+from kernelfarm.service.tenants.directory import Credentials
 from kernelfarm.service.tenants.identity import Quota, Role
 from kernelfarm.service.tenants.tokens import token_id_of
 from kernelfarm.service.tenants.toml_file import read_tenants
-from tests.support.farm import PATIENCE_S
+from tests.support.farm import TIMEOUT_S
 
 NOW = datetime.now(UTC)
 
@@ -38,9 +38,9 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_token_is_printed_once_and_lets_its_tenant_in(path: Path) -> None:
     token = run("token", path, "acme", "--role", "reader", "--days", 2, "--note", "serving")
-    found = read_tenants(path).identify(Shown(token), NOW)
+    found = read_tenants(path).identify(Credentials(token), NOW)
     assert (found.tenant, found.roles) == ("acme", frozenset({Role.READER}))
-    assert found.partition.quota == Quota(max_bytes=1000)
+    assert found.namespace_config.quota == Quota(max_bytes=1000)
     (stored,) = read_tenants(path).tenants["acme"].tokens
     assert stored.not_after is not None
     assert timedelta(days=1.9) < stored.not_after - NOW < timedelta(days=2.1)
@@ -52,16 +52,18 @@ def test_a_token_is_printed_once_and_lets_its_tenant_in(path: Path) -> None:
 def test_tokens_overlap_until_one_is_revoked(path: Path) -> None:
     old, new = run("token", path, "acme"), run("token", path, "acme")
     for token in (old, new):
-        assert read_tenants(path).identify(Shown(token), NOW).roles == frozenset({Role.MEMBER})
+        assert read_tenants(path).identify(Credentials(token), NOW).roles == frozenset(
+            {Role.MEMBER}
+        )
     run("revoke", path, "acme", token_id_of(old))
     with pytest.raises(KernelfarmError):
-        read_tenants(path).identify(Shown(old), NOW)
-    assert read_tenants(path).identify(Shown(new), NOW).tenant == "acme"
+        read_tenants(path).identify(Credentials(old), NOW)
+    assert read_tenants(path).identify(Credentials(new), NOW).tenant == "acme"
 
 
 def test_certificates_are_added_and_revoked_by_name(path: Path) -> None:
     run("certificate", path, "acme", "spiffe://acme/serving", "--role", "warmer")
-    found = read_tenants(path).identify(Shown("", ("spiffe://acme/serving",)), NOW)
+    found = read_tenants(path).identify(Credentials("", ("spiffe://acme/serving",)), NOW)
     assert found.roles == frozenset({Role.WARMER})
     assert "spiffe://acme/serving  warmer" in run("list", path)
     run("revoke", path, "acme", "spiffe://acme/serving")
@@ -99,7 +101,7 @@ def test_a_farm_with_a_bad_tenants_file_does_not_start(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["frontend_svc", "optimizer_svc", "codegen_svc"])
 def test_half_of_the_rooms_certificates_are_refused(command: str, tmp_path: Path) -> None:
-    environment = {"PATH": "", "KERNELFARM_SIGNING": "off", "KERNELFARM_ROOM_CA_FILE": "ca.pem"}
+    environment = {"PATH": "", "KERNELFARM_SIGNING": "off", "KERNELFARM_INTERNAL_CA_FILE": "ca.pem"}
     for room in ("FRONTEND", "OPTIMIZER", "CODEGEN"):
         environment[f"KERNELFARM_{room}_LISTEN"] = f"unix:{tmp_path}/socket"
     ended = subprocess.run(
@@ -107,7 +109,7 @@ def test_half_of_the_rooms_certificates_are_refused(command: str, tmp_path: Path
         env=environment,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert ended.returncode == 2, ended.stderr

@@ -43,8 +43,8 @@ def test_negative_seeds_and_positions_are_taken_as_64_bits() -> None:
 
 def ones(bits: np.ndarray) -> np.ndarray:
     """How often each of the 64 bits is set."""
-    places = np.arange(64, dtype=np.uint64)
-    return ((bits.astype(np.uint64)[:, None] >> places) & np.uint64(1)).sum(0)
+    positions = np.arange(64, dtype=np.uint64)
+    return ((bits.astype(np.uint64)[:, None] >> positions) & np.uint64(1)).sum(0)
 
 
 @pytest.mark.parametrize("seed", [0, 1, -(1 << 63), 0x5DEECE66D])

@@ -49,8 +49,8 @@ def test_an_order_of_positions_equals_pytorch(name: str, descending: bool) -> No
         graph = graph_of("argsort", [x], {"dim": dim, "descending": descending})
         verify_graph(graph)
         (positions,) = run_graph(graph, [x.numpy()])
-        wanted = torch.sort(x, stable=True, dim=dim, descending=descending).indices
-        np.testing.assert_array_equal(positions, wanted.numpy())
+        reference = torch.sort(x, stable=True, dim=dim, descending=descending).indices
+        np.testing.assert_array_equal(positions, reference.numpy())
         assert positions.dtype == np.int64
 
 
@@ -82,9 +82,9 @@ def test_a_sort_in_a_kernel_counts_all_reduction_axes(rows: list[list[float]], o
         "out1": np.zeros(12, np.float32),
     }
     run_kernel(kernel, buffers, {})
-    wanted = torch.sort(torch.tensor(x), stable=True, dim=1, descending=order == "descending")
-    np.testing.assert_array_equal(buffers["out0"].reshape(2, 6), wanted.indices.numpy())
-    np.testing.assert_array_equal(buffers["out1"].reshape(2, 6), wanted.values.numpy())
+    reference = torch.sort(torch.tensor(x), stable=True, dim=1, descending=order == "descending")
+    np.testing.assert_array_equal(buffers["out0"].reshape(2, 6), reference.indices.numpy())
+    np.testing.assert_array_equal(buffers["out1"].reshape(2, 6), reference.values.numpy())
 
 
 def test_a_sort_of_what_does_not_vary_gives_the_positions_themselves() -> None:

@@ -15,8 +15,8 @@ def test_without_a_budget_spending_is_free() -> None:
 
 
 def test_a_spent_budget_tells_phase_and_limit() -> None:
-    told = r"^decode: the work budget of 5 steps is spent"
-    with pytest.raises(WorkBudgetError, match=told), work_budget(5), phase("decode"):
+    reported = r"^decode: the work budget of 5 steps is spent"
+    with pytest.raises(WorkBudgetError, match=reported), work_budget(5), phase("decode"):
         spend(5)
         spend()
 

@@ -33,9 +33,9 @@ def covered() -> set[str]:
     ],
 )
 def test_what_a_room_uses_of_others_is_in_its_fingerprint(module: str) -> None:
-    told = "print(*(name for name in sys.modules if name.startswith('kernelfarm.')))"
+    reported = "print(*(name for name in sys.modules if name.startswith('kernelfarm.')))"
     ran = subprocess.run(
-        [sys.executable, "-c", f"import sys, {module}; {told}"],
+        [sys.executable, "-c", f"import sys, {module}; {reported}"],
         capture_output=True,
         text=True,
         check=True,
@@ -69,8 +69,8 @@ def test_a_tool_that_is_named_counts_by_its_content_and_not_by_its_place(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     seen = set()
-    for place, content in (("a", b"ptxas 1"), ("b", b"ptxas 1"), ("c", b"ptxas 2")):
-        (tmp_path / place).write_bytes(content)
-        monkeypatch.setenv("TRITON_PTXAS_PATH", str(tmp_path / place))
+    for position, content in (("a", b"ptxas 1"), ("b", b"ptxas 1"), ("c", b"ptxas 2")):
+        (tmp_path / position).write_bytes(content)
+        monkeypatch.setenv("TRITON_PTXAS_PATH", str(tmp_path / position))
         seen.add(CUDA.fingerprint())
     assert len(seen) == 2

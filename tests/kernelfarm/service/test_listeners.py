@@ -26,11 +26,11 @@ from kernelfarm.errors import (
     UnknownTokenError,
 )
 from kernelfarm.service.channels import open_blocking_channel, open_channel, translated_errors
-from kernelfarm.service.server import Door, Registration, RunningServer, start_server
+from kernelfarm.service.server import Listener, RunningServer, ServiceRegistration, start_server
 from kernelfarm.service.settings import ServiceSettings
-from kernelfarm.service.tenants.access import Access
+from kernelfarm.service.tenants.access import AccessControl
 from kernelfarm.service.tenants.authentication import Authenticator, TenantsFile
-from kernelfarm.service.tenants.directory import Directory, StoredCertificate, Tenant
+from kernelfarm.service.tenants.directory import StoredCertificate, Tenant, TenantDirectory
 from kernelfarm.service.tenants.identity import Role, current_identity
 from kernelfarm.service.tenants.tokens import new_token
 from kernelfarm.service.tenants.toml_file import write_tenants
@@ -38,13 +38,13 @@ from kernelfarm.service.tls import ChannelTls, ServerTls
 from kernelfarm.v1 import compile_service_pb2 as pb
 from kernelfarm.v1 import compile_service_pb2_grpc as pb_grpc
 from tests.support.certificates import Authority, Pair
-from tests.support.farm import PATIENCE_S
+from tests.support.farm import TIMEOUT_S
 
 SERVICE = "kernelfarm.v1.CompileService"
 MEMBER = frozenset({Role.MEMBER})
 
 
-class Room(pb_grpc.CompileServiceServicer):
+class StubServicer(pb_grpc.CompileServiceServicer):
     """Answers with who calls."""
 
     async def Compile(  # noqa: N802
@@ -68,7 +68,7 @@ class Room(pb_grpc.CompileServiceServicer):
         yield pb.ReadBlobsResponse(data=current_identity().tenant.encode())
 
 
-class House:
+class TenantSetup:
     """Tenants, their credentials, a CA for servers and one for clients."""
 
     def __init__(self, folder: Path) -> None:
@@ -79,9 +79,9 @@ class House:
         self.path = folder / "tenants.toml"
         named = tuple(StoredCertificate(n, MEMBER) for n in ("acme.example", "spiffe://acme/x"))
         acme = Tenant("acme", b"a" * 32, tokens=(stored,), certificates=named)
-        write_tenants(self.path, Directory([acme]))
+        write_tenants(self.path, TenantDirectory([acme]))
         authenticator = Authenticator(TenantsFile(self.path))
-        self.access = Access(authenticator, frozenset({f"/{SERVICE}/GetCapabilities"}))
+        self.access = AccessControl(authenticator, frozenset({f"/{SERVICE}/GetCapabilities"}))
 
     def tls(self, *, wants_certificates: bool = False) -> ServerTls:
         ca_file = self.clients.ca_file if wants_certificates else None
@@ -93,16 +93,16 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path)
+def setup(tmp_path: Path) -> TenantSetup:
+    return TenantSetup(tmp_path)
 
 
 @asynccontextmanager
-async def serving(house: House, *tls: ServerTls | None) -> AsyncIterator[RunningServer]:
-    add = partial(pb_grpc.add_CompileServiceServicer_to_server, Room())
-    doors = [Door("127.0.0.1:0", each) for each in tls]
+async def serving(house: TenantSetup, *tls: ServerTls | None) -> AsyncIterator[RunningServer]:
+    add = partial(pb_grpc.add_CompileServiceServicer_to_server, StubServicer())
+    doors = [Listener("127.0.0.1:0", each) for each in tls]
     server = await start_server(
-        doors, [Registration(SERVICE, add)], ServiceSettings(), house.access
+        doors, [ServiceRegistration(SERVICE, add)], ServiceSettings(), house.access
     )
     try:
         yield server
@@ -116,7 +116,7 @@ async def tenant_at(address: str, tls: ChannelTls | None = None, token: str = ""
     async with open_channel(address, tls) as channel:
         stub = pb_grpc.CompileServiceStub(channel)
         with translated_errors("the farm"):
-            call = stub.ReadBlobs(pb.ReadBlobsRequest(), metadata=metadata, timeout=PATIENCE_S)
+            call = stub.ReadBlobs(pb.ReadBlobsRequest(), metadata=metadata, timeout=TIMEOUT_S)
             (chunk,) = [chunk async for chunk in call]
             return chunk.data.decode()
 
@@ -127,27 +127,31 @@ async def refusal_at(*args: Any, **keywords: Any) -> KernelfarmError:
     return caught.value
 
 
-async def test_a_token_identifies_its_tenant_and_others_are_told_why_not(house: House) -> None:
-    async with serving(house, None) as server:
-        assert await tenant_at(server.address, token=house.token) == "acme"
+async def test_a_token_identifies_its_tenant_and_others_are_told_why_not(
+    setup: TenantSetup,
+) -> None:
+    async with serving(setup, None) as server:
+        assert await tenant_at(server.address, token=setup.token) == "acme"
         missing = await refusal_at(server.address)
         wrong = await refusal_at(server.address, token=new_token(MEMBER)[0])
     assert (type(missing), type(wrong)) == (UnauthenticatedError, UnknownTokenError)
     assert "KERNELFARM_TOKEN" in str(missing)
-    assert house.access.refusals.take() == {
+    assert setup.access.refusals.drain() == {
         ("", "CREDENTIALS_MISSING"): 1,
         ("", "TOKEN_UNKNOWN"): 1,
     }
 
 
-async def test_health_and_capabilities_need_no_identity_but_no_wrong_one(house: House) -> None:
-    async with serving(house, None) as server, open_channel(server.address) as channel:
+async def test_health_and_capabilities_need_no_identity_but_no_wrong_one(
+    setup: TenantSetup,
+) -> None:
+    async with serving(setup, None) as server, open_channel(server.address) as channel:
         health = health_pb2_grpc.HealthStub(channel)
-        told = await health.Check(health_pb2.HealthCheckRequest(service=SERVICE))
-        assert told.status == health_pb2.HealthCheckResponse.SERVING
+        reported = await health.Check(health_pb2.HealthCheckRequest(service=SERVICE))
+        assert reported.status == health_pb2.HealthCheckResponse.SERVING
         stub = pb_grpc.CompileServiceStub(channel)
         assert (await stub.GetCapabilities(pb.GetCapabilitiesRequest())).namespace == ""
-        mine = (("authorization", f"Bearer {house.token}"),)
+        mine = (("authorization", f"Bearer {setup.token}"),)
         known = await stub.GetCapabilities(pb.GetCapabilitiesRequest(), metadata=mine)
         assert known.namespace == "acme"
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -157,8 +161,8 @@ async def test_health_and_capabilities_need_no_identity_but_no_wrong_one(house: 
 
 
 @pytest.mark.parametrize("header", ["Basic abc", "Bearer", "kft_1"])
-async def test_a_header_of_another_form_is_refused(house: House, header: str) -> None:
-    async with serving(house, None) as server, open_channel(server.address) as channel:
+async def test_a_header_of_another_form_is_refused(setup: TenantSetup, header: str) -> None:
+    async with serving(setup, None) as server, open_channel(server.address) as channel:
         stub = pb_grpc.CompileServiceStub(channel)
         with pytest.raises(grpc.aio.AioRpcError, match="is not `Bearer TOKEN`"):
             async for _ in stub.ReadBlobs(
@@ -167,73 +171,73 @@ async def test_a_header_of_another_form_is_refused(house: House, header: str) ->
                 pass
 
 
-async def test_an_expired_and_a_revoked_token_end_without_a_restart(house: House) -> None:
+async def test_an_expired_and_a_revoked_token_end_without_a_restart(setup: TenantSetup) -> None:
     ended, kept = new_token(MEMBER, datetime(2020, 1, 1, tzinfo=UTC))
     now_s = [0.0]
-    authenticator = Authenticator(TenantsFile(house.path, clock=lambda: now_s[0]))
-    house.access = Access(authenticator)
-    async with serving(house, None) as server:
-        assert await tenant_at(server.address, token=house.token) == "acme"
-        write_tenants(house.path, Directory([Tenant("acme", b"a" * 32, tokens=(kept,))]))
+    authenticator = Authenticator(TenantsFile(setup.path, clock=lambda: now_s[0]))
+    setup.access = AccessControl(authenticator)
+    async with serving(setup, None) as server:
+        assert await tenant_at(server.address, token=setup.token) == "acme"
+        write_tenants(setup.path, TenantDirectory([Tenant("acme", b"a" * 32, tokens=(kept,))]))
         now_s[0] = 1
-        revoked = await refusal_at(server.address, token=house.token)
+        revoked = await refusal_at(server.address, token=setup.token)
         expired = await refusal_at(server.address, token=ended)
     assert (type(revoked), type(expired)) == (UnknownTokenError, ExpiredTokenError)
 
 
-async def test_one_door_takes_tokens_and_another_certificates(house: House) -> None:
-    pair = house.clients.issue("acme.example")
+async def test_one_door_takes_tokens_and_another_certificates(setup: TenantSetup) -> None:
+    pair = setup.clients.issue("acme.example")
     uri = (x509.UniformResourceIdentifier("spiffe://acme/x"),)
-    named = house.clients.issue("anything", sans=uri)
-    async with serving(house, house.tls(), house.tls(wants_certificates=True)) as server:
+    named = setup.clients.issue("anything", sans=uri)
+    async with serving(setup, setup.tls(), setup.tls(wants_certificates=True)) as server:
         by_token, by_certificate = server.addresses
-        assert await tenant_at(by_token, house.channel_tls(), house.token) == "acme"
+        assert await tenant_at(by_token, setup.channel_tls(), setup.token) == "acme"
         for known in (pair, named):
-            assert await tenant_at(by_certificate, house.channel_tls(known)) == "acme"
+            assert await tenant_at(by_certificate, setup.channel_tls(known)) == "acme"
 
 
-async def test_a_certificate_of_an_unknown_tenant_is_told_so(house: House) -> None:
-    stranger = house.clients.issue("stranger.example")
+async def test_a_certificate_of_an_unknown_tenant_is_told_so(setup: TenantSetup) -> None:
+    stranger = setup.clients.issue("stranger.example")
     # The name is in the subject alone: where there are SANs, they count.
-    sneaky = house.clients.issue("acme.example", sans=(x509.DNSName("stranger.example"),))
-    async with serving(house, house.tls(wants_certificates=True)) as server:
+    sneaky = setup.clients.issue("acme.example", sans=(x509.DNSName("stranger.example"),))
+    async with serving(setup, setup.tls(wants_certificates=True)) as server:
         for pair in (stranger, sneaky):
-            error = await refusal_at(server.address, house.channel_tls(pair))
+            error = await refusal_at(server.address, setup.channel_tls(pair))
             assert type(error) is UnknownCertificateError
             assert "stranger.example" in str(error)
-    assert house.access.refusals.take() == {("", "CERTIFICATE_UNKNOWN"): 2}
+    assert setup.access.refusals.drain() == {("", "CERTIFICATE_UNKNOWN"): 2}
 
 
 async def test_a_forged_certificate_and_none_at_all_do_not_connect(
-    house: House, tmp_path: Path
+    setup: TenantSetup, tmp_path: Path
 ) -> None:
     forged = Authority(tmp_path / "forger", "clients' CA").issue("acme.example")
-    async with serving(house, house.tls(wants_certificates=True)) as server:
+    async with serving(setup, setup.tls(wants_certificates=True)) as server:
         for pair in (forged, None):
-            error = await refusal_at(server.address, house.channel_tls(pair))
+            error = await refusal_at(server.address, setup.channel_tls(pair))
             assert isinstance(error, UnavailableError)
-    assert house.access.refusals.take() == {}
+    assert setup.access.refusals.drain() == {}
 
 
 async def test_a_client_refuses_a_server_that_its_ca_did_not_sign(
-    house: House, tmp_path: Path
+    setup: TenantSetup, tmp_path: Path
 ) -> None:
     other = ChannelTls(Authority(tmp_path / "other").ca_file)
-    async with serving(house, house.tls()) as server:
-        error = await refusal_at(server.address, other, house.token)
+    async with serving(setup, setup.tls()) as server:
+        error = await refusal_at(server.address, other, setup.token)
         assert isinstance(error, UnavailableError)
-        in_the_clear = await refusal_at(server.address, None, house.token)
+        in_the_clear = await refusal_at(server.address, None, setup.token)
         assert isinstance(in_the_clear, UnavailableError)
 
 
-async def test_a_renewed_server_certificate_is_taken_without_a_restart(house: House) -> None:
-    async with serving(house, house.tls()) as server:
-        assert await tenant_at(server.address, house.channel_tls(), house.token) == "acme"
+async def test_a_renewed_server_certificate_is_taken_without_a_restart(setup: TenantSetup) -> None:
+    async with serving(setup, setup.tls()) as server:
+        assert await tenant_at(server.address, setup.channel_tls(), setup.token) == "acme"
         host, _, port = server.address.rpartition(":")
         before = await _certificate_at(host, int(port))
-        house.servers.issue_server()
+        setup.servers.issue_server()
         assert await _certificate_at(host, int(port)) != before
-        assert await tenant_at(server.address, house.channel_tls(), house.token) == "acme"
+        assert await tenant_at(server.address, setup.channel_tls(), setup.token) == "acme"
 
 
 async def _certificate_at(host: str, port: int) -> str:
@@ -259,13 +263,15 @@ def test_a_token_does_not_travel_in_the_clear_to_another_machine() -> None:
     open_blocking_channel("farm.example:50051").close()
 
 
-async def test_a_blocking_channel_bears_its_token_with_every_kind_of_call(house: House) -> None:
+async def test_a_blocking_channel_bears_its_token_with_every_kind_of_call(
+    setup: TenantSetup,
+) -> None:
     def call(address: str) -> tuple[str, str]:
-        with open_blocking_channel(address, house.channel_tls(), house.token) as channel:
+        with open_blocking_channel(address, setup.channel_tls(), setup.token) as channel:
             stub = pb_grpc.CompileServiceStub(channel)
-            unary = stub.GetCapabilities(pb.GetCapabilitiesRequest(), timeout=PATIENCE_S).namespace
-            (streamed,) = stub.ReadBlobs(pb.ReadBlobsRequest(), timeout=PATIENCE_S)
+            unary = stub.GetCapabilities(pb.GetCapabilitiesRequest(), timeout=TIMEOUT_S).namespace
+            (streamed,) = stub.ReadBlobs(pb.ReadBlobsRequest(), timeout=TIMEOUT_S)
         return unary, streamed.data.decode()
 
-    async with serving(house, house.tls()) as server:
+    async with serving(setup, setup.tls()) as server:
         assert await asyncio.to_thread(call, server.address) == ("acme", "acme")

@@ -23,18 +23,18 @@ from kernelfarm.errors import (
     UnavailableError,
 )
 from kernelfarm.service.channels import channel_options, open_channel, translated_errors
-from kernelfarm.service.server import Registration, RunningServer, start_server
+from kernelfarm.service.server import RunningServer, ServiceRegistration, start_server
 from kernelfarm.service.settings import ServiceSettings, load_settings
 from kernelfarm.v1 import compile_service_pb2 as pb
 from kernelfarm.v1 import compile_service_pb2_grpc as pb_grpc
 from kernelfarm.v1 import graph_pb2
-from tests.support.farm import PATIENCE_S
+from tests.support.farm import TIMEOUT_S
 
 COMPILE = "/kernelfarm.v1.CompileService/Compile"
 LOOKUP = "/kernelfarm.v1.CompileService/Lookup"
 
 
-class Room(pb_grpc.CompileServiceServicer):
+class StubServicer(pb_grpc.CompileServiceServicer):
     """A room whose answers each test chooses."""
 
     def __init__(self, answer: Callable[[str], Any]) -> None:
@@ -70,10 +70,10 @@ def raising(error: Exception) -> Callable[[str], None]:
 
 @asynccontextmanager
 async def running(
-    room: Room, settings: ServiceSettings | None = None
+    servicer: StubServicer, settings: ServiceSettings | None = None
 ) -> AsyncIterator[tuple[RunningServer, pb_grpc.CompileServiceAsyncStub]]:
-    add = partial(pb_grpc.add_CompileServiceServicer_to_server, room)
-    registration = Registration("kernelfarm.v1.CompileService", add)
+    add = partial(pb_grpc.add_CompileServiceServicer_to_server, servicer)
+    registration = ServiceRegistration("kernelfarm.v1.CompileService", add)
     settings = settings or ServiceSettings()
     server = await start_server("127.0.0.1:0", [registration], settings)
     async with open_channel(server.address) as channel:
@@ -93,7 +93,7 @@ def detail(status: status_pb2.Status, kind: Any) -> Any:
 
 
 async def test_an_error_of_a_unary_method_carries_reason_delay_and_request_id() -> None:
-    async with running(Room(raising(FarmFullError("4096 jobs are queued")))) as (_, stub):
+    async with running(StubServicer(raising(FarmFullError("4096 jobs are queued")))) as (_, stub):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.Lookup(pb.LookupRequest(), metadata=(("x-request-id", "req-7"),))
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -106,7 +106,7 @@ async def test_an_error_of_a_unary_method_carries_reason_delay_and_request_id() 
 
 async def test_an_error_in_the_middle_of_a_stream_becomes_the_same_error_at_the_caller() -> None:
     error = InvalidGraphError("node 3 uses value 9, which nothing defines")
-    async with running(Room(raising(error))) as (_, stub):
+    async with running(StubServicer(raising(error))) as (_, stub):
         with (
             pytest.raises(InvalidGraphError, match="node 3 uses value 9") as caught,
             translated_errors("the frontend"),
@@ -123,14 +123,14 @@ async def test_an_answered_unavailable_is_not_repeated_by_the_channel() -> None:
         calls.append(method)
         raise UnavailableError("no worker")
 
-    async with running(Room(answer)) as (_, stub):
+    async with running(StubServicer(answer)) as (_, stub):
         with pytest.raises(UnavailableError, match="no worker"), translated_errors("codegen"):
             await stub.Lookup(pb.LookupRequest())
     assert calls == ["lookup"]
 
 
 async def test_a_foreign_exception_is_internal_and_says_nothing_of_its_inside(capsys: Any) -> None:
-    async with running(Room(raising(KeyError("secret detail")))) as (_, stub):
+    async with running(StubServicer(raising(KeyError("secret detail")))) as (_, stub):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.Lookup(pb.LookupRequest())
     assert caught.value.code() is grpc.StatusCode.INTERNAL
@@ -143,7 +143,7 @@ async def test_a_foreign_exception_is_internal_and_says_nothing_of_its_inside(ca
 @pytest.mark.parametrize("method", [COMPILE, LOOKUP])
 async def test_a_truncated_message_is_refused_by_name_and_the_service_goes_on(method: str) -> None:
     whole = pb.CompileRequest(graph=graph_pb2.Graph(dialect="aten" * 9)).SerializeToString()
-    async with running(Room(answer_well)) as (server, stub):
+    async with running(StubServicer(answer_well)) as (server, stub):
         async with grpc.aio.insecure_channel(server.address) as raw:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await raw.unary_unary(method)(whole[:-3])
@@ -159,15 +159,15 @@ async def test_a_truncated_message_is_refused_by_name_and_the_service_goes_on(me
 async def test_a_100_mb_graph_is_refused_with_size_and_limit_and_the_service_goes_on() -> None:
     huge = pb.CompileRequest(graph=graph_pb2.Graph(locations=["x" * 1_000_000] * 100))
     limit = ServiceSettings().max_message_bytes
-    async with running(Room(answer_well)) as (_, stub):
+    async with running(StubServicer(answer_well)) as (_, stub):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             async for _response in stub.Compile(huge):
                 pass
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert f"{huge.ByteSize()} vs. {limit}" in (caught.value.details() or "")
-        told = f"{huge.ByteSize()} bytes.*at most {limit}"
+        reported = f"{huge.ByteSize()} bytes.*at most {limit}"
         with (
-            pytest.raises(MessageTooLargeError, match=told),
+            pytest.raises(MessageTooLargeError, match=reported),
             translated_errors("the frontend"),
         ):
             async for _response in stub.Compile(huge):
@@ -182,12 +182,12 @@ async def test_a_service_that_is_not_there_is_unavailable() -> None:
             pytest.raises(UnavailableError, match="the optimizer") as caught,
             translated_errors("the optimizer"),
         ):
-            await stub.Lookup(pb.LookupRequest(), timeout=PATIENCE_S)
+            await stub.Lookup(pb.LookupRequest(), timeout=TIMEOUT_S)
     assert caught.value.retry_after_s
 
 
 async def test_blocking_channels_translate_errors_too() -> None:
-    async with running(Room(raising(InvalidGraphError("cyclic")))) as (server, _):
+    async with running(StubServicer(raising(InvalidGraphError("cyclic")))) as (server, _):
 
         def call() -> None:
             with (
@@ -202,7 +202,7 @@ async def test_blocking_channels_translate_errors_too() -> None:
 
 async def test_health_and_reflection_answer() -> None:
     async with (
-        running(Room(answer_well)) as (server, _),
+        running(StubServicer(answer_well)) as (server, _),
         grpc.aio.insecure_channel(server.address) as channel,
     ):
         check = health_pb2_grpc.HealthStub(channel).Check
@@ -216,15 +216,15 @@ async def test_health_and_reflection_answer() -> None:
 
 
 async def test_a_draining_server_finishes_calls_in_flight_and_refuses_new_ones() -> None:
-    room = Room(answer_well)
-    async with running(room) as (server, stub):
+    servicer = StubServicer(answer_well)
+    async with running(servicer) as (server, stub):
         call = stub.Compile(pb.CompileRequest(request_id="slow"))
-        await room.entered.wait()
+        await servicer.entered.wait()
         drain = asyncio.create_task(server.drain(30))
         refused = await refuses_new_calls(server.address)
         assert refused
         assert not drain.done()
-        room.go_on.set()
+        servicer.go_on.set()
         stages = [response.stage.stage async for response in call]
         await drain
     assert stages == ["import", "publish"]
@@ -236,7 +236,7 @@ async def refuses_new_calls(address: str) -> bool:
         async with grpc.aio.insecure_channel(address) as channel:
             try:
                 await pb_grpc.CompileServiceStub(channel).Lookup(
-                    pb.LookupRequest(), timeout=PATIENCE_S
+                    pb.LookupRequest(), timeout=TIMEOUT_S
                 )
             except grpc.aio.AioRpcError as error:
                 return error.code() is grpc.StatusCode.UNAVAILABLE
@@ -244,7 +244,7 @@ async def refuses_new_calls(address: str) -> bool:
 
 
 async def test_a_port_in_use_is_a_clear_error() -> None:
-    async with running(Room(answer_well)) as (server, _):
+    async with running(StubServicer(answer_well)) as (server, _):
         with pytest.raises(UnavailableError, match=f"cannot listen on {server.address}"):
             await start_server(server.address, [], ServiceSettings())
 

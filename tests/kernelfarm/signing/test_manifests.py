@@ -16,7 +16,7 @@ from kernelfarm.errors import (
     ExpiredManifestError,
     ForgedManifestError,
     MalformedMessageError,
-    MisplacedManifestError,
+    ManifestMismatchError,
     PoisonedBlobError,
     UntrustedKeyError,
 )
@@ -34,9 +34,9 @@ from kernelfarm.ir.guards import (
 )
 from kernelfarm.signing import (
     BlobRef,
+    CacheAddress,
     Keyring,
     Manifest,
-    Place,
     Signer,
     Space,
     TrustedKey,
@@ -59,7 +59,7 @@ from kernelfarm.wire.manifest import (
 NOW_S = 1_800_000_000
 SIGNER = Signer(bytes(range(32)), Space.KERNELS)
 KEYRING = Keyring([SIGNER.trusted])
-PLACE = Place("default", Space.KERNELS, b"k" * 32)
+ADDRESS = CacheAddress("default", Space.KERNELS, b"k" * 32)
 CONTENT = b"an artifact"
 
 GUARD = (
@@ -89,8 +89,10 @@ def manifest(**changes: object) -> Manifest:
     return SIGNER.sign(replace(unsigned, **changes))
 
 
-def check(found: Manifest, place: Place = PLACE, keyring: Keyring | None = KEYRING) -> None:
-    check_manifest(found, place, keyring, NOW_S)
+def check(
+    found: Manifest, address: CacheAddress = ADDRESS, keyring: Keyring | None = KEYRING
+) -> None:
+    check_manifest(found, address, keyring, NOW_S)
 
 
 def test_what_its_publisher_signed_passes_also_after_a_journey() -> None:
@@ -147,7 +149,7 @@ def test_strangers_and_the_unsigned_are_not_believed() -> None:
 
 def test_a_worker_may_not_sign_programs() -> None:
     with pytest.raises(UntrustedKeyError, match="programs"):
-        check(manifest(space=Space.PROGRAMS), replace(PLACE, space=Space.PROGRAMS))
+        check(manifest(space=Space.PROGRAMS), replace(ADDRESS, space=Space.PROGRAMS))
 
 
 def test_keys_are_rotated_by_overlap() -> None:
@@ -156,34 +158,34 @@ def test_keys_are_rotated_by_overlap() -> None:
     for signer in (old, new):
         check(signer.sign(manifest()), keyring=both)
     with pytest.raises(UntrustedKeyError, match="ended"):
-        check_manifest(old.sign(manifest()), PLACE, both, NOW_S + 6)
+        check_manifest(old.sign(manifest()), ADDRESS, both, NOW_S + 6)
 
 
 @pytest.mark.parametrize(
-    "place",
+    "address",
     [
-        replace(PLACE, key=b"x" * 32),
-        replace(PLACE, namespace="other"),
-        replace(PLACE, space=Space.PROGRAMS),
+        replace(ADDRESS, key=b"x" * 32),
+        replace(ADDRESS, namespace="other"),
+        replace(ADDRESS, space=Space.PROGRAMS),
     ],
 )
 @pytest.mark.parametrize("keyring", [KEYRING, None])
 def test_a_manifest_replayed_at_another_place_is_misplaced(
-    place: Place, keyring: Keyring | None
+    address: CacheAddress, keyring: Keyring | None
 ) -> None:
-    with pytest.raises(MisplacedManifestError):
-        check(manifest(), place, keyring)
+    with pytest.raises(ManifestMismatchError):
+        check(manifest(), address, keyring)
 
 
 def test_a_variant_under_the_name_of_another_guard_is_misplaced() -> None:
-    with pytest.raises(MisplacedManifestError, match="guard"):
+    with pytest.raises(ManifestMismatchError, match="guard"):
         check(manifest(guard=()))
 
 
 @pytest.mark.parametrize("keyring", [KEYRING, None])
 def test_a_manifest_past_its_time_is_expired(keyring: Keyring | None) -> None:
     with pytest.raises(ExpiredManifestError, match="60 s"):
-        check_manifest(manifest(), PLACE, keyring, NOW_S + 120)
+        check_manifest(manifest(), ADDRESS, keyring, NOW_S + 120)
 
 
 @pytest.mark.parametrize("content", [b"", b"another", CONTENT + b"\0"])

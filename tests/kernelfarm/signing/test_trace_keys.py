@@ -12,9 +12,9 @@ import pytest
 
 from kernelfarm.errors import CallerError, ForgedManifestError, UntrustedKeyError
 from kernelfarm.signing import (
+    CacheAddress,
     Keyring,
     Manifest,
-    Place,
     Signer,
     Space,
     check_manifest,
@@ -66,16 +66,18 @@ def test_a_traces_statement_equals_its_golden_vector_and_survives_a_journey() ->
 def test_a_key_signs_for_its_own_space_alone(own: Space, other: Space) -> None:
     signer = new_signer(own)
     keyring = Keyring([signer.trusted])
-    check_manifest(signer.sign(statement(own)), Place("farm/acme", own, DIGEST), keyring, NOW_S)
-    place = Place("farm/acme", other, DIGEST)
+    check_manifest(
+        signer.sign(statement(own)), CacheAddress("farm/acme", own, DIGEST), keyring, NOW_S
+    )
+    address = CacheAddress("farm/acme", other, DIGEST)
     with pytest.raises(UntrustedKeyError):
-        check_manifest(signer.sign(statement(other)), place, keyring, NOW_S)
+        check_manifest(signer.sign(statement(other)), address, keyring, NOW_S)
     # A signature over one space's statement is none over another's, whoever is believed.
     moved = Signer(signer.private_key, other)
     signature = signer.sign(statement(own)).signature
     stolen = replace(statement(other), key_id=moved.trusted.key_id, signature=signature)
     with pytest.raises(ForgedManifestError):
-        check_manifest(stolen, place, Keyring([moved.trusted]), NOW_S)
+        check_manifest(stolen, address, Keyring([moved.trusted]), NOW_S)
 
 
 def test_a_folder_without_a_key_for_traces_gets_one_beside_its_own(tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ from kernelfarm.errors import CallerError, UnavailableError
 from kernelfarm.processes.child import ChildFailedError, ChildSpec
 from kernelfarm.processes.hang_rules import HangDetector, WatchTimes
 from kernelfarm.processes.ports import bound_address
-from kernelfarm.supervisor.layout import FarmPlan, farm_layout
+from kernelfarm.supervisor.layout import FarmConfig, farm_layout
 from kernelfarm.supervisor.run import FarmOptions, run_farm
-from kernelfarm.supervisor.supervisor import FarmLayout, Supervisor, sole_owner
-from tests.support.farm import PATIENCE_S, wait_until
+from kernelfarm.supervisor.supervisor import FarmLayout, Supervisor, exclusive_data_dir
+from tests.support.farm import TIMEOUT_S, wait_until
 
 _ROOT = Path(__file__).parents[3]
 
@@ -45,7 +45,7 @@ def spec(name: str, folder: Path, program: str = _PROGRAM) -> ChildSpec:
         return (folder / name).exists()
 
     argv = (sys.executable, "-c", program, name, str(folder))
-    return ChildSpec(name, argv, (), probe, drain_s=PATIENCE_S)
+    return ChildSpec(name, argv, (), probe, drain_s=TIMEOUT_S)
 
 
 def run(
@@ -61,7 +61,7 @@ def run(
         async def announce() -> None:
             tasks.append(asyncio.create_task(serve(supervisor)))  # type: ignore[operator]
 
-        await supervisor.run(announce, PATIENCE_S)
+        await supervisor.run(announce, TIMEOUT_S)
         await asyncio.gather(*tasks)
 
     asyncio.run(main())
@@ -85,7 +85,7 @@ def test_a_killed_child_is_back_at_once(tmp_path: Path) -> None:
         first = child.pid
         (tmp_path / "room").unlink()
         os.kill(first, signal.SIGKILL)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while child.pid in (None, first) or not child.is_ready:
                 await asyncio.sleep(0.01)
         assert child.restarts == 1
@@ -95,7 +95,7 @@ def test_a_killed_child_is_back_at_once(tmp_path: Path) -> None:
     assert any("room ended (killed by SIGKILL)" in line for line in reports)
 
 
-_WATCH = WatchTimes(every_s=0.1, probe_s=0.5, hung_s=1.0, start_s=PATIENCE_S)
+_WATCH = WatchTimes(every_s=0.1, probe_s=0.5, hung_s=1.0, start_s=TIMEOUT_S)
 
 
 def answering_spec(folder: Path, name: str = "room") -> ChildSpec:
@@ -122,7 +122,7 @@ with socket.socket(socket.AF_UNIX) as listener:
             writer.close()
 
     argv = (sys.executable, "-c", program, name, str(folder))
-    return ChildSpec(name, argv, (), probe, drain_s=PATIENCE_S, watch=_WATCH)
+    return ChildSpec(name, argv, (), probe, drain_s=TIMEOUT_S, watch=_WATCH)
 
 
 def test_a_child_that_is_stopped_is_told_killed_and_started_again(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_child_that_is_stopped_is_told_killed_and_started_again(tmp_path: Path
         first = child.pid
         assert first is not None
         os.kill(first, signal.SIGSTOP)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while child.pid in (None, first) or not child.is_ready:
                 status = json.loads((tmp_path / "farm.json").read_text())
                 states.append(status["children"]["room"]["ready"])
@@ -160,7 +160,7 @@ child.wait()
         grandchild = int((tmp_path / "room").read_text())
         assert child.pid is not None
         os.kill(child.pid, signal.SIGKILL)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while Path(f"/proc/{grandchild}/cmdline").exists() and is_running(grandchild):
                 await asyncio.sleep(0.01)
         await stop(supervisor)
@@ -212,7 +212,7 @@ while True:
 
     async def wait_for_rotation(supervisor: Supervisor) -> None:
         log = tmp_path / "logs" / "room.log"
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while not log.with_suffix(".log.1").exists():
                 await asyncio.sleep(0.01)
             size = log.stat().st_size
@@ -232,7 +232,7 @@ def test_a_farm_that_cannot_write_its_status_says_so_and_serves_on(tmp_path: Pat
         first = child.pid
         assert first is not None
         os.kill(first, signal.SIGKILL)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while child.pid in (None, first) or not child.is_ready:
                 await asyncio.sleep(0.01)
         await stop(supervisor)
@@ -297,7 +297,7 @@ from tests.kernelfarm.supervisor.test_supervisor import spec
 folder = Path({str(tmp_path)!r})
 layout = FarmLayout("nowhere:0", folder, ((spec("room", folder),), (spec("store", folder),)))
 async def announce(): print("READY", flush=True)
-asyncio.run(Supervisor(layout, print).run(announce, {PATIENCE_S}))
+asyncio.run(Supervisor(layout, print).run(announce, {TIMEOUT_S}))
 """
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=_ROOT) as supervisor:
@@ -305,16 +305,14 @@ asyncio.run(Supervisor(layout, print).run(announce, {PATIENCE_S}))
         assert supervisor.stdout.readline() == "READY\n"
         supervisor.kill()
     ends = tmp_path / "ends"
-    wait_until(
-        lambda: ends.exists() and len(ends.read_text().split()) == 2, PATIENCE_S, "both ends"
-    )
+    wait_until(lambda: ends.exists() and len(ends.read_text().split()) == 2, TIMEOUT_S, "both ends")
 
 
 def test_two_farms_cannot_share_a_data_directory(tmp_path: Path) -> None:
     with (
-        sole_owner(tmp_path),
+        exclusive_data_dir(tmp_path),
         pytest.raises(UnavailableError, match="another farm uses"),
-        sole_owner(tmp_path),
+        exclusive_data_dir(tmp_path),
     ):
         raise AssertionError("held twice")
 
@@ -341,8 +339,8 @@ def test_an_unknown_vendor_is_refused_before_anything_starts(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-def plan_of(folder: Path, **urls: str | None) -> FarmPlan:
-    return FarmPlan(
+def plan_of(folder: Path, **urls: str | None) -> FarmConfig:
+    return FarmConfig(
         endpoint="127.0.0.1:1",
         data_dir=folder,
         run_dir=folder,
@@ -369,7 +367,7 @@ def test_several_frontends_share_the_endpoint_and_are_asked_one_by_one(tmp_path:
     assert [child.name for child in layout.stages[0]] == ["frontend-0", "frontend-1"]
     environments = [dict(child.environment) for child in layout.stages[0]]
     assert {found["KERNELFARM_FRONTEND_LISTEN"] for found in environments} == {"127.0.0.1:1"}
-    assert len({found["KERNELFARM_FRONTEND_OWN_LISTEN"] for found in environments}) == 2
+    assert len({found["KERNELFARM_FRONTEND_PROCESS_LISTEN"] for found in environments}) == 2
 
 
 def test_a_configured_server_is_used_instead_of_an_own_one(tmp_path: Path) -> None:

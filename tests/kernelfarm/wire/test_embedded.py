@@ -30,6 +30,6 @@ def test_parts_make_the_message_that_the_library_makes(size: int) -> None:
 
 def test_what_follows_is_merged_into_what_came_before() -> None:
     stored = api.ProgramResult(key=b"k" * 32, target="cpu:x86-64-v3").SerializeToString()
-    told = api.ProgramResult(outcome=api.CACHE_OUTCOME_HIT).SerializeToString()
-    merged = api.ProgramResult.FromString(stored + told)
+    reported = api.ProgramResult(outcome=api.CACHE_OUTCOME_HIT).SerializeToString()
+    merged = api.ProgramResult.FromString(stored + reported)
     assert (merged.target, merged.outcome) == ("cpu:x86-64-v3", api.CACHE_OUTCOME_HIT)

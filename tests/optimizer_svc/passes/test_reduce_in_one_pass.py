@@ -17,7 +17,7 @@ from kernelfarm.ir.text import parse_kernel
 from kernelfarm.ir.verify import verify_kernel, verify_program
 from kernelfarm.targets import TargetFacts, TwoPassLimits, all_targets, target_facts
 from optimizer_svc.kernels.guided_sums import find_guided_sums, in_one_pass
-from optimizer_svc.pipeline import Optimized, optimize
+from optimizer_svc.pipeline import OptimizeResult, optimize
 from tests.support.loop_kernels.guided import LAYOUTS, statistic
 from tests.support.single_operator import Call, lowered
 
@@ -96,8 +96,8 @@ def test_operators_become_one_pass_and_mean_what_they_meant(name: str, is_symbol
     for kind in ODD:
         arrays = drawn(call, kind)
         with np.errstate(all="ignore"):
-            got, wanted = run_program(program, arrays), run_graph(graph, arrays)
-        for ours, theirs in zip(map(np.asarray, got), map(np.asarray, wanted), strict=True):
+            got, reference = run_program(program, arrays), run_graph(graph, arrays)
+        for ours, theirs in zip(map(np.asarray, got), map(np.asarray, reference), strict=True):
             # One rounding of f32 in the sum, through a few operations; f16 at the end.
             rtol = 2e-3 if ours.dtype == np.float16 else 1e-5
             np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=1e-6, err_msg=kind)
@@ -125,11 +125,11 @@ def test_a_rewritten_kernel_means_what_it_meant_and_is_no_less_exact(
         x[random.integers(0, count, len(odd))] = np.array(odd, np.float32)
     results = {}
     for name, kernel in (("before", before), ("after", after)):
-        outs = {place: np.full(ROWS, 7, np.float32) for place in ("out0", "out1")}
+        outs = {position: np.full(ROWS, 7, np.float32) for position in ("out0", "out1")}
         with np.errstate(all="ignore"):
             run_kernel(kernel, {"in0": x, **outs}, {"rows": ROWS, "width": width})
         results[name] = outs
-    exact = {place: np.zeros(ROWS) for place in ("out0", "out1")}
+    exact = {position: np.zeros(ROWS) for position in ("out0", "out1")}
     with np.errstate(all="ignore"):
         wide = statistic(op, "f64", layout, passes=2)
         run_kernel(wide, {"in0": x.astype(float), **exact}, {"rows": ROWS, "width": width})
@@ -175,7 +175,7 @@ def softmax(width: int) -> Graph:
     return lowered(Call("aten._softmax.default", (torch.empty(4, width), 1, False))).graph
 
 
-def notes(optimized: Optimized) -> list[str]:
+def notes(optimized: OptimizeResult) -> list[str]:
     report = dict(optimized.stages)["report"]
     return [
         line for line in report.splitlines() if " in one pass: " in line or "two passes" in line

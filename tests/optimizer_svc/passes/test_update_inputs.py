@@ -37,11 +37,13 @@ def updating(build: Build, *inputs: tuple[DType, tuple[int, ...]]) -> Graph:
     for dtype, shape in inputs:
         extents = tuple(as_expr(n) for n in shape)
         kinds.append(TensorType(dtype, extents, contiguous_strides(extents)))
-    outputs, places = build(builder, *(builder.add_input(kind) for kind in kinds))
+    outputs, positions = build(builder, *(builder.add_input(kind) for kind in kinds))
     types = [builder.type_of(value) for value in outputs]
     stated = [TensorType(t.dtype, t.shape, contiguous_strides(t.shape)) for t in types]
     graph = builder.build([Ref(value) for value in outputs], stated)
-    pairs = ((number, place) for number, place in enumerate(places) if place is not None)
+    pairs = (
+        (number, position) for number, position in enumerate(positions) if position is not None
+    )
     return replace(graph, updates=tuple(Update(*pair) for pair in pairs))
 
 
@@ -250,6 +252,6 @@ def test_a_program_that_changes_its_inputs_means_its_graph(case: Case) -> None:
     program = optimize(case.graph, TARGET).program
     verify_program(program)
     found = run_program(program, case.inputs, run_extern)
-    for wanted, got in zip(map(np.asarray, expected), map(np.asarray, found), strict=True):
-        rtol = 2e-3 if wanted.dtype == np.float16 else 1e-5
-        np.testing.assert_allclose(got, wanted, rtol=rtol, atol=1e-6)
+    for reference, got in zip(map(np.asarray, expected), map(np.asarray, found), strict=True):
+        rtol = 2e-3 if reference.dtype == np.float16 else 1e-5
+        np.testing.assert_allclose(got, reference, rtol=rtol, atol=1e-6)

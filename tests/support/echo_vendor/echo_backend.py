@@ -77,7 +77,7 @@ class EchoBackend:
         if kind in ATTACKS:
             ATTACKS[kind]()
         if kind == "gated":
-            _pass_gate(gates, kernel.name)
+            _wait_for_release(gates, kernel.name)
         notes = _pry(gates) if kind == "nosy" else ()
         if kind == "counted":
             notes = (f"kernel {self._kernels} of its process", *os.listdir(tempfile.gettempdir()))
@@ -94,7 +94,7 @@ class EchoBackend:
         return special, general
 
 
-def _pass_gate(gates: Path, name: str) -> None:
+def _wait_for_release(gates: Path, name: str) -> None:
     (gates / f"{name}.pid.new").write_text(str(WORKER_PID))
     (gates / f"{name}.pid.new").rename(gates / f"{name}.pid")
     while not (gates / f"{name}.go").exists():

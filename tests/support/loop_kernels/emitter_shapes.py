@@ -392,8 +392,8 @@ def random_floats(rows: int = 6, width: int = 37) -> Kernel:
     """Random bits and the fractions that they make, from one seed, by the element's position."""
     b = Body()
     seed = b.load("in0", 0)
-    place = b.position(I64, width * D0 + D1)
-    bits = b.compute("philox", seed, place, dtype=I64)
+    position = b.position(I64, width * D0 + D1)
+    bits = b.compute("philox", seed, position, dtype=I64)
     b.store("out0", width * D0 + D1, bits)
     word = b.compute("convert", bits, dtype=I32)
     high = b.compute("shr_arith", word, b.literal(I32, 8), dtype=I32)

@@ -24,8 +24,8 @@ def _views() -> Iterator[Call]:
     yield Call("aten._reshape_alias_copy.default", [x, [3, 8], [8, 1]])
     yield Call("aten._stack.default", [[x, x + 1], 1])
     yield Call("aten.split_copy.Tensor", [x, 4, 1])
-    places = [index(3, below=4), index(3, below=6)]
-    yield Call("aten._index_put_impl.default", [x, places, normal(3), True])
+    positions = [index(3, below=4), index(3, below=6)]
+    yield Call("aten._index_put_impl.default", [x, positions, normal(3), True])
     yield Call("aten._index_put_impl.default", [x, [x > 0], torch.tensor(2.0)])
 
 

@@ -45,8 +45,8 @@ def _masks() -> Iterator[Call]:
     yield Call("aten.masked_scatter_backward.default", [x, mask, [30]])
     op = "aten._unsafe_masked_index_put_accumulate.default"
     for dtype in (*FLOATS[:2], *INTS):
-        places = [index(4, 1, below=5), index(3, below=9)]
-        yield Call(op, [x.to(dtype), normal(4, 3) > 0, places, normal(4, 3).to(dtype)])
+        positions = [index(4, 1, below=5), index(3, below=9)]
+        yield Call(op, [x.to(dtype), normal(4, 3) > 0, positions, normal(4, 3).to(dtype)])
     yield Call(op, [x, normal(3, 1) > -9, [index(3, below=5), None], normal(3, 6)])
 
 

@@ -61,9 +61,9 @@ def _grids() -> Iterator[Call]:
     yield Call(
         "aten.grid_sampler_2d.default", [normal(2, 3, 6, 7).double(), grid.double(), 0, 0, 1]
     )
-    volume, places = normal(2, 3, 4, 6, 5), normal(2, 3, 4, 2, 3) * 1.2
+    volume, positions = normal(2, 3, 4, 6, 5), normal(2, 3, 4, 2, 3) * 1.2
     for mode, padding, align in itertools.product((0, 1), (0, 1, 2), (False, True)):
-        yield Call("aten.grid_sampler_3d.default", [volume, places, mode, padding, align])
+        yield Call("aten.grid_sampler_3d.default", [volume, positions, mode, padding, align])
 
 
 def _resized() -> Iterator[Call]:

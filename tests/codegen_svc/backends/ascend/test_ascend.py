@@ -215,7 +215,7 @@ def test_linalg_equals_the_loop_interpreter(name: str, tmp_path: Path) -> None:
     kernel = emitter_shapes.ALL[name]
     sizes = {s.name: size for s, size in zip(kernel.sizes, (5, 37), strict=False)}
     buffers = random_buffers(kernel, sizes)
-    wanted = expected(kernel, buffers, sizes)
+    reference = expected(kernel, buffers, sizes)
     for number, built in enumerate(BACKEND.build(kernel, TARGET)):
         arrays = {name: array.copy() for name, array in buffers.items()}
         folder = tmp_path / str(number)
@@ -223,4 +223,4 @@ def test_linalg_equals_the_loop_interpreter(name: str, tmp_path: Path) -> None:
         run_linalg(built, [arrays[p.name] for p in kernel.params], sizes, folder)
         for p in kernel.params:
             if p.access is not Access.READ:
-                assert_same(p.dtype, arrays[p.name], wanted[p.name])
+                assert_same(p.dtype, arrays[p.name], reference[p.name])

@@ -16,9 +16,9 @@ ROWS, COLUMNS = 12, 8
 def functions_of_rows(count: int) -> Kernel:
     """in0 (12, 8) -> out0: `count` tangents of each element over its row's sum."""
     x, r = symbol("x0"), symbol("r0")
-    place, size = x * COLUMNS + r, as_expr(ROWS * COLUMNS)
+    position, size = x * COLUMNS + r, as_expr(ROWS * COLUMNS)
     first = (
-        Load("in0", place),
+        Load("in0", position),
         Reduce("sum", 0, DType.F32),
         Compute("div", (0, 1), DType.F32),
     )
@@ -32,7 +32,7 @@ def functions_of_rows(count: int) -> Kernel:
         sizes=(),
         outer=(Axis("x0", as_expr(ROWS)),),
         reduction=(Axis("r0", as_expr(COLUMNS)),),
-        body=(*first, *chain, Store("out0", place, count + 2)),
+        body=(*first, *chain, Store("out0", position, count + 2)),
     )
 
 

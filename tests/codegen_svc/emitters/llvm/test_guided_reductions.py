@@ -66,10 +66,10 @@ def test_one_pass_gives_what_two_passes_mean(
         x = drawn(layout, width, dtype, is_odd=is_odd)
         ours = outputs(kernel, x, width, threads=2)
         meant = outputs(statistic(op, dtype.value, layout, passes=2), x, width)
-        for mine, wanted in zip(ours, meant, strict=True):
+        for mine, reference in zip(ours, meant, strict=True):
             # 60,000 sums of f32, which lanes of columns keep in f64.
             rtol = 1e-5 if dtype is DType.F32 else 1e-12
-            np.testing.assert_allclose(mine, wanted, rtol=rtol, err_msg=f"width {width}")
+            np.testing.assert_allclose(mine, reference, rtol=rtol, err_msg=f"width {width}")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -104,9 +104,9 @@ def test_one_pass_is_as_exact_as_two(op: str, layout: str) -> None:
 
 def test_a_guide_need_not_be_a_statement() -> None:
     x = np.random.default_rng(5).normal(size=50000).astype(np.float32)
-    wanted = {"welford_m2": x.var(dtype=np.float64) * x.size}
-    wanted["softmax_sum"] = np.exp(x.astype(np.float64) - x.max()).sum()
-    for op, value in wanted.items():
+    reference = {"welford_m2": x.var(dtype=np.float64) * x.size}
+    reference["softmax_sum"] = np.exp(x.astype(np.float64) - x.max()).sum()
+    for op, value in reference.items():
         kernel = parse_kernel(
             "kernel lone\nparam in in0: f32[50000]\nparam out out0: f32[1]\nreduce r0 in 50000\n"
             f"  %0: f32 = load in0[r0]\n  %1: f32 = {op} %0\n  store out0[0] = %1\n"

@@ -35,14 +35,14 @@ def _run_both(kernel: Kernel, buffers: Mapping[str, np.ndarray], sizes: Mapping[
                 _check(kernel, param.name, arrays[param.name], buffers[param.name])
 
 
-def _check(kernel: Kernel, name: str, got: np.ndarray, wanted: np.ndarray) -> None:
+def _check(kernel: Kernel, name: str, got: np.ndarray, reference: np.ndarray) -> None:
     narrow = got.dtype.itemsize < 4 and got.dtype.kind not in "iub"
     # Sums run in another order, elementary functions are other ones; narrow floats may differ
     # by one rounding of the result.
     rtol = 2e-3 if narrow else 1e-5
     np.testing.assert_allclose(
         got.astype(np.float64),
-        wanted.astype(np.float64),
+        reference.astype(np.float64),
         rtol=rtol,
         atol=1e-5,
         err_msg=f"{name} of\n{print_kernel(kernel)}",

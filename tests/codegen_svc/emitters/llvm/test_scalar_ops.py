@@ -186,8 +186,8 @@ def test_operations_agree_with_pytorch(dtype: DType) -> None:
         except (RuntimeError, NotImplementedError):
             continue  # PyTorch has no such operation on this type; the interpreter judged it
         compared += 1
-        wanted = DType.BOOL if op in BOOL_RESULTS else dtype
-        if expected.numpy().dtype == NUMPY[wanted]:
+        reference = DType.BOOL if op in BOOL_RESULTS else dtype
+        if expected.numpy().dtype == NUMPY[reference]:
             _assert_close(op, dtype, got, expected.numpy())
     assert compared >= 10
 

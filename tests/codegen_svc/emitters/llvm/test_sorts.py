@@ -73,8 +73,8 @@ def test_a_long_row_is_sorted_in_memory_of_its_own(dtype: DType) -> None:
     x = np.random.default_rng(4).normal(size=200_000).astype(NUMPY[dtype])
     out = np.zeros(x.size, np.int64)
     assert run(kernel, {"in0": x, "out0": out}, {"rows": 2, "width": 100_000}, threads=2) == 0
-    wanted = np.argsort(x.reshape(2, -1), axis=1, kind="stable")
-    np.testing.assert_array_equal(out.reshape(2, -1), wanted)
+    reference = np.argsort(x.reshape(2, -1), axis=1, kind="stable")
+    np.testing.assert_array_equal(out.reshape(2, -1), reference)
     assert "@malloc" in stage_text(built(kernel), "llir")
 
 
@@ -126,7 +126,7 @@ def test_sorts_among_reductions_and_scans_run_in_the_phase_that_can() -> None:
         "out2": np.zeros(210, np.int64),
         "out3": np.zeros(210, np.float32),
     }
-    wanted = {name: array.copy() for name, array in buffers.items()}
-    run_kernel(kernel, wanted, {})
-    assert np.unique(wanted["out3"]).size > 200
+    reference = {name: array.copy() for name, array in buffers.items()}
+    run_kernel(kernel, reference, {})
+    assert np.unique(reference["out3"]).size > 200
     both(kernel, buffers, {})

@@ -29,9 +29,9 @@ EVERY = np.arange(256, dtype=np.uint8)
 
 def widening(f8: DType) -> tuple[Kernel, list[Array], Array]:
     """All 256 patterns as f32: kernel, buffers of which the last is written, what PyTorch gives."""
-    wanted = torch.from_numpy(EVERY.copy()).view(TORCH[f8]).float().numpy()
+    reference = torch.from_numpy(EVERY.copy()).view(TORCH[f8]).float().numpy()
     buffers = [EVERY.copy(), np.zeros(256, np.float32)]
-    return emitter_shapes.scalar_op("convert", (f8,), F32, 256), buffers, wanted
+    return emitter_shapes.scalar_op("convert", (f8,), F32, 256), buffers, reference
 
 
 def narrowing(f8: DType) -> tuple[Kernel, list[Array], Array]:
@@ -44,9 +44,9 @@ def narrowing(f8: DType) -> tuple[Kernel, list[Array], Array]:
     special = np.array([0, -0.0, np.inf, -np.inf, np.nan, 448, 464, 480, 57344, 61440], np.float32)
     beside = np.concatenate([np.nextafter(middles, np.float32(np.inf)), middles])
     x = np.concatenate([finite, beside, any_bits, special]).astype(np.float32)
-    wanted = torch.from_numpy(x).to(TORCH[f8]).view(torch.uint8).numpy()
+    reference = torch.from_numpy(x).to(TORCH[f8]).view(torch.uint8).numpy()
     buffers = [x, np.zeros(len(x), np.uint8)]
-    return emitter_shapes.scalar_op("convert", (F32,), f8, len(x)), buffers, wanted
+    return emitter_shapes.scalar_op("convert", (F32,), f8, len(x)), buffers, reference
 
 
 def padding(f8: DType) -> tuple[Kernel, list[Array], Array]:
@@ -60,9 +60,9 @@ def padding(f8: DType) -> tuple[Kernel, list[Array], Array]:
     params = [param("in0", f8, 40), param("out0", f8, 100)]
     x = torch.linspace(-3, 3, 40).to(TORCH[f8])
     whole = torch.cat([x.float(), torch.full((60,), 1.5)])
-    wanted = torch.where(whole > 1, whole, 2.5).to(TORCH[f8]).view(torch.uint8).numpy()
+    reference = torch.where(whole > 1, whole, 2.5).to(TORCH[f8]).view(torch.uint8).numpy()
     buffers = [x.view(torch.uint8).numpy(), np.zeros(100, np.uint8)]
-    return kernel("fused_pad_where_8f8f", params, {"d0": 100}, {}, b), buffers, wanted
+    return kernel("fused_pad_where_8f8f", params, {"d0": 100}, {}, b), buffers, reference
 
 
 CASES = {
@@ -72,12 +72,12 @@ CASES = {
 }
 
 
-def assert_same_bits(got: Array, wanted: Array) -> None:
+def assert_same_bits(got: Array, reference: Array) -> None:
     """Equal; NaN may have any bits where it is no 8-bit float."""
-    np.testing.assert_array_equal(got, wanted)
-    if wanted.dtype == np.float32:
-        is_number = ~np.isnan(wanted)
-        np.testing.assert_array_equal(np.signbit(got[is_number]), np.signbit(wanted[is_number]))
+    np.testing.assert_array_equal(got, reference)
+    if reference.dtype == np.float32:
+        is_number = ~np.isnan(reference)
+        np.testing.assert_array_equal(np.signbit(got[is_number]), np.signbit(reference[is_number]))
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_linalg_gives_pytorch_s_bits(name: str, tmp_path: Path) -> None:
     need(*TOOLS)
     if find_adapter() is None:
         pytest.skip("NOT RUN: triton-adapter-opt")
-    made, buffers, wanted = CASES[name]
+    made, buffers, reference = CASES[name]
     arrays = [buffer.copy() for buffer in buffers]
     run_linalg(ASCEND.build(made, target_facts("ascend:910b"))[-1], arrays, {}, tmp_path)
-    assert_same_bits(arrays[-1], wanted)
+    assert_same_bits(arrays[-1], reference)

@@ -99,9 +99,9 @@ def test_source_gives_what_two_passes_mean(number: int, results: list[Any]) -> N
     assert not isinstance(results[number], str), results[number]
     two = statistic(op, dtype.value, layout, passes=2)
     sizes = {"rows": ROWS, "width": width}
-    wanted = expected(two, buffers_of(drawn(layout, width, dtype)), sizes)
-    for place, name in ((1, "out0"), (2, "out1")):
-        assert_same(dtype, results[number][place], wanted[name], 4)
+    reference = expected(two, buffers_of(drawn(layout, width, dtype)), sizes)
+    for position, name in ((1, "out0"), (2, "out1")):
+        assert_same(dtype, results[number][position], reference[name], 4)
 
 
 def test_lanes_keep_the_digits_of_a_small_variance_about_a_large_mean(results: list[Any]) -> None:
@@ -111,8 +111,8 @@ def test_lanes_keep_the_digits_of_a_small_variance_about_a_large_mean(results: l
 
 def test_a_guide_need_not_be_a_statement(results: list[Any]) -> None:
     for (op, _), got in zip(LONE, results[len(CASES) :], strict=False):
-        wanted = expected(lone(op), LONE_BUFFERS, {})["out0"]
-        assert_same(DType.F32, got[1], wanted, 4)
+        reference = expected(lone(op), LONE_BUFFERS, {})["out0"]
+        assert_same(DType.F32, got[1], reference, 4)
 
 
 def text(variant: BuiltKernel, name: str) -> str:
@@ -165,8 +165,8 @@ def test_ascends_linalg_computes_it_on_the_cpu(op: str, tmp_path: Path) -> None:
     need(*TOOLS)
     kernel = statistic(op, "f32")
     buffers, sizes = buffers_of(drawn("row", 5000, DType.F32)), {"rows": ROWS, "width": 5000}
-    wanted = expected(kernel, buffers, sizes)
+    reference = expected(kernel, buffers, sizes)
     arrays = [array.copy() for array in buffers.values()]
     run_linalg(ASCEND.build(kernel, target_facts("ascend:910b"))[0], arrays, sizes, tmp_path)
     for got, name in ((arrays[1], "out0"), (arrays[2], "out1")):
-        assert_same(DType.F32, got, wanted[name], 8)
+        assert_same(DType.F32, got, reference[name], 8)

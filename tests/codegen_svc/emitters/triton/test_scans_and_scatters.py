@@ -85,8 +85,8 @@ def scan_results() -> Any:
 def test_a_scan_equals_the_loop_interpreter(number: int, scan_results: Any) -> None:
     kernel, buffers, result = scan_results[number]
     assert not isinstance(result, str), result
-    wanted = expected(kernel, buffers, {})
-    assert_same(kernel.params[1].dtype, result[1], wanted["out0"], 8)
+    reference = expected(kernel, buffers, {})
+    assert_same(kernel.params[1].dtype, result[1], reference["out0"], 8)
 
 
 def test_scans_between_reductions_equal_the_loop_interpreter() -> None:
@@ -99,12 +99,12 @@ def test_scans_between_reductions_equal_the_loop_interpreter() -> None:
     }
     tilings = (Tiling(4, 4, 16, True, 32), Tiling(2, 2, 4, False, 32))
     launches = [interpreter_case(kernel, buffers, {"s0": 5}, tiling) for tiling in tilings]
-    wanted = expected(kernel, buffers, {"s0": 5})
+    reference = expected(kernel, buffers, {"s0": 5})
     for result in run_interpreted(launches):
         assert not isinstance(result, str), result
         for param, got in zip(kernel.params, result, strict=True):
             if param.access is Access.WRITE:
-                assert_same(param.dtype, got, wanted[param.name], 4)
+                assert_same(param.dtype, got, reference[param.name], 4)
 
 
 SCATTERS = [(mode, dtype) for mode in ("add", "min", "max") for dtype in (F32, F64, I64, I32)]
@@ -150,10 +150,10 @@ def scatter_results() -> Any:
 def test_a_scatter_equals_the_loop_interpreter(number: int, scatter_results: Any) -> None:
     kernel, buffers, result = scatter_results[number]
     assert not isinstance(result, str), result
-    wanted = expected(kernel, buffers, {"n": 70})
+    reference = expected(kernel, buffers, {"n": 70})
     for param, got in zip(kernel.params, result, strict=True):
         if param.access is not Access.READ:
-            assert_same(param.dtype, got, wanted[param.name])
+            assert_same(param.dtype, got, reference[param.name])
 
 
 def test_updates_without_an_atomic_operation_are_refused() -> None:
@@ -205,13 +205,13 @@ def test_linalg_of_scans_and_scatters_equals_the_loop_interpreter(
     else:
         buffers = scatter_buffers(kernel.params[1].dtype, 70)
         buffers["by"] = np.nan_to_num(buffers["by"])
-    wanted = expected(kernel, buffers, sizes)
+    reference = expected(kernel, buffers, sizes)
     arrays = {key: array.copy() for key, array in buffers.items()}
     built = ASCEND.build(kernel, target_facts("ascend:910b"))[-1]
     run_linalg(built, [arrays[p.name] for p in kernel.params], sizes, tmp_path)
     for param in kernel.params:
         if param.access is not Access.READ:
-            assert_same(param.dtype, arrays[param.name], wanted[param.name], 8)
+            assert_same(param.dtype, arrays[param.name], reference[param.name], 8)
 
 
 def test_a_running_sum_on_ascend_names_the_library_that_it_calls() -> None:

@@ -12,9 +12,9 @@ import torch
 from codegen_svc.backends.ascend.backend import BACKEND as ASCEND
 from codegen_svc.backends.cuda.backend import BACKEND as CUDA
 from codegen_svc.backends.rocm.backend import BACKEND as ROCM
-from codegen_svc.emitters.triton.sort import MOST_SORTED
+from codegen_svc.emitters.triton.sort import MAX_SORTED
 from codegen_svc.emitters.triton.tiling import Tiling, local_bytes, local_tiling
-from frontend_svc.operators.sorting.ordering import MOST_SORTED as MOST_DECOMPOSED
+from frontend_svc.operators.sorting.ordering import MAX_SORTED as MOST_DECOMPOSED
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.loop_ir import Kernel
@@ -94,9 +94,9 @@ def sort_results() -> Any:
 def test_a_sort_equals_the_loop_interpreter(number: int, sort_results: Any) -> None:
     kernel, buffers, result = sort_results[number]
     assert not isinstance(result, str), result
-    wanted = expected(kernel, buffers, {})
+    reference = expected(kernel, buffers, {})
     for param, got in zip(kernel.params, result, strict=True):
-        assert_same(param.dtype, got, wanted[param.name], 4)
+        assert_same(param.dtype, got, reference[param.name], 4)
 
 
 @BACKENDS
@@ -113,9 +113,9 @@ def test_gpus_sort_rows_that_a_block_holds(backend: Any, target: str) -> None:
 @BACKENDS
 def test_gpus_sort_the_longest_rows(backend: Any, target: str) -> None:
     for dtype in (F32, I64):
-        kernel = sort_kernel(dtype, "descending", MOST_SORTED, rows=512)
+        kernel = sort_kernel(dtype, "descending", MAX_SORTED, rows=512)
         built = backend.build(kernel, target_facts(target))[-1]
-        assert built.launch.rblock_elems == MOST_SORTED
+        assert built.launch.rblock_elems == MAX_SORTED
 
 
 @BACKENDS
@@ -142,18 +142,18 @@ def test_rows_that_no_block_holds_are_refused() -> None:
 
 
 def test_the_frontend_sends_no_longer_rows_than_blocks_hold() -> None:
-    assert MOST_DECOMPOSED <= MOST_SORTED
+    assert MOST_DECOMPOSED <= MAX_SORTED
 
 
 @pytest.mark.parametrize("dtype", [F32, I64], ids=["f32", "i64"])
 def test_the_longest_rows_fit_the_buffer_of_an_ascend_chip(dtype: DType) -> None:
     target = target_facts("ascend:910b")
-    kernel = sort_kernel(dtype, "ascending", MOST_SORTED)
+    kernel = sort_kernel(dtype, "ascending", MAX_SORTED)
     tiling = local_tiling(kernel, target, 32)
     assert tiling is not None and tiling.is_persistent
     assert local_bytes(kernel, tiling) <= target.local_buffer_bytes * 2 // 3
     (built,) = ASCEND.build(kernel, target)
-    assert built.launch.rblock_elems == MOST_SORTED
+    assert built.launch.rblock_elems == MAX_SORTED
 
 
 @pytest.mark.third_party
@@ -165,12 +165,12 @@ def test_linalg_of_sorts_equals_the_loop_interpreter(
     need(*TOOLS)
     kernel = sort_kernel(dtype, order, 45)
     buffers = sort_buffers(kernel)
-    wanted = expected(kernel, buffers, {})
+    reference = expected(kernel, buffers, {})
     built = ASCEND.build(kernel, target_facts("ascend:910b"))[-1]
     arrays = {key: array.copy() for key, array in buffers.items()}
     run_linalg(built, [arrays[p.name] for p in kernel.params], {}, tmp_path)
     for param in kernel.params:
-        assert_same(param.dtype, arrays[param.name], wanted[param.name])
+        assert_same(param.dtype, arrays[param.name], reference[param.name])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=["f32", "i64"])

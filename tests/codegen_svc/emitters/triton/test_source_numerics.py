@@ -104,12 +104,12 @@ def _check(
     kernel: Kernel, buffers: dict[str, Array], result: dict[str, Array] | str, scale: float = 1.0
 ) -> None:
     assert not isinstance(result, str), result
-    wanted = expected(kernel, buffers, SIZES)
+    reference = expected(kernel, buffers, SIZES)
     for param in kernel.params:
         if param.access is Access.READ:
             np.testing.assert_array_equal(result[param.name], buffers[param.name])
         else:
-            assert_same(param.dtype, result[param.name], wanted[param.name], scale)
+            assert_same(param.dtype, result[param.name], reference[param.name], scale)
 
 
 @pytest.fixture(scope="module")
@@ -228,20 +228,20 @@ def _operand_types(op: str, dtype: DType) -> tuple[DType, ...]:
 
 def _scalar_inputs(op: str, types: tuple[DType, ...]) -> dict[str, Array]:
     buffers = {}
-    for place, dtype in enumerate(types):
-        values = random_array(dtype, 64, 11 + place)
+    for position, dtype in enumerate(types):
+        values = random_array(dtype, 64, 11 + position)
         if dtype.is_float:
             values[:10] = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, 2.5, -3.5]
-            values = np.roll(values, 3 * place)
+            values = np.roll(values, 3 * position)
             if op in _UNIT:
                 values = np.clip(values, -1, 1)
             if op in _POSITIVE:
                 values = np.abs(values)
-        elif place == 1 and op not in _BOOL_OPS:
+        elif position == 1 and op not in _BOOL_OPS:
             values = np.where(values == 0, 3, values).astype(values.dtype)
             if op in ("shl", "shr_arith"):
                 values = np.abs(values).astype(values.dtype)
-        buffers[f"in{place}"] = values
+        buffers[f"in{position}"] = values
     return buffers
 
 

@@ -17,7 +17,7 @@ from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import as_expr, symbol
 from kernelfarm.ir.loop_ir import Axis, Kernel, Load, Param
 from kernelfarm.targets import target_facts
-from tests.support.farm import PATIENCE_S
+from tests.support.farm import TIMEOUT_S
 from tests.support.loop_kernels import emitter_shapes
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -57,7 +57,7 @@ def test_source_is_equal_under_two_hash_seeds() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
         ).stdout
         for seed in ("1", "2")
     }

@@ -38,10 +38,10 @@ def results() -> Any:
 def test_an_update_equals_the_loop_interpreter(number: int, results: Any) -> None:
     kernel, result = KERNELS[CASES[number][0]], results[number]
     assert not isinstance(result, str), result
-    wanted = expected(kernel, updating_buffers(kernel), {})
+    reference = expected(kernel, updating_buffers(kernel), {})
     for param, got in zip(kernel.params, result, strict=True):
         if param.access is not Access.READ:
-            assert_same(param.dtype, got, wanted[param.name], 16)
+            assert_same(param.dtype, got, reference[param.name], 16)
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_linalg_of_updates_equals_the_loop_interpreter(name: str, tmp_path: Path
     need(*TOOLS)
     kernel = KERNELS[name]
     arrays = updating_buffers(kernel)
-    wanted = expected(kernel, arrays, {})
+    reference = expected(kernel, arrays, {})
     built = ASCEND.build(kernel, target_facts("ascend:910b"))[-1]
     run_linalg(built, [arrays[p.name] for p in kernel.params], {}, tmp_path)
     for param in kernel.params:
         if param.access is not Access.READ:
-            assert_same(param.dtype, arrays[param.name], wanted[param.name], 16)
+            assert_same(param.dtype, arrays[param.name], reference[param.name], 16)

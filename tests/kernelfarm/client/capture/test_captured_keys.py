@@ -88,9 +88,9 @@ def traced_on(device: str) -> Any:
     """A graph with attributes, constants and indices that name their device, traced on none."""
 
     def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        places = torch.arange(4, device=x.device)
+        positions = torch.arange(4, device=x.device)
         mask = torch.full((4, 4), -torch.inf, device=x.device).triu(1)
-        y = nn.functional.linear(x.to(torch.float32), weight) + mask + places
+        y = nn.functional.linear(x.to(torch.float32), weight) + mask + positions
         return torch.nn.functional.layer_norm(y, (4,)).to(device=x.device)
 
     with FakeTensorMode():

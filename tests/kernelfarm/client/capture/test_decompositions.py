@@ -13,8 +13,8 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 
 from benchmarks.prepared import recording
-from kernelfarm.client.capture.captured import Captured
-from kernelfarm.client.capture.decompose_fused import write_out
+from kernelfarm.client.capture.captured import CapturedGraph
+from kernelfarm.client.capture.decompose_fused import decompose_fused
 from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.capture.input_order import InputOrder
 from kernelfarm.digest import program_key
@@ -33,9 +33,9 @@ FUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 
 
-def left_alone(function: nn.Module, *args: Any) -> list[Captured]:
+def left_alone(function: nn.Module, *args: Any) -> list[CapturedGraph]:
     """What torch's own tracing makes of it on this CPU."""
-    found: list[Captured] = []
+    found: list[CapturedGraph] = []
 
     def compiler(gm: fx.GraphModule, _: Any) -> Any:
         found.append(capture(gm))
@@ -51,7 +51,7 @@ def left_alone(function: nn.Module, *args: Any) -> list[Captured]:
     return found
 
 
-def keys_of(captured: list[Captured]) -> list[str]:
+def keys_of(captured: list[CapturedGraph]) -> list[str]:
     return [program_key(each.graph, "cuda:sm_90a", ()).hex() for each in captured]
 
 
@@ -72,7 +72,7 @@ def test_it_computes_what_the_module_does(name: str) -> None:
 
     def backend(gm: fx.GraphModule, _: Any) -> Any:
         before = [node.target for node in gm.graph.nodes]
-        write_out(gm)
+        decompose_fused(gm)
         assert before != [node.target for node in gm.graph.nodes]
         return gm.forward
 
@@ -99,7 +99,7 @@ def test_a_half_layer_norm_saves_the_statistics_that_a_gpu_does(
     norm = nn.LayerNorm((3, 16), elementwise_affine=has_parameters).to(dtype)
     x = torch.randn(4, 3, 16, generator=torch.Generator().manual_seed(0)).to(dtype)
     grad = torch.linspace(-1, 1, x.numel()).view(x.shape).to(dtype)
-    found: list[Captured] = []
+    found: list[CapturedGraph] = []
     torch._dynamo.reset()
     ours = gradients(torch.compile(norm, backend=recording(found)), norm, x, grad)
     exact = gradients(copy.deepcopy(norm).double(), None, x.double(), grad.double())

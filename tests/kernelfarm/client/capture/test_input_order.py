@@ -89,6 +89,6 @@ def test_a_model_whose_inputs_are_met_in_another_order_runs_through_the_farm(
     with torch.set_grad_enabled(needs_gradients):
         torch.testing.assert_close(fast(x), block(x))
         if needs_gradients:
-            wanted = torch.autograd.grad(block(x).square().sum(), (x, block.up, block.down))
+            reference = torch.autograd.grad(block(x).square().sum(), (x, block.up, block.down))
             given = torch.autograd.grad(fast(x).square().sum(), (x, block.up, block.down))
-            torch.testing.assert_close(given, wanted)
+            torch.testing.assert_close(given, reference)

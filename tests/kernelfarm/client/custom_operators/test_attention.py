@@ -16,7 +16,7 @@ from benchmarks.prepared import recording
 from kernelfarm.client.capture.preserve_attention import attention
 from kernelfarm.client.custom_operators import attention_products
 from kernelfarm.client.custom_operators.attention import ATTENTION_BACKWARD, ATTENTION_SAVING
-from kernelfarm.client.custom_operators.attention_products import Operands
+from kernelfarm.client.custom_operators.attention_products import AttentionOperands
 from kernelfarm.dtypes import DType
 from tests.support.judge import judge
 
@@ -137,7 +137,7 @@ def test_what_is_saved_is_the_log_sum_exp_of_scaled_and_masked_scores():
     _, saved = ATTENTION_SAVING(q, k, v, bias, False, 0.3, False, False)
     scores = q @ k.mT * 0.3 + bias
     torch.testing.assert_close(saved, scores.logsumexp(-1))
-    _, products = attention_products.forward(Operands(q, k, v, bias, False, 0.3, False))
+    _, products = attention_products.forward(AttentionOperands(q, k, v, bias, False, 0.3, False))
     torch.testing.assert_close(products, saved)
 
 

@@ -8,12 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from kernelfarm.cli import make_app
-from kernelfarm.client.diagnostics.local_traces import traces_here
+from kernelfarm.client.diagnostics.local_traces import local_traces
 from kernelfarm.client.farm.cache_client import CacheAdmin
 from kernelfarm.digest import trace_digest
 from kernelfarm.signing import Space
 from kernelfarm.signing.key_files import PUBLIC_KEYS, read_keyring, write_keyring
-from tests.kernelfarm.client.traces.test_shared import Fleet, fleet, traces_made  # noqa: F401 (a fixture)
+from tests.kernelfarm.client.traces.test_shared import Fleet, fleet, traces_made
 
 
 def told(*asked: str) -> str:
@@ -28,23 +28,23 @@ def differing(output: str) -> dict[str, tuple[str, str]]:
     return {part: (asked, there) for part, asked, there in lines}
 
 
-def test_what_was_published_is_found_and_believed(fleet: Fleet) -> None:  # noqa: F811
+def test_what_was_published_is_found_and_believed(fleet: Fleet) -> None:
     disk = fleet.machine(publishes=True)
     assert f"nothing was traced here (in {disk})" in told()
     fleet.works()
-    (trace,) = traces_here(disk)
+    (trace,) = local_traces(disk)
     assert trace_digest(trace.parts) == trace.digest
     output = told()
-    assert f"trace {trace.digest.hex()} is found\n  it is believed here\n" in output
+    assert f"trace {trace.digest.hex()} is found\n  this client accepts it\n" in output
     assert re.search(r"^  its program [0-9a-f]{64} is found$", output, re.MULTILINE)
 
 
-def test_the_part_that_differs_is_told(fleet: Fleet) -> None:  # noqa: F811
+def test_the_part_that_differs_is_told(fleet: Fleet) -> None:
     fleet.machine(publishes=True)
     fleet.works()
     disk = fleet.machine()
     fleet.works(fallback_random=True)
-    (trace,) = traces_here(disk)
+    (trace,) = local_traces(disk)
     output = told()
     assert f"trace {trace.digest.hex()} is not found: key" in output
     with_it = "deterministic=False, fallback_random=True"
@@ -54,7 +54,7 @@ def test_the_part_that_differs_is_told(fleet: Fleet) -> None:  # noqa: F811
     assert "no entry is near it" in told("0" * 64)
 
 
-def test_a_graph_of_other_numbers_is_the_nearest(fleet: Fleet) -> None:  # noqa: F811
+def test_a_graph_of_other_numbers_is_the_nearest(fleet: Fleet) -> None:
     fleet.machine(publishes=True)
     fleet.works()
     fleet.machine()
@@ -63,7 +63,7 @@ def test_a_graph_of_other_numbers_is_the_nearest(fleet: Fleet) -> None:  # noqa:
     assert set(differing(told())) == {"graph"}
 
 
-def test_the_tag_that_was_invalidated_is_told(fleet: Fleet) -> None:  # noqa: F811
+def test_the_tag_that_was_invalidated_is_told(fleet: Fleet) -> None:
     fleet.machine(publishes=True, MODEL="explained@1")
     fleet.works()
     with CacheAdmin(fleet.farm.endpoint) as admin:
@@ -76,7 +76,7 @@ def test_the_tag_that_was_invalidated_is_told(fleet: Fleet) -> None:  # noqa: F8
     assert there == "model:explained@1 was invalidated after it was made"
 
 
-def test_who_does_not_believe_what_is_there_is_told_why(fleet: Fleet) -> None:  # noqa: F811
+def test_who_does_not_believe_what_is_there_is_told_why(fleet: Fleet) -> None:
     fleet.machine(publishes=True)
     fleet.works()
     pinned = fleet.folder / "pinned.json"
@@ -87,7 +87,7 @@ def test_who_does_not_believe_what_is_there_is_told_why(fleet: Fleet) -> None:  
     assert traces_made() == 1
     output = told()
     assert "this machine asks for no traces: our own alone: no key for traces" in output
-    assert "is found\n  it is not believed here: UNTRUSTED_KEY: " in output
+    assert "is found\n  this client does not accept it: UNTRUSTED_KEY: " in output
 
 
 @pytest.mark.parametrize("source", ["model.pt2", "12ab"])

@@ -205,9 +205,11 @@ def test_a_changed_disk_never_changes_numbers(
         disk.runs()
         disk.runs()  # what was made anew is whole
     # The third process needs nothing of the farm any more.
-    told = counters.snapshot()
-    assert told.get("farm.hits", 0) + told.get("farm.misses", 0) == 0, told
-    assert not [name for name in told if name.startswith("refused.") and told[name]], told
+    reported = counters.snapshot()
+    assert reported.get("farm.hits", 0) + reported.get("farm.misses", 0) == 0, reported
+    assert not [name for name in reported if name.startswith("refused.") and reported[name]], (
+        reported
+    )
 
 
 def test_the_disks_that_are_harmed_serve_as_long_as_they_are_whole(
@@ -215,6 +217,6 @@ def test_the_disks_that_are_harmed_serve_as_long_as_they_are_whole(
 ) -> None:
     for who, used in enumerate(("warm.hits", "warm.disk.hits")):
         copied(who).runs()
-        told = counters.snapshot()
-        assert (told[used], told["disk.hits"]) == (2, 2), told
-        assert told.get("farm.hits", 0) + told.get("farm.prefetched", 0) == 0
+        reported = counters.snapshot()
+        assert (reported[used], reported["disk.hits"]) == (2, 2), reported
+        assert reported.get("farm.hits", 0) + reported.get("farm.prefetched", 0) == 0

@@ -18,14 +18,14 @@ from kernelfarm.cli import make_app
 from kernelfarm.client import counters
 from kernelfarm.client.diagnostics.disk import clear, usage, verify
 from kernelfarm.client.disk.files import write_whole
-from kernelfarm.client.disk.sweep import sweep, take_census
-from kernelfarm.client.disk.tier import DiskTier, Vouched
+from kernelfarm.client.disk.sweep import scan_tier, sweep
+from kernelfarm.client.disk.tier import Confirmation, DiskTier
 from kernelfarm.signing import BlobRef, Keyring, Manifest, Signer, Space, variant_id
 from kernelfarm.signing.key_files import write_keyring
 from kernelfarm.signing.keys import new_signer
-from tests.support.farm import PATIENCE_S, wait_until
+from tests.support.farm import TIMEOUT_S, wait_until
 
-LIFE = "a" * 32
+INCARNATION = "a" * 32
 BIG = 1 << 30
 SIGNER = Signer(b"\7" * 32, Space.PROGRAMS)
 
@@ -48,7 +48,7 @@ def manifest_of(number: int, contents: dict[bytes, bytes]) -> Manifest:
             guard=(),
             tags=("op:aten.add",),
             epoch=1,
-            incarnation=LIFE,
+            incarnation=INCARNATION,
             content=blobs[0],
             blobs=blobs,
             cost_ms=1.0,
@@ -63,15 +63,15 @@ def key_of(number: int) -> bytes:
 
 def put(tier: DiskTier, number: int, size_bytes: int = 2000) -> None:
     contents = contents_of(number, size_bytes)
-    tier.put(manifest_of(number, contents), Vouched(1), contents)
+    tier.put(manifest_of(number, contents), Confirmation(1), contents)
 
 
 def is_whole(tier: DiskTier, number: int) -> bool:
     """True if the program is found with all its contents; a hole is no hit and is cleaned up."""
-    for entry in tier.entries(LIFE, ["default"], key_of(number)):
+    for entry in tier.entries(INCARNATION, ["default"], key_of(number)):
         if tier.contents(entry, entry.blobs) is not None:
             return True
-        assert tier.entries(LIFE, ["default"], key_of(number)) == []
+        assert tier.entries(INCARNATION, ["default"], key_of(number)) == []
     return False
 
 
@@ -101,7 +101,7 @@ def test_writers_that_are_killed_leave_nothing_that_is_believed(tmp_path: Path) 
     for round_number in range(3):
         processes = [writer(tmp_path, BIG, first), writer(tmp_path, BIG, first + 5)]
         wait_until(
-            lambda r=round_number: usage(tmp_path).entries > 15 * (r + 1), PATIENCE_S, "entries"
+            lambda r=round_number: usage(tmp_path).entries > 15 * (r + 1), TIMEOUT_S, "entries"
         )
         for process in processes:
             with process:
@@ -116,14 +116,16 @@ def test_writers_and_sweepers_at_once_keep_the_limit_and_serve_no_part(tmp_path:
     limit = 1_500_000
     processes = [writer(tmp_path, limit, 0), writer(tmp_path, limit, 2000)]
     tier = DiskTier(tmp_path, limit)
-    whole = looked = 0
+    whole = lookup = 0
     try:
         for turn in itertools.count():
-            if turn >= 40 and looked > 40 and whole > 20:
+            if turn >= 40 and lookup > 40 and whole > 20:
                 break
             for entry in list(tmp_path.glob("programs/*/*/*/*.json"))[:5]:
-                looked += 1
-                for found in tier.entries(LIFE, ["default"], bytes.fromhex(entry.parent.name)):
+                lookup += 1
+                for found in tier.entries(
+                    INCARNATION, ["default"], bytes.fromhex(entry.parent.name)
+                ):
                     whole += tier.contents(found, found.blobs) is not None
             assert (
                 usage(tmp_path).size_bytes < limit * 1.3
@@ -141,9 +143,9 @@ def test_what_was_used_longest_ago_goes_first_and_shared_blobs_stay(tmp_path: Pa
     tier = DiskTier(tmp_path, BIG)
     for number in range(10):
         put(tier, number)
-        (entry,) = tier.entries(LIFE, ["default"], key_of(number))
+        (entry,) = tier.entries(INCARNATION, ["default"], key_of(number))
         os.utime(entry.path, (1000 + number, 1000 + number))
-    (oldest,) = tier.entries(LIFE, ["default"], key_of(0))
+    (oldest,) = tier.entries(INCARNATION, ["default"], key_of(0))
     tier.touch(oldest)
     before = usage(tmp_path)
     gone = sweep(tmp_path, before.size_bytes * 2 // 3)
@@ -164,7 +166,7 @@ def test_leftovers_and_unnamed_blobs_go_when_room_is_needed(tmp_path: Path) -> N
         os.utime(file, (1000, 1000))
     size_bytes = usage(tmp_path).size_bytes
     assert sweep(tmp_path, size_bytes - 1) == 0
-    census = take_census(tmp_path)
+    census = scan_tier(tmp_path)
     assert (len(census.blobs), census.leftovers, len(census.entries)) == (4, (), 1)
     assert is_whole(tier, 1)
 
@@ -186,7 +188,7 @@ def test_verify_names_what_is_spoilt_and_removes_it(kind: str, tmp_path: Path) -
     tier = DiskTier(tmp_path, BIG)
     put(tier, 1)
     put(tier, 2)
-    (entry,) = tier.entries(LIFE, ["default"], key_of(1))
+    (entry,) = tier.entries(INCARNATION, ["default"], key_of(1))
     blob = tier.blobs.path(entry.blobs[0])
     keyring, reason = Keyring([SIGNER.trusted]), ""
     if kind == "poison":
@@ -201,8 +203,8 @@ def test_verify_names_what_is_spoilt_and_removes_it(kind: str, tmp_path: Path) -
         entry.path.write_bytes(entry.path.read_bytes()[:99])
         reason = "MALFORMED_MESSAGE"
     else:
-        entry.path.rename(tier.entries(LIFE, ["default"], key_of(2))[0].path)
-        reason = "MISPLACED_MANIFEST"
+        entry.path.rename(tier.entries(INCARNATION, ["default"], key_of(2))[0].path)
+        reason = "MANIFEST_MISMATCH"
     assert {fault.reason for fault in verify(tmp_path, keyring)} >= {reason}
     verify(tmp_path, keyring)  # a poisoned blob leaves a hole
     assert verify(tmp_path, keyring) == []
@@ -231,9 +233,9 @@ def test_the_command_line_tells_verifies_and_clears(
     app = make_app()
     assert "programs  2" in run(app, ["cache", "info"]).stdout
     assert run(app, ["cache", "verify"]).exit_code == 0
-    (entry,) = tier.entries(LIFE, ["default"], key_of(1))
+    (entry,) = tier.entries(INCARNATION, ["default"], key_of(1))
     tier.blobs.path(entry.blobs[0]).write_bytes(b"spoilt")
-    told = run(app, ["cache", "verify"])
-    assert (told.exit_code, "POISONED_BLOB" in told.stdout) == (1, True)
+    reported = run(app, ["cache", "verify"])
+    assert (reported.exit_code, "POISONED_BLOB" in reported.stdout) == (1, True)
     assert run(app, ["cache", "clear"]).exit_code == 0
     assert "programs  0" in run(app, ["cache", "info"]).stdout

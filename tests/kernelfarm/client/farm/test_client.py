@@ -29,7 +29,7 @@ from kernelfarm.v1.compile_service_pb2_grpc import (
     CompileServiceServicer,
     add_CompileServiceServicer_to_server,
 )
-from tests.support.farm import PATIENCE_S
+from tests.support.farm import TIMEOUT_S
 from tests.support.traced_graphs import traced_one
 
 CONTENT = b"0123456789" * 100
@@ -47,7 +47,7 @@ class OddFarm(CompileServiceServicer):
         yield from self.chunks
 
     def Compile(self, request, context):  # noqa: N802 (the protocol's name)
-        self.released.wait(PATIENCE_S)
+        self.released.wait(TIMEOUT_S)
         yield from ()
 
 
@@ -58,7 +58,7 @@ def odd() -> Iterator[tuple[OddFarm, FarmClient]]:
     add_CompileServiceServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    with FarmClient(client_settings(endpoint=f"127.0.0.1:{port}", timeout_s=PATIENCE_S)) as client:
+    with FarmClient(client_settings(endpoint=f"127.0.0.1:{port}", timeout_s=TIMEOUT_S)) as client:
         yield servicer, client
     servicer.released.set()
     server.stop(None).wait()

@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kernelfarm.client.disk.tier import Vouched
-from kernelfarm.client.farm.cache_client import Invalidation
-from kernelfarm.client.farm.invalidation_state import SETTLING_S, KnownEpochs, first_known
+from kernelfarm.client.disk.tier import Confirmation
+from kernelfarm.client.farm.cache_client import WatchEvent
+from kernelfarm.client.farm.invalidation_state import SETTLING_S, InvalidationState, initial_state
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.signing import BlobRef, Manifest, Space
 
@@ -33,7 +33,7 @@ class Kept:
     """An entry on disk."""
 
     manifest: Manifest
-    vouched: Vouched
+    vouched: Confirmation
 
 
 class Clients(RuleBasedStateMachine):
@@ -47,8 +47,8 @@ class Clients(RuleBasedStateMachine):
         self.forgotten = 5  # the farm tells of no invalidation up to this epoch any more
         self.program = manifest_of(("op:a",), 3, self.life)
         self.disk: list[Kept] = []
-        self.state: KnownEpochs | None = None  # the file that processes leave
-        self.known: KnownEpochs | None = None  # of the process that runs
+        self.state: InvalidationState | None = None  # the file that processes leave
+        self.known: InvalidationState | None = None  # of the process that runs
         self.is_live = False
 
     @rule(tag=TAGS)
@@ -56,7 +56,7 @@ class Clients(RuleBasedStateMachine):
         self.epoch += 1
         self.bumps.append((self.epoch, tag, self.now_s))
         if self.is_live:
-            self.hear(Invalidation((tag,), self.epoch, self.life, False, ""))
+            self.hear(WatchEvent((tag,), self.epoch, self.life, False, ""))
         elif tag in self.program.tags:
             pass  # compiled again when somebody asks
 
@@ -90,18 +90,18 @@ class Clients(RuleBasedStateMachine):
             known.incarnation != self.life or known.epoch < self.forgotten
         )
         if is_lost:
-            self.hear(Invalidation((), self.epoch, self.life, True, ""))
+            self.hear(WatchEvent((), self.epoch, self.life, True, ""))
         elif known is not None:
             for epoch, tag, _ in self.bumps:
                 if epoch > known.epoch:
-                    self.hear(Invalidation((tag,), epoch, self.life, False, ""))
-        self.hear(Invalidation((), self.epoch, self.life, False, ""))
+                    self.hear(WatchEvent((tag,), epoch, self.life, False, ""))
+        self.hear(WatchEvent((), self.epoch, self.life, False, ""))
         self.is_live = True
 
-    def hear(self, event: Invalidation) -> None:
+    def hear(self, event: WatchEvent) -> None:
         known = self.known
         self.known = (
-            first_known(event, self.now_s) if known is None else known.after(event, self.now_s)
+            initial_state(event, self.now_s) if known is None else known.after(event, self.now_s)
         )
         self.state = self.known
 
@@ -121,7 +121,7 @@ class Clients(RuleBasedStateMachine):
         if self.known is not None and self.known.is_stale(self.program, tags):
             return  # not taken: asked again later
         settled = -1 if known is None else known.settled_at(asked_s)
-        vouched = Vouched(max(settled, self.program.epoch), frozenset(tags))
+        vouched = Confirmation(max(settled, self.program.epoch), frozenset(tags))
         self.disk.append(Kept(self.program, vouched))
 
     @invariant()
@@ -141,9 +141,9 @@ TestNoClientServesWhatWasInvalidated = Clients.TestCase
 
 
 def test_what_is_known_survives_its_file() -> None:
-    event = Invalidation(("op:a",), 6, "life", False, "life:6")
-    known = KnownEpochs("life", 5, 5, 100.0, former=("old",)).after(event, 101.0)
-    assert KnownEpochs.from_json(known.to_json()) == known
+    event = WatchEvent(("op:a",), 6, "life", False, "life:6")
+    known = InvalidationState("life", 5, 5, 100.0, former=("old",)).after(event, 101.0)
+    assert InvalidationState.from_json(known.to_json()) == known
     assert known.settled_at(101.0 + SETTLING_S) == 6
 
 
@@ -152,24 +152,24 @@ def test_what_is_known_survives_its_file() -> None:
     [{"epoch": "6"}, {"bumped": {"op:a": None}}, {"former": 3}, {"incarnation": 1}, {"base": None}],
 )
 def test_a_file_that_tells_no_epochs_is_refused(changed: dict[str, object]) -> None:
-    told = json.loads(KnownEpochs("life", 5, 5, 100.0, former=("old",)).to_json())
+    reported = json.loads(InvalidationState("life", 5, 5, 100.0, former=("old",)).to_json())
     with pytest.raises(MalformedMessageError, match="no epochs"):
-        KnownEpochs.from_json(json.dumps({**told, **changed}))
+        InvalidationState.from_json(json.dumps({**reported, **changed}))
     with pytest.raises(MalformedMessageError, match="no epochs"):
-        KnownEpochs.from_json(json.dumps(told)[:-1])
+        InvalidationState.from_json(json.dumps(reported)[:-1])
 
 
 def test_events_without_tags_tell_that_nothing_of_ours_was_missed() -> None:
-    known = KnownEpochs("life", 5, 5, 100.0)
-    assert known.after(Invalidation((), 9, "life", False, ""), 200.0).base == 5
-    assert known.after(Invalidation(("op:a",), 9, "life", False, ""), 200.0).base == 9
-    assert known.after(Invalidation((), 9, "life", True, ""), 200.0).base == 9
+    known = InvalidationState("life", 5, 5, 100.0)
+    assert known.after(WatchEvent((), 9, "life", False, ""), 200.0).base == 5
+    assert known.after(WatchEvent(("op:a",), 9, "life", False, ""), 200.0).base == 9
+    assert known.after(WatchEvent((), 9, "life", True, ""), 200.0).base == 9
 
 
 def test_an_answer_to_others_does_not_vouch_for_a_program_of_our_model() -> None:
-    known = KnownEpochs("life", 6, 6, 100.0)
+    known = InvalidationState("life", 6, 6, 100.0)
     program = manifest_of(("op:a",), 3, "life")
-    assert known.is_covered(program, Vouched(6), ())
-    assert not known.is_covered(program, Vouched(6), ("model:m",))
-    assert known.is_covered(program, Vouched(6, frozenset({"model:m"})), ("model:m",))
-    assert not known.is_covered(program, Vouched(5, frozenset({"model:m"})), ("model:m",))
+    assert known.is_covered(program, Confirmation(6), ())
+    assert not known.is_covered(program, Confirmation(6), ("model:m",))
+    assert known.is_covered(program, Confirmation(6, frozenset({"model:m"})), ("model:m",))
+    assert not known.is_covered(program, Confirmation(5, frozenset({"model:m"})), ("model:m",))

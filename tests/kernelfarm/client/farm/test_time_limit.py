@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from kernelfarm.client import torch_backend
-from kernelfarm.client.farm.wait_budget import FarmTime, within_time
-from kernelfarm.client.programs.eager import KernelfarmWarning, forget_warnings
+from kernelfarm.client.farm.wait_budget import WaitBudget, remaining_timeout
+from kernelfarm.client.programs.eager import KernelfarmWarning, reset_warnings
 from kernelfarm.client.programs.store import ProgramStore
 from kernelfarm.errors import DeadlineError, KernelfarmError
 from kernelfarm.signing import Space, new_signer
 from kernelfarm.signing.key_files import write_keyring
 from tests.support.client_process import new_process
 from tests.support.client_timeouts import be_patient
-from tests.support.farm import PATIENCE_S, wait_until
+from tests.support.farm import TIMEOUT_S, wait_until
 from tests.support.traced_graphs import traced_one
 from tests.support.unresponsive_servers import MuteFarm
 
@@ -45,7 +45,7 @@ def keys(
 
 def compiled(endpoint: str, folder: Path, mode: str) -> torch.Tensor:
     new_process(endpoint, folder)
-    forget_warnings()
+    reset_warnings()
     torch._dynamo.reset()
     options = {"endpoint": endpoint, "timeout_s": 1.0, "mode": mode}
     return torch.compile(lambda a: (a * 4.5).sin(), backend="kernelfarm", options=options)(
@@ -91,8 +91,8 @@ def test_who_waits_for_another_thread_keeps_to_its_own_time(tmp_path: Path) -> N
 
         asking = threading.Thread(target=ask)
         asking.start()
-        wait_until(lambda: farm.calls == ["Compile"], PATIENCE_S, "the first thread's call")
-        with FarmTime(0.1).spent(), pytest.raises(DeadlineError, match="another thread"):
+        wait_until(lambda: farm.calls == ["Compile"], TIMEOUT_S, "the first thread's call")
+        with WaitBudget(0.1).charged(), pytest.raises(DeadlineError, match="another thread"):
             process.program(graph)
         assert farm.calls == ["Compile"] and not ends
         process.access.client.close()
@@ -101,12 +101,12 @@ def test_who_waits_for_another_thread_keeps_to_its_own_time(tmp_path: Path) -> N
 
 
 def test_what_passes_between_does_not_count() -> None:
-    time = FarmTime(PATIENCE_S)
-    with time.spent():
-        first = within_time(2 * PATIENCE_S)
-        assert within_time(0.5) == 0.5
-    assert within_time(2 * PATIENCE_S) == 2 * PATIENCE_S
-    with time.spent():
-        assert within_time(2 * PATIENCE_S) < first <= PATIENCE_S
-    with FarmTime(0.0).spent():
-        assert within_time(PATIENCE_S) == 0.0
+    time = WaitBudget(TIMEOUT_S)
+    with time.charged():
+        first = remaining_timeout(2 * TIMEOUT_S)
+        assert remaining_timeout(0.5) == 0.5
+    assert remaining_timeout(2 * TIMEOUT_S) == 2 * TIMEOUT_S
+    with time.charged():
+        assert remaining_timeout(2 * TIMEOUT_S) < first <= TIMEOUT_S
+    with WaitBudget(0.0).charged():
+        assert remaining_timeout(TIMEOUT_S) == 0.0

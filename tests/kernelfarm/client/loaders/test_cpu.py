@@ -203,7 +203,7 @@ def test_a_processor_runs_the_widest_target_that_it_has_all_features_of() -> Non
 
 
 @pytest.mark.parametrize(
-    ("wanted", "why"),
+    ("reference", "why"),
     [
         ("cpu:x86-64-v4", "lacks avx512bw, avx512cd, .*; expected cpu:x86-64-v3, or nothing"),
         ("cpu:aarch64", "lacks the instructions of"),
@@ -211,9 +211,9 @@ def test_a_processor_runs_the_widest_target_that_it_has_all_features_of() -> Non
         ("x86-64-v3", "it is no CPU target"),
     ],
 )
-def test_a_target_that_the_processor_does_not_run_is_refused(wanted: str, why: str) -> None:
-    with pytest.raises(CallerError, match=f"KERNELFARM_HOST_TARGET={wanted}: .*{why}"):
-        _processor("cpu:x86-64-v3").target(wanted)
+def test_a_target_that_the_processor_does_not_run_is_refused(reference: str, why: str) -> None:
+    with pytest.raises(CallerError, match=f"KERNELFARM_HOST_TARGET={reference}: .*{why}"):
+        _processor("cpu:x86-64-v3").target(reference)
 
 
 def test_the_target_of_the_settings_is_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,8 +115,8 @@ atexit.register(kernelfarm.client.process.exit._end)
 def test_who_begins_to_ask_once_the_process_ends_is_refused_at_once(farm: Farm) -> None:
     process = ended(LATE, KERNELFARM_ENDPOINT=farm.endpoint)
     assert (process.returncode, process.stderr) == (0, "")
-    told, left = process.stdout.splitlines()
-    assert told.endswith("the way there was closed") and left == "left: []"
+    reported, left = process.stdout.splitlines()
+    assert reported.endswith("the way there was closed") and left == "left: []"
 
 
 def test_a_farm_that_answers_nothing_is_waited_for_once(

@@ -11,7 +11,7 @@ from kernelfarm.client.process import forks
 from kernelfarm.errors import KernelfarmError, UnavailableError
 from tests.kernelfarm.client.process.test_exit import ended
 from tests.support.client_process import new_process
-from tests.support.farm import PATIENCE_S, Farm, wait_until
+from tests.support.farm import TIMEOUT_S, Farm, wait_until
 from tests.support.unresponsive_servers import MuteFarm
 
 FORKING = """
@@ -46,13 +46,13 @@ assert not faults and access.client.capabilities().targets
 """
 
 
-@pytest.mark.parametrize("told", [None, "0", "1"])
+@pytest.mark.parametrize("reported", [None, "0", "1"])
 def test_forked_children_end_and_their_parent_goes_on(
-    farm: Farm, told: str | None, monkeypatch: pytest.MonkeyPatch
+    farm: Farm, reported: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GRPC_ENABLE_FORK_SUPPORT", raising=False)
-    if told is not None:
-        monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", told)
+    if reported is not None:
+        monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", reported)
     process = ended(FORKING, KERNELFARM_ENDPOINT=farm.endpoint)
     assert (process.returncode, process.stderr) == (0, "")
     assert process.stdout == "left: []\n" * 4
@@ -72,11 +72,11 @@ def test_a_call_that_a_fork_ends_is_made_again(tmp_path: Path) -> None:
 
         asking = threading.Thread(target=ask)
         asking.start()
-        wait_until(lambda: len(mute.calls) == 1, PATIENCE_S, "the first call")
+        wait_until(lambda: len(mute.calls) == 1, TIMEOUT_S, "the first call")
         forks._before()
         assert len(mute.calls) == 1 and not ends
         forks._after_in_parent()
-        wait_until(lambda: len(mute.calls) == 2, PATIENCE_S, "the second call")
+        wait_until(lambda: len(mute.calls) == 2, TIMEOUT_S, "the second call")
         client.close()
         asking.join()
     assert len(ends) == 1 and isinstance(ends[0], UnavailableError)

@@ -17,8 +17,8 @@ from kernelfarm.client.farm.cache_client import CacheAdmin
 from kernelfarm.client.programs.eager import KernelfarmWarning
 from kernelfarm.errors import DeadlineError, FarmFullError, InvalidGraphError
 from tests.support.client_process import new_process
-from tests.support.farm import PATIENCE_S, Farm, wait_until
-from tests.support.tampering_proxy import MeddlingFarm
+from tests.support.farm import TIMEOUT_S, Farm, wait_until
+from tests.support.tampering_proxy import TamperingFarm
 from tests.support.traced_graphs import traced_one
 
 X = torch.randn(6, 5)
@@ -26,9 +26,9 @@ _numbers = iter(range(1000))
 
 
 @pytest.fixture
-def meddler(farm: Farm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[MeddlingFarm]:
+def meddler(farm: Farm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[TamperingFarm]:
     """A farm in between, with a disk tier of its own."""
-    meddling = MeddlingFarm(farm.endpoint)
+    meddling = TamperingFarm(farm.endpoint)
     monkeypatch.setenv("KERNELFARM_DISK_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("KERNELFARM_ENDPOINT", meddling.start())
     counters.reset()
@@ -56,11 +56,11 @@ def test_swap_runs_eager_until_the_farm_answers_and_then_the_program(meddler) ->
     meddler.may_answer.clear()
     for _ in range(3):
         assert torch.equal(fast(X), model(X))
-    assert (count_of("live.eager_calls"), count_of("live.taken_over")) == (3, 0)
+    assert (count_of("runner.eager_calls"), count_of("runner.programs_replaced")) == (3, 0)
     meddler.may_answer.set()
-    wait_until(lambda: count_of("live.taken_over") == 1, PATIENCE_S, "the program")
+    wait_until(lambda: count_of("runner.programs_replaced") == 1, TIMEOUT_S, "the program")
     torch.testing.assert_close(fast(X), model(X))
-    assert (count_of("live.eager_calls"), meddler.requests) == (3, 1)
+    assert (count_of("runner.eager_calls"), meddler.requests) == (3, 1)
 
 
 def test_no_call_of_any_thread_is_lost_or_repeated_while_the_program_takes_over(meddler) -> None:
@@ -86,16 +86,16 @@ def test_no_call_of_any_thread_is_lost_or_repeated_while_the_program_takes_over(
 
     with ThreadPoolExecutor(len(totals)) as pool:
         running = [pool.submit(call_often, thread) for thread in range(len(totals))]
-        wait_until(lambda: count_of("live.eager_calls") > 20, PATIENCE_S, "eager calls")
+        wait_until(lambda: count_of("runner.eager_calls") > 20, TIMEOUT_S, "eager calls")
         meddler.may_answer.set()
-        wait_until(lambda: count_of("live.taken_over") == 1, PATIENCE_S, "the program")
+        wait_until(lambda: count_of("runner.programs_replaced") == 1, TIMEOUT_S, "the program")
         taken_over = sum(calls)
-        wait_until(lambda: sum(calls) > taken_over + 20, PATIENCE_S, "calls of the program itself")
+        wait_until(lambda: sum(calls) > taken_over + 20, TIMEOUT_S, "calls of the program itself")
         is_enough.set()
         for done in running:
             done.result()
     assert [int(total) for total in totals] == calls
-    assert sum(calls) > count_of("live.eager_calls")
+    assert sum(calls) > count_of("runner.eager_calls")
 
 
 def test_swap_trains_like_eager_while_forward_and_backward_take_over(meddler) -> None:
@@ -109,7 +109,9 @@ def test_swap_trains_like_eager_while_forward_and_backward_take_over(meddler) ->
         torch.testing.assert_close(x.grad, y.grad)
         if step == 2:
             meddler.may_answer.set()
-            wait_until(lambda: count_of("live.taken_over") == 2, PATIENCE_S, "both programs")
+            wait_until(
+                lambda: count_of("runner.programs_replaced") == 2, TIMEOUT_S, "both programs"
+            )
 
 
 def test_a_failure_while_swapping_is_one_warning(meddler) -> None:
@@ -119,8 +121,8 @@ def test_a_failure_while_swapping_is_one_warning(meddler) -> None:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         assert torch.equal(fast(X), model(X))
-        wait_until(lambda: not meddler.refusals, PATIENCE_S, "the refusal")
-        wait_until(lambda: bool(fast(X) is None or said), PATIENCE_S, "the warning")
+        wait_until(lambda: not meddler.refusals, TIMEOUT_S, "the refusal")
+        wait_until(lambda: bool(fast(X) is None or said), TIMEOUT_S, "the warning")
         for _ in range(3):
             assert torch.equal(fast(X), model(X))
     assert [w.category for w in said] == [KernelfarmWarning]
@@ -137,7 +139,7 @@ def test_equal_graphs_share_one_request_while_it_is_under_way(
     meddler.may_answer.clear()
     with ThreadPoolExecutor(6) as pool:
         found = [pool.submit(process.program, graph) for graph in graphs]
-        wait_until(lambda: meddler.requests == 1, PATIENCE_S, "the request")
+        wait_until(lambda: meddler.requests == 1, TIMEOUT_S, "the request")
         meddler.may_answer.set()
         programs = {id(done.result()) for done in found}
     assert (len(programs), meddler.requests) == (1, 1)
@@ -154,20 +156,20 @@ def test_an_invalidated_program_is_replaced_at_the_next_call(mode, meddler, admi
     model, name = new_model(), f"running@{next(_numbers)}"
     fast = compiled(model, mode, model=name)
     fast(X)
-    wait_until(lambda: fast(X) is not None and not is_eager(fast), PATIENCE_S, "the first program")
+    wait_until(lambda: fast(X) is not None and not is_eager(fast), TIMEOUT_S, "the first program")
     asked = meddler.requests
     admin.invalidate([f"model:{name}"])
-    wait_until(lambda: count_of("memory.stale") == 1, PATIENCE_S, "word of the invalidation")
+    wait_until(lambda: count_of("memory.stale") == 1, TIMEOUT_S, "word of the invalidation")
     meddler.may_answer.set()
     torch.testing.assert_close(fast(X), model(X))
-    wait_until(lambda: meddler.requests == asked + 1, PATIENCE_S, "the next program")
-    wait_until(lambda: fast(X) is not None and not is_eager(fast), PATIENCE_S, "its first call")
+    wait_until(lambda: meddler.requests == asked + 1, TIMEOUT_S, "the next program")
+    wait_until(lambda: fast(X) is not None and not is_eager(fast), TIMEOUT_S, "its first call")
 
 
 def is_eager(fast) -> bool:
-    before = count_of("live.eager_calls")
+    before = count_of("runner.eager_calls")
     fast(X)
-    return count_of("live.eager_calls") > before
+    return count_of("runner.eager_calls") > before
 
 
 def test_without_a_farm_an_invalidated_program_makes_way_for_eager(meddler, admin) -> None:
@@ -177,7 +179,7 @@ def test_without_a_farm_an_invalidated_program_makes_way_for_eager(meddler, admi
     for function in fast.values():
         function(X)
     admin.invalidate([f"model:{name}"])
-    wait_until(lambda: count_of("memory.stale") >= 2, PATIENCE_S, "word of the invalidation")
+    wait_until(lambda: count_of("memory.stale") >= 2, TIMEOUT_S, "word of the invalidation")
     meddler.refusals = [DeadlineError("gone")] * 2
     with pytest.warns(KernelfarmWarning, match="gone"):
         assert torch.equal(fast["wait"](X), models["wait"](X))

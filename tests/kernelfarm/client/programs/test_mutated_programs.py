@@ -16,14 +16,14 @@ import pytest
 import torch
 from google.protobuf.message import Message
 
-from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.disk.tier import read_entry
-from kernelfarm.client.farm.checked_program import CheckManifest, Wanted, checked_content
-from kernelfarm.client.farm.compiled_program import found_program
-from kernelfarm.client.farm.invalidation_state import KnownEpochs
+from kernelfarm.client.farm.checked_program import CheckManifest, ExpectedProgram, checked_content
+from kernelfarm.client.farm.compiled_program import decode_program
+from kernelfarm.client.farm.invalidation_state import InvalidationState
 from kernelfarm.client.loaders.by_device import device_support
-from kernelfarm.client.loaders.variants import Variant
-from kernelfarm.client.runtime.program import LoadedProgram
+from kernelfarm.client.loaders.variants import LoadedVariant
+from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.errors import KernelfarmError
 from kernelfarm.signing import Manifest
@@ -53,7 +53,9 @@ class Unlaunched:
 
 
 @pytest.fixture(scope="module")
-def kept(farm: Farm, tmp_path_factory: pytest.TempPathFactory) -> tuple[Captured, Manifest, bytes]:
+def kept(
+    farm: Farm, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[CapturedGraph, Manifest, bytes]:
     """A program of kernels, contractions and views with its manifest, as the disk keeps them."""
     folder = tmp_path_factory.mktemp("disk")
 
@@ -124,21 +126,21 @@ def believe(_: Manifest, __: object) -> None:
 
 
 def test_a_changed_program_is_bound_or_refused_and_nothing_else(
-    kept: tuple[Captured, Manifest, bytes],
+    kept: tuple[CapturedGraph, Manifest, bytes],
 ) -> None:
     graph, manifest, content = kept
     check: CheckManifest = believe
-    wanted = Wanted((manifest.namespace,), manifest.key, "")
+    reference = ExpectedProgram((manifest.namespace,), manifest.key, "")
     loader = device_support(torch.device("cpu")).loader
     outcomes = {"bound": 0, "refused": 0}
     for number in range(COUNT):
         changed = mutated(content, random.Random(number))
         began = time.monotonic()
         try:
-            message = checked_content(_of(manifest, changed), changed, wanted, check)
-            found = found_program(message, manifest, changed)
-            kernels = tuple((Variant((), Unlaunched()),) for _ in found.kernels)
-            PlanRunner(LoadedProgram(found.plan, kernels, graph, loader))
+            message = checked_content(_of(manifest, changed), changed, reference, check)
+            found = decode_program(message, manifest, changed)
+            kernels = tuple((LoadedVariant((), Unlaunched()),) for _ in found.kernels)
+            PlanRunner(BoundProgram(found.plan, kernels, graph, loader))
             outcomes["bound"] += 1
         except KernelfarmError:
             outcomes["refused"] += 1
@@ -152,12 +154,12 @@ def _of(manifest: Manifest, content: bytes) -> Manifest:
 
 
 def test_changed_bytes_of_small_files_are_read_or_refused_and_nothing_else(
-    kept: tuple[Captured, Manifest, bytes],
+    kept: tuple[CapturedGraph, Manifest, bytes],
 ) -> None:
-    epochs = KnownEpochs("a" * 32, 1, 7, 1e9, 5, {"op:x": 6}, ("b" * 32,)).to_json().encode()
+    epochs = InvalidationState("a" * 32, 1, 7, 1e9, 5, {"op:x": 6}, ("b" * 32,)).to_json().encode()
     readers: dict[Callable[[bytes], object], bytes] = {
         manifest_from_bytes: manifest_to_bytes(kept[1]),
-        lambda stored: KnownEpochs.from_json(stored.decode("utf-8", "replace")): epochs,
+        lambda stored: InvalidationState.from_json(stored.decode("utf-8", "replace")): epochs,
         lambda stored: keyring_from_text(stored.decode("utf-8", "replace"), Path("keys")): b"[]",
     }
     for read, content in readers.items():

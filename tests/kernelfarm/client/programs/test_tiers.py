@@ -15,22 +15,26 @@ import pytest
 import torch
 
 from kernelfarm.client import counters
-from kernelfarm.client.capture.captured import Captured
+from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.disk.files import read_sealed, write_sealed
 from kernelfarm.client.disk.tier import DiskEntry, read_entry
 from kernelfarm.client.farm.cache_client import CacheAdmin
-from kernelfarm.client.farm.manifest_verifier import Trust, UnsignedFarmWarning, is_on_this_machine
+from kernelfarm.client.farm.manifest_verifier import (
+    ManifestVerifier,
+    UnsignedFarmWarning,
+    is_on_this_machine,
+)
 from kernelfarm.client.settings import client_settings
 from kernelfarm.errors import (
     ExpiredManifestError,
     ForgedManifestError,
     IntegrityError,
-    MisplacedManifestError,
+    ManifestMismatchError,
     PoisonedBlobError,
     UnavailableError,
     UntrustedKeyError,
 )
-from kernelfarm.signing import Place, Space, new_signer
+from kernelfarm.signing import CacheAddress, Space, new_signer
 from kernelfarm.signing.key_files import (
     PUBLIC_KEYS,
     keyring_to_text,
@@ -39,8 +43,8 @@ from kernelfarm.signing.key_files import (
 )
 from kernelfarm.wire.manifest import manifest_from_bytes, manifest_to_bytes
 from tests.support.client_process import new_process
-from tests.support.farm import PATIENCE_S, Farm, wait_until
-from tests.support.tampering_proxy import Change, MeddlingFarm
+from tests.support.farm import TIMEOUT_S, Farm, wait_until
+from tests.support.tampering_proxy import Change, TamperingFarm
 from tests.support.traced_graphs import traced_one
 
 X = torch.randn(5, 7)
@@ -48,15 +52,15 @@ _numbers = iter(range(1000))
 
 
 @pytest.fixture
-def graph() -> Captured:
+def graph() -> CapturedGraph:
     """A graph that no other test has: its constant is its own."""
     number = next(_numbers) + 0.125
     return traced_one(lambda a: (a * number).sin().sum(0), X)
 
 
 @pytest.fixture
-def meddler(farm: Farm) -> Iterator[tuple[MeddlingFarm, str]]:
-    meddling = MeddlingFarm(farm.endpoint)
+def meddler(farm: Farm) -> Iterator[tuple[TamperingFarm, str]]:
+    meddling = TamperingFarm(farm.endpoint)
     yield meddling, meddling.start()
     meddling.stop()
 
@@ -115,17 +119,17 @@ def test_offline_a_program_is_refused_once_its_manifest_ends(meddler, graph, tmp
     assert counted() == {"disk.hits": 1}
 
 
-def bad_manifests(meddling: MeddlingFarm) -> dict[type[IntegrityError], object]:
+def bad_manifests(meddling: TamperingFarm) -> dict[type[IntegrityError], object]:
     stranger = new_signer(Space.PROGRAMS)
     return {
         ForgedManifestError: lambda m: replace(m, epoch=m.epoch + 1000),
         UntrustedKeyError: stranger.sign,
-        MisplacedManifestError: meddling.signed(key=b"\1" * 32),
+        ManifestMismatchError: meddling.signed(key=b"\1" * 32),
         ExpiredManifestError: meddling.signed(not_after_s=int(time.time()) - 10),
     }
 
 
-KINDS = [ForgedManifestError, UntrustedKeyError, MisplacedManifestError, ExpiredManifestError]
+KINDS = [ForgedManifestError, UntrustedKeyError, ManifestMismatchError, ExpiredManifestError]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -153,13 +157,13 @@ def test_a_replayed_manifest_of_another_program_is_refused(meddler, graph, tmp_p
     other = traced_one(lambda a: (a * 3.5).cos(), X)
     new_process(endpoint, tmp_path).run(other, X)
     meddling.changes = [lambda m: seen[0]] * 2
-    with pytest.raises(MisplacedManifestError):
+    with pytest.raises(ManifestMismatchError):
         new_process(endpoint, tmp_path).run(graph, X)
-    assert counters.snapshot()["refused.farm.misplaced_manifest"] == 2
+    assert counters.snapshot()["refused.farm.manifest_mismatch"] == 2
 
 
 def test_a_program_of_another_namespace_is_refused(farm: Farm, graph, tmp_path: Path) -> None:
-    with pytest.raises(MisplacedManifestError, match="'theirs'"):
+    with pytest.raises(ManifestMismatchError, match="'theirs'"):
         new_process(farm.endpoint, tmp_path, namespace="theirs").run(graph, X)
 
 
@@ -209,7 +213,7 @@ def make_hole(path: Path, stored) -> None:
         (forge, "refused.disk.forged_manifest"),
         (cut, "refused.disk.malformed_message"),
         (poison, "refused.disk.poisoned_blob"),
-        (make_hole, "disk.holes"),
+        (make_hole, "disk.missing_blobs"),
     ],
 )
 def test_a_spoilt_disk_is_counted_cleaned_and_filled_again(
@@ -239,7 +243,7 @@ def test_an_entry_that_was_copied_under_another_key_is_refused(
     shutil.copy(theirs.path, ours.path)
     again = new_process(farm.endpoint, tmp_path).run(graph, X)
     torch.testing.assert_close(again, expected, rtol=0, atol=0)
-    assert counters.snapshot()["refused.disk.misplaced_manifest"] == 1
+    assert counters.snapshot()["refused.disk.manifest_mismatch"] == 1
 
 
 def test_pinned_keys_are_believed_and_rotated_by_overlap(meddler, graph, tmp_path, farm) -> None:
@@ -264,14 +268,14 @@ def test_a_key_that_is_taken_out_is_believed_no_more_by_a_process_that_runs(
     farm: Farm, graph, tmp_path: Path
 ) -> None:
     manifest = new_process(farm.endpoint, tmp_path / "cache").program(graph).manifest
-    place = Place(manifest.namespace, manifest.space, manifest.key)
+    address = CacheAddress(manifest.namespace, manifest.space, manifest.key)
     pinned = tmp_path / "public.json"
     write_keyring(pinned, read_keyring(farm.data_dir / "keys" / PUBLIC_KEYS).keys)
-    trust = Trust(client_settings(trusted_keys_file=pinned), lambda: None)
-    trust.check(manifest, place)
+    trust = ManifestVerifier(client_settings(trusted_keys_file=pinned), lambda: None)
+    trust.check(manifest, address)
     write_keyring(pinned, [new_signer(Space.PROGRAMS).trusted])
     with pytest.raises(UntrustedKeyError):
-        trust.check(manifest, place)
+        trust.check(manifest, address)
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o664])
@@ -279,25 +283,31 @@ def test_remembered_keys_that_others_could_have_written_are_not_believed(
     farm: Farm, graph, tmp_path: Path, mode: int
 ) -> None:
     manifest = new_process(farm.endpoint, tmp_path / "cache").program(graph).manifest
-    place = Place(manifest.namespace, manifest.space, manifest.key)
+    address = CacheAddress(manifest.namespace, manifest.space, manifest.key)
     remembered, strangers = tmp_path / "keys.json", new_signer(Space.PROGRAMS)
     own = read_keyring(farm.data_dir / "keys" / PUBLIC_KEYS)
     write_sealed(remembered, keyring_to_text([strangers.trusted]).encode())
     forged = strangers.sign(manifest)
-    Trust(client_settings(), lambda: own, remembered).check(forged, place)  # it is ours
+    ManifestVerifier(client_settings(), lambda: own, remembered).check(
+        forged, address
+    )  # it is ours
     remembered.chmod(mode)
     with pytest.raises(UntrustedKeyError):
-        Trust(client_settings(), lambda: own, remembered).check(forged, place)
-    Trust(client_settings(), lambda: None, remembered).check(manifest, place)  # what was told
+        ManifestVerifier(client_settings(), lambda: own, remembered).check(forged, address)
+    ManifestVerifier(client_settings(), lambda: None, remembered).check(
+        manifest, address
+    )  # what was told
 
 
 def test_a_farm_elsewhere_is_refused_without_pinned_keys(farm: Farm, graph, tmp_path) -> None:
     manifest = new_process(farm.endpoint, tmp_path).program(graph).manifest
-    place = Place(manifest.namespace, manifest.space, manifest.key)
+    address = CacheAddress(manifest.namespace, manifest.space, manifest.key)
     asked: list[str] = []
-    trust = Trust(client_settings(endpoint="farm.example:50051"), lambda: asked.append("keys"))
+    trust = ManifestVerifier(
+        client_settings(endpoint="farm.example:50051"), lambda: asked.append("keys")
+    )
     with pytest.raises(UntrustedKeyError, match="KERNELFARM_TRUSTED_KEYS_FILE"):
-        trust.check(manifest, place)
+        trust.check(manifest, address)
     assert not asked
 
 
@@ -331,10 +341,10 @@ def test_an_invalidation_empties_memory_and_disk(farm: Farm, admin, graph, tmp_p
     process = new_process(farm.endpoint, tmp_path, model=f"mine@{next(_numbers)}")
     first = process.program(graph)
     (tag,) = (tag for tag in first.manifest.tags if tag.startswith("model:"))
-    told = admin.invalidate([tag])
-    wait_until(lambda: not first.validity.is_valid, PATIENCE_S, "word of the invalidation")
+    reported = admin.invalidate([tag])
+    wait_until(lambda: not first.validity.is_valid, TIMEOUT_S, "word of the invalidation")
     second = process.program(graph)
-    assert second.manifest.epoch >= told.epoch
+    assert second.manifest.epoch >= reported.epoch
     assert counted() == {
         "disk.misses": 2, "disk.stale": 1, "farm.misses": 2, "memory.stale": 1,
     }  # fmt: skip
@@ -361,10 +371,12 @@ def test_an_entry_that_a_slow_process_writes_after_an_invalidation_is_not_used(
     process.program(graph)
     (entry,) = entries(tmp_path)
     kept = entry.path.read_bytes()
-    told = admin.invalidate([f"model:{settings['model']}"])
+    reported = admin.invalidate([f"model:{settings['model']}"])
     watch = process.access.watch
     wait_until(
-        lambda: watch.known and watch.known.epoch >= told.epoch, PATIENCE_S, "the invalidation"
+        lambda: watch.invalidations and watch.invalidations.epoch >= reported.epoch,
+        TIMEOUT_S,
+        "the invalidation",
     )
     entry.path.write_bytes(kept)
     new_process(farm.endpoint, tmp_path, **settings).program(graph)

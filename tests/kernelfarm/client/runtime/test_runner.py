@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from kernelfarm.client.capture.captured import Captured, HandedOut
+from kernelfarm.client.capture.captured import CapturedGraph, ModuleOutput
 from kernelfarm.client.capture.graph import capture
-from kernelfarm.client.loaders.variants import Variant
+from kernelfarm.client.loaders.variants import LoadedVariant
 from kernelfarm.client.runtime import arena, extern_node
-from kernelfarm.client.runtime.program import LoadedProgram
+from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
@@ -64,13 +64,14 @@ def view(name: str, sizes: tuple, strides: tuple, offset: int = 0) -> TensorView
 
 
 def program(
-    captured: Captured, plan: Plan, kernels: list[Kernel]
-) -> tuple[LoadedProgram, InterpretedLoader]:
+    captured: CapturedGraph, plan: Plan, kernels: list[Kernel]
+) -> tuple[BoundProgram, InterpretedLoader]:
     loader = InterpretedLoader({kernel.name: kernel for kernel in kernels})
     loaded = tuple(
-        (Variant((), loader.load(name.encode(), LaunchFacts(name))),) for name in plan.kernel_names
+        (LoadedVariant((), loader.load(name.encode(), LaunchFacts(name))),)
+        for name in plan.kernel_names
     )
-    return LoadedProgram(plan, loaded, captured, loader), loader
+    return BoundProgram(plan, loaded, captured, loader), loader
 
 
 def exp_mm_neg():
@@ -278,8 +279,8 @@ def test_results_are_not_overwritten_by_the_next_call():
     graph = dataclasses.replace(
         graph, outputs=graph.outputs * 3, output_types=(graph.output_types[0], None, None)
     )
-    handed_out = tuple(HandedOut(number) for number in range(3))
-    captured = dataclasses.replace(captured, graph=graph, handed_out=handed_out)
+    handed_out = tuple(ModuleOutput(number) for number in range(3))
+    captured = dataclasses.replace(captured, graph=graph, module_outputs=handed_out)
     runner = PlanRunner(program(captured, dataclasses.replace(plan, outputs=outputs), kernels)[0])
     first = runner((x, w))
     runner((x + 1, w))
@@ -340,7 +341,7 @@ def test_a_dynamic_plan_serves_many_sizes():
         assert twice == 2 * rows
 
 
-def _args(captured: Captured, x: torch.Tensor) -> list:
+def _args(captured: CapturedGraph, x: torch.Tensor) -> list:
     return [x.shape[0] if isinstance(s.kind, str) else x for s in captured.graph.inputs]
 
 
@@ -358,11 +359,11 @@ def test_the_first_variant_whose_guard_holds_is_launched():
     small = GuardAtom(GuardSubject.PARAM_EXTENT, 1, GuardOp.LT, 1000)
     aligned = GuardAtom(GuardSubject.PARAM_ADDRESS, 0, GuardOp.DIVISIBLE, 64)
     variants = (
-        Variant((even, small), load("even")),
-        Variant((aligned,), load("aligned")),
-        Variant((), load("general")),
+        LoadedVariant((even, small), load("even")),
+        LoadedVariant((aligned,), load("aligned")),
+        LoadedVariant((), load("general")),
     )
-    runner = PlanRunner(LoadedProgram(plan, (variants,), captured, loader))
+    runner = PlanRunner(BoundProgram(plan, (variants,), captured, loader))
     memory = torch.randn(10_000)
     for rows_here, offset in ((4, 0), (5, 0), (5, 1), (400, 0)):
         x = memory[offset : offset + rows_here * 3].view(rows_here, 3)
@@ -374,7 +375,9 @@ def test_a_kernel_without_a_general_variant_is_refused():
     captured, plan, kernels = dynamic_exp()
     loaded, _ = program(captured, plan, kernels)
     guard = (GuardAtom(GuardSubject.SYMBOL, "s0", GuardOp.LT, 5),)
-    guarded = dataclasses.replace(loaded, kernels=((Variant(guard, loaded.kernels[0][0].kernel),),))
+    guarded = dataclasses.replace(
+        loaded, kernels=((LoadedVariant(guard, loaded.kernels[0][0].kernel),),)
+    )
     runner = PlanRunner(guarded)
     x = torch.randn(9, 3)
     with pytest.raises(InvalidGraphError, match="general variant"):
@@ -406,11 +409,11 @@ def test_temporaries_share_one_block_between_calls():
     arena.release()
     runner = PlanRunner(program(captured, plan, kernels)[0])
     runner(args)
-    place = (torch.device("cpu"), 0)
-    blocks = arena.blocks_of(place)
+    position = (torch.device("cpu"), 0)
+    blocks = arena.blocks_of(position)
     (block,) = blocks
     runner(args)
-    assert arena.take(blocks, place[0], 128) is block
+    assert arena.take(blocks, position[0], 128) is block
 
 
 def test_constants_are_handed_to_kernels_and_copied_when_returned():

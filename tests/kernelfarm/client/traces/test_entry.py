@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelfarm.client.disk.files import sealed, unsealed
-from kernelfarm.client.traces.entry import WarmEntry, from_bytes, to_bytes
+from kernelfarm.client.traces.entry import TraceEntry, from_bytes, to_bytes
 from kernelfarm.errors import KernelfarmError
 from tests.support.farm import Farm
 from tests.support.like_eager import compiled, numbers
@@ -42,7 +42,7 @@ def stored(farm: Farm, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-def decoded(content: bytes) -> WarmEntry | None:
+def decoded(content: bytes) -> TraceEntry | None:
     """The entry; None if it is told to be none."""
     try:
         entry = from_bytes(content)

@@ -42,9 +42,9 @@ from kernelfarm.v1 import manifest_pb2
 from kernelfarm.v1 import trace_service_pb2 as pb
 from kernelfarm.wire.manifest import manifest_from_proto, manifest_to_proto
 from tests.support.client_process import new_process
-from tests.support.farm import PATIENCE_S, Farm, wait_until
+from tests.support.farm import TIMEOUT_S, Farm, wait_until
 from tests.support.like_eager import assert_like_eager, compiled, numbers
-from tests.support.tampering_proxy import MeddlingFarm
+from tests.support.tampering_proxy import TamperingFarm
 
 _numbers = iter(range(1000))
 
@@ -54,7 +54,7 @@ class Fleet:
     """Machines that ask one farm, through somebody who counts and may change what it answers."""
 
     farm: Farm
-    meddling: MeddlingFarm
+    meddling: TamperingFarm
     endpoint: str
     folder: Path
     environment: pytest.MonkeyPatch
@@ -98,7 +98,7 @@ class Fleet:
 
 @pytest.fixture
 def fleet(farm: Farm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
-    meddling = MeddlingFarm(farm.endpoint)
+    meddling = TamperingFarm(farm.endpoint)
     yield Fleet(farm, meddling, meddling.start(), tmp_path, monkeypatch)
     meddling.stop()
 
@@ -246,7 +246,7 @@ def test_without_a_farm_a_graph_is_traced_and_runs_eager(fleet: Fleet, mode: str
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         wait_until(
-            lambda: torch.equal(fast(x), function(x)) and bool(said), PATIENCE_S, "the warning"
+            lambda: torch.equal(fast(x), function(x)) and bool(said), TIMEOUT_S, "the warning"
         )
     assert [w.category for w in said] == [KernelfarmWarning]
     assert traces_made() == 1
@@ -268,7 +268,7 @@ def test_without_the_private_key_nothing_is_published(fleet: Fleet) -> None:
     for _ in range(2):
         fleet.machine()
         fleet.works()
-        assert (traces_made(), fleet.meddling.calls["PutTrace"]) == (1, 0)
+        assert (traces_made(), fleet.meddling.calls["PutTraceStatus"]) == (1, 0)
         assert counted()["warm.farm.misses"] == 1
 
 
@@ -282,7 +282,7 @@ def test_who_trusts_no_key_for_traces_never_asks(fleet: Fleet) -> None:
         fleet.machine(publishes=publishes, TRUSTED_KEYS_FILE=str(pinned))
         fleet.works()
         assert traces_made() == 1
-        assert not {"LookupTrace", "PutTrace"} & fleet.meddling.calls.keys()
+        assert not {"LookupTrace", "PutTraceStatus"} & fleet.meddling.calls.keys()
 
 
 def test_a_key_that_is_not_trusted_any_more_ends_what_is_on_disk(fleet: Fleet) -> None:
@@ -372,15 +372,15 @@ REFUSED: dict[str, tuple[str, Callable[[Fleet], Any]]] = {
     "by who signs programs": (
         "untrusted_key", lambda f: signed_by(read_signer(f.keys / PROGRAM_KEY, Space.PROGRAMS)),
     ),
-    "of another digest": ("misplaced_manifest", lambda f: resigned(f, key=b"\1" * 32)),
-    "of another namespace": ("misplaced_manifest", lambda f: resigned(f, namespace="other")),
-    "of another tenant": ("misplaced_manifest", lambda f: resigned(f, namespace="default/acme")),
+    "of another digest": ("manifest_mismatch", lambda f: resigned(f, key=b"\1" * 32)),
+    "of another namespace": ("manifest_mismatch", lambda f: resigned(f, namespace="other")),
+    "of another tenant": ("manifest_mismatch", lambda f: resigned(f, namespace="default/acme")),
     "of another space": ("untrusted_key", lambda f: resigned(f, space=Space.PROGRAMS)),
     "expired": ("expired_manifest", lambda f: resigned(f, not_after_s=int(time.time()) - 10)),
     "truncated": ("poisoned_blob", lambda f: truncated),
     "truncated before it was signed": ("malformed_message", lambda f: with_content(f, cut_entry)),
-    "of another program": ("misplaced_manifest", lambda f: with_content(f, another_program)),
-    "of another graph": ("misplaced_manifest", lambda f: with_content(f, another_graph)),
+    "of another program": ("manifest_mismatch", lambda f: with_content(f, another_program)),
+    "of another graph": ("manifest_mismatch", lambda f: with_content(f, another_graph)),
 }  # fmt: skip
 
 
@@ -415,7 +415,7 @@ def test_the_trace_of_one_graph_is_none_of_another(fleet: Fleet) -> None:
     fleet.machine()
     fleet.meddling.trace_change = lambda trace: trace.CopyFrom(kept[0])
     seen = fleet.works()
-    assert (traces_made(), seen["refused.warm_farm.misplaced_manifest"]) == (1, 1)
+    assert (traces_made(), seen["refused.warm_farm.manifest_mismatch"]) == (1, 1)
 
 
 def test_a_blob_that_is_spoilt_on_its_way_is_read_again(fleet: Fleet) -> None:

@@ -16,11 +16,11 @@ from typing import Any
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.service.collector import collect_rarely
 from kernelfarm.service.logs.logger import configure_logs
-from kernelfarm.service.server import Registration, start_server
+from kernelfarm.service.server import ServiceRegistration, start_server
 from kernelfarm.service.settings import ServiceSettings, load_settings
-from kernelfarm.service.tenants.access import Access
+from kernelfarm.service.tenants.access import AccessControl
 from kernelfarm.service.tenants.authentication import Authenticator, TenantsFile
-from kernelfarm.service.tenants.directory import Directory, Tenant
+from kernelfarm.service.tenants.directory import Tenant, TenantDirectory
 from kernelfarm.service.tenants.identity import Role
 from kernelfarm.service.tenants.tokens import new_token
 from kernelfarm.service.tenants.toml_file import write_tenants
@@ -30,7 +30,7 @@ from kernelfarm.v1 import compile_service_pb2_grpc as pb_grpc
 SERVICE = "kernelfarm.v1.CompileService"
 
 
-class Room(pb_grpc.CompileServiceServicer):
+class StubServicer(pb_grpc.CompileServiceServicer):
     """Refuses each graph, as a frontend does: by what it quotes of it."""
 
     async def Compile(  # noqa: N802
@@ -59,11 +59,13 @@ async def main(folder: Path) -> None:
     credentials = [new_token(frozenset({Role.MEMBER})) for _ in range(2)]
     acme = Tenant("acme", b"a" * 32, tokens=(credentials[0][1],))
     beta = Tenant("beta", b"b" * 32, tokens=(credentials[1][1],))
-    write_tenants(folder / "tenants.toml", Directory([acme, beta]))
+    write_tenants(folder / "tenants.toml", TenantDirectory([acme, beta]))
     authenticator = Authenticator(TenantsFile(folder / "tenants.toml"))
-    access = Access(authenticator, frozenset({f"/{SERVICE}/GetCapabilities"}))
-    add = partial(pb_grpc.add_CompileServiceServicer_to_server, Room())
-    server = await start_server("127.0.0.1:0", [Registration(SERVICE, add)], settings, access)
+    access = AccessControl(authenticator, frozenset({f"/{SERVICE}/GetCapabilities"}))
+    add = partial(pb_grpc.add_CompileServiceServicer_to_server, StubServicer())
+    server = await start_server(
+        "127.0.0.1:0", [ServiceRegistration(SERVICE, add)], settings, access
+    )
     collect_rarely()
     print(server.address, *(token for token, _ in credentials), flush=True)
     await asyncio.to_thread(os.read, sys.stdin.fileno(), 1)

@@ -9,14 +9,14 @@ import pytest
 
 from kernelfarm.errors import BodyTooSlowError, FarmFullError, NoMessageError
 from kernelfarm.service.inbound.bodies import Inbound, InboundLimits
-from kernelfarm.service.inbound.byte_rate import Allowance, AllowanceLimits
+from kernelfarm.service.inbound.byte_rate import ByteRateLimiter, ByteRateLimits
 
 LIMITS = InboundLimits(
     message_bytes=100,
     held_bytes=250,
-    held_bytes_of_one=120,
+    held_bytes_per_sender=120,
     bodies=3,
-    bodies_of_one=2,
+    bodies_per_sender=2,
     quick_s=0.05,
     body_s=60,
     wait_s=60,
@@ -44,7 +44,7 @@ def at_once(size_bytes: int) -> Callable[[], Awaitable[bytes]]:
     return send
 
 
-async def turns_of(inbound: Inbound, *names: str) -> tuple[list[Sender], list[asyncio.Task]]:
+async def slots_of(inbound: Inbound, *names: str) -> tuple[list[Sender], list[asyncio.Task]]:
     senders = [Sender() for _ in names]
     taking = zip(names, senders, strict=True)
     tasks = [asyncio.create_task(inbound.take(n, s.send)) for n, s in taking]
@@ -62,7 +62,7 @@ async def finish(senders: list[Sender], tasks: list[asyncio.Task]) -> None:
 
 async def test_a_sender_has_so_many_turns_and_others_get_theirs() -> None:
     inbound = Inbound(LIMITS)
-    senders, tasks = await turns_of(inbound, "acme", "acme", "acme", "acme", "beta", "gamma")
+    senders, tasks = await slots_of(inbound, "acme", "acme", "acme", "acme", "beta", "gamma")
     begun = [sender.began.is_set() for sender in senders]
     assert begun == [True, True, False, False, True, False]
     senders[0].goes_on.set()
@@ -79,7 +79,7 @@ async def test_a_sender_has_so_many_turns_and_others_get_theirs() -> None:
 
 async def test_who_waits_and_leaves_takes_no_turn_along() -> None:
     inbound = Inbound(LIMITS)
-    senders, tasks = await turns_of(inbound, "acme", "acme", "acme", "acme")
+    senders, tasks = await slots_of(inbound, "acme", "acme", "acme", "acme")
     tasks[2].cancel()
     await asyncio.wait([tasks[2]])
     assert tasks[2].cancelled()
@@ -88,8 +88,8 @@ async def test_who_waits_and_leaves_takes_no_turn_along() -> None:
 
 
 async def test_who_waits_too_long_is_told_to_come_again() -> None:
-    inbound = Inbound(InboundLimits(100, 250, 120, bodies=1, bodies_of_one=1, wait_s=0.02))
-    senders, tasks = await turns_of(inbound, "acme")
+    inbound = Inbound(InboundLimits(100, 250, 120, bodies=1, bodies_per_sender=1, wait_s=0.02))
+    senders, tasks = await slots_of(inbound, "acme")
     with pytest.raises(FarmFullError, match="too many requests arrive"):
         await inbound.take("acme", at_once(1))
     await finish(senders, tasks)
@@ -123,7 +123,7 @@ async def test_empty_bodies_count_nothing() -> None:
 
 async def test_a_slow_body_counts_as_the_largest_and_gives_its_turn_back() -> None:
     inbound = Inbound(LIMITS)
-    senders, tasks = await turns_of(inbound, "acme")
+    senders, tasks = await slots_of(inbound, "acme")
     async with asyncio.timeout(10):
         while inbound.held_bytes != LIMITS.message_bytes:
             await asyncio.sleep(0.01)
@@ -148,11 +148,11 @@ async def test_a_body_that_never_comes_is_cut() -> None:
 
 async def test_a_caller_that_goes_away_is_cancelled_as_before() -> None:
     inbound = Inbound(LIMITS)
-    _, (task,) = await turns_of(inbound, "acme")
+    _, (task,) = await slots_of(inbound, "acme")
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
-    senders, tasks = await turns_of(inbound, "acme", "acme")
+    senders, tasks = await slots_of(inbound, "acme", "acme")
     assert all(sender.began.is_set() for sender in senders)
     await finish(senders, tasks)
 
@@ -165,15 +165,15 @@ async def test_a_call_without_a_message_is_malformed() -> None:
         await Inbound(LIMITS).take("acme", nothing)
 
 
-ALLOWANCE = AllowanceLimits(
+ALLOWANCE = ByteRateLimits(
     bytes_per_s=10, burst_bytes=100, failure_bytes=40, small_bytes=0, shared_s=5
 )
 
 
 def test_who_sends_too_much_waits_while_others_call() -> None:
-    allowance = Allowance(ALLOWANCE)
-    allowance.note_call("victim", 0)
-    allowance.note_call("flood", 1)
+    allowance = ByteRateLimiter(ALLOWANCE)
+    allowance.record_call("victim", 0)
+    allowance.record_call("flood", 1)
     allowance.charge_body("flood", 100, 1)
     assert not allowance.is_spent("flood", 1)
     allowance.charge_body("flood", 20, 1)
@@ -183,27 +183,27 @@ def test_who_sends_too_much_waits_while_others_call() -> None:
 
 
 def test_who_calls_alone_never_waits() -> None:
-    allowance = Allowance(ALLOWANCE)
-    allowance.note_call("victim", 0)
-    allowance.note_call("flood", 1)
+    allowance = ByteRateLimiter(ALLOWANCE)
+    allowance.record_call("victim", 0)
+    allowance.record_call("flood", 1)
     allowance.charge_body("flood", 10_000, 1)
     assert allowance.is_spent("flood", 4.9)
     assert not allowance.is_spent("flood", 5.1)
 
 
 def test_refused_calls_count_as_bytes() -> None:
-    allowance = Allowance(ALLOWANCE)
-    allowance.note_call("victim", 0)
-    allowance.note_call("flood", 0)
+    allowance = ByteRateLimiter(ALLOWANCE)
+    allowance.record_call("victim", 0)
+    allowance.record_call("flood", 0)
     for _ in range(3):
         allowance.charge_failure("flood", 0)
     assert allowance.is_spent("flood", 0)
 
 
 def test_calls_in_progress_count_ahead_for_who_was_refused() -> None:
-    allowance = Allowance(ALLOWANCE)
+    allowance = ByteRateLimiter(ALLOWANCE)
     for sender in ("victim", "flood", "honest"):
-        allowance.note_call(sender, 0)
+        allowance.record_call(sender, 0)
     allowance.charge_body("honest", 80, 0)
     for _ in range(2):
         allowance.charge_failure("flood", 0)
@@ -217,21 +217,21 @@ def test_calls_in_progress_count_ahead_for_who_was_refused() -> None:
 
 
 def test_a_large_body_counts_more_than_many_small_ones_of_its_bytes() -> None:
-    limits = AllowanceLimits(bytes_per_s=1, burst_bytes=1_000, large_bytes=100, small_bytes=0)
+    limits = ByteRateLimits(bytes_per_s=1, burst_bytes=1_000, large_bytes=100, small_bytes=0)
     for sizes, is_spent in ((10 * [60], False), ([600], True)):
-        allowance = Allowance(limits)
-        allowance.note_call("victim", 0)
-        allowance.note_call("flood", 0)
+        allowance = ByteRateLimiter(limits)
+        allowance.record_call("victim", 0)
+        allowance.record_call("flood", 0)
         for size_bytes in sizes:
             allowance.charge_body("flood", size_bytes, 0)
         assert allowance.is_spent("flood", 0) is is_spent
 
 
 def test_bodies_that_arrive_count_as_the_latest_one_if_that_was_large() -> None:
-    limits = AllowanceLimits(bytes_per_s=1, burst_bytes=1_000, large_bytes=100, small_bytes=0)
-    allowance = Allowance(limits)
-    allowance.note_call("victim", 0)
-    allowance.note_call("flood", 0)
+    limits = ByteRateLimits(bytes_per_s=1, burst_bytes=1_000, large_bytes=100, small_bytes=0)
+    allowance = ByteRateLimiter(limits)
+    allowance.record_call("victim", 0)
+    allowance.record_call("flood", 0)
     allowance.charge_body("flood", 200, 0)  # counts as 400
     assert [allowance.is_spent("flood", 0, arriving) for arriving in (0, 1, 2)] == [0, 0, 1]
     allowance.charge_body("flood", 1, 0)
@@ -239,27 +239,27 @@ def test_bodies_that_arrive_count_as_the_latest_one_if_that_was_large() -> None:
 
 
 def test_a_debt_is_soon_forgotten() -> None:
-    allowance = Allowance(ALLOWANCE)
-    allowance.note_call("flood", 0)
+    allowance = ByteRateLimiter(ALLOWANCE)
+    allowance.record_call("flood", 0)
     allowance.charge_body("flood", 1_000_000, 0)
-    allowance.note_call("victim", 13)
+    allowance.record_call("victim", 13)
     assert allowance.is_spent("flood", 13.9) and not allowance.is_spent("flood", 14.1)
 
 
 async def test_a_sender_has_fewer_turns_while_others_call() -> None:
-    limits = InboundLimits(100, 250, 250, bodies_of_one=3, bodies_of_one_shared=1)
+    limits = InboundLimits(100, 250, 250, bodies_per_sender=3, bodies_per_sender_shared=1)
     for others, expected in ((), [True, True, True]), (("beta",), [True, False, False]):
         inbound = Inbound(limits)
         for other in others:
             (await inbound.take(other, at_once(1))).release()
-        senders, tasks = await turns_of(inbound, "acme", "acme", "acme")
+        senders, tasks = await slots_of(inbound, "acme", "acme", "acme")
         assert [sender.began.is_set() for sender in senders] == expected
         await finish(senders, tasks)
 
 
 async def test_a_spent_allowance_comes_back_with_time() -> None:
-    limits = AllowanceLimits(bytes_per_s=1000, burst_bytes=50, small_bytes=1, shared_s=60)
-    inbound = Inbound(InboundLimits(1000, 2000, 2000, wait_s=60, allowance=limits))
+    limits = ByteRateLimits(bytes_per_s=1000, burst_bytes=50, small_bytes=1, shared_s=60)
+    inbound = Inbound(InboundLimits(1000, 2000, 2000, wait_s=60, byte_rate=limits))
     (await inbound.take("victim", at_once(1))).release()
     (await inbound.take("flood", at_once(300))).release()
     waiting = asyncio.create_task(inbound.take("flood", at_once(1)))
@@ -270,8 +270,8 @@ async def test_a_spent_allowance_comes_back_with_time() -> None:
 
 
 async def test_a_spent_sender_is_told_when_it_waits_too_long() -> None:
-    limits = AllowanceLimits(bytes_per_s=1, burst_bytes=50, small_bytes=1, shared_s=60)
-    inbound = Inbound(InboundLimits(1000, 2000, 2000, wait_s=0.2, allowance=limits))
+    limits = ByteRateLimits(bytes_per_s=1, burst_bytes=50, small_bytes=1, shared_s=60)
+    inbound = Inbound(InboundLimits(1000, 2000, 2000, wait_s=0.2, byte_rate=limits))
     (await inbound.take("victim", at_once(1))).release()
     (await inbound.take("flood", at_once(900))).release()
     with pytest.raises(FarmFullError):

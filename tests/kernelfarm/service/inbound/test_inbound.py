@@ -30,7 +30,7 @@ from kernelfarm.service.channels import channel_options
 from kernelfarm.v1 import compile_service_pb2 as pb
 from kernelfarm.v1 import graph_pb2
 from kernelfarm.wire.status import error_from_rpc
-from tests.support.farm import PATIENCE_S, wait_until
+from tests.support.farm import TIMEOUT_S, wait_until
 
 COMPILE, LOOKUP = "/kernelfarm.v1.CompileService/Compile", "/kernelfarm.v1.CompileService/Lookup"
 CAPABILITIES = "/kernelfarm.v1.CompileService/GetCapabilities"
@@ -42,7 +42,7 @@ BIG = b"\x7a\x80\x80\x80\x0f" + bytes(30 * MIB)
 
 
 @dataclass(frozen=True)
-class Room:
+class StubServicer:
     """A server in a process of its own, and the tokens of its two tenants."""
 
     address: str
@@ -64,7 +64,7 @@ class Room:
 
 
 @contextlib.contextmanager
-def running_room(folder: Path, files: int = 0, **environment: str) -> Iterator[Room]:
+def running_service(folder: Path, files: int = 0, **environment: str) -> Iterator[StubServicer]:
     """A room; it may open so many files at most, if a number is given."""
 
     log = folder / "room.log"
@@ -85,18 +85,18 @@ def running_room(folder: Path, files: int = 0, **environment: str) -> Iterator[R
         assert process.stdout is not None and process.stdin is not None
         address, *tokens = process.stdout.readline().split()
         try:
-            yield Room(address, tuple(tokens), process, log)
+            yield StubServicer(address, tuple(tokens), process, log)
         finally:
             process.stdin.close()
             try:
-                process.wait(PATIENCE_S)
+                process.wait(TIMEOUT_S)
             finally:
                 process.kill()
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Iterator[Room]:
-    with running_room(tmp_path) as started:
+def service(tmp_path: Path) -> Iterator[StubServicer]:
+    with running_service(tmp_path) as started:
         yield started
 
 
@@ -105,25 +105,25 @@ def call(channel: grpc.Channel, method: str, data: bytes, token: str = "") -> st
     metadata = (("authorization", f"Bearer {token}"),) if token else ()
     stub = channel.unary_stream(method)  # a unary method answers a stream of one
     try:
-        list(stub(data, metadata=metadata, timeout=PATIENCE_S))
+        list(stub(data, metadata=metadata, timeout=TIMEOUT_S))
     except grpc.RpcError as error:
         return error.code().name
     return "OK"
 
 
-def flood(room: Room, method: str, number: int) -> Counter[str]:
+def flood(room: StubServicer, method: str, number: int) -> Counter[str]:
     """Big messages at once, over four connections and without a token."""
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(number) as pool:
         channels = [stack.enter_context(room.channel()) for _ in range(4)]
-        told = pool.map(lambda n: call(channels[n % 4], method, BIG), range(number))
-        return Counter(told)
+        reported = pool.map(lambda n: call(channels[n % 4], method, BIG), range(number))
+        return Counter(reported)
 
 
-def refusal(room: Room, data: bytes, token: str) -> KernelfarmError:
+def refusal(room: StubServicer, data: bytes, token: str) -> KernelfarmError:
     with room.channel() as channel:
         try:
             metadata = (("authorization", f"Bearer {token}"),)
-            list(channel.unary_stream(COMPILE)(data, metadata=metadata, timeout=PATIENCE_S))
+            list(channel.unary_stream(COMPILE)(data, metadata=metadata, timeout=TIMEOUT_S))
         except grpc.RpcError as error:
             trailers = dict(error.trailing_metadata())
             assert status_pb2.Status.FromString(trailers["grpc-status-details-bin"]).details
@@ -137,56 +137,56 @@ def graph_of(op: str) -> bytes:
     return pb.CompileRequest(graph=graph).SerializeToString()
 
 
-def test_what_a_stranger_sends_is_not_received(room: Room) -> None:
+def test_what_a_stranger_sends_is_not_received(service: StubServicer) -> None:
     """On 3c2bd51 13 of them took 670 MB, and 200 some 6 GB."""
-    before = room.memory_bytes()
-    assert flood(room, COMPILE, 20) == {"UNAUTHENTICATED": 20}
-    assert flood(room, "/no.such.Service/Method", 20) == {"UNIMPLEMENTED": 20}
-    assert room.memory_bytes("VmHWM") - before < 40 * MIB
+    before = service.memory_bytes()
+    assert flood(service, COMPILE, 20) == {"UNAUTHENTICATED": 20}
+    assert flood(service, "/no.such.Service/Method", 20) == {"UNIMPLEMENTED": 20}
+    assert service.memory_bytes("VmHWM") - before < 40 * MIB
 
 
 @pytest.mark.parametrize("method", [CAPABILITIES, HEALTH])
-def test_what_is_open_receives_little_at_a_time(room: Room, method: str) -> None:
-    before = room.memory_bytes()
+def test_what_is_open_receives_little_at_a_time(service: StubServicer, method: str) -> None:
+    before = service.memory_bytes()
     # Too large, or, on a busy machine, too slow.
-    assert set(flood(room, method, 20)) <= {"RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
+    assert set(flood(service, method, 20)) <= {"RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
     # Four bodies, which are copied once when they are whole.
-    assert room.memory_bytes("VmHWM") - before < 4 * 3 * 32 * MIB
-    with room.channel() as channel:
+    assert service.memory_bytes("VmHWM") - before < 4 * 3 * 32 * MIB
+    with service.channel() as channel:
         assert call(channel, method, b"") == "OK"
 
 
-def test_refused_calls_leave_nothing_behind(room: Room) -> None:
+def test_refused_calls_leave_nothing_behind(service: StubServicer) -> None:
     """On 3c2bd51 each kept its request until the collector ran, once in a long while."""
     data = graph_of("x" * 129_000)
-    with room.channel() as channel:
+    with service.channel() as channel:
         for _ in range(20):
-            assert call(channel, COMPILE, data, room.tokens[0]) == "INVALID_ARGUMENT"
-        before = room.memory_bytes()
+            assert call(channel, COMPILE, data, service.tokens[0]) == "INVALID_ARGUMENT"
+        before = service.memory_bytes()
         for _ in range(500):
-            assert call(channel, COMPILE, data, room.tokens[0]) == "INVALID_ARGUMENT"
-    assert room.memory_bytes() - before < 20 * MIB
+            assert call(channel, COMPILE, data, service.tokens[0]) == "INVALID_ARGUMENT"
+    assert service.memory_bytes() - before < 20 * MIB
 
 
-def test_the_log_of_refused_calls_stays_small(room: Room) -> None:
+def test_the_log_of_refused_calls_stays_small(service: StubServicer) -> None:
     data = graph_of("x" * 3_000)
-    with room.channel() as channel:
+    with service.channel() as channel:
         for _ in range(1_000):
-            assert call(channel, COMPILE, data, room.tokens[0]) == "INVALID_ARGUMENT"
-        assert call(channel, COMPILE, graph_of("y"), room.tokens[1]) == "INVALID_ARGUMENT"
+            assert call(channel, COMPILE, data, service.tokens[0]) == "INVALID_ARGUMENT"
+        assert call(channel, COMPILE, graph_of("y"), service.tokens[1]) == "INVALID_ARGUMENT"
         for _ in range(1_000):
             assert call(channel, COMPILE, data) == "UNAUTHENTICATED"
-    text = room.log.read_text()
+    text = service.log.read_text()
     assert len(text) < 200_000, "2,000 calls wrote 4.3 MB on 3c2bd51"
     assert '"tenant": "beta"' in text, "one tenant's refusals hide no other's"
     assert '"suppressed"' in text
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "\U0001f600", "\n", "\0", "%"])
-def test_status_and_details_arrive_whatever_is_quoted(room: Room, letter: str) -> None:
+def test_status_and_details_arrive_whatever_is_quoted(service: StubServicer, letter: str) -> None:
     """On 3c2bd51 they were larger than gRPC's trailers may be: the client saw another status."""
     size = 30 * MIB if letter == "x" else 100_000
-    error = refusal(room, graph_of(letter * (size // len(letter.encode()))), room.tokens[0])
+    error = refusal(service, graph_of(letter * (size // len(letter.encode()))), service.tokens[0])
     assert isinstance(error, InvalidGraphError)
     assert "unknown operator" in str(error) or "left out" in str(error)
     assert len(str(error).encode()) <= MESSAGE_BYTES
@@ -197,57 +197,60 @@ def test_who_sends_slowly_is_cut_and_keeps_nobody_waiting(tmp_path: Path) -> Non
     stop = threading.Event()
 
     def never() -> Iterator[bytes]:
-        stop.wait(PATIENCE_S)
+        stop.wait(TIMEOUT_S)
         yield b""
 
     limits = {"KERNELFARM_BODY_TIMEOUT_S": "1", "KERNELFARM_MAX_BODIES": "4"}
     metadata = lambda token: (("authorization", f"Bearer {token}"),)  # noqa: E731
-    with running_room(tmp_path, **limits) as room, room.channel() as channel:
+    with running_service(tmp_path, **limits) as room, room.channel() as channel:
         slow = [
             channel.stream_unary(LOOKUP).future(
-                never(), metadata=metadata(room.tokens[0]), timeout=PATIENCE_S
+                never(), metadata=metadata(room.tokens[0]), timeout=TIMEOUT_S
             )
             for _ in range(8)
         ]
         for token in room.tokens * 5:
             assert call(channel, LOOKUP, b"", token) == "OK"
-        errors = [error_from_rpc(each.exception(PATIENCE_S)) for each in slow]
+        errors = [error_from_rpc(each.exception(TIMEOUT_S)) for each in slow]
         stop.set()
         assert Counter(type(error) for error in errors)[BodyTooSlowError] > 0
         assert {error.reason for error in errors} <= {"BODY_TOO_SLOW", "FARM_FULL"}
         assert call(channel, LOOKUP, b"", room.tokens[0]) == "OK"
 
 
-def test_reflection_is_for_who_may_call(room: Room) -> None:
+def test_reflection_is_for_who_may_call(service: StubServicer) -> None:
     ask = reflection_pb2.ServerReflectionRequest(list_services="")
-    with room.channel() as channel:
+    with service.channel() as channel:
         reflect = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
         with pytest.raises(grpc.RpcError) as caught:
-            list(reflect(iter([ask]), timeout=PATIENCE_S))
+            list(reflect(iter([ask]), timeout=TIMEOUT_S))
         assert isinstance(error_from_rpc(caught.value), UnauthenticatedError)
-        metadata = (("authorization", f"Bearer {room.tokens[0]}"),)
-        (answer,) = reflect(iter([ask]), metadata=metadata, timeout=PATIENCE_S)
+        metadata = (("authorization", f"Bearer {service.tokens[0]}"),)
+        (answer,) = reflect(iter([ask]), metadata=metadata, timeout=TIMEOUT_S)
     names = {service.name for service in answer.list_services_response.service}
     assert "kernelfarm.v1.CompileService" in names
 
 
 def test_reflection_can_be_switched_off(tmp_path: Path) -> None:
     ask = reflection_pb2.ServerReflectionRequest(list_services="")
-    with running_room(tmp_path, KERNELFARM_REFLECTION="false") as room, room.channel() as channel:
+    with (
+        running_service(tmp_path, KERNELFARM_REFLECTION="false") as room,
+        room.channel() as channel,
+    ):
         reflect = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
         metadata = (("authorization", f"Bearer {room.tokens[0]}"),)
         with pytest.raises(grpc.RpcError) as caught:
-            list(reflect(iter([ask]), metadata=metadata, timeout=PATIENCE_S))
+            list(reflect(iter([ask]), metadata=metadata, timeout=TIMEOUT_S))
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 @pytest.mark.parametrize("greeting", [b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"])
 def test_idle_connections_shut_nobody_out(tmp_path: Path, greeting: bytes) -> None:
     """On 3c2bd51 nobody came in any more, and the room could not open a file for itself."""
-    with running_room(tmp_path, files=256) as room, contextlib.ExitStack() as stack:
+    with running_service(tmp_path, files=256) as room, contextlib.ExitStack() as stack:
         host, port = room.address.split(":")
         for _ in range(300):
-            idle = stack.enter_context(socket.create_connection((host, int(port)), PATIENCE_S))
+            idle = stack.enter_context(socket.create_connection((host, int(port)), TIMEOUT_S))
             idle.sendall(greeting)
 
         def is_answered() -> bool:
@@ -259,7 +262,7 @@ def test_idle_connections_shut_nobody_out(tmp_path: Path, greeting: bytes) -> No
 
 
 def test_who_calls_keeps_its_connection_beside_idle_ones(tmp_path: Path) -> None:
-    with running_room(tmp_path, files=256) as room, contextlib.ExitStack() as stack:
+    with running_service(tmp_path, files=256) as room, contextlib.ExitStack() as stack:
         host, port = room.address.split(":")
         channel = stack.enter_context(room.channel())
         states: list[grpc.ChannelConnectivity] = []
@@ -267,7 +270,7 @@ def test_who_calls_keeps_its_connection_beside_idle_ones(tmp_path: Path) -> None
         assert call(channel, LOOKUP, b"", room.tokens[0]) == "OK"
         connected = len(states)
         idles = [
-            stack.enter_context(socket.create_connection((host, int(port)), PATIENCE_S))
+            stack.enter_context(socket.create_connection((host, int(port)), TIMEOUT_S))
             for _ in range(200)
         ]
 

@@ -21,8 +21,8 @@ async def test_quick_successes_of_a_method_are_told_in_one_line() -> None:
             log.done(LOOKUP, "OK", milliseconds / 1e3)
         log.done(COMPILE, "OK", 0.004)
         assert lines == []
-        log.tell_all()
-        log.tell_all()
+        log.flush()
+        log.flush()
     assert [(line["method"], line["calls"], line["slowest_ms"]) for line in lines] == [
         (LOOKUP, 3, 7.0),
         (COMPILE, 1, 4.0),
@@ -34,7 +34,7 @@ async def test_failures_and_slow_calls_have_lines_of_their_own() -> None:
     with capture_logs() as lines:
         log.done(LOOKUP, "NOT_FOUND", 0.001)
         log.done(LOOKUP, "OK", 0.25)
-        log.tell_all()
+        log.flush()
     assert [(line["event"], line["status"], line["elapsed_ms"]) for line in lines] == [
         ("call_done", "NOT_FOUND", 1.0),
         ("call_done", "OK", 250.0),
@@ -42,18 +42,18 @@ async def test_failures_and_slow_calls_have_lines_of_their_own() -> None:
 
 
 async def test_on_demand_every_call_has_its_line() -> None:
-    log = CallLog(tells_each=True)
+    log = CallLog(logs_each=True)
     with capture_logs() as lines:
         log.done(LOOKUP, "OK", 0.001)
     assert [line["event"] for line in lines] == ["call_done"]
 
 
 async def test_a_line_about_many_calls_bears_no_request_id() -> None:
-    told: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
     is_told = asyncio.Event()
 
     def keep(logger: Any, name: str, line: MutableMapping[str, Any]) -> str:
-        told.append(dict(line))
+        reported.append(dict(line))
         is_told.set()
         raise structlog.DropEvent
 
@@ -66,4 +66,4 @@ async def test_a_line_about_many_calls_bears_no_request_id() -> None:
     finally:
         structlog.contextvars.unbind_contextvars("request_id")
         structlog.configure(processors=before)
-    assert told == [{"method": LOOKUP, "calls": 1, "slowest_ms": 1.0, "event": "calls_done"}]
+    assert reported == [{"method": LOOKUP, "calls": 1, "slowest_ms": 1.0, "event": "calls_done"}]

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from kernelfarm.service.logs.limits import BURST, LibraryLimit, LogLimit, bound_fields
 from kernelfarm.service.logs.logger import configure_logs, get_logger
-from kernelfarm.service.rates import Rates
+from kernelfarm.service.rates import TokenBuckets
 from kernelfarm.service.settings import ServiceSettings
 
 
@@ -32,8 +32,8 @@ def passes(limit: LogLimit, **event: object) -> dict[str, object] | None:
 def test_lines_of_one_tenant_and_cause_come_so_often_and_say_how_many_were_dropped() -> None:
     clock = Clock()
     limit = LogLimit(clock)
-    told = [passes(limit, tenant="acme", reason="INVALID_GRAPH") for _ in range(BURST + 50)]
-    assert [line is not None for line in told] == [True] * BURST + [False] * 50
+    reported = [passes(limit, tenant="acme", reason="INVALID_GRAPH") for _ in range(BURST + 50)]
+    assert [line is not None for line in reported] == [True] * BURST + [False] * 50
     assert passes(limit, tenant="beta", reason="INVALID_GRAPH")
     assert passes(limit, tenant="acme", reason="QUOTA_BYTES")
     clock.now_s += 1.0
@@ -50,7 +50,7 @@ def test_what_was_dropped_is_told_though_nothing_follows() -> None:
     clock.now_s += 11
     with capture_logs() as lines:
         passes(limit, tenant="beta", reason="X")
-        limit.tell()
+        limit.report_dropped()
     assert [{k: v for k, v in line.items() if k != "log_level"} for line in lines] == [
         {
             "event": "lines_suppressed",
@@ -68,7 +68,7 @@ def test_successes_are_not_limited() -> None:
 
 
 def test_rates_forget_names_that_are_not_used() -> None:
-    rates: Rates[int] = Rates(1, 1.0, Clock())
+    rates: TokenBuckets[int] = TokenBuckets(1, 1.0, Clock())
     for name in range(100_000):
         assert rates.take(name)
     assert rates.take(0), "a name that was forgotten begins anew"

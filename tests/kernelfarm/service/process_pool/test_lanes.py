@@ -8,43 +8,43 @@ import itertools
 import pytest
 
 from kernelfarm.errors import FarmFullError
-from kernelfarm.service.process_pool.slot_scheduler import Lanes, Ticket
+from kernelfarm.service.process_pool.slot_scheduler import SlotRequest, SlotScheduler
 from kernelfarm.service.process_pool.usage import Usage
 
 
 class Jobs:
     """Jobs by name; `begun` tells in which order they got a slot."""
 
-    def __init__(self, lanes: Lanes) -> None:
-        self._lanes = lanes
+    def __init__(self, lanes: SlotScheduler) -> None:
+        self._scheduler = lanes
         self._tasks: list[asyncio.Task[None]] = []
-        self.tickets: dict[str, Ticket] = {}
+        self.requests: dict[str, SlotRequest] = {}
         self.begun: list[str] = []
 
     async def add(self, name: str, *, is_heavy: bool = False) -> None:
         """A job of the tenant that its name begins with asks for a slot."""
-        ticket = self.tickets[name] = Ticket(name[0])
+        ticket = self.requests[name] = SlotRequest(name[0])
         ticket.is_heavy = is_heavy
         self._tasks.append(asyncio.create_task(self._enter(name, ticket)))
         await settled()
 
-    async def _enter(self, name: str, ticket: Ticket) -> None:
-        await self._lanes.enter(ticket)
+    async def _enter(self, name: str, ticket: SlotRequest) -> None:
+        await self._scheduler.enter(ticket)
         self.begun.append(name)
 
     async def end(self, name: str) -> None:
         """A job that runs has ended."""
-        self._lanes.leave(self.tickets[name])
+        self._scheduler.leave(self.requests[name])
         await settled()
 
     async def give_up(self, name: str) -> None:
         """The caller of a job is cancelled."""
-        self._tasks[list(self.tickets).index(name)].cancel()
+        self._tasks[list(self.requests).index(name)].cancel()
         await settled()
 
     def revoked(self) -> list[str]:
         """Jobs that are told to give way."""
-        return [name for name, ticket in self.tickets.items() if ticket.revoked.done()]
+        return [name for name, ticket in self.requests.items() if ticket.preempted.done()]
 
 
 async def settled() -> None:
@@ -53,23 +53,23 @@ async def settled() -> None:
 
 
 async def test_free_slots_go_to_tenants_in_turn() -> None:
-    jobs = Jobs(Lanes(1, 100))
+    jobs = Jobs(SlotScheduler(1, 100))
     for name in ("a1", "a2", "a3", "a4", "b1", "b2", "c1"):
         await jobs.add(name)
-    while len(jobs.begun) < len(jobs.tickets):
+    while len(jobs.begun) < len(jobs.requests):
         await jobs.end(jobs.begun[-1])
     assert jobs.begun == ["a1", "a2", "b1", "c1", "a3", "b2", "a4"]
 
 
 async def test_a_heavy_job_leaves_the_light_lane_to_those_who_wait() -> None:
-    lanes = Lanes(1, 100)
+    lanes = SlotScheduler(1, 100)
     jobs = Jobs(lanes)
     for name in ("a1", "a2", "a3"):
         await jobs.add(name)
-    lanes.mark_heavy(jobs.tickets["a1"])
+    lanes.mark_heavy(jobs.requests["a1"])
     await settled()
     assert jobs.begun == ["a1", "a2"] and jobs.revoked() == []
-    lanes.mark_heavy(jobs.tickets["a2"])  # now the heavy lane is full
+    lanes.mark_heavy(jobs.requests["a2"])  # now the heavy lane is full
     await settled()
     assert jobs.revoked() == ["a2"]
     await jobs.end("a2")
@@ -77,16 +77,16 @@ async def test_a_heavy_job_leaves_the_light_lane_to_those_who_wait() -> None:
 
 
 async def test_a_heavy_job_for_which_nobody_waits_goes_on_where_it_is() -> None:
-    lanes = Lanes(2, 100)
+    lanes = SlotScheduler(2, 100)
     jobs = Jobs(lanes)
     for name in ("a1", "a2"):
         await jobs.add(name)
-        lanes.mark_heavy(jobs.tickets[name])
+        lanes.mark_heavy(jobs.requests[name])
     assert len(lanes.light.running) == 2 and not lanes.heavy.running and not jobs.revoked()
 
 
 async def test_a_tenant_without_a_heavy_job_gets_the_slot_of_one_that_has_two() -> None:
-    jobs = Jobs(Lanes(2, 100))
+    jobs = Jobs(SlotScheduler(2, 100))
     for name in ("a1", "a2", "a3", "b1"):
         await jobs.add(name, is_heavy=True)
     assert jobs.revoked() == ["a2"]
@@ -99,7 +99,7 @@ async def test_a_tenant_without_a_heavy_job_gets_the_slot_of_one_that_has_two() 
 
 
 async def test_the_last_heavy_job_of_a_tenant_is_never_ended_for_others() -> None:
-    jobs = Jobs(Lanes(2, 100))
+    jobs = Jobs(SlotScheduler(2, 100))
     for name in ("a1", "b1", "c1", "d1"):
         await jobs.add(name, is_heavy=True)
     assert jobs.revoked() == []
@@ -108,12 +108,12 @@ async def test_the_last_heavy_job_of_a_tenant_is_never_ended_for_others() -> Non
 
 
 async def test_too_many_waiting_jobs_are_one_tenants_own_trouble() -> None:
-    lanes = Lanes(1, 2)
+    lanes = SlotScheduler(1, 2)
     jobs = Jobs(lanes)
     for name in ("a1", "a2", "a3"):
         await jobs.add(name)
     with pytest.raises(FarmFullError, match="2 pieces of work"):
-        await lanes.enter(Ticket("a"))
+        await lanes.enter(SlotRequest("a"))
     await jobs.add("b1")
     await jobs.end("a1")
     await jobs.end("a2")
@@ -121,7 +121,7 @@ async def test_too_many_waiting_jobs_are_one_tenants_own_trouble() -> None:
 
 
 async def test_a_job_whose_caller_gives_up_leaves_the_queue_and_the_slot() -> None:
-    jobs = Jobs(Lanes(1, 100))
+    jobs = Jobs(SlotScheduler(1, 100))
     for name in ("a1", "a2", "b1"):
         await jobs.add(name)
     await jobs.give_up("a2")
@@ -130,7 +130,7 @@ async def test_a_job_whose_caller_gives_up_leaves_the_queue_and_the_slot() -> No
 
 
 async def test_a_tenant_with_heavy_jobs_leaves_a_light_slot_while_others_call() -> None:
-    jobs = Jobs(Lanes(2, 100))
+    jobs = Jobs(SlotScheduler(2, 100))
     await jobs.add("a-heavy", is_heavy=True)
     for name in ("a1", "a2"):
         await jobs.add(name)
@@ -147,10 +147,10 @@ async def test_a_tenant_with_heavy_jobs_leaves_a_light_slot_while_others_call() 
 
 
 async def test_a_tenant_that_used_much_lately_leaves_a_light_slot_too() -> None:
-    jobs = Jobs(Lanes(2, 100))
+    jobs = Jobs(SlotScheduler(2, 100))
     for name in ("a1", "b1"):
         await jobs.add(name)
-    jobs.tickets["a1"].used_s = 2.0
+    jobs.requests["a1"].used_s = 2.0
     for name in ("a1", "b1"):
         await jobs.end(name)
     for name in ("a2", "a3", "b2"):
@@ -175,16 +175,16 @@ def test_much_is_more_than_others_use_at_the_same_time() -> None:
 
 
 async def test_a_tenant_of_heavy_jobs_begins_heavy_while_others_call() -> None:
-    lanes = Lanes(4, 100, heavy_after_s=0.25)
+    lanes = SlotScheduler(4, 100, heavy_after_s=0.25)
     jobs = Jobs(lanes)
     numbers = itertools.count()
 
     async def run(used_s: float) -> bool:
         name = f"a{next(numbers)}"
         await jobs.add(name)
-        jobs.tickets[name].used_s = used_s
+        jobs.requests[name].used_s = used_s
         await jobs.end(name)
-        return jobs.tickets[name].is_heavy
+        return jobs.requests[name].is_heavy
 
     for _ in range(10):
         assert not await run(0.3)  # nobody else calls
@@ -193,4 +193,4 @@ async def test_a_tenant_of_heavy_jobs_begins_heavy_while_others_call() -> None:
     for _ in range(8):
         await run(0.01)
     assert not await run(0.01)  # its latest jobs were light
-    assert not jobs.tickets["b1"].is_heavy
+    assert not jobs.requests["b1"].is_heavy

@@ -24,8 +24,8 @@ from kernelfarm.errors import (
     WorkTimeError,
 )
 from kernelfarm.service.process_pool.limits import MIB, PoolLimits
-from kernelfarm.service.process_pool.pool import ProcessPool, Work
-from tests.support.farm import PATIENCE_S, is_running, wait_until
+from kernelfarm.service.process_pool.pool import ProcessPool, WorkItem
+from tests.support.farm import TIMEOUT_S, is_running, wait_until
 
 JOBS = "tests.kernelfarm.service.process_pool.jobs"
 
@@ -40,18 +40,18 @@ async def running(limits: PoolLimits | None = None) -> AsyncIterator[ProcessPool
         await pool.close()
 
 
-def work(name: str, *parts: bytes, tenant: str = "", affinity: bytes = b"") -> Work:
-    return Work(name, parts, tenant, affinity)
+def work(name: str, *parts: bytes, tenant: str = "", affinity: bytes = b"") -> WorkItem:
+    return WorkItem(name, parts, tenant, affinity)
 
 
 async def answers(pool: ProcessPool, tenant: str = "") -> None:
     """The pool does a small job."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         assert await pool.run(work("echo", b"x", b"", tenant=tenant)) == [b"x", b""]
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while not holds():
             await asyncio.sleep(0.02)
 
@@ -91,10 +91,10 @@ async def test_a_refusal_that_may_hide_a_bug_is_logged_with_its_traceback() -> N
                 await pool.run(work("refuse_after_fault"))
             with pytest.raises(InvalidGraphError, match="node 7 is wrong"):
                 await pool.run(work("refuse"))
-        (told,) = [line for line in lines if line["event"] == "work_refused"]
-        assert told["log_level"] == "warning"
-        assert "ZeroDivisionError" in told["trace"]
-        assert told["message"] == "node 7 divides by nothing"
+        (reported,) = [line for line in lines if line["event"] == "work_refused"]
+        assert reported["log_level"] == "warning"
+        assert "ZeroDivisionError" in reported["trace"]
+        assert reported["message"] == "node 7 divides by nothing"
 
 
 async def test_a_job_ends_with_its_caller_and_its_processor_is_free() -> None:
@@ -144,7 +144,7 @@ async def test_a_job_of_a_large_message_is_heavy_from_the_start() -> None:
 async def test_more_heavy_jobs_than_slots_are_all_done() -> None:
     async with running(PoolLimits(processes=1)) as pool:
         jobs = (pool.run(work("spin", b"0.5", tenant=tenant)) for tenant in "aaab")
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             assert len(await asyncio.gather(*jobs)) == 4
 
 
@@ -184,14 +184,14 @@ async def test_a_fork_server_that_ends_or_hangs_is_started_again(number: signal.
         server = psutil.Process(pool.pids[0]).parent()
         assert server is not None
         server.send_signal(number)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while is_running(server.pid):
                 for pid in pool.pids:  # so that the next job needs a fork
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
                 with suppress(UnavailableError):
                     await pool.run(work("echo"))
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while True:
                 with suppress(UnavailableError):
                     assert await pool.run(work("echo", b"x")) == [b"x"]
@@ -208,7 +208,7 @@ async def test_a_job_goes_to_the_child_that_remembers_it() -> None:
 
 
 async def test_a_child_that_holds_much_memory_is_replaced() -> None:
-    async with running(PoolLimits(processes=1, kept_memory_bytes=128 * MIB)) as pool:
+    async with running(PoolLimits(processes=1, max_idle_memory_bytes=128 * MIB)) as pool:
         small = await pool.run(work("hold", b"1000"))
         large = await pool.run(work("hold", b"%d" % (200 * MIB)))
         assert small == large != await pool.run(work("pid"))
@@ -286,7 +286,7 @@ def test_children_end_when_their_service_is_killed() -> None:
         pids = [int(word) for word in service.stdout.readline().split()]
         pids.append(psutil.Process(pids[0]).ppid())
         service.kill()
-    wait_until(lambda: not any(map(is_running, pids)), PATIENCE_S, "no child is left")
+    wait_until(lambda: not any(map(is_running, pids)), TIMEOUT_S, "no child is left")
 
 
 @pytest.mark.parametrize("module", ["frontend_svc.graph_jobs", "optimizer_svc.graph_jobs"])
@@ -299,10 +299,12 @@ def test_what_is_forked_never_imported_grpc(module: str) -> None:
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.parametrize("room", ["frontend_svc", "optimizer_svc"])
-def test_a_service_has_no_code_that_works_on_graphs(room: str) -> None:
-    module = {"frontend_svc": "frontend_svc.serve", "optimizer_svc": "optimizer_svc.service"}[room]
-    found = f"any(m.startswith('{room}.') and m.endswith('.pipeline') for m in sys.modules)"
+@pytest.mark.parametrize("service", ["frontend_svc", "optimizer_svc"])
+def test_a_service_has_no_code_that_works_on_graphs(service: str) -> None:
+    module = {"frontend_svc": "frontend_svc.serve", "optimizer_svc": "optimizer_svc.service"}[
+        service
+    ]
+    found = f"any(m.startswith('{service}.') and m.endswith('.pipeline') for m in sys.modules)"
     code = f"import sys, {module}; print({found})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

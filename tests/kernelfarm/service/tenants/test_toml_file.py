@@ -21,7 +21,12 @@ from kernelfarm.errors import (
     UnknownTokenError,
 )
 from kernelfarm.service.tenants.authentication import Authenticator, TenantsFile
-from kernelfarm.service.tenants.directory import Directory, Shown, StoredCertificate, Tenant
+from kernelfarm.service.tenants.directory import (
+    Credentials,
+    StoredCertificate,
+    Tenant,
+    TenantDirectory,
+)
 from kernelfarm.service.tenants.identity import Quota, Role
 from kernelfarm.service.tenants.tokens import StoredToken, new_token
 from kernelfarm.service.tenants.toml_file import read_tenants, write_tenants
@@ -48,7 +53,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         certificates=(StoredCertificate("spiffe://acme/x", MEMBER),),
     )
     path = tmp_path / "tenants.toml"
-    write_tenants(path, Directory([acme, tenant("open", salt=b"")], Quota(max_entries=7)))
+    write_tenants(path, TenantDirectory([acme, tenant("open", salt=b"")], Quota(max_entries=7)))
     assert path.stat().st_mode & 0o777 == 0o600
     known = read_tenants(path)
     assert dict(known.tenants) == {"acme": acme, "open": tenant("open", salt=b"")}
@@ -79,7 +84,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
             f"format = 1\n[tenants.acme]\n{SALT}\n{TOKEN}".replace(
                 '"member"', '"member", "warmer"'
             ),
-            "a warmer works in the shared part alone",
+            "a warmer uses the shared namespace alone",
         ),
         (
             f"format = 1\n[tenants.acme]\n{SALT}\n{TOKEN}\nnot_after = 2027-01-01T00:00:00",
@@ -103,61 +108,64 @@ def test_a_file_that_breaks_a_rule_is_refused_with_the_place(
 def test_a_token_is_known_until_its_end_and_beside_its_successor() -> None:
     old_token, old = new_token(MEMBER, NOW)
     new, kept = new_token(MEMBER)
-    directory = Directory([tenant("acme", old, kept)])
+    directory = TenantDirectory([tenant("acme", old, kept)])
     before = NOW - timedelta(seconds=1)
     for token in (old_token, new):
-        assert directory.identify(Shown(token), before).tenant == "acme"
+        assert directory.identify(Credentials(token), before).tenant == "acme"
     with pytest.raises(ExpiredTokenError, match="ended at 2027-01-01"):
-        directory.identify(Shown(old_token), NOW)
-    assert directory.identify(Shown(new), NOW).credential == f"token {kept.token_id}"
+        directory.identify(Credentials(old_token), NOW)
+    assert directory.identify(Credentials(new), NOW).credential == f"token {kept.token_id}"
 
 
 def test_a_file_keeps_no_token(tmp_path: Path) -> None:
     token, stored = new_token(MEMBER)
-    write_tenants(tmp_path / "t", Directory([tenant("acme", stored)]))
+    write_tenants(tmp_path / "t", TenantDirectory([tenant("acme", stored)]))
     assert token.rpartition("_")[2] not in (tmp_path / "t").read_text()
     assert token not in repr(stored)
 
 
 def test_who_shows_nothing_or_something_wrong_is_told_what_is_expected() -> None:
     token, stored = new_token(MEMBER)
-    directory = Directory([tenant("acme", stored)])
+    directory = TenantDirectory([tenant("acme", stored)])
     with pytest.raises(UnauthenticatedError, match="authorization: Bearer TOKEN"):
-        directory.identify(Shown(), NOW)
+        directory.identify(Credentials(), NOW)
     near = token[:-1] + ("A" if token[-1] != "A" else "B")
     for wrong in (near, "kft_", "", "x" * 1000, new_token(MEMBER)[0]):
         if wrong:
             with pytest.raises(UnknownTokenError, match="no tenant's"):
-                directory.identify(Shown(wrong), NOW)
+                directory.identify(Credentials(wrong), NOW)
 
 
 def test_certificates_name_tenants_and_must_agree_with_tokens() -> None:
     token, stored = new_token(MEMBER)
     names = (StoredCertificate("a.example", MEMBER), StoredCertificate("b.example", MEMBER))
     acme = tenant("acme", certificates=(names[0],))
-    directory = Directory([acme, tenant("beta", stored, certificates=(names[1],))])
-    found = directory.identify(Shown("", ("other.example", "a.example")), NOW)
-    assert (found.tenant, found.partition.salt) == ("acme", acme.salt)
+    directory = TenantDirectory([acme, tenant("beta", stored, certificates=(names[1],))])
+    found = directory.identify(Credentials("", ("other.example", "a.example")), NOW)
+    assert (found.tenant, found.namespace_config.salt) == ("acme", acme.salt)
     with pytest.raises(UnknownCertificateError, match="are no tenant's"):
-        directory.identify(Shown("", ("c.example",)), NOW)
+        directory.identify(Credentials("", ("c.example",)), NOW)
     with pytest.raises(UnknownCertificateError, match="several tenants'"):
-        directory.identify(Shown("", ("a.example", "b.example")), NOW)
+        directory.identify(Credentials("", ("a.example", "b.example")), NOW)
     with pytest.raises(CredentialsDisagreeError, match="expected one tenant"):
-        directory.identify(Shown(token, ("a.example",)), NOW)
-    assert directory.identify(Shown(token, ("b.example",)), NOW).tenant == "beta"
+        directory.identify(Credentials(token, ("a.example",)), NOW)
+    assert directory.identify(Credentials(token, ("b.example",)), NOW).tenant == "beta"
 
 
 def test_a_warmer_works_in_the_shared_part_and_others_in_their_own() -> None:
     warming, kept = new_token(frozenset({Role.WARMER}))
-    directory = Directory([tenant("acme", kept)], Quota(max_bytes=5))
-    warmer = directory.identify(Shown(warming), NOW)
-    assert (warmer.tenant, warmer.partition.tenant) == ("acme", "shared")
-    assert (warmer.partition.salt, warmer.partition.quota) == (b"", Quota(max_bytes=5))
+    directory = TenantDirectory([tenant("acme", kept)], Quota(max_bytes=5))
+    warmer = directory.identify(Credentials(warming), NOW)
+    assert (warmer.tenant, warmer.namespace_config.tenant) == ("acme", "shared")
+    assert (warmer.namespace_config.salt, warmer.namespace_config.quota) == (
+        b"",
+        Quota(max_bytes=5),
+    )
 
 
 def test_rights_are_refused_with_what_is_missing() -> None:
     token, stored = new_token(frozenset({Role.READER}))
-    reader = Directory([tenant("acme", stored)]).identify(Shown(token), NOW)
+    reader = TenantDirectory([tenant("acme", stored)]).identify(Credentials(token), NOW)
     reader.require(Role.READER, Role.MEMBER)
     with pytest.raises(PermissionDeniedError, match="role administrator; tenant 'acme' has reader"):
         reader.require(Role.ADMINISTRATOR)
@@ -167,9 +175,9 @@ def test_rights_are_refused_with_what_is_missing() -> None:
 
 def test_a_changed_file_counts_and_a_bad_one_does_not(tmp_path: Path) -> None:
     path, now_s = tmp_path / "t", [0.0]
-    write_tenants(path, Directory([tenant("acme")]))
+    write_tenants(path, TenantDirectory([tenant("acme")]))
     file = TenantsFile(path, clock=lambda: now_s[0])
-    write_tenants(path, Directory([tenant("acme"), tenant("beta")]))
+    write_tenants(path, TenantDirectory([tenant("acme"), tenant("beta")]))
     assert set(file.current().tenants) == {"acme"}
     now_s[0] = 1
     assert set(file.current().tenants) == {"acme", "beta"}
@@ -179,14 +187,14 @@ def test_a_changed_file_counts_and_a_bad_one_does_not(tmp_path: Path) -> None:
     os.unlink(path)
     now_s[0] = 3
     assert set(file.current().tenants) == {"acme", "beta"}
-    assert file.faults == 2
-    write_tenants(path, Directory([tenant("beta")]))
+    assert file.failed_reloads == 2
+    write_tenants(path, TenantDirectory([tenant("beta")]))
     now_s[0] = 4
     assert set(file.current().tenants) == {"beta"}
 
 
 def test_tenants_and_an_administrators_token_exclude_each_other(tmp_path: Path) -> None:
-    write_tenants(tmp_path / "t", Directory([]))
+    write_tenants(tmp_path / "t", TenantDirectory([]))
     with pytest.raises(CallerError, match="role administrator instead"):
         Authenticator(TenantsFile(tmp_path / "t"), "secret")
 
