@@ -17,17 +17,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.farm import TIMEOUT_S, Farm, running_farm
+from tests.support.farm import QUICK_SWEEPS, TIMEOUT_S, Farm, running_farm
 
 pytest_plugins = [
     "tests.support.not_run",
     "tests.support.redis_servers",
     "tests.support.client_fixtures",
     "tests.support.codegen_fixtures",
+    "tests.support.farm_fixtures",
 ]
-
-# The shared farm holds what all tests compiled: at an operator's rate tests would wait for sweeps.
-QUICK_SWEEPS = {"KERNELFARM_SWEEP_KEYS_PER_S": "1000000"}
 
 # Every Python process imports this by itself when it starts; each leaves its number.
 BLOCK_TORCH = """

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from tests.support import hostile_requests
+from tests.support.attacked_farm import Credential
 from tests.support.hostile_requests import Template
 
 COMPILE = "/kernelfarm.v1.CompileService/Compile"
 LARGEST_BYTES = 15 * hostile_requests.MIB
 """What a farm just takes by default; it refuses the messages of 30 MiB by their length."""
 EXPLAIN = "/kernelfarm.v1.CacheService/ExplainMiss"
-
-
-class Credential(enum.Enum):
-    """What the attacker shows."""
-
-    NONE = "no token"
-    EXPIRED = "expired token"
-    READER = "token of a reader"
-    MEMBER = "token of a member"
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from kernelfarm.digest import program_key
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.v1 import cache_service_pb2 as cache_api
 from kernelfarm.v1 import compile_service_pb2 as api
-from tests.attack.__main__ import Row, measure
 from tests.attack.attacks import ATTACKS, EXPLAIN, Attack
+from tests.attack.measure import Row, measure
 from tests.attack.victim import LIMIT_S, Waits
 from tests.support import hostile_requests
 from tests.support.hostile_requests import MIB, Template

@@ -23,7 +23,8 @@ import psutil
 
 from kernelfarm.cache.embedded import ServerRole
 from tests.chaos.network_namespaces import Switch
-from tests.chaos.servers import OwnServer, socket_of
+from tests.chaos.servers import OwnServer
+from tests.support.redis_of_process import socket_of
 
 VENDOR_WORKERS = 2
 _STOP_S = 120.0

@@ -12,7 +12,7 @@ import redis
 
 from kernelfarm.cache.embedded import ServerRole
 from tests.chaos.fault import Fault, Scene, Undo
-from tests.chaos.servers import client_of
+from tests.support.redis_of_process import client_of
 
 _OUTAGE_S = 8.0
 _PAUSE_MS = 8_000

@@ -6,40 +6,15 @@ import contextlib
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from kernelfarm.cache.embedded import ServerRole, find_server, server_command
+from tests.support.redis_of_process import client_of
 
 _START_S = 20.0
-
-
-def socket_of(process: psutil.Process) -> Path:
-    """The unix socket on which a server listens, by its command line."""
-    words = process.cmdline()
-    if "--unixsocket" in words:
-        return Path(words[words.index("--unixsocket") + 1])
-    # A running server shows where it listens: `valkey-server unixsocket:/path`.
-    _, _, path = " ".join(words).partition("unixsocket:")
-    return Path(path.strip())
-
-
-@contextlib.contextmanager
-def client_of(socket: Path) -> Iterator[redis.Redis]:
-    """A client that tries once, and waits a few seconds for an answer."""
-    client = redis.Redis(
-        unix_socket_path=str(socket), retry=Retry(NoBackoff(), 0), socket_timeout=5.0
-    )
-    try:
-        yield client
-    finally:
-        client.close()
 
 
 @dataclass

@@ -7,32 +7,17 @@ import tomllib
 from fnmatch import fnmatch
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from codegen_svc.backends.ascend.settings import AscendSettings
 from codegen_svc.backends.registry import vendors
-from codegen_svc.settings import CodegenSettings, WorkerSettings
-from frontend_svc.settings import FrontendSettings
 from kernelfarm.service.probes import main as probe
-from kernelfarm.supervisor.settings import SupervisorSettings
-from optimizer_svc.settings import OptimizerSettings
+from tests.deploy.known_variables import ROOT, VARIABLES
 from tests.support.farm import Farm
 
-ROOT = Path(__file__).parents[2]
 SERVICES = ("frontend", "optimizer", "codegen")
-SETTINGS = (
-    AscendSettings,
-    CodegenSettings,
-    FrontendSettings,
-    OptimizerSettings,
-    SupervisorSettings,
-    WorkerSettings,
-)
-VARIABLES = {f"KERNELFARM_{name.upper()}" for kind in SETTINGS for name in kind.model_fields}
 
 
 @pytest.fixture(scope="module")

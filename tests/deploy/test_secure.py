@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import subprocess
-import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +20,7 @@ from kernelfarm.service.tenants.toml_file import read_tenants
 from kernelfarm.service.tls import ChannelTls, ServerTls, tls_to_self
 from kernelfarm.signing import Space
 from kernelfarm.signing.key_files import read_keyring, read_signer
-from tests.deploy.test_compose import ROOT, VARIABLES
+from tests.deploy.known_variables import ROOT, VARIABLES
 from tests.support.farm import TIMEOUT_S, wait_until
 
 SERVICES = ("frontend", "optimizer", "codegen", "worker")
@@ -32,21 +29,6 @@ SERVICES = ("frontend", "optimizer", "codegen", "worker")
 @pytest.fixture(scope="module")
 def overlay() -> dict[str, Any]:
     return yaml.safe_load((ROOT / "deploy/compose.secure.yaml").read_text())
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    """A folder that the script made, and the token that it printed."""
-    folder = tmp_path_factory.mktemp("deploy") / "secrets"
-    command = [str(ROOT / "deploy/make_secrets.sh"), str(folder), "farm.example"]
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    ended = subprocess.run(
-        command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
-    yield folder, ended.stdout.split()[-1]
-    again = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert again.returncode == 1 and "nothing was changed" in again.stderr
 
 
 def test_it_sets_known_variables_of_known_services(overlay: dict[str, Any]) -> None:

@@ -20,8 +20,7 @@ from kernelfarm.cache.embedded import ServerRole, find_server, server_command
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import open_channel
 from kernelfarm.service.probes import reported_vendors
-from tests.codegen_svc.edge.test_dispatch import build
-from tests.deploy.test_secure import made
+from tests.support.codegen_calls import build
 from tests.support.codegen_processes import codegen_farm
 from tests.support.farm import TIMEOUT_S, wait_until
 from tests.support.fresh_kernels import fresh_kernel

@@ -21,7 +21,6 @@ from kernelfarm.ir.text import parse_graph
 from kernelfarm.targets import all_targets
 
 TIMEOUT_S = 240.0
-ACCELERATORS = ("ascend", "cuda", "rocm")
 CPU_TARGETS = tuple(t for t, facts in all_targets().items() if facts.vendor == "cpu")
 OTHER_TARGETS = tuple(t for t, facts in all_targets().items() if facts.vendor != "cpu")
 SMALL_INPUTS = ("reference", "h")

@@ -17,9 +17,10 @@ from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.ir.program_ir import Launch
 from kernelfarm.ir.text import parse_kernel
-from tests.e2e.compiled_inputs import ACCELERATORS, Everything
+from tests.e2e.compiled_inputs import Everything
 from tests.e2e.linalg_loader import LinalgLoader
 from tests.support.accuracy import assert_as_good_as_eager
+from tests.support.farm import ACCELERATORS
 from tests.support.linalg_cpu import TOOLS
 from tests.support.third_party import need
 

@@ -11,15 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from kernelfarm.v1 import compile_service_pb2 as api
-from tests.e2e.compiled_inputs import (
-    ACCELERATORS,
-    ONE_OF_EACH_VENDOR,
-    Everything,
-    compile_everything,
-    is_slow,
-)
+from tests.e2e.compiled_inputs import ONE_OF_EACH_VENDOR, Everything, compile_everything, is_slow
 from tests.support.calls import compile_at
-from tests.support.farm import Farm
+from tests.support.farm import ACCELERATORS, Farm
 from tests.support.small_graphs import h_request
 
 pytestmark = pytest.mark.vendors(*ACCELERATORS)

@@ -9,9 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.compiled_inputs import ACCELERATORS
 from tests.support.calls import compile_at
-from tests.support.farm import Farm
+from tests.support.farm import ACCELERATORS, Farm
 from tests.support.small_graphs import h_request
 
 TARGETS = ("cpu:x86-64-v4", "cuda:sm_80", "rocm:gfx90a", "ascend:910b")

@@ -17,9 +17,9 @@ from kernelfarm.client import counters
 from kernelfarm.client.farm.cache_client import CacheAdmin
 from kernelfarm.client.programs.store import LoadedProgram
 from kernelfarm.errors import UnavailableError
-from tests.kernelfarm.cache.test_takeovers import redis_process, replicate
 from tests.support.client_process import NewProcess, new_process
 from tests.support.farm import TIMEOUT_S, Farm, running_farm, wait_until
+from tests.support.redis_process import redis_process, replicate
 from tests.support.redis_proxy import RedisProxy
 from tests.support.traced_graphs import traced_one
 

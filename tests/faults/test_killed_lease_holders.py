@@ -18,7 +18,13 @@ from kernelfarm.service.channels import open_channel
 from kernelfarm.signing.key_files import PROGRAM_KEY
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.v1.compile_service_pb2_grpc import CompileServiceStub
-from tests.support.codegen_processes import CodegenFarm, await_true, codegen_farm
+from tests.support.codegen_processes import (
+    CodegenFarm,
+    await_true,
+    codegen_farm,
+    start_service,
+    stats_of,
+)
 from tests.support.farm import TIMEOUT_S
 from tests.support.redis_proxy import RedisProxy
 from tests.support.small_graphs import h_request
@@ -48,18 +54,6 @@ def codegen(tmp_path: Path) -> Iterator[CodegenFarm]:
         yield started
 
 
-def start_service(room: CodegenFarm, service: str, name: str, **settings: str) -> int:
-    """The process id of a frontend, optimizer or edge that serves at the socket `name`."""
-    before = dict(room.settings)
-    room.settings[f"KERNELFARM_{service.upper()}_LISTEN"] = f"unix:{room.folder}/{name}"
-    room.settings.update(settings)
-    process = room.start(f"{service}_svc", name=name)
-    room.settings.clear()
-    room.settings.update(before)
-    await_true(lambda: b'"listening"' in room.log(name), room.log, name, process)
-    return process.pid
-
-
 def replace_killed(room: CodegenFarm, pid: int, name: str, successor: str) -> None:
     """SIGKILL, and another process that serves already answers in its place."""
     os.kill(pid, signal.SIGKILL)
@@ -78,11 +72,6 @@ async def compiled(
                 assert event.program.artifacts
                 return time.monotonic()
     raise AssertionError("no program")
-
-
-def stats_of(room: CodegenFarm) -> dict[str, int]:
-    with redis.Redis.from_url(room.cache.url) as raw:
-        return {name.decode(): int(n) for name, n in raw.hgetall("kf:{default}:stats").items()}
 
 
 async def test_a_frontend_killed_while_it_leads_costs_those_who_wait_elsewhere_seconds(

@@ -151,7 +151,7 @@ async def test_both_servers_restart_empty_in_the_middle_and_the_result_still_com
     assert (await build(stub, "plain_later")).artifacts
 
 
-@pytest.mark.parametrize("room", [{"no_worker_grace_s": "0.1"}], indirect=True)
+@pytest.mark.parametrize("codegen", [{"no_worker_grace_s": "0.1"}], indirect=True)
 async def test_a_queue_without_workers_is_unavailable_and_says_how_to_start_one(
     stub: CodegenServiceStub,
 ) -> None:

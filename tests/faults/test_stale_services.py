@@ -32,8 +32,7 @@ from kernelfarm.signing import Manifest
 from kernelfarm.signing.key_files import PROGRAM_KEY
 from kernelfarm.v1.compile_service_pb2_grpc import CompileServiceStub
 from kernelfarm.wire.manifest import manifest_from_proto
-from tests.faults.test_killed_lease_holders import start_service
-from tests.support.codegen_processes import CodegenFarm, codegen_farm
+from tests.support.codegen_processes import CodegenFarm, codegen_farm, start_service
 from tests.support.farm import TIMEOUT_S
 from tests.support.small_graphs import h_request
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from tests.conftest import QUICK_SWEEPS
 from tests.fuzz.completed_messages import known_facts
 from tests.fuzz.corpus import keep
 from tests.fuzz.farm_run import FarmFindings, FarmPlan, fuzz_farm
@@ -26,7 +25,7 @@ from tests.fuzz.replay import replay, trials_of
 from tests.fuzz.report import memory_table, rpc_table, trial_table
 from tests.fuzz.trial_runner import Limits, Plan, run_trials
 from tests.fuzz.trials import TRIALS, Trial
-from tests.support.farm import running_farm
+from tests.support.farm import QUICK_SWEEPS, running_farm
 
 ENOUGH = 10**9
 

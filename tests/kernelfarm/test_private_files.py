@@ -20,7 +20,7 @@ from kernelfarm.errors import CallerError
 from kernelfarm.private_files import keep_private, make_private_folder, read_private
 from kernelfarm.signing.key_files import PUBLIC_KEYS, TRACE_KEY, make_keys
 from kernelfarm.supervisor.supervisor import exclusive_data_dir
-from tests.kernelfarm.client.disk.test_tier import BIG, put
+from tests.support.disk_tier_entries import BIG, put
 from tests.support.farm import Farm
 
 UMASKS = (0o000, 0o002, 0o022, 0o077)

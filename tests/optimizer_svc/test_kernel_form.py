@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import as_expr, symbol
 from kernelfarm.ir.graph_ir import SizeSymbol, TensorType
 from kernelfarm.ir.loop_ir import Compute, Indirect, Load
 from kernelfarm.ir.text import print_kernel
-from kernelfarm.targets import target_facts
-from optimizer_svc.pipeline import optimize
 from tests.support.prims_graphs import Maker, only_kernel, program_of, sizes, tensor
-from tests.support.single_operator import Call, lowered
 
 ROTATE_HALF = """\
 kernel fused_neg_NAME
@@ -33,9 +28,6 @@ for d1 in 8
   %8: f32 = where %5, %7, %4
   store out0[8*d0 + d1] = %8
 """
-
-
-NO_PLACES = Call("aten.nonzero_static.default", [torch.ones(7)], {"size": 0})
 
 
 def test_contiguous_axes_are_one_loop() -> None:
@@ -137,9 +129,3 @@ def test_what_only_an_empty_value_would_read_is_not_computed() -> None:
     weights = make.add("sum", make.add("exp", make.add_input(tensor(3, 5))), dims=(1,))
     empty = make.add("mul", make.spread(weights, (1,), 0, 3), make.add_input(tensor(0, 3)))
     assert program_of(make.returning(empty)).kernels == ()
-
-
-def test_the_report_names_no_kernel_that_was_not_made() -> None:
-    # Ranks of what is not zero: a scan, then the places of none of them.
-    report = dict(optimize(lowered(NO_PLACES).graph, target_facts("cuda:sm_90a")).stages)["report"]
-    assert "launches: 1 of 1" in report  # the scan; what would place it is gone

@@ -14,7 +14,7 @@ from kernelfarm.ir.interpret import run_program
 from kernelfarm.ir.loop_ir import Kernel, Load, Reduce, Sort, Store
 from kernelfarm.ir.verify import verify_program
 from optimizer_svc.pipeline import optimize
-from tests.optimizer_svc.test_scans_and_scatters import TARGET, graph_of, launches, program_of
+from tests.optimizer_svc.scatter_graphs import TARGET, graph_of, launches, program_of
 from tests.support.operator_samples.sorts import order_calls
 from tests.support.single_operator import Call, lowered, to_numpy, to_torch
 

@@ -14,52 +14,18 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-import subprocess
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-import psutil
+from tests.soak.run import EXPECTED, soak
+from tests.soak.samples import MIB, Growth
 
-from kernelfarm.cache.embedded import ServerRole
-from tests.attack.attacks import Credential
-from tests.chaos.servers import client_of, socket_of
-from tests.soak.load import TOLD_EVERY
-from tests.soak.samples import MIB, Growth, Sample, growth_of, take_samples
-from tests.support.attacked_farm import Attacked, attacked_farm
-
-EXPECTED = frozenset({"OK", "UNAUTHENTICATED", "INVALID_ARGUMENT"})
 SELDOM = frozenset({"NOT_FOUND", "UNAVAILABLE"})
 MOST_SELDOM = 0.001
 """Of all calls: a full cache forgets a program until it is compiled again, or at once."""
-
-_CACHE_BYTES = 8 * MIB
-_SETTINGS = {
-    "KERNELFARM_GATEWAY_CACHE_BYTES": str(2 * MIB),
-    "KERNELFARM_VERIFIED_BYTES": str(2 * MIB),
-    "KERNELFARM_REJECTION_TTL_S": "20",
-}
-
-
-def soak(requests: int, samples: int, folder: Path) -> tuple[list[Growth], dict[str, int]]:
-    """Growth by part, and calls by status."""
-    taken: dict[str, list[Sample]] = defaultdict(list)
-    every = max(TOLD_EVERY, requests // samples)
-    with attacked_farm(folder, "cpu", **_SETTINGS) as attacked:
-        _limit_cache(attacked)
-        with _load(attacked, requests) as load:
-            assert load.stdout is not None
-            due, last = 0, ""
-            for last in load.stdout:
-                if last.strip().isdigit() and int(last) >= due:
-                    due += every
-                    for sample in take_samples(attacked.farm, int(last)):
-                        taken[sample.part].append(sample)
-        statuses = json.loads(last)
-    return [growth_of(series) for series in taken.values()], statuses
 
 
 def unexpected_statuses(statuses: dict[str, int]) -> list[str]:
@@ -70,26 +36,6 @@ def unexpected_statuses(statuses: dict[str, int]) -> list[str]:
         for status, calls in statuses.items()
         if status not in EXPECTED and (status not in SELDOM or calls > most)
     )
-
-
-def _limit_cache(attacked: Attacked) -> None:
-    """The cache's server becomes full soon."""
-    (pid,) = attacked.farm.pids(f"redis-{ServerRole.CACHE.value}")
-    with client_of(socket_of(psutil.Process(pid))) as client:
-        client.config_set("maxmemory", _CACHE_BYTES)
-
-
-def _load(attacked: Attacked, requests: int) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.soak.load", attacked.farm.endpoint, str(requests)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdin is not None
-    process.stdin.write(attacked.attackers[Credential.MEMBER] + "\n")
-    process.stdin.close()
-    return process
 
 
 def table(growths: list[Growth]) -> Iterator[str]:

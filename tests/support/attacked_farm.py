@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,8 +15,17 @@ from kernelfarm.service.tenants.directory import Tenant, TenantDirectory
 from kernelfarm.service.tenants.identity import Quota, Role
 from kernelfarm.service.tenants.tokens import StoredToken, new_token
 from kernelfarm.service.tenants.toml_file import write_tenants
-from tests.attack.attacks import Credential
 from tests.support.farm import Farm, running_farm
+
+
+class Credential(enum.Enum):
+    """What the attacker shows."""
+
+    NONE = "no token"
+    EXPIRED = "expired token"
+    READER = "token of a reader"
+    MEMBER = "token of a member"
+
 
 _WORKERS = 2
 _QUOTA = Quota(max_bytes=1 << 30, max_entries=100_000)

@@ -13,17 +13,17 @@ from tests.support.codegen_processes import CodegenFarm, codegen_farm
 
 
 @pytest.fixture(scope="session")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
+def codegen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
     """The service and a worker of two processes; tests that hurt them start their own."""
-    with codegen_farm(tmp_path_factory.mktemp("room")) as started:
+    with codegen_farm(tmp_path_factory.mktemp("codegen")) as started:
         started.start_edge()
         started.start_worker(concurrency=2)
         yield started
 
 
 @pytest.fixture
-async def stub(room: CodegenFarm) -> AsyncIterator[CodegenServiceStub]:
-    async with open_channel(room.address) as channel:
+async def stub(codegen: CodegenFarm) -> AsyncIterator[CodegenServiceStub]:
+    async with open_channel(codegen.address) as channel:
         yield CodegenServiceStub(channel)
 
 

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import redis
+
 from kernelfarm.cache.embedded import EmbeddedServer, ServerProgram, ServerRole, start_server
 from kernelfarm.signing.key_files import KERNEL_KEY, PUBLIC_KEYS, make_keys
 from tests.support.farm import TIMEOUT_S
@@ -172,3 +174,20 @@ def await_true(
         if ended or time.monotonic() > deadline:
             raise AssertionError(f"{name} did not get there:\n{log(name).decode()}")
         time.sleep(0.01)
+
+
+def start_service(room: CodegenFarm, service: str, name: str, **settings: str) -> int:
+    """The process id of a frontend, optimizer or edge that serves at the socket `name`."""
+    before = dict(room.settings)
+    room.settings[f"KERNELFARM_{service.upper()}_LISTEN"] = f"unix:{room.folder}/{name}"
+    room.settings.update(settings)
+    process = room.start(f"{service}_svc", name=name)
+    room.settings.clear()
+    room.settings.update(before)
+    await_true(lambda: b'"listening"' in room.log(name), room.log, name, process)
+    return process.pid
+
+
+def stats_of(room: CodegenFarm) -> dict[str, int]:
+    with redis.Redis.from_url(room.cache.url) as raw:
+        return {name.decode(): int(n) for name, n in raw.hgetall("kf:{default}:stats").items()}

@@ -16,6 +16,7 @@ from kernelfarm.client.loaders.host_target import host_cpu_target, this_processo
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import IntLike, as_expr, symbol
 from kernelfarm.ir.artifact import BuiltKernel
+from kernelfarm.ir.interpret import run_kernel
 from kernelfarm.ir.loop_ir import (
     Access,
     Axis,
@@ -149,3 +150,15 @@ def pointwise(op: str, operands: tuple[DType, ...], result: DType, count: int) -
     params.append(param("out0", result, count))
     names = "_".join(d.value for d in (*operands, result))
     return kernel(f"{op}_{names}", tuple(params), tuple(body), {"d0": count})
+
+
+def both(kernel: Kernel, buffers: dict[str, np.ndarray], sizes: dict[str, int]) -> None:
+    """Runs compiled and interpreted on copies and compares what was written."""
+    compiled = {name: array.copy() for name, array in buffers.items()}
+    run_kernel(kernel, buffers, sizes)
+    assert run(kernel, compiled, sizes, threads=2) == 0
+    for param in kernel.params:
+        if param.access is not Access.READ:
+            np.testing.assert_allclose(
+                compiled[param.name], buffers[param.name], rtol=1e-5, atol=1e-6
+            )

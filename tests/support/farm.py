@@ -120,3 +120,10 @@ def _endpoint(process: subprocess.Popen[str], log: Path) -> str:
     line = process.stdout.readline()
     assert line.startswith("READY "), f"the farm did not start:\n{log.read_text()[-4000:]}"
     return line.split()[1]
+
+
+# The shared farm holds what all tests compiled: at an operator's rate tests would wait for sweeps.
+QUICK_SWEEPS = {"KERNELFARM_SWEEP_KEYS_PER_S": "1000000"}
+
+
+ACCELERATORS = ("ascend", "cuda", "rocm")

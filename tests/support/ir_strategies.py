@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import Expr, as_expr, maximum, minimum, symbol
+from kernelfarm.ir.artifact import GuardOp
 from kernelfarm.ir.graph_ir import Arg, Graph, Input, Node, Ref, SizeSymbol, TensorType
+from kernelfarm.ir.guards import TEXT_SUBJECTS, FactAtom, FactSubject
 
 GOLDEN = Path(__file__).parent / "ir_texts"
 GRAPH_FILES = sorted(GOLDEN.glob("*.graph"))
@@ -76,3 +78,21 @@ def captured_graphs(draw: st.DrawFn) -> Graph:
     output_type = defined[last]
     assert isinstance(output_type, TensorType)
     return Graph("aten", sizes, inputs, tuple(nodes), (Ref(last), None), (output_type, None))
+
+
+@st.composite
+def atoms(draw: st.DrawFn) -> FactAtom:
+    subject = draw(st.sampled_from(FactSubject))
+    is_text = subject in TEXT_SUBJECTS
+    ops = [op for op in GuardOp if op is not GuardOp.DIVISIBLE] if is_text else list(GuardOp)
+    if subject is FactSubject.INPUT_DTYPE:
+        ops = [GuardOp.EQ, GuardOp.NE]
+    op = draw(st.sampled_from(ops))
+    number = st.integers(0, 2**31)
+    where: st.SearchStrategy[object] = number
+    if subject in {FactSubject.SYMBOL, FactSubject.ENVIRONMENT}:
+        where = st.text(max_size=9)
+    elif subject in {FactSubject.INPUT_SIZE, FactSubject.INPUT_STRIDE}:
+        where = st.tuples(number, number)
+    operand = st.text(max_size=9) if is_text else st.integers(1, 2**62)
+    return FactAtom(subject, draw(where), op, draw(operand))

@@ -127,3 +127,20 @@ def _fake(mode: FakeTensorMode, tensor: torch.Tensor, *, is_symbolic: bool) -> A
         return mode.from_tensor(tensor)
     sizes = [DimDynamic.DUCK] * tensor.dim()
     return mode.from_tensor(tensor, symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes))
+
+
+TOLERANCE = {
+    # Two roundings of the type apart: NumPy's functions and PyTorch's differ by as much.
+    torch.float64: 1e-12,
+    torch.float32: 3e-6,
+    torch.float16: 2e-3,
+    torch.bfloat16: 1.6e-2,
+}
+
+
+def assert_equals_eager(call: Call, *, is_symbolic: bool) -> None:
+    got, expected = interpreted(call, is_symbolic=is_symbolic), call.eager()
+    assert [(g.dtype, g.shape) for g in got] == [(e.dtype, e.shape) for e in expected], call
+    for result, model in zip(got, expected, strict=True):
+        bound = TOLERANCE.get(model.dtype, 0)
+        torch.testing.assert_close(result, model, rtol=bound, atol=bound, equal_nan=True)

@@ -16,29 +16,14 @@ from kernelfarm.errors import (
     UnknownTargetError,
 )
 from kernelfarm.internal.v1 import codegen_service_pb2 as pb
-from kernelfarm.internal.v1 import loops_pb2
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
-from kernelfarm.service.channels import open_channel, translated_errors
+from kernelfarm.service.channels import open_channel
 from kernelfarm.v1 import compile_service_pb2
 from kernelfarm.wire import binary_digest
+from tests.support.codegen_calls import TARGET, build
 from tests.support.codegen_processes import CodegenFarm
 from tests.support.farm import TIMEOUT_S
 from tests.support.fresh_kernels import fresh_kernel
-
-TARGET = "echo:one"
-
-
-async def build(
-    stub: CodegenServiceStub, *kernels: loops_pb2.Kernel, target: str = TARGET, priority: int = 0
-) -> dict[int, pb.BuildKernelsResponse]:
-    """Responses by index, in the order in which they came."""
-    request = pb.BuildKernelsRequest(
-        kernels=kernels,
-        target=target,
-        priority=compile_service_pb2.Priority.ValueType(priority),
-    )
-    with translated_errors("codegen"):
-        return {r.index: r async for r in stub.BuildKernels(request, timeout=TIMEOUT_S)}
 
 
 async def test_an_out_of_tree_vendor_compiles_with_its_variants_in_order(

@@ -6,13 +6,9 @@ import asyncio
 import json
 import os
 import platform
-import re
 import shutil
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -20,22 +16,20 @@ from pathlib import Path
 import pytest
 import redis
 
-from codegen_svc.sandbox.level import ConfinementLevel, Mechanism, check_level, required_mechanisms
+from codegen_svc.sandbox.level import ConfinementLevel, Mechanism
 from codegen_svc.sandbox.probe import probed_level
-from codegen_svc.sandbox.work_folder import WorkFolder
-from codegen_svc.sandbox.zygote_process import scrubbed_environment
 from kernelfarm.errors import InternalError, KernelRejectedError, UnavailableError
 from kernelfarm.internal.v1 import codegen_service_pb2 as pb
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import open_channel, translated_errors
 from kernelfarm.v1 import artifact_pb2
+from tests.codegen_svc.sandbox.mechanisms import ALL
 from tests.support.codegen_processes import CodegenFarm, codegen_farm
 from tests.support.farm import TIMEOUT_S, wait_until
 from tests.support.fresh_kernels import fresh_kernel
 from tests.support.not_run import PREFIX
 
 TARGET = "echo:one"
-ALL = "+".join(mechanism.value for mechanism in Mechanism)
 # mount, bpf, unshare, ptrace, userfaultfd, io_uring_setup, setns
 CALLS = {
     "x86_64": [165, 321, 272, 101, 323, 425, 308],
@@ -134,20 +128,6 @@ async def test_a_compilation_inherits_no_setting_of_the_farm(
     codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
     assert (await told(codegen, stub, "nosy_secrets"))["secrets"] == "[]"
-
-
-def test_the_environment_of_toolchains_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (
-        "KERNELFARM_CACHE_URL",
-        "REDIS_PASSWORD",
-        "GITHUB_TOKEN",
-        "AWS_SESSION",
-        "API_KEY",
-    ):
-        monkeypatch.setenv(name, "hidden")
-    monkeypatch.setenv("TRITON_CONSTANT", "kept")
-    assert "hidden" not in scrubbed_environment().values()
-    assert scrubbed_environment()["TRITON_CONSTANT"] == "kept"
 
 
 ENDS = {
@@ -279,25 +259,6 @@ async def test_a_worker_that_cannot_start_what_was_lost_takes_its_report_back_un
             assert (await build(stub, "plain_after")).stages
 
 
-def test_a_killed_workers_folder_is_removed_by_the_next_one_and_no_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    code = "import os; from codegen_svc.sandbox.work_folder import WorkFolder as F; f = F()"
-    code += "; (f.path / 'left').touch(); os.kill(os.getpid(), 9)"
-    subprocess.run([sys.executable, "-c", code], check=False)
-    (left,) = tmp_path.iterdir()
-    mine = WorkFolder()
-    assert not left.exists()
-    other = WorkFolder()
-    assert mine.is_there()
-    assert other.is_there()
-    mine.remove()
-    other.remove()
-    assert not list(tmp_path.iterdir())
-
-
 async def test_an_endless_compilation_ends_at_its_limit_and_the_worker_goes_on(
     tmp_path: Path,
 ) -> None:
@@ -310,20 +271,6 @@ async def test_an_endless_compilation_ends_at_its_limit_and_the_worker_goes_on(
                 await build(stub, "spin_forever")
             assert (await build(stub, "plain_after_spin")).stages
         assert room.log("worker").count(b"worker_ready") == 1
-
-
-@pytest.mark.parametrize("setting", ["required:", "required:magic", "weakest", "landlock"])
-def test_a_setting_that_demands_nothing_known_is_refused(setting: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(repr(setting))):
-        required_mechanisms(setting)
-
-
-def test_a_level_below_the_demanded_one_is_refused_by_name() -> None:
-    some = ConfinementLevel(frozenset({Mechanism.SECCOMP, Mechanism.LIMITS}))
-    check_level(some, "strongest")
-    check_level(some, "required:seccomp+limits")
-    with pytest.raises(UnavailableError, match="demands namespaces, landlock too"):
-        check_level(some, f"required:{ALL}")
 
 
 def test_a_worker_whose_host_offers_less_than_demanded_does_not_start(tmp_path: Path) -> None:

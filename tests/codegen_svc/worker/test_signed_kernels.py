@@ -14,7 +14,7 @@ from kernelfarm.service.channels import open_channel
 from kernelfarm.signing import CacheAddress, check_content, check_manifest
 from kernelfarm.signing.key_files import PUBLIC_KEYS, make_keys, read_keyring
 from kernelfarm.wire.manifest import manifest_from_proto
-from tests.codegen_svc.edge.test_dispatch import build
+from tests.support.codegen_calls import build
 from tests.support.codegen_processes import CodegenFarm, codegen_farm
 from tests.support.fresh_kernels import fresh_kernel
 

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from kernelfarm.client.compile_model import connect
 from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.ir.program_ir import DrawSeeds, Launch
-from tests.e2e.semantics.test_training import STEPS, Transformer, sentences
+from tests.e2e.semantics.training_models import STEPS, Transformer, sentences
 from tests.support.like_eager import compiled, numbers
 
 

@@ -38,9 +38,9 @@ from kernelfarm.v1 import trace_service_pb2 as api
 from kernelfarm.v1.trace_service_pb2_grpc import TraceServiceStub
 from kernelfarm.wire.manifest import manifest_to_proto
 from kernelfarm.wire.status import error_from_rpc
-from tests.e2e.test_tenants import TenantFarm, binary_of, set_quota, tenant_farm
 from tests.support.farm import TIMEOUT_S
 from tests.support.small_graphs import h_request
+from tests.support.tenants_farm import TenantFarm, binary_of, set_quota
 
 TRACES = 2
 _numbers = iter(range(1, 256))

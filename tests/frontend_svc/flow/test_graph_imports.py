@@ -10,13 +10,9 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from frontend_svc.cache.gateway_tier import GatewayTier
-from frontend_svc.cache.tenant_caches import TenantCache, TenantCaches
-from frontend_svc.flow.events import CompileJob
 from frontend_svc.flow.failure_ttls import FailureTtls
 from frontend_svc.flow.graph_job_client import GraphJobClient
 from frontend_svc.flow.import_cache import CALLER_ERROR_TTL_S, ImportCache, request_digest
-from kernelfarm.cache import KernelCache, SigningPolicy, Space
 from kernelfarm.digest import program_keys
 from kernelfarm.errors import (
     InvalidGraphError,
@@ -25,13 +21,12 @@ from kernelfarm.errors import (
     WorkMemoryError,
 )
 from kernelfarm.service.process_pool.limits import MIB
-from kernelfarm.service.tenants.identity import NamespaceConfig
 from kernelfarm.v1 import graph_pb2
 from kernelfarm.wire.embedded import embedded, field_number
+from tests.frontend_svc.flow.jobs import OPTIONS, job_of, part_of
 from tests.frontend_svc.flow.work_processes import cpu_work
 from tests.support.small_graphs import CPU, h_graph, h_request
 
-OPTIONS = (("deterministic", "False"),)
 TIMES = FailureTtls(rejection_s=300.0, exhausted_s=30.0, outage_s=2.0)
 
 
@@ -39,17 +34,6 @@ TIMES = FailureTtls(rejection_s=300.0, exhausted_s=30.0, outage_s=2.0)
 async def cpu() -> AsyncIterator[GraphJobClient]:
     async with cpu_work() as work:
         yield work
-
-
-def part_of(tenant: str = "") -> TenantCache:
-    trust = SigningPolicy()
-    cache = KernelCache("unix:///nowhere", space=Space.PROGRAMS, signing=trust)
-    return TenantCaches(cache, GatewayTier(0, 1.0), trust).of(NamespaceConfig(tenant))
-
-
-def job_of(rows: int = 64, part: TenantCache | None = None) -> CompileJob:
-    graph = h_request(rows).graph.SerializeToString()
-    return CompileJob("id", graph, (CPU,), OPTIONS, 0, part or part_of())
 
 
 async def test_requests_with_equal_bytes_are_decoded_once_and_have_equal_keys(

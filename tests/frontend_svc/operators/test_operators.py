@@ -9,15 +9,7 @@ import torch
 
 from frontend_svc.operators import DECOMPOSED
 from tests.support.operator_samples.table import calls
-from tests.support.single_operator import Call, interpreted
-
-TOLERANCE = {
-    # Two roundings of the type apart: NumPy's functions and PyTorch's differ by as much.
-    torch.float64: 1e-12,
-    torch.float32: 3e-6,
-    torch.float16: 2e-3,
-    torch.bfloat16: 1.6e-2,
-}
+from tests.support.single_operator import Call, assert_equals_eager
 
 WITHOUT_DEFINED_VALUES = {
     "aten.empty.memory_format",
@@ -76,14 +68,6 @@ OF_STATIC_SIZES_ONLY = {
 SAMPLES: dict[str, list[Call]] = defaultdict(list)
 for _call in calls():
     SAMPLES[_call.op].append(_call)
-
-
-def assert_equals_eager(call: Call, *, is_symbolic: bool) -> None:
-    got, expected = interpreted(call, is_symbolic=is_symbolic), call.eager()
-    assert [(g.dtype, g.shape) for g in got] == [(e.dtype, e.shape) for e in expected], call
-    for result, model in zip(got, expected, strict=True):
-        bound = TOLERANCE.get(model.dtype, 0)
-        torch.testing.assert_close(result, model, rtol=bound, atol=bound, equal_nan=True)
 
 
 @pytest.mark.filterwarnings("ignore:var.*degrees of freedom")

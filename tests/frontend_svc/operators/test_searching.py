@@ -8,8 +8,7 @@ import math
 import pytest
 import torch
 
-from tests.frontend_svc.operators.test_operators import assert_equals_eager
-from tests.support.single_operator import Call
+from tests.support.single_operator import Call, assert_equals_eager
 
 LENGTHS = (0, 1, 2, 3, 5, 8, 300)
 

@@ -22,8 +22,8 @@ import redis
 from kernelfarm.cache import KernelCache, PublishStatus, Space, UnsignedVariant
 from kernelfarm.cache.embedded import ServerProgram
 from kernelfarm.errors import UnavailableError
-from tests.kernelfarm.cache.test_takeovers import redis_process, replicate
 from tests.support.farm import TIMEOUT_S
+from tests.support.redis_process import redis_process, replicate
 from tests.support.redis_proxy import RedisProxy
 
 KEYS = tuple(hashlib.sha256(b"key %d" % number).digest() for number in range(4))

@@ -92,15 +92,15 @@ async def test_a_blob_of_any_size_comes_back_whole(cache: KernelCache, size: int
 
 
 @pytest.mark.parametrize("missing_blob", ["whole", "chunk"])
-async def test_a_manifest_with_a_missing_blob_is_a_counted_hole_and_a_miss(
-    cache: KernelCache, server: EmbeddedServer, hole: str
+async def test_a_manifest_with_a_missing_blob_is_counted_and_a_miss(
+    cache: KernelCache, server: EmbeddedServer, missing_blob: str
 ) -> None:
     content = random.Random(1).randbytes(2 * CHUNK_BYTES)  # does not shrink
     await cache.put_blobs({sha(content): content})
     await cache.publish(await leased(cache), [UnsignedVariant(b"v", (blob_ref(content),))])
     stored = RedisKeys(cache.namespace).blob(sha(content))
     with redis.Redis.from_url(server.url) as raw:
-        raw.delete(stored if hole == "whole" else f"{stored}:1")
+        raw.delete(stored if missing_blob == "whole" else f"{stored}:1")
     assert await contents(cache) == []
     stats = await cache.stats()
     assert (stats["missing_blobs"], stats["misses"]) == (1, 1)

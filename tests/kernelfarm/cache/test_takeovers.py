@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import socket
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from kernelfarm.cache import (
     KernelCache,
@@ -22,42 +17,16 @@ from kernelfarm.cache import (
     WorkerCache,
     epoch_calls,
 )
-from kernelfarm.cache.embedded import EmbeddedServer, ServerProgram, ServerRole, server_command
+from kernelfarm.cache.embedded import EmbeddedServer, ServerProgram
 from kernelfarm.cache.redis_keys import RedisKeys
 from kernelfarm.cache.scripts import AsyncScripts
 from kernelfarm.errors import UnavailableError
 from tests.support.farm import TIMEOUT_S, wait_until
+from tests.support.redis_process import listen_by_tcp, redis_process, replicate
 from tests.support.redis_proxy import RedisProxy
 
 KEY = hashlib.sha256(b"a program").digest()
 TAG = "op:aten.gelu.default"
-
-
-@contextmanager
-def redis_process(program: ServerProgram, folder: Path) -> Iterator[redis.Redis]:
-    """A server at `folder`/s; SIGKILL at the end, and what it saved stays."""
-    folder.mkdir(exist_ok=True)
-    command = server_command(program, ServerRole.CACHE, folder, folder / "s", 0)
-    with (folder / "log").open("ab") as log:
-        process = subprocess.Popen(
-            [*command, "--repl-diskless-sync-delay", "0"], stdout=log, stderr=log
-        )
-    # One that tries once: the library's own retries would go on for seconds while it starts.
-    raw = redis.Redis(unix_socket_path=str(folder / "s"), retry=Retry(NoBackoff(), 0))
-    try:
-        wait_until(lambda: answers(raw), TIMEOUT_S, "the server")
-        yield raw
-    finally:
-        raw.close()
-        process.kill()
-        process.wait()
-
-
-def answers(raw: redis.Redis) -> bool:
-    try:
-        return bool(raw.ping())
-    except redis.exceptions.ConnectionError:
-        return False
 
 
 async def publish(cache: KernelCache, content: bytes) -> PublishStatus:
@@ -226,25 +195,3 @@ async def test_connections_by_tcp_see_that_a_silent_host_is_gone(
             reported = connection._writer.get_extra_info("socket")
             assert reported.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             await cache.client.connection_pool.release(connection)
-
-
-def replicate(replica: redis.Redis, primary: redis.Redis, folder: Path) -> None:
-    """Makes a server follow another one; returns once it does. Replicas follow by TCP alone."""
-    port = primary.config_get("port")["port"]
-    replica.replicaof("127.0.0.1", listen_by_tcp(primary) if port == "0" else port)
-    wait_until(
-        lambda: replica.info("replication")["master_link_status"] == "up", TIMEOUT_S, "a replica"
-    )
-
-
-def listen_by_tcp(raw: redis.Redis) -> int:
-    """The port at which a server listens from now on."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        try:
-            raw.config_set("port", str(port))
-        except redis.exceptions.ResponseError:  # somebody took it meanwhile
-            continue
-        return port

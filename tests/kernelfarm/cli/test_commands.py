@@ -13,8 +13,7 @@ import torch
 
 from examples.real_inputs import function_h
 from kernelfarm.cli import COMMANDS
-from tests.e2e.compiled_inputs import ACCELERATORS
-from tests.support.farm import TIMEOUT_S
+from tests.support.farm import ACCELERATORS, TIMEOUT_S
 
 KERNELFARM = str(Path(sys.executable).with_name("kernelfarm"))
 NOBODY = "127.0.0.1:9"  # the discard port: nothing listens there

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from dataclasses import dataclass
 
 import pytest
 import torch
 
 import kernelfarm
 from examples.real_inputs import ReferenceModel, h, llama
-from kernelfarm.cli import main
 from kernelfarm.client.capture.captured import UnsupportedGraphError
 from kernelfarm.client.capture.exported import export_model, read_pt2
-from kernelfarm.client.loaders.cuda import best_target
 from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.errors import CallerError
 from tests.support.accuracy import assert_as_good_as_eager
@@ -102,85 +98,6 @@ def test_a_model_that_is_not_one_graph_is_refused():
         export_model(lambda x: x * 2 if x.sum() > 0 else x, (torch.randn(3),))
 
 
-@pytest.mark.vendors("cuda")
-def test_a_model_compiles_for_a_device_that_is_not_here(endpoint, tmp_path):
-    args = (torch.randn(8, 16).half(), torch.randn(8, 16).half())
-    compiled = kernelfarm.compile(h, args, targets=["cuda:sm_90a"])
-    (kernel, *_) = compiled.programs["cuda:sm_90a"].plan.kernel_names
-    texts = compiled.kernel_texts("cuda:sm_90a", kernel)
-    assert ".target sm_90a" in texts["ptx"] and "def " in texts["triton"]
-    assert set(compiled.stage_texts("cuda:sm_90a")) >= {"aten", "prims", "loops", "plan"}
-    with pytest.raises(CallerError, match="not compiled for cpu"):
-        compiled(*args)
-
-
-def saved_pt2(folder):
-    program = torch.export.export(ReferenceModel().eval(), (torch.randn(32, 128),))
-    path = folder / "model.pt2"
-    torch.export.save(program, path)
-    return path
-
-
-@dataclass(frozen=True)
-class Done:
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """Runs the command line in this process: a process of its own would load torch each time."""
-
-    def run(*arguments) -> Done:
-        monkeypatch.setattr(sys, "argv", ["kernelfarm", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        return Done(code, *capsys.readouterr())
-
-    return run
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_the_command_line_compiles_and_explains_a_file(endpoint, tmp_path, command):
-    path = saved_pt2(tmp_path)
-    out = tmp_path / "out"
-    done = command("compile", path, "--out", out)
-    assert done.code == 0, done.err
-    (program,) = json.loads((out / "manifest.json").read_text())["programs"]
-    (kernel,) = program["kernels"]
-    assert kernel["name"][:20] in done.out
-    binary = out / kernel["variants"][-1]["stages"]["so"]
-    assert binary.read_bytes().startswith(b"\x7fELF")
-    by_folder = command("explain", out, "--stage", "loops").out
-    by_key = command("explain", program["key"], "--stage", "loops").out
-    by_file = command("explain", path, "--stage", "loops").out
-    assert kernel["name"] in by_folder
-    assert by_folder == by_key == by_file
-    assembly = command("explain", out, "--kernel", kernel["name"], "--stage", "asm").out
-    assert any(register in assembly for register in ("zmm", "ymm", "v0"))
-    missing = command("explain", out, "--stage", "nonsense")
-    assert missing.code == 1 and "loops" in missing.err
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_an_unknown_target_is_answered_with_the_known_ones(endpoint, tmp_path, command):
-    done = command("compile", saved_pt2(tmp_path), "--target", "cuda:sm_1", "--out", tmp_path)
-    assert done.code == 1
-    assert "cuda:sm_1" in done.err and "cuda:sm_90a" in done.err
-    assert "Traceback" not in done.err
-
-
-def test_the_doctor_finds_the_farm_and_the_toolchains(endpoint, command):
-    done = command("doctor")
-    assert done.code == 0, done.out + done.err
-    for word in (endpoint, "llvmlite", "triton", host_cpu_target()):
-        assert word in done.out
-
-
 def test_the_command_line_is_a_program_of_its_own(endpoint):
     done = subprocess.run(
         [sys.executable, "-m", "kernelfarm.cli", "explain", "nowhere"],
@@ -198,18 +115,3 @@ def test_a_file_that_is_no_exported_program_is_refused(tmp_path):
     for wrong in (path, tmp_path / "absent.pt2"):
         with pytest.raises(CallerError, match=r"model.pt2|absent.pt2"):
             read_pt2(wrong)
-
-
-@pytest.mark.parametrize(
-    ("capability", "target"),
-    [
-        ((9, 0), "cuda:sm_90a"),
-        ((8, 6), "cuda:sm_80"),
-        ((8, 9), "cuda:sm_89"),
-        ((10, 3), None),
-        ((7, 5), None),
-    ],
-)
-def test_gpus_get_the_newest_target_that_they_run(capability, target):
-    targets = ["cuda:sm_80", "cuda:sm_89", "cuda:sm_90a", "cuda:sm_100a", "cuda:sm_120a"]
-    assert best_target(*capability, targets) == target

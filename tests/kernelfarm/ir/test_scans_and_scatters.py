@@ -17,7 +17,7 @@ from kernelfarm.ir.prims import SCAN_OPS
 from kernelfarm.ir.text import parse_kernel
 from kernelfarm.ir.verify import verify_graph, verify_kernel
 from kernelfarm.wire import kernel_from_proto, kernel_to_proto
-from tests.kernelfarm.ir.test_interpret_prims import TIES, WITH_NAN, X, graph_of
+from tests.kernelfarm.ir.single_prim import TIES, WITH_NAN, X, graph_of
 from tests.support.ir_strategies import GOLDEN
 
 INFINITE = X.clone()

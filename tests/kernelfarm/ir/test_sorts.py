@@ -15,7 +15,7 @@ from kernelfarm.ir.loop_ir import is_ordered_reduction, varying_values
 from kernelfarm.ir.text import parse_kernel, print_kernel
 from kernelfarm.ir.verify import verify_graph, verify_kernel
 from kernelfarm.wire import kernel_from_proto, kernel_to_proto
-from tests.kernelfarm.ir.test_interpret_prims import TIES, WITH_NAN, graph_of
+from tests.kernelfarm.ir.single_prim import TIES, WITH_NAN, graph_of
 
 ZEROS = torch.tensor([[0.0, -0.0, 0.0], [-0.0, 0.0, torch.nan], [torch.inf, -torch.inf, -0.0]])
 INPUTS = {

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from codegen_svc.backends.cuda.backend import BACKEND as CUDA
 from kernelfarm import dtypes, ir, targets
 from kernelfarm.service import fingerprint
 
@@ -51,26 +49,3 @@ def test_packages_count_with_their_tables_and_modules_with_their_file() -> None:
     assert "kernelfarm.targets/__init__.py" in names
     assert "kernelfarm.targets/cuda_sm_90a.toml" in names
     assert "kernelfarm.ir/philox.py" in [name for name, _ in fingerprint.sources_of(ir)]
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("DISABLE_LLVM_OPT", "1"), ("DISABLE_PTXAS_OPT", "1"), ("PTXAS_OPTIONS", "-O1")],
-)
-def test_what_makes_triton_compile_otherwise_is_another_toolchain(
-    name: str, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = CUDA.fingerprint()
-    monkeypatch.setenv(name, value)
-    assert CUDA.fingerprint() != before
-
-
-def test_a_tool_that_is_named_counts_by_its_content_and_not_by_its_place(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    seen = set()
-    for position, content in (("a", b"ptxas 1"), ("b", b"ptxas 1"), ("c", b"ptxas 2")):
-        (tmp_path / position).write_bytes(content)
-        monkeypatch.setenv("TRITON_PTXAS_PATH", str(tmp_path / position))
-        seen.add(CUDA.fingerprint())
-    assert len(seen) == 2

@@ -20,73 +20,31 @@ from kernelfarm.errors import (
     PoisonedBlobError,
     UntrustedKeyError,
 )
-from kernelfarm.ir.artifact import GuardOp
-from kernelfarm.ir.guards import (
-    NO_FACTS,
-    TEXT_SUBJECTS,
-    CallerFacts,
-    FactAtom,
-    FactSubject,
-    InputFacts,
-    atom_holds,
-    by_specificity,
-    first_failing,
-)
+from kernelfarm.ir.guards import FactAtom
 from kernelfarm.signing import (
     BlobRef,
     CacheAddress,
     Keyring,
     Manifest,
-    Signer,
     Space,
     TrustedKey,
     check_content,
     check_manifest,
     new_signer,
-    variant_id,
 )
 from kernelfarm.signing.encoding import canonical_bytes
 from kernelfarm.signing.key_files import read_keyring, read_signer, write_keyring, write_signer
 from kernelfarm.wire.manifest import (
-    facts_from_proto,
-    facts_to_proto,
     key_from_proto,
     key_to_proto,
     manifest_from_bytes,
     manifest_to_bytes,
 )
+from tests.support.ir_strategies import atoms
+from tests.support.manifests import CONTENT, GUARD, NOW_S, SIGNER, manifest
 
-NOW_S = 1_800_000_000
-SIGNER = Signer(bytes(range(32)), Space.KERNELS)
 KEYRING = Keyring([SIGNER.trusted])
 ADDRESS = CacheAddress("default", Space.KERNELS, b"k" * 32)
-CONTENT = b"an artifact"
-
-GUARD = (
-    FactAtom(FactSubject.SYMBOL, "s0", GuardOp.DIVISIBLE, 16),
-    FactAtom(FactSubject.INPUT_SIZE, (1, 0), GuardOp.LE, 512),
-    FactAtom(FactSubject.INPUT_DTYPE, 0, GuardOp.EQ, "f32"),
-    FactAtom(FactSubject.ENVIRONMENT, "driver", GuardOp.GE, "550.54"),
-)
-
-
-def manifest(**changes: object) -> Manifest:
-    """A signed statement about a kernel; changes are made before it is signed."""
-    unsigned = Manifest(
-        namespace="default",
-        space=Space.KERNELS,
-        key=b"k" * 32,
-        variant_id=variant_id(GUARD),
-        guard=GUARD,
-        tags=("op:aten.gelu.default", "toolchain:cuda@1f2e"),
-        epoch=7,
-        incarnation="ab" * 16,
-        content=BlobRef(hashlib.sha256(CONTENT).digest(), len(CONTENT)),
-        blobs=(BlobRef(b"b" * 32, 12),),
-        cost_ms=12.5,
-        not_after_s=NOW_S + 60,
-    )
-    return SIGNER.sign(replace(unsigned, **changes))
 
 
 def check(
@@ -220,84 +178,6 @@ def test_public_keys_travel() -> None:
         assert key_from_proto(key_to_proto(key)) == key
     with pytest.raises(MalformedMessageError):
         key_from_proto(key_to_proto(replace(SIGNER.trusted, public_key=b"short")))
-
-
-FACTS = CallerFacts(
-    {"s0": 32},
-    (
-        InputFacts((32, 8), (8, 1), 64, "f32"),
-        InputFacts((512,), (1,), 0, "bf16"),
-    ),
-    {"driver": "550.54.15", "torch": "2.13.0"},
-)
-
-
-def test_facts_travel() -> None:
-    assert facts_from_proto(facts_to_proto(FACTS)) == FACTS
-
-
-def test_a_guard_holds_for_facts_that_meet_every_condition() -> None:
-    assert first_failing(GUARD, FACTS) is None
-    assert first_failing((), NO_FACTS) is None
-    for atom in GUARD:
-        assert first_failing(GUARD, NO_FACTS) == GUARD[0]
-        assert not atom_holds(atom, NO_FACTS), f"{atom} without facts"
-
-
-@pytest.mark.parametrize(
-    ("seen", "op", "operand", "holds"),
-    [
-        ("550.54.15", GuardOp.GE, "550.54", True),
-        ("550.9", GuardOp.LT, "550.54", True),
-        ("2.13.0", GuardOp.LE, "2.13", True),
-        ("2.13.0+cpu", GuardOp.GT, "2.12", True),
-        ("2.13.0", GuardOp.EQ, "2.13", False),
-        ("unknown", GuardOp.GE, "1", False),
-        ("2.9", GuardOp.GE, "2.13", False),
-    ],
-)
-def test_versions_compare_by_their_numbers(
-    seen: str, op: GuardOp, operand: str, holds: bool
-) -> None:
-    atom = FactAtom(FactSubject.ENVIRONMENT, "v", op, operand)
-    assert atom_holds(atom, CallerFacts(environment={"v": seen})) is holds
-
-
-def test_an_unknown_alignment_or_axis_does_not_hold() -> None:
-    for subject, where in (
-        (FactSubject.INPUT_ALIGNMENT, 1),
-        (FactSubject.INPUT_SIZE, (1, 1)),
-        (FactSubject.INPUT_STRIDE, (2, 0)),
-    ):
-        assert not atom_holds(FactAtom(subject, where, GuardOp.GE, 0), FACTS)
-
-
-def test_more_conditions_come_first_and_equal_ones_keep_their_order() -> None:
-    assert by_specificity([(), GUARD[:1], GUARD, GUARD[1:2]]) == [2, 1, 3, 0]
-
-
-@st.composite
-def atoms(draw: st.DrawFn) -> FactAtom:
-    subject = draw(st.sampled_from(FactSubject))
-    is_text = subject in TEXT_SUBJECTS
-    ops = [op for op in GuardOp if op is not GuardOp.DIVISIBLE] if is_text else list(GuardOp)
-    if subject is FactSubject.INPUT_DTYPE:
-        ops = [GuardOp.EQ, GuardOp.NE]
-    op = draw(st.sampled_from(ops))
-    number = st.integers(0, 2**31)
-    where: st.SearchStrategy[object] = number
-    if subject in {FactSubject.SYMBOL, FactSubject.ENVIRONMENT}:
-        where = st.text(max_size=9)
-    elif subject in {FactSubject.INPUT_SIZE, FactSubject.INPUT_STRIDE}:
-        where = st.tuples(number, number)
-    operand = st.text(max_size=9) if is_text else st.integers(1, 2**62)
-    return FactAtom(subject, draw(where), op, draw(operand))
-
-
-@given(st.lists(atoms(), max_size=4).map(tuple))
-def test_any_guard_travels(guard: tuple[FactAtom, ...]) -> None:
-    made = manifest(guard=guard, variant_id=variant_id(guard))
-    assert manifest_from_bytes(manifest_to_bytes(made)) == made
 
 
 @given(

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,8 +15,7 @@ import pytest
 
 from kernelfarm.errors import CallerError, UnavailableError
 from kernelfarm.processes.child import ChildFailedError, ChildSpec
-from kernelfarm.processes.hang_rules import HangDetector, WatchTimes
-from kernelfarm.processes.ports import bound_address
+from kernelfarm.processes.hang_rules import WatchTimes
 from kernelfarm.supervisor.layout import FarmConfig, farm_layout
 from kernelfarm.supervisor.run import FarmOptions, run_farm
 from kernelfarm.supervisor.supervisor import FarmLayout, Supervisor, exclusive_data_dir
@@ -177,30 +175,6 @@ def is_running(pid: int) -> bool:
     return state != "Z"
 
 
-def probed(detector: HangDetector, *probes: tuple[bool, float]) -> list[bool]:
-    """What a detector says of probes that each take no time: their answer, and the pause before."""
-    said, now_s = [], 0.0
-    for is_alive, slept_s in probes:
-        now_s += slept_s
-        ends = detector.hangs(is_alive=is_alive, slept_s=slept_s, began_s=now_s, ended_s=now_s)
-        said.append(ends)
-    return said
-
-
-def test_a_child_hangs_when_probes_fail_for_long_enough_and_we_were_awake() -> None:
-    times = WatchTimes(every_s=2, probe_s=5, hung_s=10, start_s=60)
-    detector = HangDetector(times)
-    detector.sees(1, has_served=True)
-    fails = (False, 2.0)
-    assert probed(detector, *[fails] * 6) == [False] * 5 + [True]
-    detector.sees(2, has_served=True)
-    assert not any(probed(detector, *[fails] * 4, (True, 2.0), *[fails] * 4))
-    detector.sees(3, has_served=True)
-    assert not any(probed(detector, *[fails] * 4, (False, 60.0), *[fails] * 4)), "we slept, too"
-    detector.sees(4, has_served=False)
-    assert not any(probed(detector, *[fails] * 20)), "it may still start"
-
-
 def test_a_log_is_moved_away_when_it_is_large_and_its_process_writes_on(tmp_path: Path) -> None:
     talker = """
 import pathlib, sys, time
@@ -315,21 +289,6 @@ def test_two_farms_cannot_share_a_data_directory(tmp_path: Path) -> None:
         exclusive_data_dir(tmp_path),
     ):
         raise AssertionError("held twice")
-
-
-def test_a_taken_port_is_named() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(UnavailableError, match=address):
-            bound_address(address)
-
-
-@pytest.mark.parametrize("listen", ["50051", "localhost:", ":50051", "host:99999"])
-def test_an_address_without_host_and_port_is_refused(listen: str) -> None:
-    with pytest.raises(CallerError, match="expected HOST:PORT"):
-        bound_address(listen)
 
 
 def test_an_unknown_vendor_is_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -5,15 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.graph_ir import Graph
 from optimizer_svc.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from optimizer_svc.passes.eliminate_dead_nodes import eliminate_dead_nodes
 from optimizer_svc.passes.simplify_algebra import simplify_algebra
-from tests.support.prims_graphs import Maker, sizes, tensor, tensor_with_strides
-
-
-def _ops(graph: Graph) -> list[str]:
-    return [node.op for node in eliminate_dead_nodes(simplify_algebra(graph)).nodes]
+from tests.optimizer_svc.passes.optimized_ops import _ops
+from tests.support.prims_graphs import Maker, sizes, tensor
 
 
 def _of_number(op: str, number: float, dtype: DType = DType.F32) -> list[str]:
@@ -97,21 +93,3 @@ def test_nothing_to_do_gives_the_same_graph() -> None:
     graph = make.returning(make.add("exp", make.add_input(tensor(3))))
     for step in (simplify_algebra, eliminate_common_subexpressions, eliminate_dead_nodes):
         assert step(graph) is graph
-
-
-def test_zeros_of_both_signs_are_two_constants() -> None:
-    make = Maker()
-    x = make.add_input(tensor(3))
-    graph = make.returning(
-        make.add("copysign", x, make.full(0.0, 3)), make.add("copysign", x, make.full(-0.0, 3))
-    )
-    assert len(eliminate_common_subexpressions(graph).nodes) == 4
-
-
-def test_a_step_of_the_framework_that_nobody_reads_stays() -> None:
-    make = Maker()
-    x = make.add_input(tensor(3))
-    kind = tensor_with_strides(2, dtype=DType.I64)
-    make.add_extern("aten.multinomial.default", 0, [x], [kind], is_contraction=False)
-    make.add("exp", x)
-    assert _ops(make.returning(make.add("sin", x))) == ["extern", "sin"]

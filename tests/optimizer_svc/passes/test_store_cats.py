@@ -17,6 +17,7 @@ from kernelfarm.ir.graph_ir import Graph, Ref, SizeSymbol, TensorType, Update
 from kernelfarm.ir.interpret import run_graph, run_program
 from kernelfarm.ir.loop_ir import Compute, Kernel, Store
 from kernelfarm.ir.program_ir import BufferKind, Program
+from tests.optimizer_svc.passes.cat_graphs import FEW, MANY, inputs_of
 from tests.support.prims_graphs import (
     Maker,
     launches,
@@ -28,13 +29,8 @@ from tests.support.prims_graphs import (
     tensor_with_strides,
 )
 
-FEW, MANY = 8, 20
 ROWS, WIDTH = 3, 5
 Draw = Callable[[Any], Any]
-
-
-def inputs_of(make: Maker, count: int, *shape: int | Expr) -> list[int]:
-    return [make.add_input(tensor_with_strides(*shape)) for _ in range(count)]
 
 
 def checked(graph: Graph, size: int | dict[str, int] = 4) -> Program:
@@ -249,15 +245,6 @@ def test_parts_of_a_scatter_s_base_are_stored_before_its_updates() -> None:
     updates = make.add_input(tensor_with_strides(3, 5))
     changed = make.add("scatter", base, rows, updates, dims=(0,), mode="add")
     checked(make.returning(changed, make.add("sin", changed)))
-
-
-def test_the_report_says_how_each_cat_is_made() -> None:
-    make = Maker()
-    few = make.add("cat", *inputs_of(make, 2, 4, 3), dim=0)
-    many = make.add("cat", *inputs_of(make, MANY, 4, 3), dim=0)
-    report = report_of(make.returning(few, many))
-    assert "cat of 2 pieces (no captured node): selected where it is read" in report
-    assert "cat of 20 pieces (no captured node): stored piece by piece" in report
 
 
 PATIENT = settings(

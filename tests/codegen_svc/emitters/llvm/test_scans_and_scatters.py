@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.interpret import run_kernel
-from kernelfarm.ir.loop_ir import Access, Kernel
+from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.prims import SCAN_OPS
 from kernelfarm.ir.text import parse_kernel
 from kernelfarm.ir.verify import verify_kernel
-from tests.support.compiled_kernels import NUMPY, built, run, stage_text
+from tests.support.compiled_kernels import NUMPY, both, built, run, stage_text
 from tests.support.ir_strategies import GOLDEN
+from tests.support.loop_kernels.scatters import SCATTER
 
 pytestmark = pytest.mark.usefixtures("each_cpu_target")
 
@@ -32,18 +32,6 @@ def scan_kernel(op: str, dtype: DType, *, is_column: bool) -> Kernel:
     )
     verify_kernel(kernel)
     return kernel
-
-
-def both(kernel: Kernel, buffers: dict[str, np.ndarray], sizes: dict[str, int]) -> None:
-    """Runs compiled and interpreted on copies and compares what was written."""
-    compiled = {name: array.copy() for name, array in buffers.items()}
-    run_kernel(kernel, buffers, sizes)
-    assert run(kernel, compiled, sizes, threads=2) == 0
-    for param in kernel.params:
-        if param.access is not Access.READ:
-            np.testing.assert_allclose(
-                compiled[param.name], buffers[param.name], rtol=1e-5, atol=1e-6
-            )
 
 
 @pytest.mark.parametrize("is_column", [False, True], ids=["rows", "columns"])
@@ -87,20 +75,6 @@ def test_scans_between_reductions_run_in_the_phase_that_needs_them() -> None:
         "out2": np.zeros(5, np.float32),
     }
     both(kernel, buffers, {"s0": 5})
-
-
-SCATTER = """kernel scatter_{mode}_{dtype}
-size n from 1
-param in at: i64[n]
-param in by: {dtype}[4*n]
-param inout inout0: {dtype}[400]
-for d0 in n
-for d1 in 4
-  %0: i64 = load at[d0]
-  %1 = indirect %0 in 100
-  %2: {dtype} = load by[4*d0 + d1]
-  store {mode} inout0[4*%1 + d1] = %2
-"""
 
 
 @pytest.mark.parametrize("mode", ["set", "add", "mul", "min", "max"])

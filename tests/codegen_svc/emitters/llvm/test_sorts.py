@@ -12,8 +12,8 @@ from kernelfarm.ir.interpret import run_kernel
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import parse_kernel
 from kernelfarm.ir.verify import verify_kernel
-from tests.codegen_svc.emitters.llvm.test_scans_and_scatters import both
-from tests.support.compiled_kernels import NUMPY, built, run, stage_text
+from tests.support.compiled_kernels import NUMPY, both, built, run, stage_text
+from tests.support.loop_kernels.sorts import AMONG_OTHERS, row_elements
 
 pytestmark = pytest.mark.usefixtures("each_cpu_target")
 
@@ -33,18 +33,6 @@ def sort_kernel(dtype: DType, order: str, *, is_column: bool = False) -> Kernel:
     )
     verify_kernel(kernel)
     return kernel
-
-
-def row_elements(dtype: DType, count: int, seed: int = 0) -> np.ndarray:
-    """Many ties; floats with NaN, infinities and both zeros."""
-    random = np.random.default_rng(seed)
-    low = 0 if dtype in (DType.U8, DType.BOOL) else -9
-    x = random.integers(low, 9, count).astype(NUMPY[dtype])
-    if dtype.is_float and count:
-        x *= random.integers(0, 3, count).astype(x.dtype) * 0.5
-        for value in (np.nan, np.nan, np.inf, -np.inf, -0.0):
-            x[random.integers(0, count)] = value
-    return x
 
 
 @pytest.mark.parametrize("is_column", [False, True], ids=["rows", "columns"])
@@ -87,33 +75,6 @@ def test_short_rows_lie_on_the_stack() -> None:
     assert "malloc" not in stage_text(built(kernel), "llir")
     x, out = row_elements(DType.F32, 640), np.zeros(640, np.int64)
     both(kernel, {"in0": x, "out0": out}, {})
-
-
-AMONG_OTHERS = """kernel among_others
-param in in0: f32[210]
-param out out0: f32[210]
-param out out1: f32[7]
-param out out2: i64[210]
-param out out3: f32[210]
-for d0 in 7
-reduce r0 in 5
-reduce r1 in 6
-  %0: f32 = load in0[30*d0 + 6*r0 + r1]
-  %1: f32 = sum %0
-  %2: f32 = div %0, %1
-  %3: i64 = sort descending %2
-  %4 = indirect %3 in 30
-  %5: f32 = load in0[30*d0 + %4]
-  %6: f32 = scan cumsum %5
-  %7: f32 = amax %6
-  %8: i64 = sort ascending %6
-  %9: i64 = sort ascending %5
-  %10: i64 = add %8, %9
-  store out0[30*d0 + 6*r0 + r1] = %6
-  store out1[d0] = %7
-  store out2[30*d0 + 6*r0 + r1] = %10
-  store out3[30*d0 + 6*r0 + r1] = %5
-"""
 
 
 def test_sorts_among_reductions_and_scans_run_in_the_phase_that_can() -> None:

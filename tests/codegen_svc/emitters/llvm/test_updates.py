@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.codegen_svc.emitters.llvm.test_scans_and_scatters import both
+from tests.support.compiled_kernels import both
 from tests.support.loop_kernels.updating import updating_buffers, updating_kernels
 
 pytestmark = pytest.mark.usefixtures("each_cpu_target")

@@ -19,9 +19,9 @@ from kernelfarm.ir.loop_ir import Access, Kernel
 from kernelfarm.ir.prims import SCAN_OPS
 from kernelfarm.ir.text import parse_kernel
 from kernelfarm.targets import target_facts
-from tests.codegen_svc.emitters.llvm.test_scans_and_scatters import SCATTER
 from tests.support.ir_strategies import GOLDEN
 from tests.support.linalg_cpu import TOOLS, linalg_of, run_linalg
+from tests.support.loop_kernels.scatters import SCATTER
 from tests.support.third_party import need
 from tests.support.triton_cases import Array, assert_same, expected, interpreter_case
 from tests.support.triton_interpreter import run_interpreted

@@ -21,8 +21,8 @@ from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import parse_kernel
 from kernelfarm.targets import target_facts
 from optimizer_svc.pipeline import optimize
-from tests.codegen_svc.emitters.llvm.test_sorts import AMONG_OTHERS, row_elements
 from tests.support.linalg_cpu import TOOLS, run_linalg
+from tests.support.loop_kernels.sorts import AMONG_OTHERS, row_elements
 from tests.support.single_operator import Call, lowered
 from tests.support.third_party import need
 from tests.support.triton_cases import assert_same, expected, interpreter_case

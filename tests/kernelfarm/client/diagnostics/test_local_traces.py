@@ -13,7 +13,7 @@ from kernelfarm.client.farm.cache_client import CacheAdmin
 from kernelfarm.digest import trace_digest
 from kernelfarm.signing import Space
 from kernelfarm.signing.key_files import PUBLIC_KEYS, read_keyring, write_keyring
-from tests.kernelfarm.client.traces.test_shared import Fleet, fleet, traces_made
+from tests.support.trace_machines import Fleet, traces_made
 
 
 def told(*asked: str) -> str:

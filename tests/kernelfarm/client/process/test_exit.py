@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from kernelfarm.errors import DeadlineError, UnavailableError
+from tests.kernelfarm.client.process.ended_script import ended
 from tests.support.client_process import new_process
 from tests.support.client_timeouts import be_patient
 from tests.support.farm import Farm
 from tests.support.traced_graphs import traced_one
 from tests.support.unresponsive_servers import PEERS, peer
-
-WITHIN_S = 120.0
-"""For a process that imports torch on a busy machine; one that hangs takes for ever."""
-
-# What is registered first runs last: after ours.
-TELL_LEFT = """
-import atexit, sys, threading
-def left():
-    names = [thread.name for thread in threading.enumerate() if "kernelfarm" in thread.name]
-    print("left:", names, flush=True)
-atexit.register(left)
-"""
 
 ASKING = """
 from kernelfarm.client.farm.access import FarmAccess
@@ -54,18 +40,6 @@ print("called", flush=True)
 FAILING = """
 raise SystemError("planned")
 """
-
-
-def ended(script: str, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A script's process, once it ended; it must."""
-    return subprocess.run(
-        [sys.executable, "-c", TELL_LEFT + script, *args],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=WITHIN_S,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize("kind", PEERS)

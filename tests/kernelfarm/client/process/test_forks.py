@@ -9,7 +9,7 @@ import pytest
 
 from kernelfarm.client.process import forks
 from kernelfarm.errors import KernelfarmError, UnavailableError
-from tests.kernelfarm.client.process.test_exit import ended
+from tests.kernelfarm.client.process.ended_script import ended
 from tests.support.client_process import new_process
 from tests.support.farm import TIMEOUT_S, Farm, wait_until
 from tests.support.unresponsive_servers import MuteFarm

@@ -12,19 +12,16 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from kernelfarm.client import counters, torch_backend
 from kernelfarm.client.farm.cache_client import CacheAdmin
 from kernelfarm.client.programs import tiers
 from kernelfarm.client.programs.eager import KernelfarmWarning
-from kernelfarm.client.programs.store import ProgramStore
 from kernelfarm.client.traces.header import joined, parted
 from kernelfarm.client.traces.shared import TraceNotPublishedWarning
 from kernelfarm.signing import Signer, Space, new_signer
@@ -41,75 +38,9 @@ from kernelfarm.signing.manifest import blob_ref
 from kernelfarm.v1 import manifest_pb2
 from kernelfarm.v1 import trace_service_pb2 as pb
 from kernelfarm.wire.manifest import manifest_from_proto, manifest_to_proto
-from tests.support.client_process import new_process
-from tests.support.farm import TIMEOUT_S, Farm, wait_until
+from tests.support.farm import TIMEOUT_S, wait_until
 from tests.support.like_eager import assert_like_eager, compiled, numbers
-from tests.support.tampering_proxy import TamperingFarm
-
-_numbers = iter(range(1000))
-
-
-@dataclass
-class Fleet:
-    """Machines that ask one farm, through somebody who counts and may change what it answers."""
-
-    farm: Farm
-    meddling: TamperingFarm
-    endpoint: str
-    folder: Path
-    environment: pytest.MonkeyPatch
-    number: float = field(default_factory=lambda: next(_numbers) + 0.375)
-    machines: int = 0
-
-    @property
-    def keys(self) -> Path:
-        return self.farm.data_dir / "keys"
-
-    def signer(self) -> Signer:
-        """Who may sign traces."""
-        return read_signer(self.keys / TRACE_KEY, Space.TRACES)
-
-    def machine(self, *, publishes: bool = False, disk: str = "", **settings: str) -> Path:
-        """Begins a machine, with an empty disk unless that of another is named; its disk."""
-        self.machines += 1
-        root = self.folder / (disk or f"disk-{self.machines}")
-        new_process(self.endpoint, root)
-        torch_backend._accesses.clear()
-        self.environment.setattr(torch_backend, "_store", ProgramStore())
-        torch._dynamo.reset()
-        torch._dynamo.utils.counters.clear()
-        stated = {"ENDPOINT": self.endpoint, "DISK_CACHE_DIR": str(root), **settings}
-        if publishes:
-            stated["TRACE_KEY_FILE"] = str(self.keys / TRACE_KEY)
-        for name in ("TRACE_KEY_FILE", "TRUSTED_KEYS_FILE", "MODEL", "MODE", "DISK_CACHE_BYTES"):
-            self.environment.delenv(f"KERNELFARM_{name}", raising=False)
-        for name, value in stated.items():
-            self.environment.setenv(f"KERNELFARM_{name}", value)
-        self.meddling.calls.clear()
-        return root
-
-    def works(self, **options: Any) -> dict[str, int]:
-        """Compiles a graph of its own, sees that it is right, and gives the counters."""
-        number = self.number
-        function = lambda x: (x * number).sin().sum(0)  # noqa: E731 (it is what is compiled)
-        assert_like_eager(function, lambda: (numbers(5, 7),), rtol=1e-5, **options)
-        return counted()
-
-
-@pytest.fixture
-def fleet(farm: Farm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
-    meddling = TamperingFarm(farm.endpoint)
-    yield Fleet(farm, meddling, meddling.start(), tmp_path, monkeypatch)
-    meddling.stop()
-
-
-def counted() -> dict[str, int]:
-    return {name: times for name, times in counters.snapshot().items() if times}
-
-
-def traces_made() -> int:
-    """Graphs that AOT Autograd traced."""
-    return int(torch._dynamo.utils.counters["aot_autograd"]["total"])
+from tests.support.trace_machines import Fleet, counted, traces_made
 
 
 def writes_a_cache(number: float) -> tuple[Callable[..., Any], Callable[[], Any]]:

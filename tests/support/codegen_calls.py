@@ -1,0 +1,25 @@
+"""Calls of the codegen service, and what came back."""
+
+from __future__ import annotations
+
+from kernelfarm.internal.v1 import codegen_service_pb2 as pb
+from kernelfarm.internal.v1 import loops_pb2
+from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
+from kernelfarm.service.channels import translated_errors
+from kernelfarm.v1 import compile_service_pb2
+from tests.support.farm import TIMEOUT_S
+
+TARGET = "echo:one"
+
+
+async def build(
+    stub: CodegenServiceStub, *kernels: loops_pb2.Kernel, target: str = TARGET, priority: int = 0
+) -> dict[int, pb.BuildKernelsResponse]:
+    """Responses by index, in the order in which they came."""
+    request = pb.BuildKernelsRequest(
+        kernels=kernels,
+        target=target,
+        priority=compile_service_pb2.Priority.ValueType(priority),
+    )
+    with translated_errors("codegen"):
+        return {r.index: r async for r in stub.BuildKernels(request, timeout=TIMEOUT_S)}
