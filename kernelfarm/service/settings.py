@@ -19,7 +19,20 @@ ENV_PREFIX = "KERNELFARM_"
 # A 32-layer Llama is below 1 MB and constants travel up to 64 KiB each: room for every real graph.
 DEFAULT_MAX_MESSAGE_BYTES = 64 * _MIB
 
-_RENAMED = {"CPU_THREADS": "CPU_PROCESSES", "OPTIMIZER_THREADS": "OPTIMIZER_PROCESSES"}
+_RENAMED = {
+    "CPU_THREADS": "CPU_PROCESSES",
+    "OPTIMIZER_THREADS": "OPTIMIZER_PROCESSES",
+    "ROOM_CERT_FILE": "INTERNAL_CERT_FILE",
+    "ROOM_KEY_FILE": "INTERNAL_KEY_FILE",
+    "ROOM_CA_FILE": "INTERNAL_CA_FILE",
+    "FRONTEND_OWN_LISTEN": "FRONTEND_PROCESS_LISTEN",
+    "MAX_ANSWERS_BYTES": "MAX_RESPONSE_BYTES",
+    "MAX_WATCHES_OF_A_TENANT": "MAX_WATCHES_PER_TENANT",
+    "MAX_COMPILES_OF_A_TENANT": "MAX_COMPILES_PER_TENANT",
+    "CLEAR_TOKEN": "ALLOW_CLEARTEXT_TOKEN",
+    "QUEUE_PLACES": "QUEUE_HEADROOM",
+    "MAX_JOBS_OF_A_TENANT": "MAX_JOBS_PER_TENANT",
+}
 """Settings that have another name now: whoever sets an old one would be ignored in silence."""
 
 SettingsT = TypeVar("SettingsT", bound="ServiceSettings")
