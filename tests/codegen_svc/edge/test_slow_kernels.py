@@ -63,7 +63,7 @@ async def test_a_kernel_that_turns_out_slow_starts_again_and_counts_as_no_attemp
     codegen.release_job("gated_slow")
     assert (await slow).artifacts
     with redis.Redis.from_url(codegen.cache.url) as raw:
-        assert raw.hget("kf:{default}:stats", "k.slow_found") == b"1"
+        assert raw.hget("kf:{default}:stats", "k.slow_kernels") == b"1"
         assert int(raw.hget("kf:{default}:stats", "k.processor_ms") or 0) > 0
 
 
