@@ -44,7 +44,7 @@ test-v3: setup ## Run what depends on the processor as one without AVX-512 does.
 servers: setup ## Run the cache on every server of the matrix, and farms on each; absent ones are told as NOT RUN.
 	$(BIN)/python -m pytest tests/kernelfarm/cache --servers=all $(PYTEST_ARGS)
 	@for server in redis-6.2 redis-7 valkey-9; do \
-	  $(BIN)/python -m pytest tests/codegen_svc --farm-server=$$server $(PYTEST_ARGS) || exit 1; \
+	  $(BIN)/python -m pytest tests/codegen_svc tests/faults --farm-server=$$server $(PYTEST_ARGS) || exit 1; \
 	done
 
 lint: setup ## Style, import contract, protos.
