@@ -123,7 +123,7 @@ class CompileRequest(_message.Message):
     no part of the key; empty is allowed.
     """
     wants_signed: _builtins.bool
-    """True: results come as `SerializedProgram.signed` alone, for clients that check signatures."""
+    """True: results come as `ProgramResult.signed` alone, for clients that check signatures."""
     @_builtins.property
     def graph(self) -> _graph_pb2.Graph:
         """The captured graph, dialect `aten`."""
