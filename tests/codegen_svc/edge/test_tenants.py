@@ -28,7 +28,7 @@ FLOOD = 12
 def codegen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
     """One worker process, and few places in its queue."""
     folder = tmp_path_factory.mktemp("turns")
-    with codegen_farm(folder, queue_places="2", max_jobs_of_a_tenant="100") as started:
+    with codegen_farm(folder, queue_headroom="2", max_jobs_per_tenant="100") as started:
         started.start_edge()
         started.start_worker()
         yield started
