@@ -15,7 +15,7 @@ _COLUMNS = (
 )
 _HEAD = """# Whole models
 
-Written by `python -m benchmarks.models --inductor --markdown docs/models.md`. Random weights, CPU,
+Written by `python -m benchmarks.models --inductor --markdown docs/results/models.md`. Random weights, CPU,
 inference, strict mode, one farm whose cache was empty. Each model has two layers (convnets: a few),
 64 channels, 16 to 32 tokens or 64 x 64 pixels.
 
