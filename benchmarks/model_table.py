@@ -32,6 +32,9 @@ result is beside eager, and how long the farm takes.
   with two cores. Lower is better. Kernels that an earlier row built come from the cache.
 - `externs` are the steps that the framework runs.
 
+With `--targets cuda:sm_90a rocm:gfx942 ascend:910b` the benchmark compiles the models for
+accelerators instead, and reports which kernels fail.
+
 Launches, errors and compile time of each model, kernelfarm beside Inductor and eager:
 """
 
