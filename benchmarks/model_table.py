@@ -15,14 +15,27 @@ _COLUMNS = (
 )
 _HEAD = """# Whole models
 
-Written by `python -m benchmarks.models --inductor --markdown docs/models.md`. Random weights, CPU,
-inference, strict mode, one farm whose cache was empty. Each model has two layers (convnets: a few),
-64 channels, 16 to 32 tokens or 64 x 64 pixels.
+Written by `python -m benchmarks.models --inductor --markdown docs/results/models.md`.
+Each row is one model in one element type: what kernelfarm launches beside Inductor, how exact the
+result is beside eager, and how long the farm takes.
 
-Launches: own kernels, plus every extern step that is no product, attention or convolution; the
-same rule for Inductor. Errors: largest absolute difference from the model in float64.
-Farm: seconds from request to program with an empty cache, codegen included, on a busy machine of
-two cores; kernels that an earlier row built are found.
+- Conditions: CPU, random weights, inference, mode `strict`, one farm that starts with an empty
+  cache. Each model has two layers (a few in convolutional networks), 64 channels, and 16 to 32
+  tokens or 64 x 64 pixels.
+- `launches` and `Inductor` count the compiler's own kernels and every step of the framework that is
+  no matrix product, attention or convolution. `distinct` is the number of kernelfarm's distinct
+  kernels. `ratio` is kernelfarm's launches divided by Inductor's: lower is better, and the limit
+  of the geometric mean is 1.1. These are counts, so no clock is involved.
+- `error` and `eager's` are the largest absolute differences from the model in float64. Lower is
+  better.
+- `farm s` is wall-clock time from request to program, code generation included, on a busy machine
+  with two cores. Lower is better. Kernels that an earlier row built come from the cache.
+- `externs` are the steps that the framework runs.
+
+With `--targets cuda:sm_90a rocm:gfx942 ascend:910b` the benchmark compiles the models for
+accelerators instead, and reports which kernels fail.
+
+Launches, errors and compile time of each model, kernelfarm beside Inductor and eager:
 """
 
 
@@ -30,7 +43,7 @@ def markdown_of(rows: Iterable[Measured], geomean: float) -> str:
     """The page."""
     lines = "".join(f"{_row(row)}\n" for row in rows)
     head = f"\n| {' | '.join(_COLUMNS)} |\n{'|---' * len(_COLUMNS)}|\n"
-    return f"{_HEAD}{head}{lines}\nGeomean of the ratios: {geomean:.3f}. The bar is 1.1.\n"
+    return f"{_HEAD}{head}{lines}\nGeometric mean of the ratios: {geomean:.3f}. The limit is 1.1.\n"
 
 
 def _row(row: Measured) -> str:
