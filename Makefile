@@ -7,7 +7,7 @@ ASCEND := $(VENV)/share/kernelfarm/triton-ascend
 GENERATED := kernelfarm/v1 kernelfarm/internal
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: help setup demo test test-v3 servers lint types protos docs bench clean
+.PHONY: help setup demo test test-v3 goldens servers lint types protos docs bench clean
 
 help: ## Show this list.
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -40,6 +40,16 @@ V3_TESTS := tests/e2e/test_numerics.py tests/e2e/test_row_statistics.py \
 
 test-v3: setup ## Run what depends on the processor as one without AVX-512 does.
 	KERNELFARM_HOST_TARGET=cpu:x86-64-v3 $(BIN)/python -m pytest $(V3_TESTS) $(PYTEST_ARGS)
+
+# Only the first run writes, in one process. The others fail if a text differs between hash seeds.
+goldens: setup ## Rewrite the goldens of passes and emitters; review the difference like code.
+	@modules=$$(grep -rl 'pytest\.mark\.golden' tests --include='test_*.py') && \
+	{ EXPECTTEST_ACCEPT=1 $(BIN)/python -m pytest -q -n 0 -m golden $$modules >/dev/null || true; } && \
+	find tests -name '*.py.bak' -delete && \
+	$(BIN)/ruff format -q $$modules && \
+	PYTHONHASHSEED=1 $(BIN)/python -m pytest -q -m golden $$modules && \
+	PYTHONHASHSEED=2 $(BIN)/python -m pytest -q -m golden $$modules && \
+	git --no-pager diff --stat -- tests
 
 servers: setup ## Run the cache on every server of the matrix, and farms on each; absent ones are told as NOT RUN.
 	$(BIN)/python -m pytest tests/kernelfarm/cache --servers=all $(PYTEST_ARGS)

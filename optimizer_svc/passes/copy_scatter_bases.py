@@ -31,6 +31,8 @@ def copy_scatter_bases(graph: Graph) -> Graph:
             fresh += 1
         else:
             nodes.append(node)
+    if len(nodes) == len(graph.nodes):
+        return graph
     return replace(graph, nodes=tuple(nodes))
 
 

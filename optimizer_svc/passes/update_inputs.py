@@ -25,6 +25,8 @@ def update_inputs(graph: Graph) -> Graph:
         if not writes.granted(value, source):
             copies[value] = _copy(value, facts.types[value], fresh)
             fresh += 1
+    if not copies:
+        return graph
     updated = {update.output for update in graph.updates}
     outputs: list[Arg] = []
     for number, output in enumerate(graph.outputs):

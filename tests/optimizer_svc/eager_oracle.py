@@ -1,4 +1,4 @@
-"""Runs models through frontend, optimizer and NumPy interpreter, beside PyTorch's own execution."""
+"""Runs models by frontend, optimizer and NumPy interpreter, and in PyTorch eager."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TARGET = "cpu:x86-64-v3"
 
 @dataclass
 class Traced:
-    """Every graph of one run: what was captured, what the optimizer made of it, both results."""
+    """All graphs of one run: captured, optimized, and the results of eager and of the program."""
 
     captured: list[CapturedGraph] = field(default_factory=list)
     optimized: list[OptimizeResult] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Traced:
 
 
 def traced(model: Callable[..., Any], *args: Any, dynamic: bool | None = None) -> Traced:
-    """Traces a model while it runs once; each graph also runs in the interpreter."""
+    """The graphs of one run of a model. Each graph also runs in the interpreter."""
     found = Traced()
 
     def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
@@ -61,7 +61,7 @@ def traced(model: Callable[..., Any], *args: Any, dynamic: bool | None = None) -
 def run_optimized(
     captured: CapturedGraph, optimized: OptimizeResult, args: Sequence[Any]
 ) -> list[Any]:
-    """The program's outputs in NumPy; extern steps run the captured nodes."""
+    """The program's outputs in NumPy. Extern steps run the captured nodes."""
     plan = optimized.program.plan
     inputs = [
         args[s].numpy() if torch.is_tensor(args[s]) else args[s]
@@ -76,7 +76,7 @@ def run_optimized(
 
     def run_extern(site: ExternSite, arrays: list[Any]) -> list[Any]:
         node = ExternNode(captured.nodes[site.node], values)
-        # As they lie in memory: some operators rely on a contiguous last axis.
+        # With their strides: some operators rely on a contiguous last axis.
         tensors = [torch.from_numpy(a if a.flags.writeable else np.copy(a)) for a in arrays]
         return [None if r is None else r.numpy() for r in node.run(tensors)]
 
@@ -84,7 +84,7 @@ def run_optimized(
 
 
 def launches(optimized: OptimizeResult) -> int:
-    """Kernel launches, and extern steps that are neither contraction nor attention."""
+    """The number of kernel launches, and of extern steps other than products and attention."""
     steps = optimized.program.plan.steps
     return sum(
         isinstance(step, Launch) or (isinstance(step, ExternCall) and not step.is_contraction)

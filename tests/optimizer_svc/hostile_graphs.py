@@ -1,4 +1,4 @@
-"""Small graphs on which the work once grew exponentially, and a process that may be killed."""
+"""Small graphs that once took exponential work, and a process that a timeout kills."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kernelfarm.ir.graph_ir import (
 )
 
 _TIMEOUT_S = 300.0
-"""Generous on a busy machine: what is tested takes below a second, and never ended before."""
+"""The work takes less than a second. Without its bounds it never ends."""
 
 
 def tensor_of(*shape: Expr) -> TensorType:
@@ -27,13 +27,13 @@ def tensor_of(*shape: Expr) -> TensorType:
 
 
 def sizes(count: int, *, hint: int | None = None) -> tuple[tuple[SizeSymbol, ...], list[Expr]]:
-    """Size symbols that are at least 2, and their expressions."""
+    """Size symbols of at least 2, and their expressions."""
     names = [f"s{number}" for number in range(count)]
     return tuple(SizeSymbol(n, 2, None, hint) for n in names), [symbol(n) for n in names]
 
 
 def cat_of(count: int, dim: int = 0) -> Graph:
-    """`relu(cat(inputs))` of inputs that each have a dynamic size along the axis."""
+    """`relu(cat(inputs))` of inputs with dynamic sizes along the axis."""
     symbols, extents = sizes(count)
     width = as_expr(64)
 
@@ -63,7 +63,7 @@ def product_of_extents(count: int) -> Graph:
 
 
 def relaid(times: int) -> Graph:
-    """A matrix of dynamic extents, transposed and given its old shape again, many times."""
+    """A matrix of dynamic extents, many times transposed and reshaped to its old shape."""
     symbols, (a, b) = sizes(2)
     wide, tall = tensor_of(a, b), TensorType(DType.F32, (b, a), (ONE, b))
     nodes: list[Node] = []
@@ -78,14 +78,18 @@ def relaid(times: int) -> Graph:
 
 
 def numel(graph: Graph) -> Expr:
-    """Elements of a graph's first output."""
+    """The number of elements of a graph's first output."""
     tensor = graph.output_types[0]
     assert tensor is not None
     return product_of(tensor.shape)
 
 
 def outcome_in_time(work: Callable[..., str], *args: object) -> str:
-    """What the work returns, in a process that is killed if it does not end."""
+    """The result of the work, which runs in a process of its own.
+
+    Raises:
+        TimeoutError: the work does not end. Its process is killed.
+    """
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:  # leaving it kills the process
         return pool.apply_async(work, args).get(timeout=_TIMEOUT_S)

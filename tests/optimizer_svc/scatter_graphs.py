@@ -1,4 +1,4 @@
-"""Graphs that scan and scatter, and the programs made of them."""
+"""Graphs with scans and scatters, and their programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def graph_of(build: Callable[..., list[int]], *inputs: tuple[DType, tuple[int, .
 
 
 def program_of(graph: Graph, *arrays: np.ndarray) -> Program:
-    """The program of a graph, which gives what the graph means."""
+    """The program of a graph, after a check that it computes what the graph means."""
     program = optimize(graph, TARGET).program
     verify_program(program)
     got, reference = run_program(program, list(arrays)), run_graph(graph, list(arrays))

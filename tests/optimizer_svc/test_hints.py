@@ -1,4 +1,4 @@
-"""The sizes that were seen at capture are in no key, so they decide nothing: not even a refusal."""
+"""Sizes at capture are part of no key, so they change neither a program nor an error."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.support.prims_graphs import Maker, softmax
 
 TARGET = target_facts("cpu:x86-64-v3")
 HINTS = ((None, None), (8, 8), (4, 6), (1 << 40, 3))
-"""Of two sizes: unknown, equal as in an honest capture, unequal, absurd."""
+"""Hints of two sizes: unknown, equal as in a real capture, unequal, absurd."""
 
 
 def added(first: Expr, second: Expr) -> Graph:
-    """`a + b` of vectors whose sizes only the framework knows to be equal."""
+    """`a + b` of vectors of equal sizes. Only the framework knows that they are equal."""
     a, b = tensor_of(first), tensor_of(second)
     node = Node("aten.add.Tensor", (Ref(0), Ref(1)), (), (2,), (a,))
     return Graph("aten", sizes(2)[0], (Input(0, a), Input(1, b)), (node,), (Ref(2),), (a,))
@@ -40,13 +40,13 @@ def halved(first: Expr, second: Expr) -> Graph:
 
 
 def with_hints(graph: Graph, hints: tuple[int | None, int | None]) -> Graph:
-    """The graph as it would be captured at these sizes."""
+    """The graph with these sizes at capture."""
     pairs = zip(graph.symbols, hints, strict=True)
     return replace(graph, symbols=tuple(replace(size, hint=hint) for size, hint in pairs))
 
 
 @pytest.mark.parametrize("make", [added, halved])
-def test_lying_hints_give_the_same_key_and_program(make: Callable[..., Graph]) -> None:
+def test_wrong_hints_give_the_same_key_and_program(make: Callable[..., Graph]) -> None:
     results = set()
     for hints in HINTS:
         graph = with_hints(make(*sizes(2)[1]), hints)
@@ -57,7 +57,7 @@ def test_lying_hints_give_the_same_key_and_program(make: Callable[..., Graph]) -
 
 
 @pytest.mark.parametrize("hint", [2, 200, 1 << 30])
-def test_the_optimizer_reads_no_hints(hint: int) -> None:
+def test_the_optimizer_ignores_hints(hint: int) -> None:
     symbols, (rows, width) = sizes(2)
     make = Maker(symbols)
     x = make.add_input(tensor_of(rows, width))
@@ -66,7 +66,7 @@ def test_the_optimizer_reads_no_hints(hint: int) -> None:
     assert optimize(with_hints(graph, (hint, hint)), TARGET).program == plain
 
 
-def test_a_graph_keeps_all_but_its_hints() -> None:
+def test_a_graph_without_hints_is_otherwise_equal() -> None:
     graph = cat_of(2)
     assert graph.without_hints() is graph
     assert with_hints(graph, (5, 7)).without_hints() == graph

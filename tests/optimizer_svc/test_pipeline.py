@@ -8,6 +8,6 @@ from kernelfarm.errors import InternalError
 from optimizer_svc.pipeline import PASSES, check_order
 
 
-def test_a_pass_before_what_it_needs_is_refused() -> None:
+def test_a_pass_before_its_input_exists_is_refused() -> None:
     with pytest.raises(InternalError, match=r"report-fusion needs 'chosen'"):
         check_order((PASSES[-1], *PASSES[:-1]))

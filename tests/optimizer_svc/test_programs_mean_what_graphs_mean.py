@@ -1,4 +1,4 @@
-"""Property: for random graphs, the program computes what the graph means, element for element."""
+"""Property: the program of a random graph computes what the graph means, element for element."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from optimizer_svc.pipeline import optimize
 from tests.support.random_graphs import Case, cases, run_extern
 
 TARGET = target_facts("cpu:x86-64-v3")
-PATIENT = settings(
+NO_DEADLINE = settings(
     deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, print_blob=True
 )
 
 
 @given(case=cases())
-@settings(PATIENT, max_examples=250)
-def test_a_static_program_means_its_graph(case: Case) -> None:
+@settings(NO_DEADLINE, max_examples=250)
+def test_a_static_program_computes_what_its_graph_means(case: Case) -> None:
     _check(case)
 
 
 @given(case=cases(symbolic=True))
-@settings(PATIENT, max_examples=200)
-def test_a_symbolic_program_means_its_graph(case: Case) -> None:
+@settings(NO_DEADLINE, max_examples=200)
+def test_a_symbolic_program_computes_what_its_graph_means(case: Case) -> None:
     _check(case)
 
 
@@ -45,7 +45,7 @@ def _check(case: Case) -> None:
 def _check_array(reference: Any, got: Any) -> None:
     assert got.shape == reference.shape
     assert got.dtype == reference.dtype
-    # Fused loops sum in another order than whole arrays; all else is the same arithmetic.
+    # Fused loops sum in another order than NumPy does. Everything else is the same arithmetic.
     np.testing.assert_allclose(
         got, reference, rtol=2e-3 if reference.dtype == np.float16 else 1e-5, atol=1e-6
     )

@@ -1,4 +1,4 @@
-"""Seeds in programs: one step draws those that are in use, first of all."""
+"""Seeds in programs: the first step draws all seeds that are in use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEEDS = [12345, -6789, 1 << 62]
 
 
 def random_bits(make: Maker, index: int, *shape: IntLike) -> int:
-    """64 bits for each element, from the seed of this index."""
+    """64 random bits for each element, from the seed with this index."""
     seed = make.add("seed", index=index)
     positions = make.add("iota", dtype=DType.I64, length=product_of(sizes(*shape)))
     position = make.add("reshape", positions, shape=sizes(*shape))
@@ -38,7 +38,7 @@ def optimized(graph: Graph) -> Program:
 
 
 def two_draws() -> Graph:
-    """Bits of seeds 2 and 0, in this order; nothing uses seed 1."""
+    """A graph that uses the bits of seeds 2 and 0, in this order, and not those of seed 1."""
     make = Maker()
     x = make.add_input(tensor_with_strides(6, 7, dtype=DType.I64))
     late, _, early = (random_bits(make, index, 6, 7) for index in (2, 1, 0))
@@ -46,7 +46,7 @@ def two_draws() -> Graph:
     return make.returning(total, make.add("add", early, x))
 
 
-def test_a_program_gives_the_graph_s_numbers_for_the_same_seeds() -> None:
+def test_a_program_computes_the_graph_s_numbers_from_the_same_seeds() -> None:
     graph, x = two_draws(), np.arange(42).reshape(6, 7)
     expected = run_graph(graph, [x], seeds=[SEEDS[0], 0, SEEDS[1]])
     found = run_program(optimized(graph), [x], seeds=SEEDS[:2])
@@ -56,7 +56,7 @@ def test_a_program_gives_the_graph_s_numbers_for_the_same_seeds() -> None:
     np.testing.assert_array_equal(found[1], second)
 
 
-def test_one_step_draws_the_seeds_in_use_in_the_order_of_their_indices() -> None:
+def test_one_step_draws_the_used_seeds_in_the_order_of_their_indices() -> None:
     program = optimized(two_draws())
     assert [type(step) for step in program.plan.steps].count(DrawSeeds) == 1
     draw = program.plan.steps[0]
@@ -65,7 +65,7 @@ def test_one_step_draws_the_seeds_in_use_in_the_order_of_their_indices() -> None
     assert f"0: draw seeds {', '.join(draw.buffers)}\n" in print_plan(program.plan)
 
 
-def test_the_report_counts_seeds_and_numbers_steps_as_the_plan_does() -> None:
+def test_the_report_counts_seeds_and_has_the_plan_s_step_numbers() -> None:
     found = optimize(two_draws(), TARGET)
     report = dict(found.stages)["report"]
     assert "seeds: 2, drawn by the framework's generator" in report
@@ -75,7 +75,7 @@ def test_the_report_counts_seeds_and_numbers_steps_as_the_plan_does() -> None:
         assert found.program.plan.kernel_names[step.kernel] == name
 
 
-def test_equal_draws_are_one_and_others_stay_apart() -> None:
+def test_seeds_of_one_index_are_one_node_and_others_are_not() -> None:
     make = Maker()
     make.add_input(tensor(4))
     again, once = make.add("seed", index=0), make.add("seed", index=0)
@@ -110,7 +110,7 @@ def damaged(program: Program, **buffer: object) -> Program:
     return replace(program, plan=replace(plan, buffers=buffers))
 
 
-def test_plans_that_draw_wrongly_are_refused() -> None:
+def test_plans_with_wrong_draws_are_refused() -> None:
     program = optimized(two_draws())
     plan = program.plan
     twice = replace(program, plan=replace(plan, steps=(plan.steps[0], *plan.steps)))

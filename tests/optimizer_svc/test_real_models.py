@@ -1,4 +1,4 @@
-"""The acceptance models: how many launches, and equality with PyTorch's eager results."""
+"""Whole models: their number of launches, and equality with PyTorch eager."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from examples.real_inputs import WHOLE_GRAPHS
 from tests.optimizer_svc.eager_oracle import Traced, launches, traced
 
-# Launches and distinct kernels that we have; Inductor's CPU launches are 15 for llama, 9 for bert.
+# (launches, distinct kernels). Inductor has 15 launches on the CPU for llama and 9 for bert.
 LAUNCHES = {"reference": (3, 1), "h": (2, 2), "llama": (11, 8), "bert": (8, 4)}
 
 
@@ -54,5 +54,5 @@ def _check_results(found: Traced) -> None:
                 assert got == reference
                 continue
             assert got.shape == tuple(reference.shape)
-            # f32 sums in another order, through a few layers.
+            # Sums in f32 have another order, through a few layers.
             np.testing.assert_allclose(got, reference.numpy(), rtol=1e-4, atol=5e-6)

@@ -1,4 +1,4 @@
-"""Scans fuse like reductions; scatters update a copy in place, after everything that fills it."""
+"""Scans fuse like reductions. A scatter updates a copy in place, after the copy is complete."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.operator_samples.scans_and_scatters import scan_and_scatter_c
 from tests.support.single_operator import Call, lowered, to_numpy, to_torch
 
 
-def test_a_softmax_before_and_a_maximum_after_a_running_sum_are_one_kernel() -> None:
+def test_softmax_running_sum_and_maximum_are_one_kernel() -> None:
     def build(b: GraphBuilder, x: int) -> list[int]:
         shape = b.type_of(x).shape
         top = b.add("amax", x, dims=(1,))
@@ -51,7 +51,7 @@ def test_scans_along_different_axes_are_two_kernels() -> None:
     assert len(kernels) == 2
 
 
-def test_a_scan_and_an_arg_reduction_count_axes_in_one_order_or_stay_apart() -> None:
+def test_a_scan_and_an_arg_reduction_fuse_only_if_their_axis_orders_agree() -> None:
     def build(b: GraphBuilder, x: int) -> list[int]:
         flat = b.add("reshape", x, shape=(240,))
         turned = b.add("reshape", b.add("permute", x, dims=(1, 0)), shape=(240,))
@@ -62,7 +62,7 @@ def test_a_scan_and_an_arg_reduction_count_axes_in_one_order_or_stay_apart() -> 
     program_of(graph_of(build, (DType.F32, (6, 40))), X)
 
 
-def test_a_reader_of_a_scatter_is_a_kernel_of_its_own_and_says_why() -> None:
+def test_a_reader_of_a_scatter_is_a_kernel_of_its_own_with_a_reason() -> None:
     def build(b: GraphBuilder, x: int, index: int, rows: int) -> list[int]:
         return [b.add("exp", b.add("scatter", x, index, rows, dims=(0,), mode="set"))]
 
@@ -72,7 +72,7 @@ def test_a_reader_of_a_scatter_is_a_kernel_of_its_own_and_says_why() -> None:
     assert "a scatter is done only when its kernel is" in report
 
 
-def test_a_refusal_is_reported_of_kernels_that_grew_after_it() -> None:
+def test_a_refusal_is_reported_for_groups_that_grew_after_it() -> None:
     def build(b: GraphBuilder, x: int, index: int, rows: int) -> list[int]:
         shifted = b.add("neg", x)
         sums = b.add("scatter", x, index, rows, dims=(0,), mode="add")
@@ -85,7 +85,7 @@ def test_a_refusal_is_reported_of_kernels_that_grew_after_it() -> None:
     assert "not fused: steps" in dict(optimize(graph, TARGET).stages)["report"]
 
 
-def test_updates_of_a_set_keep_the_order_of_their_index() -> None:
+def test_the_updates_of_a_set_scatter_run_in_the_order_of_its_index() -> None:
     def build(b: GraphBuilder, x: int, index: int, rows: int) -> list[int]:
         turned = b.add("permute", b.add("permute", rows, dims=(1, 0)), dims=(1, 0))
         return [b.add("scatter", x, index, turned, dims=(0,), mode="set")]
@@ -101,7 +101,7 @@ for _call in scan_and_scatter_calls():
 
 @pytest.mark.parametrize("is_symbolic", [False, True], ids=["static", "symbolic"])
 @pytest.mark.parametrize("op", sorted(CALLS))
-def test_programs_of_an_operator_give_what_eager_gives(op: str, is_symbolic: bool) -> None:
+def test_programs_of_an_operator_equal_eager(op: str, is_symbolic: bool) -> None:
     for call in CALLS[op]:
         program = optimize(lowered(call, is_symbolic=is_symbolic).graph, TARGET).program
         verify_program(program)

@@ -1,4 +1,4 @@
-"""The optimizer's process: its work ends with the call, with its time, and with the service."""
+"""The optimizer service: its work ends with the call, at its limits, and with the service."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.small_graphs import CPU, h_graph
 def optimizer(
     folder: Path, **settings: str
 ) -> Iterator[tuple[subprocess.Popen[bytes], OptimizerServiceStub]]:
-    """A service with these settings, and a stub for it."""
+    """A running service with these settings, and a stub for it."""
     address = f"unix:{folder}/optimizer"
     named = {f"KERNELFARM_{name.upper()}": value for name, value in settings.items()}
     environment = {**os.environ, "KERNELFARM_OPTIMIZER_LISTEN": address, **named}
@@ -53,21 +53,21 @@ def request_of(graph: Graph) -> api.OptimizeRequest:
 
 @cache
 def long_request() -> api.OptimizeRequest:
-    """Seconds of honest work."""
+    """A request that takes seconds of work."""
     return request_of(long_graph(9_000))
 
 
 def children(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """Its work processes."""
+    """The work processes of a service."""
     return [child for one in psutil.Process(process.pid).children() for child in one.children()]
 
 
 def busy(process: subprocess.Popen[bytes]) -> list[int]:
-    """Those that have used half a second, which no small graph takes."""
+    """The work processes that have used half a second, which no small graph takes."""
     return [child.pid for child in children(process) if sum(child.cpu_times()[:2]) > 0.5]
 
 
-def test_a_small_graph_is_optimized_and_told_by_whom(tmp_path: Path) -> None:
+def test_a_response_has_a_program_and_the_toolchain_that_made_it(tmp_path: Path) -> None:
     with optimizer(tmp_path) as (process, stub):
         response = stub.Optimize(request_of(h_graph()), timeout=TIMEOUT_S)
         assert response.kernels and response.plan.steps
@@ -86,7 +86,7 @@ def test_work_ends_with_its_call(tmp_path: Path) -> None:
         assert stub.Optimize(request_of(h_graph()), timeout=TIMEOUT_S).kernels
 
 
-def test_a_service_that_is_stopped_ends_its_work_and_exits_in_order(tmp_path: Path) -> None:
+def test_a_stopped_service_ends_its_work_and_exits_with_status_0(tmp_path: Path) -> None:
     with optimizer(tmp_path, drain_grace_s="0.5") as (process, stub):
         call = stub.Optimize.future(long_request(), timeout=TIMEOUT_S)
         wait_until(lambda: bool(busy(process)), TIMEOUT_S, "a child works")
@@ -94,7 +94,7 @@ def test_a_service_that_is_stopped_ends_its_work_and_exits_in_order(tmp_path: Pa
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT_S) == 0
         assert call.exception(TIMEOUT_S) is not None
-    wait_until(lambda: not any(map(is_running, ours)), TIMEOUT_S, "its children end with it")
+    wait_until(lambda: not any(map(is_running, ours)), TIMEOUT_S, "its children end too")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_service_that_is_stopped_ends_its_work_and_exits_in_order(tmp_path: Pa
         ({"max_work_steps": "1"}, WorkBudgetError),
     ],
 )
-def test_work_that_takes_too_much_is_told_so(
+def test_work_beyond_a_limit_is_refused(
     tmp_path: Path, settings: dict[str, str], error: type[Exception]
 ) -> None:
     with optimizer(tmp_path, **settings) as (_, stub):
@@ -113,7 +113,7 @@ def test_work_that_takes_too_much_is_told_so(
         assert isinstance(error_from_rpc(caught.value), error)
 
 
-def test_bytes_that_are_no_graph_are_malformed(tmp_path: Path) -> None:
+def test_bytes_that_are_no_graph_are_refused_as_malformed(tmp_path: Path) -> None:
     with optimizer(tmp_path) as (_, stub):
         with pytest.raises(grpc.RpcError) as caught:
             stub.Optimize(api.OptimizeRequest(graph=b"\xff", target=CPU), timeout=TIMEOUT_S)

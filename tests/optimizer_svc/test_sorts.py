@@ -1,4 +1,4 @@
-"""Sorts fuse with what makes their rows and with what reads them by rank."""
+"""A sort fuses with the producers of its rows and with readers in the order of ranks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_positions_and_the_sorted_row_are_one_kernel() -> None:
     assert sum(isinstance(s, Load) for s in kernel.body) == 2
 
 
-def test_pointwise_work_goes_into_the_row_and_behind_the_ranks() -> None:
+def test_pointwise_work_before_and_after_a_sort_is_in_its_kernel() -> None:
     def build(b: GraphBuilder, x: int) -> list[int]:
         order = _order(b, b.add("neg", b.add("abs", x)))
         doubled = b.add("add", order, order)
@@ -55,7 +55,7 @@ def test_pointwise_work_goes_into_the_row_and_behind_the_ranks() -> None:
     assert sum(isinstance(s, Store) for s in kernel.body) == 2
 
 
-def test_a_reduction_beside_and_one_after_a_sort_share_its_kernel() -> None:
+def test_reductions_of_the_same_row_and_of_the_sorted_row_share_the_kernel() -> None:
     def build(b: GraphBuilder, x: int) -> list[int]:
         return [b.add("sum", x, dims=(1,)), b.add("amax", _sorted(b, x), dims=(1,))]
 
@@ -70,11 +70,11 @@ def test_sorts_along_different_axes_are_two_kernels() -> None:
     assert len(_kernels(build)) == 2
 
 
-def test_a_sort_of_a_sorted_row_waits_until_that_lies_in_memory() -> None:
+def test_a_sort_of_a_sorted_row_is_a_kernel_of_its_own() -> None:
     def build(b: GraphBuilder, x: int) -> list[int]:
         return [_sorted(b, b.add("cumsum", _sorted(b, x), dim=1))]
 
-    # The second row is picked from at any rank, so the first must have been stored.
+    # The second sort reads the first sorted row at any position, so that row must be stored.
     assert len(_kernels(build)) == 2
 
 
@@ -88,7 +88,7 @@ def test_a_sort_of_flattened_axes_keeps_their_order() -> None:
     assert all([axis.extent.as_int() for axis in k.reduction] in ([48], [6, 8]) for k in kernels)
 
 
-def test_the_first_of_a_sorted_row_are_read_by_a_kernel_of_their_own() -> None:
+def test_a_reader_of_the_first_ranks_is_a_kernel_of_its_own() -> None:
     def build(b: GraphBuilder, x: int) -> list[int]:
         first = b.add("slice", _order(b, x), starts=(0, 0), limits=(6, 4), steps=(1, 1))
         return [b.add("gather_along", x, first, dim=1), first]
@@ -103,7 +103,7 @@ for _call in order_calls():
 
 
 @pytest.mark.parametrize("op", sorted(CALLS))
-def test_programs_of_an_operator_give_what_eager_gives(op: str) -> None:
+def test_programs_of_an_operator_equal_eager(op: str) -> None:
     for call in CALLS[op]:
         program = optimize(lowered(call).graph, TARGET).program
         verify_program(program)

@@ -1,4 +1,4 @@
-"""Graphs of a few hundred bytes once kept a farm's processors for ever; now each ends."""
+"""Small graphs that once took exponential work end quickly, with a program or an error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TARGET = target_facts("cpu:x86-64-v3")
 
 
 def compiled(make: Callable[..., Graph], *args: int) -> str:
-    """Kernels of a graph's program, or the refusal's class: as the farm's services work on it."""
+    """The number of kernels or the error of a graph, after the same steps as in a farm."""
     with work_budget(DEFAULT_WORK_STEPS):
         try:
             graph = graph_from_proto(graph_to_proto(make(*args)))
@@ -32,7 +32,7 @@ def compiled(make: Callable[..., Graph], *args: int) -> str:
 
 
 def steps_of(graph: Graph) -> int:
-    """Steps from the captured graph to the program."""
+    """The steps of work from the captured graph to the program."""
     with work_budget(DEFAULT_WORK_STEPS) as budget:
         optimize(decompose_to_prims(graph).graph, TARGET)
     return budget.used
@@ -43,7 +43,7 @@ def test_a_cat_of_64_dynamic_inputs_compiles(dim: int) -> None:
     assert outcome_in_time(compiled, cat_of, 64, dim) == "3 kernels"
 
 
-def test_a_cat_costs_no_more_than_the_square_of_its_inputs() -> None:
+def test_the_work_for_a_cat_grows_at_most_with_the_square_of_its_inputs() -> None:
     few, many = steps_of(cat_of(16)), steps_of(cat_of(64))
     assert many < 4**2 * 2 * few
 
@@ -52,18 +52,18 @@ def test_a_cat_of_256_dynamic_inputs_compiles() -> None:
     assert outcome_in_time(compiled, cat_of, 256) == "3 kernels"
 
 
-def test_products_of_extents_are_refused_at_once() -> None:
+def test_a_product_of_many_sums_is_refused_quickly() -> None:
     found = outcome_in_time(compiled, product_of_extents, 40)
     assert found.startswith(("InvalidGraphError: ", "WorkBudgetError: "))
     assert len(found) < 1000
 
 
-def test_views_of_views_end() -> None:
+def test_views_of_views_compile() -> None:
     assert outcome_in_time(compiled, relaid, 40).endswith(" kernels")
 
 
-def test_a_spent_budget_names_the_pass() -> None:
+def test_the_error_of_a_spent_budget_names_the_pass() -> None:
     prims = decompose_to_prims(cat_of(64)).graph
-    reported = r"^[a-z-]+: the work budget of 2000 steps is spent"
-    with pytest.raises(WorkBudgetError, match=reported), work_budget(2000):
+    message = r"^[a-z-]+: the work budget of 2000 steps is spent"
+    with pytest.raises(WorkBudgetError, match=message), work_budget(2000):
         optimize(prims, TARGET)

@@ -82,10 +82,11 @@ def _print_statement(number: int, statement: Statement, dtypes: dict[str, str]) 
             dtype = dtypes.get(param, "unknown")
             return f"%{number}: {dtype} = load {param}[{index}]{masked}"
         case _:
-            return f"%{number}: {statement.dtype.value} = {_print_value(statement)}"
+            return f"%{number}: {statement.dtype.value} = {print_value(statement)}"
 
 
-def _print_value(statement: Literal | IndexValue | Compute | Reduce | Scan | Sort) -> str:
+def print_value(statement: Literal | IndexValue | Compute | Reduce | Scan | Sort) -> str:
+    """The right side of a statement that computes a value: `add %0, %1`."""
     match statement:
         case Literal(dtype, value):
             return repr(float(value)) if dtype.is_float else str(int(value))

@@ -1,4 +1,4 @@
-"""Temporaries that are alive together never overlap."""
+"""Temporaries that are alive at the same time never overlap."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_no_two_live_temporaries_overlap(lives, size) -> None:
                 assert spans[k][0] >= spans[j][1] or spans[j][0] >= spans[k][1]
 
 
-def test_the_smallest_gap_that_fits_is_taken() -> None:
+def test_a_temporary_gets_the_smallest_gap_that_fits() -> None:
     lives = [
         Lifetime(0, as_expr(256), 0, 1),
         Lifetime(1, as_expr(64), 0, 9),

@@ -1,4 +1,4 @@
-"""Buffers, outputs and extern steps of the plan."""
+"""Buffers, steps and outputs of the plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from kernelfarm.ir.algebra.expr import symbol
 from kernelfarm.ir.graph_ir import Constant, Graph, Input, Ref, SizeSymbol, TensorType
 from kernelfarm.ir.interpret import run_program
 from kernelfarm.ir.program_ir import BufferKind
-from tests.optimizer_svc.passes.view_graphs import _view
+from tests.optimizer_svc.passes.output_views import output_view
+from tests.support.goldens import assert_golden
+from tests.support.optimizer_passes import before_and_after
 from tests.support.prims_graphs import (
     Maker,
     extern_calls,
@@ -24,14 +26,59 @@ from tests.support.prims_graphs import (
     tensor_with_strides,
 )
 
+FOUR_STEPS = """\
+graph prims 1
+%0: f32[16, 16]@[16, 1] = input "x"
+%1: f32[16, 16] = exp(%0)
+%2: f32[16, 16]@[16, 1] = extern(%1, %0; is_contraction=true, node=0, op="aten.mm.default")
+%3: f32[16, 16] = exp(%2)
+%4: f32[16, 16]@[16, 1] = extern(%3, %0; is_contraction=true, node=1, op="aten.mm.default")
+return %4: f32[16, 16]@[16, 1]
+"""
 
-def test_a_kernel_writes_an_output_with_the_strides_that_bind() -> None:
+
+@pytest.mark.golden
+def test_temporaries_of_different_steps_share_bytes_of_the_arena() -> None:
+    assert_golden(
+        before_and_after("plan-program", FOUR_STEPS),
+        """\
+-- before plan-program: built
+kernel fused_exp_NAME
+param in in0: f32[256]
+param out out0: f32[256]
+for d0 in 256
+  %0: f32 = load in0[d0]
+  %1: f32 = exp %0
+  store out0[d0] = %1
+step: launch 0(%0, %1)
+step: extern aten.mm.default -> %2
+step: launch 0(%2, %3)
+step: extern aten.mm.default -> %4
+-- after: program
+plan for cpu:x86-64-v3
+arena of 1024 bytes
+buffer in0: f32[256], input 0
+buffer tmp0: f32[256], temporary at byte 0
+buffer ext0: f32[256], extern result
+buffer tmp1: f32[256], temporary at byte 0
+buffer ext1: f32[256], extern result
+kernel fused_exp_NAME
+  0: launch fused_exp_NAME(in0, tmp0)
+  1: ext0: f32[16, 16]@[16, 1] = extern aten.mm.default(tmp0: f32[16, 16]@[16, 1], in0: f32[16, 16]@[16, 1]) of captured node 0, a contraction
+  2: launch fused_exp_NAME(ext0, tmp1)
+  3: ext1: f32[16, 16]@[16, 1] = extern aten.mm.default(tmp1: f32[16, 16]@[16, 1], in0: f32[16, 16]@[16, 1]) of captured node 1, a contraction
+return ext1: f32[16, 16]@[16, 1]
+""",
+    )
+
+
+def test_a_kernel_writes_an_output_with_its_stated_strides() -> None:
     make = Maker()
     y = make.add("neg", make.add_input(tensor(4, 6)))
     graph = make.returning(y)
     graph = replace(graph, output_types=(TensorType(DType.F32, sizes(4, 6), sizes(1, 4)),))
     program = program_of(graph)
-    assert _view(program, 0).strides == sizes(1, 4)
+    assert output_view(program, 0).strides == sizes(1, 4)
     x = np.arange(24, dtype=np.float32).reshape(4, 6)
     np.testing.assert_array_equal(run_program(program, [x])[0], -x)
 
@@ -47,7 +94,7 @@ def test_an_intermediate_that_is_returned_is_not_stored_again() -> None:
     assert program.plan.arena_bytes == 0
 
 
-def test_a_view_of_an_input_goes_to_an_extern_call_without_a_copy() -> None:
+def test_an_extern_step_reads_a_view_of_an_input_without_a_copy() -> None:
     make = Maker()
     x = make.add_input(tensor(1, 4, 6))
     cut = make.add("slice", x, starts=sizes(0, 1, 0), limits=sizes(1, 3, 6), steps=sizes(1, 1, 2))
@@ -59,15 +106,6 @@ def test_a_view_of_an_input_goes_to_an_extern_call_without_a_copy() -> None:
     assert not launches(program)
     (view,) = extern_calls(program)[0].args
     assert (view.sizes, view.strides, view.offset_elems) == (sizes(3, 2), sizes(2, 6), 6)
-
-
-def test_only_a_matrix_product_takes_a_transposed_operand_as_it_lies() -> None:
-    for op, count in (("aten.mm.default", 0), ("aten._scaled_dot_product_attention.default", 1)):
-        make = Maker()
-        turned = make.add("permute", make.add_input(tensor(4, 6)), dims=(1, 0))
-        kind = tensor_with_strides(6, 4)
-        (y,) = make.add_extern(op, 0, [turned], [kind], is_contraction=True)
-        assert len(launches(program_of(make.returning(y)))) == count
 
 
 def test_a_reshape_of_a_transposed_operand_is_copied_by_one_kernel() -> None:
@@ -82,7 +120,7 @@ def test_a_reshape_of_a_transposed_operand_is_copied_by_one_kernel() -> None:
     assert extern_calls(program)[0].args[0].buffer == "tmp0"
 
 
-def test_a_result_that_nobody_reads_has_no_buffer() -> None:
+def test_a_result_without_a_reader_has_no_buffer() -> None:
     make = Maker()
     x = make.add_input(tensor(4))
     kinds = [tensor_with_strides(4), tensor_with_strides(2)]
@@ -93,7 +131,7 @@ def test_a_result_that_nobody_reads_has_no_buffer() -> None:
     assert found[1] is None
 
 
-def test_random_extern_calls_keep_their_order() -> None:
+def test_random_extern_steps_keep_their_order() -> None:
     make = Maker()
     x = make.add_input(tensor(4))
     kind = tensor_with_strides(4)
@@ -104,18 +142,7 @@ def test_random_extern_calls_keep_their_order() -> None:
     assert [step.node for step in extern_calls(program)] == [0, 1]
 
 
-def test_temporaries_that_are_not_alive_together_share_memory() -> None:
-    make = Maker()
-    x = make.add_input(tensor(64, 64))
-    for number in range(6):
-        kind = tensor_with_strides(64, 64)
-        y = make.add("exp", x)
-        (x,) = make.add_extern("aten.mm.default", number, [y], [kind], is_contraction=True)
-    program = program_of(make.returning(x))
-    assert program.plan.arena_bytes == 64 * 64 * 4
-
-
-def test_symbolic_temporaries_of_one_size_share_a_slot() -> None:
+def test_symbolic_temporaries_of_one_size_share_memory() -> None:
     make = Maker([SizeSymbol("s0", 2, None)])
     rows = symbol("s0")
     x = make.add_input(tensor(rows, 4))
@@ -149,7 +176,7 @@ def test_sizes_and_none_are_returned_as_they_are() -> None:
     assert results[:3] == [3, 6, None]
 
 
-def test_a_constant_is_read_from_its_own_buffer() -> None:
+def test_a_constant_has_a_buffer_of_its_own() -> None:
     make = Maker()
     x = make.add_input(tensor(2))
     data = np.array([3, 4], np.float32)
@@ -171,7 +198,7 @@ def test_an_index_outside_its_extent_is_reported() -> None:
         run_program(program, [rows, np.array([0, 5])])
 
 
-def test_a_size_that_no_input_tells_is_refused() -> None:
+def test_a_size_without_a_source_among_the_inputs_is_refused() -> None:
     kind = tensor(symbol("s0") * 2)
     graph = Graph("prims", (SizeSymbol("s0", 2, None),), (Input(0, kind),), (), (Ref(0),), (kind,))
     with pytest.raises(InvalidGraphError, match="s0"):

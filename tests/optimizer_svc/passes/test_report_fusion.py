@@ -2,24 +2,61 @@
 
 from __future__ import annotations
 
+import pytest
+import torch
+
 from kernelfarm.targets import target_facts
 from optimizer_svc.pipeline import optimize
-from tests.optimizer_svc.passes.cat_graphs import MANY, inputs_of
-from tests.optimizer_svc.passes.report_graphs import NO_PLACES
-from tests.support.prims_graphs import Maker, report_of
-from tests.support.single_operator import lowered
+from tests.support.goldens import assert_golden
+from tests.support.optimizer_passes import before_and_after
+from tests.support.single_operator import Call, lowered
+
+CAT_OF_A_PRODUCT = """\
+graph prims 1
+%0: f32[4, 4]@[4, 1] = input "x"
+%1: f32[4, 4] = exp(%0) from [0]
+%2: f32[4, 4]@[4, 1] = extern(%1, %0; is_contraction=true, node=1, op="aten.mm.default") from [1]
+%3: f32[8, 4] = cat(%1, %2; dim=0) from [2]
+return %3: f32[8, 4]@[4, 1]
+"""
 
 
-def test_the_report_says_how_each_cat_is_made() -> None:
-    make = Maker()
-    few = make.add("cat", *inputs_of(make, 2, 4, 3), dim=0)
-    many = make.add("cat", *inputs_of(make, MANY, 4, 3), dim=0)
-    report = report_of(make.returning(few, many))
-    assert "cat of 2 pieces (no captured node): selected where it is read" in report
-    assert "cat of 20 pieces (no captured node): stored piece by piece" in report
+@pytest.mark.golden
+def test_the_report_has_counts_kernels_cats_steps_and_refusals() -> None:
+    assert_golden(
+        before_and_after("report-fusion", CAT_OF_A_PRODUCT),
+        """\
+-- before report-fusion: program
+plan for cpu:x86-64-v3
+arena of 64 bytes
+buffer in0: f32[16], input 0
+buffer tmp0: f32[16], temporary at byte 0
+buffer ext0: f32[16], extern result
+buffer out0: f32[32], output 0
+kernel fused_exp_NAME
+kernel fused_ge_lt_where_NAME
+  0: launch fused_exp_NAME(in0, tmp0)
+  1: ext0: f32[4, 4]@[4, 1] = extern aten.mm.default(tmp0: f32[4, 4]@[4, 1], in0: f32[4, 4]@[4, 1]) of captured node 1, a contraction
+  2: launch fused_ge_lt_where_NAME(ext0, tmp0, out0)
+return out0: f32[8, 4]@[4, 1]
+-- after: report
+loop nests: 2
+launches: 2 of 2 distinct kernels
+arena: 64 bytes
+extern aten.mm.default: 1
+kernel fused_exp_NAME: 1 launches, 3 statements
+kernel fused_ge_lt_where_NAME: 1 launches, 9 statements
+cat of 2 pieces (node 2): selected where it is read: at most 8 pieces
+step 0: kernel fused_exp_NAME: (0)
+step 1: extern aten.mm.default (node 1)
+step 2: kernel fused_ge_lt_where_NAME: (2)
+not fused: steps 0 and 2: another kernel or extern step lies between them
+""",
+    )
 
 
 def test_the_report_names_no_kernel_that_was_not_made() -> None:
-    # Ranks of what is not zero: a scan, then the places of none of them.
-    report = dict(optimize(lowered(NO_PLACES).graph, target_facts("cuda:sm_90a")).stages)["report"]
-    assert "launches: 1 of 1" in report  # the scan; what would place it is gone
+    # The output is empty. Only the ranks of the elements that are not zero remain, as a scan.
+    call = Call("aten.nonzero_static.default", [torch.ones(7)], {"size": 0})
+    report = dict(optimize(lowered(call).graph, target_facts("cuda:sm_90a")).stages)["report"]
+    assert "launches: 1 of 1" in report

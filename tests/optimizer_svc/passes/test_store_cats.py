@@ -1,4 +1,4 @@
-"""Cats of many pieces are stored piece by piece; of few pieces their readers select."""
+"""A cat of many pieces is stored piece by piece. The reader of a cat of few pieces selects."""
 
 from __future__ import annotations
 
@@ -17,24 +17,138 @@ from kernelfarm.ir.graph_ir import Graph, Ref, SizeSymbol, TensorType, Update
 from kernelfarm.ir.interpret import run_graph, run_program
 from kernelfarm.ir.loop_ir import Compute, Kernel, Store
 from kernelfarm.ir.program_ir import BufferKind, Program
-from tests.optimizer_svc.passes.cat_graphs import FEW, MANY, inputs_of
+from tests.support.goldens import assert_golden
+from tests.support.optimizer_passes import before_and_after
 from tests.support.prims_graphs import (
     Maker,
     launches,
     only_kernel,
     program_of,
-    report_of,
     sizes,
     softmax,
     tensor_with_strides,
 )
 
+FEW, MANY = 8, 20
 ROWS, WIDTH = 3, 5
 Draw = Callable[[Any], Any]
 
+MANY_PIECES = """\
+graph prims 1
+%0: f32[2, 3]@[3, 1] = input "x"
+%1: f32[2, 3]@[3, 1] = input "y"
+%2: f32[18, 3] = cat(%0, %1, %0, %1, %0, %1, %0, %1, %0; dim=0) from [7]
+%3: f32[18, 3] = neg(%2)
+return %3: f32[18, 3]@[3, 1]
+"""
+
+
+@pytest.mark.golden
+def test_work_after_a_cat_of_many_pieces_is_stored_piece_by_piece() -> None:
+    assert_golden(
+        before_and_after("store-cats", MANY_PIECES),
+        """\
+-- before store-cats: chosen
+storage %0: input 0, f32[2, 3]@[3, 1]
+storage %1: input 1, f32[2, 3]@[3, 1]
+storage %3: output 0, f32[18, 3]@[3, 1]
+members: %3
+output 0: %3 as [18, 3]@[3, 1]
+-- after: chosen
+storage %0: input 0, f32[2, 3]@[3, 1]
+storage %1: input 1, f32[2, 3]@[3, 1]
+storage %3: output 0, f32[18, 3]@[3, 1]
+slice %5 of %3 along 0 from 0
+slice %6 of %3 along 0 from 2
+slice %7 of %3 along 0 from 4
+slice %8 of %3 along 0 from 6
+slice %9 of %3 along 0 from 8
+slice %10 of %3 along 0 from 10
+slice %11 of %3 along 0 from 12
+slice %12 of %3 along 0 from 14
+slice %13 of %3 along 0 from 16
+members: %5, %6, %7, %8, %9, %10, %11, %12, %13
+output 0: %3 as [18, 3]@[3, 1]
+note: cat of 9 pieces (node 7): its readers are stored piece by piece: more than 8 pieces
+""",
+    )
+
+
+REDUCED_PIECES = """\
+graph prims 1
+%0: f32[2, 3]@[3, 1] = input "x"
+%1: f32[2, 3]@[3, 1] = input "y"
+%2: f32[18, 3] = cat(%0, %1, %0, %1, %0, %1, %0, %1, %0; dim=0) from [7]
+%3: f32[3] = sum(%2; dims=[0])
+return %3: f32[3]@[1]
+"""
+
+
+@pytest.mark.golden
+def test_a_cat_of_many_pieces_is_stored_in_memory_of_its_own_before_a_reduction() -> None:
+    assert_golden(
+        before_and_after("store-cats", REDUCED_PIECES),
+        """\
+-- before store-cats: chosen
+storage %0: input 0, f32[2, 3]@[3, 1]
+storage %1: input 1, f32[2, 3]@[3, 1]
+storage %3: output 0, f32[3]@[1]
+members: %3
+output 0: %3 as [3]@[1]
+-- after: chosen
+storage %0: input 0, f32[2, 3]@[3, 1]
+storage %1: input 1, f32[2, 3]@[3, 1]
+storage %2: temporary, f32[18, 3]@[3, 1]
+storage %3: output 0, f32[3]@[1]
+slice %5 of %2 along 0 from 0
+slice %6 of %2 along 0 from 2
+slice %7 of %2 along 0 from 4
+slice %8 of %2 along 0 from 6
+slice %9 of %2 along 0 from 8
+slice %10 of %2 along 0 from 10
+slice %11 of %2 along 0 from 12
+slice %12 of %2 along 0 from 14
+slice %13 of %2 along 0 from 16
+members: %5, %6, %7, %8, %9, %10, %11, %12, %13, %3
+output 0: %3 as [3]@[1]
+note: cat of 9 pieces (node 7): stored piece by piece into memory of its own: its reader is a sum
+""",
+    )
+
+
+FEW_PIECES = """\
+graph prims 1
+%0: f32[2, 3]@[3, 1] = input "x"
+%1: f32[2, 3]@[3, 1] = input "y"
+%2: f32[4, 3] = cat(%0, %1; dim=0)
+return %2: f32[4, 3]@[3, 1]
+"""
+
+
+@pytest.mark.golden
+def test_a_cat_of_few_pieces_is_selected_with_a_note() -> None:
+    assert_golden(
+        before_and_after("store-cats", FEW_PIECES),
+        """\
+-- before store-cats: chosen
+storage %0: input 0, f32[2, 3]@[3, 1]
+storage %1: input 1, f32[2, 3]@[3, 1]
+storage %2: output 0, f32[4, 3]@[3, 1]
+members: %2
+output 0: %2 as [4, 3]@[3, 1]
+-- after: chosen
+the same, and
+note: cat of 2 pieces (no captured node): selected where it is read: at most 8 pieces
+""",
+    )
+
+
+def inputs_of(make: Maker, count: int, *shape: int | Expr) -> list[int]:
+    return [make.add_input(tensor_with_strides(*shape)) for _ in range(count)]
+
 
 def checked(graph: Graph, size: int | dict[str, int] = 4) -> Program:
-    """The verified program of a graph, which gives what the graph means on random inputs."""
+    """The verified program, after a check that it computes what the graph means."""
     program = program_of(graph)
     random = np.random.default_rng(0)
     values = size if isinstance(size, dict) else {s.name: size for s in graph.symbols}
@@ -66,7 +180,7 @@ def test_few_pieces_are_selected_in_the_kernel_that_reads_them() -> None:
 
 
 @pytest.mark.parametrize("dim", [0, 1, 2])
-def test_twenty_equal_pieces_are_stored_by_one_kernel_without_a_choice(dim: int) -> None:
+def test_twenty_equal_pieces_are_stored_by_one_kernel_without_selects(dim: int) -> None:
     make = Maker()
     pieces = inputs_of(make, MANY, 2, ROWS, WIDTH)
     (kernel,) = checked(make.returning(make.add("cat", *pieces, dim=dim))).kernels
@@ -90,7 +204,7 @@ def test_five_hundred_pieces_are_kernels_of_bounded_size() -> None:
     assert max(len(kernel.body) for kernel in program.kernels) == 2 * 23
 
 
-def test_a_larger_piece_is_cut_into_parts_as_large_as_the_others() -> None:
+def test_a_larger_piece_is_cut_into_slices_of_the_common_size() -> None:
     make = Maker()
     pieces = [*inputs_of(make, 1, 4, 6), *inputs_of(make, 12, 4, 3)]
     (kernel,) = checked(make.returning(make.add("cat", *pieces, dim=1))).kernels
@@ -112,16 +226,16 @@ def test_a_larger_piece_that_a_kernel_makes_stays_whole() -> None:
     assert program.plan.arena_bytes == 0
 
 
-def test_work_behind_a_cat_is_done_on_each_piece() -> None:
+def test_work_after_a_cat_is_done_on_each_piece() -> None:
     make = Maker()
     joined = make.add("cat", *inputs_of(make, MANY, 2, ROWS, WIDTH), dim=1)
     scale = make.spread(make.add_input(tensor_with_strides(ROWS * MANY)), (1,), 2, 60, WIDTH)
     program = checked(make.returning(make.add("sin", make.add("mul", joined, scale))))
     assert len(launches(program)) == 1
-    assert program.plan.arena_bytes == 0  # the cat itself is nowhere
+    assert program.plan.arena_bytes == 0  # the cat itself is not stored
 
 
-def test_rows_that_kernels_make_go_straight_into_the_cat() -> None:
+def test_kernels_that_make_rows_store_them_in_the_cat() -> None:
     make = Maker()
     rows = [softmax(make, x, 4, 16) for x in inputs_of(make, 12, 4, 16)]
     program = checked(make.returning(make.add("cat", *rows, dim=1)))
@@ -137,21 +251,19 @@ def test_a_piece_that_is_needed_elsewhere_is_stored_twice() -> None:
     assert len(launches(program)) == 1
 
 
-def test_readers_of_a_cat_come_after_all_its_parts() -> None:
+def test_readers_of_a_cat_run_after_all_its_slices_are_stored() -> None:
     make = Maker()
     pieces = [*inputs_of(make, 9, 4, 3), *inputs_of(make, 2, 4, 2)]
     joined = make.add("cat", *pieces, dim=1)
     program = checked(make.returning(make.add("sum", joined, dims=(1,)), make.add("exp", joined)))
-    parts = [launch for launch in launches(program) if "tmp0" in launch.buffers]
-    assert len(parts) == len(launches(program)) == 3
+    stores = [launch for launch in launches(program) if "tmp0" in launch.buffers]
+    assert len(stores) == len(launches(program)) == 3
 
 
 def test_a_reduction_over_a_cat_reads_it_from_memory() -> None:
     make = Maker()
     joined = make.add("cat", *inputs_of(make, MANY, 4, 3), dim=1)
-    graph = make.returning(make.add("sum", joined, dims=(1,)))
-    assert len(launches(checked(graph))) == 2
-    assert "stored piece by piece into memory of its own: its reader is a sum" in report_of(graph)
+    assert len(launches(checked(make.returning(make.add("sum", joined, dims=(1,)))))) == 2
 
 
 def test_rows_of_a_cat_that_are_gathered_are_read_from_memory() -> None:
@@ -178,7 +290,7 @@ def test_cats_along_two_axes_are_cut_along_one() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 7])
-def test_offsets_are_sums_of_sizes_that_vary(size: int) -> None:
+def test_offsets_are_sums_of_symbolic_sizes(size: int) -> None:
     extent = symbol("s0")
     make = Maker([SizeSymbol("s0", 0, None)])
     pieces = [*inputs_of(make, 10, 2, extent, 3), *inputs_of(make, 2, 2, 4, 3)]
@@ -195,12 +307,12 @@ def test_pieces_of_many_sizes_are_stored_by_the_same_kernel(least: int) -> None:
     graph = make.returning(make.add("neg", make.add("cat", *pieces, dim=0)))
     program = checked(graph, {name: 2 + number for number, name in enumerate(names)})
     assert len(launches(program)) == 12
-    # The first one begins at 0, and nothing is behind the last.
+    # Three, because the first slice has no offset and the last one has no slice after it.
     assert len(program.kernels) == 3
     assert max(len(kernel.sizes) for kernel in program.kernels) == 3
 
 
-def test_sizes_that_are_bounded_above_stay_apart() -> None:
+def test_sizes_with_an_upper_bound_stay_separate_sizes() -> None:
     names = [f"s{number}" for number in range(12)]
     upper = dict.fromkeys(names[:3], 64)
     make = Maker([SizeSymbol(name, 2, upper.get(name)) for name in names])
@@ -212,7 +324,7 @@ def test_sizes_that_are_bounded_above_stay_apart() -> None:
     assert found == [(2, 0), (2, 64), (2, 64), (2, 64)]
 
 
-def test_an_output_keeps_the_strides_that_it_promised() -> None:
+def test_an_output_keeps_its_stated_strides() -> None:
     make = Maker()
     joined = make.add("cat", *inputs_of(make, 10, 2, 3, 4), dim=1)
     strided = replace(make.type_of(joined), strides=sizes(120, 1, 30))
@@ -238,7 +350,7 @@ def test_an_input_that_is_shifted_by_a_cat_is_read_before_it_is_replaced() -> No
     checked(replace(graph, updates=(Update(0, 0),)))
 
 
-def test_parts_of_a_scatter_s_base_are_stored_before_its_updates() -> None:
+def test_slices_of_a_scatter_s_base_are_stored_before_its_updates() -> None:
     make = Maker()
     base = make.add("cat", *inputs_of(make, 10, 2, 5), dim=0)
     rows = make.add("iota", dtype=DType.I64, length=sizes(3)[0])
@@ -247,18 +359,18 @@ def test_parts_of_a_scatter_s_base_are_stored_before_its_updates() -> None:
     checked(make.returning(changed, make.add("sin", changed)))
 
 
-PATIENT = settings(
+NO_DEADLINE = settings(
     deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, print_blob=True
 )
 
 
 @st.composite
 def graphs(draw: Draw) -> Graph:
-    """Cats of many pieces of several sizes and makers, with work behind them."""
+    """Graphs with a cat of pieces of several sizes and producers, and with work after it."""
     is_symbolic = draw(st.booleans())
     make = Maker([SizeSymbol("s0", 0, 6)] if is_symbolic else [])
     if is_symbolic:
-        inputs_of(make, 1, symbol("s0"))  # it tells the size
+        inputs_of(make, 1, symbol("s0"))  # the source of the size
     extents = (0, 1, 2, 3, *((symbol("s0"), symbol("s0") + 1) if is_symbolic else ()))
     dim = draw(st.integers(0, 2))
     shape: list[int | Expr] = [2, 3, 4]
@@ -267,8 +379,8 @@ def graphs(draw: Draw) -> Graph:
         shape[dim] = draw(st.sampled_from(extents))
         pieces.append(_piece(draw, make, shape, pieces))
     joined = make.add("cat", *pieces, dim=dim)
-    behind = [_behind(draw, make, joined) for _ in range(draw(st.integers(1, 3)))]
-    returned = draw(st.lists(st.sampled_from([joined, *behind]), min_size=1, max_size=3))
+    after = [_after(draw, make, joined) for _ in range(draw(st.integers(1, 3)))]
+    returned = draw(st.lists(st.sampled_from([joined, *after]), min_size=1, max_size=3))
     return make.returning(*returned)
 
 
@@ -286,7 +398,7 @@ def _piece(draw: Draw, make: Maker, shape: Sequence[int | Expr], pieces: list[in
     return given
 
 
-def _behind(draw: Draw, make: Maker, joined: int) -> int:
+def _after(draw: Draw, make: Maker, joined: int) -> int:
     shape = make.type_of(joined).shape
     match draw(st.sampled_from(("exp", "sum", "turned", "flat", "sliced", "flipped"))):
         case "exp":
@@ -307,6 +419,6 @@ def _behind(draw: Draw, make: Maker, joined: int) -> int:
 
 
 @given(graph=graphs(), size=st.integers(0, 6))
-@settings(PATIENT, max_examples=120)
-def test_a_program_means_its_graph(graph: Graph, size: int) -> None:
+@settings(NO_DEADLINE, max_examples=120)
+def test_a_program_computes_what_its_graph_means(graph: Graph, size: int) -> None:
     checked(graph, size)

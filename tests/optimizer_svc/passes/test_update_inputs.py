@@ -1,4 +1,4 @@
-"""Inputs that a program changes are written in place where nobody needs their old elements."""
+"""An update is written into its input in place, unless old elements are read later."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import ZERO, as_expr
+from kernelfarm.ir.algebra.expr import as_expr
 from kernelfarm.ir.builder import GraphBuilder
 from kernelfarm.ir.graph_ir import Graph, Ref, TensorType, Update, contiguous_strides
 from kernelfarm.ir.interpret import run_graph, run_program
@@ -21,8 +21,67 @@ from kernelfarm.ir.text import parse_graph, print_graph
 from kernelfarm.ir.verify import verify_program
 from kernelfarm.wire.graph import graph_from_proto, graph_to_proto
 from optimizer_svc.pipeline import optimize
+from tests.support.goldens import assert_golden
+from tests.support.optimizer_passes import before_and_after
 from tests.support.prims_graphs import TARGET, launches
-from tests.support.random_graphs import Case, cases, run_extern
+from tests.support.random_graphs import Case, run_extern
+from tests.support.random_updates import updating_cases
+
+REVERSED = """\
+graph prims 1
+%0: f32[64]@[1] = input "x"
+%1: f32[64] = flip(%0; dims=[0])
+return %1: f32[64]@[1] into %0
+"""
+
+
+@pytest.mark.golden
+def test_an_update_that_reads_other_elements_is_copied_into_its_input() -> None:
+    assert_golden(
+        before_and_after("update-inputs", REVERSED),
+        """\
+-- before update-inputs: graph
+graph prims 1
+%0: f32[64]@[1] = input "x"
+%1: f32[64] = flip(%0; dims=[0])
+return %1: f32[64]@[1] into %0
+-- after: graph
+graph prims 1
+%0: f32[64]@[1] = input "x"
+%1: f32[64] = flip(%0; dims=[0])
+%2: f32[64] = convert(%1; dtype=f32)
+return %2: f32[64]@[1] into %0
+""",
+    )
+
+
+CACHE_UPDATE = """\
+graph prims 1
+%0: f32[4, 48, 16]@[768, 16, 1] = input "cache"
+%1: i64[2]@[1] = input "position"
+%2: f32[2, 4, 16]@[64, 16, 1] = input "new"
+%3: f32[4, 48, 16] = scatter(%0, %1, %2; dims=[1], mode="set")
+return %3: f32[4, 48, 16]@[768, 16, 1] into %0
+"""
+
+
+@pytest.mark.golden
+def test_an_update_of_a_cache_at_positions_is_written_in_place() -> None:
+    assert_golden(
+        before_and_after("update-inputs", CACHE_UPDATE),
+        """\
+-- before update-inputs: graph
+graph prims 1
+%0: f32[4, 48, 16]@[768, 16, 1] = input "cache"
+%1: i64[2]@[1] = input "position"
+%2: f32[2, 4, 16]@[64, 16, 1] = input "new"
+%3: f32[4, 48, 16] = scatter(%0, %1, %2; dims=[1], mode="set")
+return %3: f32[4, 48, 16]@[768, 16, 1] into %0
+-- after: graph
+the same
+""",
+    )
+
 
 CACHE = (DType.F32, (4, 48, 16))
 POSITION = (DType.I64, (2,))
@@ -31,7 +90,7 @@ Build = Callable[..., tuple[list[int], list[int | None]]]
 
 
 def updating(build: Build, *inputs: tuple[DType, tuple[int, ...]]) -> Graph:
-    """A graph of which `build` gives the outputs, and for each the input that it is for, if any."""
+    """The graph of `build`, which returns the outputs and, for each, the input that it updates."""
     builder = GraphBuilder()
     kinds = []
     for dtype, shape in inputs:
@@ -48,7 +107,7 @@ def updating(build: Build, *inputs: tuple[DType, tuple[int, ...]]) -> Graph:
 
 
 def checked(graph: Graph) -> Program:
-    """The program of a graph, which gives what the graph means."""
+    """The program of a graph, after a check that it computes what the graph means."""
     random = np.random.default_rng(0)
     arrays = [_array(random, source.kind) for source in graph.inputs]
     program = optimize(graph, TARGET).program
@@ -70,7 +129,7 @@ def kernels_of(program: Program) -> list[Any]:
 
 
 def bytes_made(program: Program) -> int:
-    """Bytes of all memory that a run needs beside its inputs."""
+    """Bytes of all memory that a run needs besides its inputs."""
     made = [b for b in program.plan.buffers if b.kind is BufferKind.OUTPUT]
     sizes = sum(b.size_elems.as_int() * b.dtype.itemsize_bytes for b in made)
     return sizes + program.plan.arena_bytes.as_int()
@@ -88,7 +147,7 @@ def test_a_cache_is_updated_in_its_own_memory() -> None:
     (kernel,) = kernels_of(program)
     assert bytes_made(program) == 0
     assert [p.access for p in kernel.params].count(Access.READ_WRITE) == 1
-    # One point for each new element: the other elements of the cache are not touched.
+    # One point for each new element: the kernel does not touch the other elements of the cache.
     assert np.prod([axis.extent.as_int() for axis in kernel.outer]) == 4 * 2 * 16
 
 
@@ -106,7 +165,7 @@ def test_keys_and_values_with_their_rotation_are_one_kernel() -> None:
     assert bytes_made(program) == 0
 
 
-def test_who_reads_the_new_cache_reads_its_memory() -> None:
+def test_a_reader_of_the_new_cache_reads_the_input_s_memory() -> None:
     def build(b: GraphBuilder, *values: int) -> tuple[list[int], list[int | None]]:
         cache = _cache_update(b, *values)
         return [b.add("sum", cache, dims=(2,)), cache], [None, 0]
@@ -116,7 +175,7 @@ def test_who_reads_the_new_cache_reads_its_memory() -> None:
     assert bytes_made(program) == 4 * 48 * 4  # the sums
 
 
-def test_who_reads_the_old_cache_does_so_first() -> None:
+def test_a_reader_of_the_old_cache_runs_before_the_update() -> None:
     def build(
         b: GraphBuilder, cache: int, position: int, new: int
     ) -> tuple[list[int], list[int | None]]:
@@ -127,7 +186,7 @@ def test_who_reads_the_old_cache_does_so_first() -> None:
     assert bytes_made(program) == 4 * 48 * 4
 
 
-def test_a_value_of_the_old_and_the_new_cache_keeps_both() -> None:
+def test_a_value_that_reads_the_old_and_the_new_cache_keeps_both() -> None:
     def build(
         b: GraphBuilder, cache: int, position: int, new: int
     ) -> tuple[list[int], list[int | None]]:
@@ -149,7 +208,7 @@ def test_an_update_that_reads_other_elements_of_its_cache_is_not_made_in_place()
 VECTOR = (DType.F32, (64,))
 
 
-def test_a_step_of_an_optimizer_writes_parameter_and_momentum_in_one_kernel() -> None:
+def test_an_optimizer_step_writes_parameter_and_momentum_in_one_kernel() -> None:
     def build(
         b: GraphBuilder, weight: int, momentum: int, grad: int
     ) -> tuple[list[int], list[int | None]]:
@@ -163,7 +222,7 @@ def test_a_step_of_an_optimizer_writes_parameter_and_momentum_in_one_kernel() ->
     assert bytes_made(program) == 0
 
 
-def test_running_statistics_are_written_where_the_rows_are_reduced() -> None:
+def test_the_kernel_that_reduces_rows_writes_the_running_statistics() -> None:
     def build(b: GraphBuilder, mean: int, x: int) -> tuple[list[int], list[int | None]]:
         return [b.add("add", b.add("neg", mean), b.add("sum", x, dims=(1,)))], [0]
 
@@ -183,7 +242,7 @@ def test_a_row_that_is_centred_in_place_is_one_kernel() -> None:
     assert [p.access for p in kernel.params] == [Access.READ_WRITE]
 
 
-def test_an_input_turned_around_is_computed_beside_it_first() -> None:
+def test_a_reversed_input_is_computed_in_memory_of_its_own_first() -> None:
     def build(b: GraphBuilder, x: int) -> tuple[list[int], list[int | None]]:
         return [b.add("flip", x, dims=(0,))], [0]
 
@@ -209,34 +268,13 @@ def test_a_value_that_is_returned_and_stored_is_two_tensors() -> None:
     assert bytes_made(program) == 64 * 4
 
 
-def test_updates_survive_text_and_wire() -> None:
+def test_updates_are_part_of_the_text_and_of_the_wire_format() -> None:
     def build(b: GraphBuilder, *values: int) -> tuple[list[int], list[int | None]]:
         return [b.add("neg", values[1]), _cache_update(b, *values)], [None, 0]
 
     graph = updating(build, CACHE, POSITION, NEW)
     assert parse_graph(print_graph(graph)) == graph
     assert graph_from_proto(graph_to_proto(graph)) == graph
-
-
-@st.composite
-def updating_cases(draw: Callable[[Any], Any]) -> Case:
-    """Random graphs in which inputs take over values of their type, made anywhere."""
-    case = draw(cases())
-    graph = case.graph
-    types = graph.types()
-    outputs, stated, updates = list(graph.outputs), list(graph.output_types), []
-    for number, source in enumerate(graph.inputs):
-        kind = source.kind
-        if not isinstance(kind, TensorType) or ZERO in (kind.strides or (ZERO,)):
-            continue
-        fitting = [v for v, t in types.items() if (t.dtype, t.shape) == (kind.dtype, kind.shape)]
-        updates.append(Update(len(outputs), number))
-        outputs.append(Ref(draw(st.sampled_from(fitting))))
-        stated.append(kind)
-    changed = replace(
-        graph, outputs=tuple(outputs), output_types=tuple(stated), updates=tuple(updates)
-    )
-    return Case(changed, case.inputs)
 
 
 @given(case=updating_cases())
@@ -247,7 +285,7 @@ def updating_cases(draw: Callable[[Any], Any]) -> Case:
     print_blob=True,
     max_examples=200,
 )
-def test_a_program_that_changes_its_inputs_means_its_graph(case: Case) -> None:
+def test_a_program_that_updates_its_inputs_computes_what_its_graph_means(case: Case) -> None:
     expected = run_graph(case.graph, case.inputs, run_extern)
     program = optimize(case.graph, TARGET).program
     verify_program(program)

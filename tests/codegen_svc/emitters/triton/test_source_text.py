@@ -18,6 +18,7 @@ from kernelfarm.ir.algebra.expr import as_expr, symbol
 from kernelfarm.ir.loop_ir import Axis, Kernel, Load, Param
 from kernelfarm.targets import target_facts
 from tests.support.farm import TIMEOUT_S
+from tests.support.goldens import assert_golden_file
 from tests.support.loop_kernels import emitter_shapes
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -31,14 +32,10 @@ def source_of(kernel: Kernel) -> str:
     return emit_triton(kernel, tiling, scalar_rules(TARGET, kernel)).text
 
 
+@pytest.mark.golden
 @pytest.mark.parametrize("name", ["layer_norm_silu", "wide_softmax", "rope_cat", "embedding"])
 def test_source_equals_its_golden(name: str) -> None:
-    """KERNELFARM_UPDATE_GOLDENS=1 rewrites the files; review the difference like code."""
-    path = GOLDENS / f"{name}.py.txt"
-    text = source_of(emitter_shapes.ALL[name])
-    if os.environ.get("KERNELFARM_UPDATE_GOLDENS") == "1":
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
+    assert_golden_file(source_of(emitter_shapes.ALL[name]), GOLDENS / f"{name}.py.txt")
 
 
 _PRINT_ALL = """

@@ -1,0 +1,30 @@
+"""From a captured graph to Prims."""
+
+from __future__ import annotations
+
+from frontend_svc.decompose.pipeline import decompose_to_prims
+from frontend_svc.decompose.report import NodeOutcome
+from kernelfarm.dtypes import DType
+from kernelfarm.ir.graph_ir import Graph, Ref
+from tests.support.captured_graphs import one_node_graph, prim_names, tensor
+
+
+def test_a_running_sum_of_an_input_is_a_scan() -> None:
+    boolean, result = tensor(4, dtype=DType.BOOL), tensor(4, dtype=DType.I64)
+    graph = one_node_graph("aten.cumsum.default", [boolean], [Ref(0), 0], result)
+    lowered = decompose_to_prims(graph)
+    assert prim_names(lowered) == ["convert", "cumsum"]
+    assert lowered.report[0].outcome is NodeOutcome.DECOMPOSED
+
+
+def test_equal_values_are_computed_once() -> None:
+    graph = one_node_graph("aten.var_mean.correction", [tensor(4, 8)], [Ref(0), (1,)], tensor(4))
+    node = graph.nodes[0]
+    two = (tensor(4), tensor(4))
+    pair = type(node)(node.op, node.args, node.attrs, (1, 2), two)
+    again = type(node)("aten.mean.dim", (Ref(0), (1,)), (), (3,), (tensor(4),))
+    outputs = (Ref(1), Ref(2), Ref(3))
+    full_graph = Graph("aten", (), graph.inputs, (pair, again), outputs, (*two, tensor(4)))
+    lowered = decompose_to_prims(full_graph)
+    assert prim_names(lowered).count("sum") == 2
+    assert lowered.graph.outputs[1] == lowered.graph.outputs[2]

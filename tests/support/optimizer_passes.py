@@ -1,0 +1,70 @@
+"""Runs one pass of the optimizer, and prints what it takes and what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kernelfarm.ir.text import parse_graph, print_graph
+from kernelfarm.ir.verify import verify_graph
+from kernelfarm.targets import target_facts
+from optimizer_svc.pipeline import PASSES
+from tests.support.optimizer_texts import (
+    print_built_steps,
+    print_fusion,
+    print_materialization,
+    print_nests,
+    print_program,
+)
+
+SOFTMAX = (Path(__file__).parent / "ir_texts" / "softmax.graph").read_text(encoding="utf-8")
+"""Softmax over the rows of an f32 matrix of (s0, 8), as text."""
+TARGET = "cpu:x86-64-v3"
+
+_PRINTERS: dict[str, Callable[[Any], str]] = {
+    "graph": print_graph,
+    "chosen": print_materialization,
+    "nests": print_nests,
+    "fusion": print_fusion,
+    "built": print_built_steps,
+    "program": print_program,
+    "report": str,
+}
+_SHOWN = {
+    "fuse-nests": "nests",
+    "build-kernels": "fusion",
+    "plan-program": "built",
+    "report-fusion": "program",
+}
+"""The input that is shown of a pass with several ones. By default it is the first one."""
+
+
+def before_and_after(name: str, graph: str, target: str = TARGET) -> str:
+    """The input and the output of a pass as text.
+
+    If the output is the input, its text is `the same`; if the pass only adds notes, `the same, and`
+    the notes. The text of an equal object is printed, because a pass that changes nothing must
+    return its input.
+
+    A pass from graph to graph runs alone, on the graph of the test. Before any other pass the
+    whole pipeline up to it runs, because a test cannot write the other inputs as text.
+    """
+    facts: dict[str, Any] = {"graph": parse_graph(graph).without_hints()}
+    facts["target"] = target_facts(target)
+    verify_graph(facts["graph"])
+    number = next(number for number, step in enumerate(PASSES) if step.name == name)
+    step = PASSES[number]
+    for earlier in PASSES[:number] if step.gives != "graph" else ():
+        facts[earlier.gives] = earlier.run(*(facts[need] for need in earlier.needs))
+    shown = _SHOWN.get(name, step.needs[0])
+    given, made = facts[shown], step.run(*(facts[need] for need in step.needs))
+    if step.gives == "graph":
+        verify_graph(made)
+    before, after = _PRINTERS[shown](given), _PRINTERS[step.gives](made)
+    if made is given:
+        after = "the same"
+    elif after.startswith(before) and after != before:
+        after = f"the same, and\n{after.removeprefix(before)}"
+    lines = (f"-- before {name}: {shown}", before, f"-- after: {step.gives}", after)
+    return "".join(f"{line.rstrip()}\n" for line in lines)
