@@ -15,7 +15,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from frontend_svc.decompose.pipeline import PASSES, decompose_to_prims
-from frontend_svc.operators.sorting.ordering import is_sort
+from frontend_svc.operators.core.registry import sorts_rows
 from kernelfarm.digest import kernel_key, program_key, program_keys, program_parts
 from kernelfarm.errors import InvalidGraphError, MalformedMessageError, MessageTooLargeError
 from kernelfarm.internal.v1 import optimizer_service_pb2
@@ -108,7 +108,7 @@ def _import(message: bytes, facts: Facts) -> list[bytes]:
         "nodes": len(graph.nodes),
         "ops": ops,
         "passes": [step.name for step in PASSES],
-        "sorts": any(map(is_sort, ops)),
+        "sorts": any(map(sorts_rows, ops)),
     }
     with phase("program key"):
         keys = program_keys(graph, facts["targets"], _options(facts))

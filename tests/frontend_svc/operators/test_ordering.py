@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from frontend_svc.decompose.pipeline import decompose_to_prims
-from frontend_svc.operators.sorting.ordering import MAX_SORTED, is_sort
+from frontend_svc.operators.core.registry import sorts_rows
+from frontend_svc.operators.sorting.ordering import MAX_SORTED
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.check_graph import PRIMS_DIALECT
 from kernelfarm.ir.graph_ir import Graph
@@ -45,8 +46,8 @@ def test_a_row_that_is_too_long_is_named_as_the_reason() -> None:
 
 
 def test_only_operators_that_sort_depend_on_how_a_target_sorts() -> None:
-    assert is_sort("aten.topk.default") and is_sort("aten.median.dim")
-    assert not is_sort("aten.add.Tensor") and not is_sort("aten.no_such.op")
+    assert sorts_rows("aten.topk.default") and sorts_rows("aten.median.dim")
+    assert not sorts_rows("aten.add.Tensor") and not sorts_rows("aten.no_such.op")
 
 
 @pytest.mark.parametrize(
