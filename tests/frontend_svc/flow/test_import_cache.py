@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
+from frontend_svc.flow.compile_options import CompileOptions
 from frontend_svc.flow.failure_ttls import FailureTtls
 from frontend_svc.flow.graph_job_client import GraphJobClient
 from frontend_svc.flow.import_cache import CALLER_ERROR_TTL_S, ImportCache, request_digest
@@ -40,7 +41,7 @@ async def test_requests_with_equal_bytes_are_decoded_once_and_have_equal_keys(
     cpu: GraphJobClient,
 ) -> None:
     imports = ImportCache(cpu, TIMES)
-    expected = program_keys(h_graph(), (CPU,), OPTIONS)
+    expected = program_keys(h_graph(), (CPU,), OPTIONS.key_pairs())
     part = part_of()
     together = await asyncio.gather(*(imports.of(job_of(part=part)) for _ in range(8)))
     assert len({id(imported) for imported, _ in together}) == 1
@@ -129,8 +130,8 @@ def test_whatever_selects_a_program_and_whoever_asks_is_in_the_digest() -> None:
         job_of(65),
         replace(job, targets=("cuda:sm_90a",)),
         replace(job, targets=(CPU, "cuda:sm_90a")),
-        replace(job, options=(("deterministic", "True"),)),
-        replace(job, options=()),
+        replace(job, options=CompileOptions(is_deterministic=True)),
+        replace(job, options=CompileOptions(fallback_random=True)),
         replace(job, tenant_cache=part_of("another")),
     ]
     digests = {request_digest(other) for other in (job, *others)}

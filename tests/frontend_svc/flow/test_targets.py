@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from frontend_svc.flow.compile_flow import MAX_TARGETS, check_targets
+from frontend_svc.flow.targets import MAX_TARGETS, check_targets
 from kernelfarm.errors import CallerError, MalformedMessageError
 
 

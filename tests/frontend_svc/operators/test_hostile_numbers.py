@@ -18,6 +18,7 @@ from frontend_svc.operators.core.values import Number, Operand
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import CallerError, InvalidGraphError
 from kernelfarm.ir.algebra.expr import Expr, as_expr, symbol
+from kernelfarm.ir.check_graph import check_client_graph
 from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, SizeSymbol, TensorType
 from kernelfarm.ir.work_budget import work_budget
 from tests.support.captured_graphs import one_node_graph, tensor
@@ -108,6 +109,7 @@ def _check(operator: Operator, seed: int) -> None:
     graph = _Case(operator, random.Random(f"{operator.name} {seed}")).graph
     try:
         with work_budget(MAX_STEPS):
+            check_client_graph(graph)
             decompose_to_prims(graph)
     except CallerError:
         return
