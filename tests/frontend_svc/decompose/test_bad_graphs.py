@@ -75,7 +75,7 @@ def test_a_symbolic_extent_that_is_proven_different_is_refused() -> None:
     assert "stated as f32(s0 + 1); expected f32(s0)" in refusal(graph)
 
 
-def test_symbolic_extents_are_refused_that_differ_whatever_the_sizes() -> None:
+def test_symbolic_extents_that_differ_for_all_sizes_are_refused() -> None:
     s0, s1 = symbol("s0"), symbol("s1")
     symbols = [SizeSymbol("s0", 2, 8), SizeSymbol("s1", 9, None)]
     inputs = [tensor(s0), tensor(s1)]
@@ -158,7 +158,7 @@ def test_malformed_arguments_are_refused(
     assert message in text
 
 
-def test_an_operator_that_decomposes_but_gives_nothing_is_refused() -> None:
+def test_an_operator_that_decomposes_but_has_no_result_is_refused() -> None:
     node = Node("aten.relu.default", (X,), (), (), ())
     graph = Graph("aten", (), (Input(0, tensor()),), (node,), (X,), (tensor(),))
     assert "0 results; expected 1" in refusal(graph)
@@ -171,7 +171,7 @@ def test_a_prims_graph_is_not_imported() -> None:
         import_graph(message, max_nodes=10)
 
 
-def test_an_unknown_operator_is_sent_to_the_framework() -> None:
+def test_an_unknown_operator_is_extern() -> None:
     graph = one_node_graph("mylib.magic.default", [tensor(2)], [3, X], tensor(5))
     lowered = decompose_to_prims(graph)
     (node,) = lowered.graph.nodes

@@ -1,4 +1,4 @@
-"""The rewrites of Prims graphs: what they change, what they leave, and that meaning stays."""
+"""The rewrites of Prims graphs: what they change, what they keep, and that results stay equal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Build = Callable[[GraphBuilder], int]
 
 
 def graph_of(build: Callable[..., int], *inputs: TensorType) -> Graph:
-    """A Prims graph: `build(builder, *input ids)` gives the output."""
+    """A Prims graph whose output is the result of `build(builder, *input ids)`."""
     builder = GraphBuilder()
     values = [builder.add_input(kind) for kind in inputs]
     result = build(builder, *values)
@@ -211,7 +211,7 @@ def test_a_take_beyond_the_axis_stays_an_error() -> None:
     assert ops(applied(graph, FOLD_CONSTANTS, SIMPLIFY_PRIMS)) == ["iota", "take"]
 
 
-def test_a_known_condition_picks_its_branch() -> None:
+def test_a_constant_condition_selects_its_branch() -> None:
     def build(b: GraphBuilder, x: int, y: int) -> int:
         return b.add("where", full(b, False, 4, dtype=DType.BOOL), x, y)
 
@@ -251,7 +251,7 @@ def test_uniform_values_of_any_size_fold() -> None:
     assert (node.op, node.attr("value")) == ("full", 6.0)
 
 
-def test_constants_that_are_no_series_stay_as_they_are() -> None:
+def test_constants_that_are_no_series_are_kept() -> None:
     def build(b: GraphBuilder) -> int:
         return b.add("mul", iota(b, 5), iota(b, 5))
 
@@ -261,7 +261,7 @@ def test_constants_that_are_no_series_stay_as_they_are() -> None:
     assert after.inputs == graph.inputs
 
 
-def test_folding_tells_what_it_folded() -> None:
+def test_folding_reports_what_it_folded() -> None:
     builder = GraphBuilder()
     with builder.origin(3):
         value = builder.add("add", full(builder, 1, 4, dtype=I64), full(builder, 2, 4, dtype=I64))

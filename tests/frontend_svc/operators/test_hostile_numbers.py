@@ -1,4 +1,4 @@
-"""Whatever numbers a client sends with an operator, the answer is Prims or a clear refusal."""
+"""For any numbers that a client sends with an operator, the result is Prims or a clear refusal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FLOATS = (0.0, -0.0, 0.5, -2.0, 1e19, 1e308, -1e308, 5e-324, math.inf, -math.inf
 SIZES = (SizeSymbol("s0", 2, None), SizeSymbol("s1", 0, 2**63 - 1))
 SHAPES = ((4,), (2, 4), (2, 3, 4), (1, 2, 4, 4), (1, 2, 4, 4, 4), (), (0,), (4, 4), (2**40, 2**40))
 MAX_STEPS = 300_000
-"""An operator on small tensors takes thousands; each test case ends, whatever it would cost."""
+"""An operator on small tensors takes thousands of steps; costly cases end at this limit."""
 
 KINDS = {reader: kind for kind, reader in READERS.items()}
 
