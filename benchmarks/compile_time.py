@@ -27,10 +27,9 @@ from frontend_svc.decompose.import_aten import import_aten
 from frontend_svc.decompose.pipeline import PASSES as FRONTEND_PASSES
 from kernelfarm.client.capture.exported import export_model
 from kernelfarm.digest import kernel_key, program_keys
-from kernelfarm.ir.check_graph import check_client_graph
 from kernelfarm.ir.graph_ir import Arg, Graph, Input, Node, Ref
 from kernelfarm.ir.text import print_graph
-from kernelfarm.ir.verify import verify_graph
+from kernelfarm.ir.verify import verify_prims
 from kernelfarm.service.collector import collect_rarely
 from kernelfarm.targets import target_facts
 from kernelfarm.wire import graph_from_proto, graph_to_proto, kernel_to_proto, plan_to_proto
@@ -158,14 +157,13 @@ def compile_timed(graph: Graph, clock: _Clock) -> None:
     wire = graph_to_proto(graph)
     graph = clock.run("decode", graph_from_proto, wire)
     clock.run("program key", program_keys, graph, (TARGET,), ())
-    clock.run("check", check_client_graph, graph)
     lowered = clock.run("import", import_aten, graph).graph
     for step in FRONTEND_PASSES:
         lowered = clock.run(step.name, step.rewrite, lowered, graph).graph
     clock.run("print", print_graph, graph)
     message = clock.run("between services", graph_to_proto, lowered)
     facts: dict[str, Any] = {"graph": clock.run("between services", graph_from_proto, message)}
-    clock.run("verify", verify_graph, facts["graph"])
+    clock.run("verify", verify_prims, facts["graph"])
     facts["target"] = target_facts(TARGET)
     for step in OPTIMIZER_PASSES:
         facts[step.gives] = clock.run(step.name, step.run, *(facts[name] for name in step.needs))

@@ -1,1 +1,1 @@
-"""The public gRPC API, and the story of one request."""
+"""The public service of a farm: gRPC API, request flow, cache services, decomposition."""

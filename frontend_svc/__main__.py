@@ -9,7 +9,7 @@ from kernelfarm.service.process import run_service
 
 
 async def serve(settings: FrontendSettings) -> None:
-    """Serves as one process, or as many as are set."""
+    """Serves as one gateway, or as several."""
     if settings.frontend_processes > 1:
         await serve_gateways(settings)
     else:

@@ -1,4 +1,4 @@
-"""How much of a drain's grace is left: calls and programs share it."""
+"""The time that is left of a drain's grace, which calls and builds share."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 
 _LEAST_S = 1.0
-"""Programs whose calls took all of the grace still get this much, to be published."""
+"""If calls used up the grace, builds still get this much time to publish."""
 
 
 class DrainDeadline:
-    """Counts from `begin`; a supervisor kills what takes much longer than the grace."""
+    """Starts with `begin`; a supervisor kills a process that takes much longer than the grace."""
 
     def __init__(self, grace_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._grace_s = grace_s
@@ -18,11 +18,11 @@ class DrainDeadline:
         self._ends_s: float | None = None
 
     def begin(self) -> None:
-        """The drain begins."""
+        """Starts the drain."""
         self._ends_s = self._clock() + self._grace_s
 
     def left_s(self) -> float:
-        """Seconds of the grace that are left, or a second for a last word."""
+        """The seconds that are left of the grace; at least one second."""
         if self._ends_s is None:
             return self._grace_s
         return max(self._ends_s - self._clock(), _LEAST_S)

@@ -1,7 +1,7 @@
-"""Several gateways as processes on one port: starts them, starts again what dies, drains all.
+"""Several gateways as processes on one port: starts them, restarts those that die, drains them all.
 
-Each connection reaches one of them. They are fresh processes, never forked from one that has used
-gRPC, and share nothing but the port: each has a memory of its own, which invalidations reach.
+Each connection reaches one gateway. Gateways are new processes, never forked from a process that
+has used gRPC. They share only the port: each has a memory tier and an invalidation feed of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kernelfarm.processes.ports import bound_address
 from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.service.probes import ServiceProbe
 
-# Above the gateways' own grace, so that SIGKILL is for those that hang.
+# Longer than the gateways' own grace, so that SIGKILL ends only gateways that hang.
 _DRAIN_MARGIN_S = 10.0
 
 
@@ -51,7 +51,7 @@ async def serve_gateways(settings: FrontendSettings) -> None:
 
 
 async def _started(gateways: list[Child], stop: asyncio.Event) -> None:
-    """Returns when all serve, or when we are told to stop."""
+    """Returns when all gateways serve, or when `stop` is set."""
     for gateway in gateways:
         await gateway.start()
     serving = asyncio.ensure_future(asyncio.gather(*(g.wait_ready() for g in gateways)))

@@ -1,8 +1,8 @@
-"""What the frontend's child processes do: everything whose cost depends on a client's graph.
+"""The jobs of the frontend's child processes: all work whose cost depends on a client's graph.
 
-Arguments and results are bytes (`flow/graph_job_client.py` gives and takes them); the second
-argument of each job is JSON that the frontend wrote. A child remembers the last graphs that it
-decoded by the request's digest, so a program that is compiled is decoded once.
+Arguments and results are bytes (`flow/graph_job_client.py` writes and reads them). The second
+argument of each job is JSON that the frontend wrote. A child caches the last graphs that it decoded
+by the digest of their requests, so a graph is usually decoded once for all jobs of a request.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from frontend_svc.decompose.pipeline import PASSES, decompose_to_prims
-from frontend_svc.operators.sorting.ordering import is_sort
-from kernelfarm.digest import kernel_key, program_key, program_keys, program_parts
-from kernelfarm.errors import InvalidGraphError, MalformedMessageError, MessageTooLargeError
+from frontend_svc.flow.compile_options import CompileOptions
+from frontend_svc.operators.core.registry import sorts_rows
+from kernelfarm.digest import kernel_key, program_identity
+from kernelfarm.errors import MalformedMessageError, MessageTooLargeError
 from kernelfarm.internal.v1 import optimizer_service_pb2
+from kernelfarm.ir.check_graph import ATEN_DIALECT
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.text import print_graph
 from kernelfarm.ir.work_budget import phase, spend, work_budget
@@ -26,36 +28,31 @@ from kernelfarm.targets import all_targets
 from kernelfarm.v1 import graph_pb2
 from kernelfarm.wire import graph_from_proto, graph_to_proto, kernel_from_proto
 
-CLIENT_DIALECT = "aten"
-
 _BYTES_A_STEP = 64
-"""Of a message; parsing makes an object for about so many."""
-_REMEMBERED_GRAPHS = 4
-_REMEMBERED_BYTES = 8 * 1024 * 1024
-"""Of messages; as objects they take some thirty times as much."""
+"""Bytes of a message that count as one step: parsing makes one object of about as many."""
+_CACHED_GRAPHS = 4
+_CACHED_BYTES = 8 * 1024 * 1024
+"""Bytes of the messages whose graphs are cached; as objects they take some thirty times as much."""
 
 Facts = dict[str, Any]
 
 
 def import_graph(wire: graph_pb2.Graph, max_nodes: int) -> Graph:
-    """Decodes and checks what a client sent.
+    """Decodes and checks the graph that a client sent.
 
     Raises:
-        MessageTooLargeError: more nodes than we take.
-        UnsupportedVersionError: a contract version that we do not speak.
-        InvalidGraphError: a rule is broken; the message says which, where, and what was expected.
+        MessageTooLargeError: more nodes than this farm accepts.
+        UnsupportedVersionError: a contract version that this farm does not support.
+        InvalidGraphError: a broken rule, with its node and what was expected.
     """
     if len(wire.nodes) > max_nodes:
         raise MessageTooLargeError(
-            f"the graph has {len(wire.nodes)} nodes; this farm takes at most {max_nodes}"
+            f"the graph has {len(wire.nodes)} nodes; this farm accepts at most {max_nodes}"
         )
-    graph = graph_from_proto(wire)
-    if graph.dialect != CLIENT_DIALECT:
-        raise InvalidGraphError(f"graph has dialect {graph.dialect!r}; expected {CLIENT_DIALECT!r}")
-    return graph.without_hints()
+    return graph_from_proto(wire, ATEN_DIALECT).without_hints()
 
 
-class _Graphs:
+class _GraphCache:
     """The graphs that this process decoded last."""
 
     def __init__(self) -> None:
@@ -66,7 +63,7 @@ class _Graphs:
 
         Raises:
             MalformedMessageError: the bytes are no graph.
-            CallerError: it is wrong, see `import_graph`.
+            CallerError: the graph is wrong, see `import_graph`.
         """
         digest: str = facts["digest"]
         known = self._graphs.get(digest)
@@ -75,7 +72,7 @@ class _Graphs:
             return known[0]
         with phase("decode"):
             graph = import_graph(_parsed(message), facts["max_nodes"])
-        if len(message) <= _REMEMBERED_BYTES:
+        if len(message) <= _CACHED_BYTES:
             self._graphs[digest] = graph, len(message)
             while self._is_full():
                 self._graphs.popitem(last=False)
@@ -83,10 +80,10 @@ class _Graphs:
 
     def _is_full(self) -> bool:
         held = sum(size for _, size in self._graphs.values())
-        return len(self._graphs) > _REMEMBERED_GRAPHS or held > _REMEMBERED_BYTES
+        return len(self._graphs) > _CACHED_GRAPHS or held > _CACHED_BYTES
 
 
-_graphs = _Graphs()
+_graphs = _GraphCache()
 
 
 def _parsed(message: bytes) -> graph_pb2.Graph:
@@ -101,22 +98,24 @@ def _parsed(message: bytes) -> graph_pb2.Graph:
 
 
 def _import(message: bytes, facts: Facts) -> list[bytes]:
-    """Program keys in the order of the targets, behind what the frontend must know of the graph."""
+    """The facts of the graph as JSON, then its program keys in the order of the targets."""
     graph = _graphs.of(message, facts)
     ops = sorted({node.op for node in graph.nodes})
+    with phase("program key"):
+        identity = program_identity(graph, CompileOptions(**facts["options"]).key_pairs())
+        keys = [identity.key(target) for target in facts["targets"]]
     known = {
         "nodes": len(graph.nodes),
         "ops": ops,
         "passes": [step.name for step in PASSES],
-        "sorts": any(map(is_sort, ops)),
+        "sorts": any(map(sorts_rows, ops)),
+        "key_parts": identity.shared_parts,
     }
-    with phase("program key"):
-        keys = program_keys(graph, facts["targets"], _options(facts))
-    return [json.dumps(known).encode(), *(keys[target] for target in facts["targets"])]
+    return [json.dumps(known).encode(), *keys]
 
 
-def _lower(message: bytes, facts: Facts) -> list[bytes]:
-    """The Prims graph as a message, the captured graph as text, and what became of each node."""
+def _decompose(message: bytes, facts: Facts) -> list[bytes]:
+    """The Prims graph as a message, the captured graph as text, and the outcome of each node."""
     graph = _graphs.of(message, facts)
     lowered = decompose_to_prims(
         graph, fallback_random=facts["fallback_random"], sorts_any_row=facts["sorts_any_row"]
@@ -129,34 +128,18 @@ def _lower(message: bytes, facts: Facts) -> list[bytes]:
     return [prims, print_graph(graph).encode(), report.encode()]
 
 
-def _parts(message: bytes, facts: Facts) -> list[bytes]:
-    """What the program's key is made of, as JSON."""
-    graph = _graphs.of(message, facts)
-    return [json.dumps(program_parts(graph, facts["target"], _options(facts))).encode()]
-
-
-def _explain(message: bytes, facts: Facts) -> list[bytes]:
-    """A program's key, and what it is made of."""
-    graph = _graphs.of(message, facts)
-    return [program_key(graph, facts["target"], _options(facts)), *_parts(message, facts)]
-
-
 def _kernel_keys(message: bytes, facts: Facts) -> list[bytes]:
-    """The keys under which workers must have signed the kernels of an optimizer's response."""
+    """The keys for which workers must have signed the kernels of an optimizer response."""
     response = optimizer_service_pb2.OptimizeResponse.FromString(message)
     with phase("kernel keys"):
         kernels = map(kernel_from_proto, response.kernels)
         return [kernel_key(kernel, facts["target"]) for kernel in kernels]
 
 
-def _options(facts: Facts) -> tuple[tuple[str, str], ...]:
-    return tuple((name, value) for name, value in facts["options"])
-
-
 def _counted(
     job: Callable[[bytes, Facts], list[bytes]],
 ) -> Callable[[Sequence[bytes]], list[bytes]]:
-    """A job that takes no more steps than its facts allow."""
+    """A job that raises WorkBudgetError if it takes more steps than its facts allow."""
 
     def run(arguments: Sequence[bytes]) -> list[bytes]:
         message, facts_text = arguments
@@ -169,10 +152,8 @@ def _counted(
 
 JOBS = {
     "import": _counted(_import),
-    "lower": _counted(_lower),
-    "parts": _counted(_parts),
-    "explain": _counted(_explain),
+    "decompose": _counted(_decompose),
     "kernel_keys": _counted(_kernel_keys),
 }
 
-all_targets()  # read before the first fork
+all_targets()  # so that the files are read before the first fork

@@ -1,4 +1,4 @@
-"""The frontend's process: what it consists of, in which order it starts and ends."""
+"""The process of one gateway: its components, and the order in which they start and end."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from frontend_svc.cache.sweeping import FarmSweeper
 from frontend_svc.cache.tenant_caches import TenantCaches
 from frontend_svc.drain_deadline import DrainDeadline
 from frontend_svc.flow.admission import AdmissionControl
-from frontend_svc.flow.compile_flow import CompileFlow, FlowServices
+from frontend_svc.flow.compile_flow import CompileFlow
 from frontend_svc.flow.downstream import CodegenClient, KernelCheck, OptimizerClient
 from frontend_svc.flow.graph_job_client import GraphJobClient
 from frontend_svc.flow.program_tags import frontend_toolchain
+from frontend_svc.flow.services import FlowServices
 from frontend_svc.settings import FrontendSettings
 from kernelfarm.cache import KernelCache, SigningPolicy, Space, StoredVariant
 from kernelfarm.cache.connection import connect_async
@@ -42,7 +43,7 @@ from kernelfarm.v1.cache_service_pb2_grpc import add_CacheServiceServicer_to_ser
 from kernelfarm.v1.compile_service_pb2_grpc import add_CompileServiceServicer_to_server
 from kernelfarm.v1.trace_service_pb2_grpc import add_TraceServiceServicer_to_server
 
-# While the optimizer starts.
+# The interval while the optimizer starts.
 _RETRY_S = 0.2
 _LOCAL = ("unix:", "127.", "localhost:", "[::1]:")
 
@@ -54,7 +55,7 @@ async def serve_frontend(settings: FrontendSettings) -> None:
         CallerError: keys are missing or cannot be read.
     """
     access = _access(settings)
-    all_targets()  # read now: the first request should not wait for files
+    all_targets()  # so that the first request does not wait for files
     signing = SigningPolicy(
         signer=settings.signer(Space.PROGRAMS),
         keyring=settings.keyring(),
@@ -119,7 +120,7 @@ def _begin_drain(feed: InvalidationFeed, drain: DrainDeadline) -> None:
 
 
 def _listeners(settings: FrontendSettings) -> tuple[Listener, ...]:
-    """The public ones and, for one of several gateways, one that leads to it alone."""
+    """The public listeners; if gateways share the port, also one for this gateway alone."""
     own, by_certificate = settings.frontend_process_listen, settings.frontend_mtls_listen
     listeners = [Listener(settings.frontend_listen, settings.public_tls(), is_shared=bool(own))]
     if by_certificate:
@@ -130,12 +131,12 @@ def _listeners(settings: FrontendSettings) -> tuple[Listener, ...]:
 
 
 def _access(settings: FrontendSettings) -> AccessControl:
-    """Who is let in; a farm that lets everybody in says so."""
+    """Access control; logs a warning if everyone may compile or tokens are not encrypted."""
     tenants = None if settings.tenants_file is None else TenantsFile(settings.tenants_file)
     if tenants is None:
         get_logger().warning(
             "access_unrestricted",
-            message=f"whoever reaches {settings.frontend_listen} may compile: no tenants file"
+            message=f"anyone who reaches {settings.frontend_listen} may compile: no tenants file"
             " (KERNELFARM_TENANTS_FILE)"
             + ("" if settings.public_tls() else ", no TLS (KERNELFARM_TLS_CERT_FILE)"),
         )
@@ -170,7 +171,7 @@ def _kernel_check(signing: SigningPolicy) -> KernelCheck:
 
 
 async def _advertise(services: FlowServices, settings: FrontendSettings) -> None:
-    """Tells again and again which toolchains of programs serve: what is not told becomes cold."""
+    """Advertises toolchains of programs periodically; entries of other toolchains become stale."""
     while True:
         toolchains = [frontend_toolchain()]
         try:
@@ -179,18 +180,18 @@ async def _advertise(services: FlowServices, settings: FrontendSettings) -> None
             await services.cache.advertise(toolchains)
         except UnavailableError as error:
             get_logger().warning("advertise_failed", message=str(error))
-        is_whole = len(toolchains) > 1
-        await asyncio.sleep(settings.advertise_every_s if is_whole else _RETRY_S)
+        is_complete = len(toolchains) > 1
+        await asyncio.sleep(settings.advertise_every_s if is_complete else _RETRY_S)
 
 
 async def _sweep(sweeper: FarmSweeper, settings: FrontendSettings) -> None:
-    """Sweeps now and then; of several frontends one at a time."""
+    """Sweeps periodically; of several frontends, one sweeps at a time."""
     while settings.sweep_every_s > 0:
         await asyncio.sleep(settings.sweep_every_s)
         try:
             get_logger().info("swept", **asdict(await sweeper.sweep()))
         except FarmFullError:
-            continue  # another frontend does
+            continue  # another frontend sweeps
         except UnavailableError as error:
             get_logger().warning("sweep_failed", message=str(error))
 

@@ -16,81 +16,89 @@ _MIB = 1024 * 1024
 
 
 class FrontendSettings(SigningSettings, WorkSettings):
-    """Everything that an operator of the frontend may set."""
+    """Settings of the frontend."""
 
     frontend_listen: str = "127.0.0.1:50051"
+    """Address of the public listener: HOST:PORT, or unix:PATH."""
     frontend_processes: int = Field(default=1, gt=0)
-    """Gateways that share the port, each a process with a memory of its own."""
+    """Number of gateways that share the port; each is a process with its own memory tier."""
     frontend_process_listen: str = ""
-    """Address of this process alone; with it the port may be shared with other gateways."""
+    """Address of this gateway alone; if it is set, gateways may share the public port."""
     optimizer_address: str = "127.0.0.1:50052"
+    """Address of the optimizer."""
     codegen_address: str = "127.0.0.1:50053"
+    """Address of the code generators' edge."""
     cache_url: str = "redis://127.0.0.1:6380/0"
+    """URL of the Redis server of the cache."""
     namespace: str = Field(default="default", pattern=r"^[^{}/\s]{1,200}$")
+    """Name of the farm, which is its namespace in the cache."""
 
     max_message_bytes: int = Field(default=16 * _MIB, gt=0, lt=2**31)
-    """Largest message that a client may send; a graph of 50,000 nodes takes a third of it."""
+    """Largest message that a client may send, bytes; a graph of 50,000 nodes needs a third."""
     max_response_bytes: int = Field(default=512 * _MIB, gt=0)
-    """Blobs on their way to clients, those taken slowly among them; more must come again."""
+    """Blobs that are being sent to clients, bytes; further calls are refused and must retry."""
     max_watches: int = Field(default=2048, gt=0)
-    """Streams of invalidations that one gateway serves at once."""
+    """Invalidation streams that one gateway serves at once."""
     max_watches_per_tenant: int = Field(default=512, gt=0)
-    """Those of one tenant among them: each of its processes has one."""
+    """Invalidation streams of one tenant at one gateway; each client process has one."""
     max_trace_bytes: int = Field(default=3 * _MIB, gt=0, lt=4 * _MIB)
-    """Largest trace that clients may share; a Llama of 180 layers takes 1.5 MiB."""
+    """Largest trace that clients may share, bytes; a Llama of 180 layers takes 1.5 MiB."""
     max_graph_nodes: int = Field(default=50_000, gt=0)
-    """A 32-layer Llama has 3,000; a graph of this size is compiled in seconds, not minutes."""
+    """Largest graph, nodes; a Llama of 32 layers has 3,000. The largest compiles in seconds."""
     max_compiles: int = Field(default=256, gt=0)
-    """Programs compiled at once by one frontend; more are told to come back."""
+    """Programs that one frontend compiles at once; further requests are refused and must retry."""
     max_compiles_per_tenant: int = Field(default=128, gt=0)
-    """Programs compiled at once for a tenant without a limit of its own, by all frontends."""
+    """Programs that all frontends compile at once for a tenant without a limit of its own."""
     cpu_processes: int = Field(default=2, gt=0)
-    """Child processes for decoding and decomposing, and as many more for heavy graphs."""
+    """Child processes that decode and decompose graphs; as many more for heavy graphs."""
     lease_ttl_s: float = Field(default=6.0, gt=0)
-    """A frontend that dies loses its programs to a waiting one after this time."""
+    """Time to live of a lease, seconds: after a frontend dies, another one may build after this."""
     optimizer_timeout_s: float = Field(default=120.0, gt=0)
+    """Timeout of one call to the optimizer, seconds."""
     codegen_timeout_s: float = Field(default=600.0, gt=0)
+    """Timeout of one call to the code generators, seconds."""
     max_attempts: int = Field(default=3, gt=0)
-    """A program that ended so many frontends is refused."""
+    """A program is quarantined after so many attempts that ended their frontends."""
     quarantine_ttl_s: float = Field(default=600.0, gt=0)
-    """For how long it is refused."""
+    """Duration of a quarantine, seconds."""
     gateway_cache_bytes: int = Field(default=256 * _MIB, ge=0)
-    """Memory for programs that are served without asking Redis; 0 asks it always."""
+    """Size of the memory tier, bytes; programs in it need no look-up in Redis. 0: no such tier."""
     gateway_max_age_s: float = Field(default=30.0, gt=0)
-    """How long a program stays there; then its blobs and its toolchains are looked at again."""
+    """Seconds that a program stays in the memory tier before the store checks it again."""
     advertise_every_s: float = Field(default=10.0, gt=0)
-    """How often this frontend tells its own and the optimizer's toolchain."""
+    """Seconds between advertisements of this frontend's and the optimizer's toolchain."""
     admin_token: SecretStr = SecretStr("")
-    """In a farm without tenants, who sends it may invalidate and sweep; empty allows it over unix
-    sockets and loopback."""
+    """Without tenants: callers with this token may invalidate and sweep. Empty: callers over unix
+    sockets and loopback may."""
     tenants_file: Path | None = None
-    """Who may call, do and hold what (`kernelfarm tenants`); None: whoever connects may compile."""
+    """Tenants with roles and quotas (`kernelfarm tenants`); None: every caller may compile."""
     tls_cert_file: Path | None = None
+    """Certificate of the public listener, PEM; without certificate and key it is not encrypted."""
     tls_key_file: Path | None = None
-    """The public certificate and its key, PEM; without, the public door is in the clear."""
+    """Private key of the public listener's certificate, PEM."""
     client_ca_file: Path | None = None
-    """Who signs clients' certificates."""
+    """CA that signs clients' certificates, PEM."""
     frontend_mtls_listen: str = ""
-    """A second public door, for clients that show a certificate."""
+    """Address of a second public listener, for clients with certificates; empty: none."""
     sweep_every_s: float = Field(default=3600.0, ge=0)
-    """How often entries that nobody will find are freed; 0 leaves it to `kernelfarm sweep`."""
+    """Seconds between sweeps; 0: only `kernelfarm sweep` starts one."""
     sweep_cache_url: str | None = None
-    """The cache as a user that may free entries of both spaces; None: as this frontend's own."""
+    """URL of the cache with a user that may delete entries of all key spaces; None: `cache_url`."""
     sweep_keys_per_s: float = Field(default=5_000.0, gt=0)
-    """How many keys a sweep or a dry run looks at in a second."""
+    """Keys that a sweep or a dry run scans per second."""
     dry_runs_per_minute: float = Field(default=6.0, gt=0)
-    """Dry runs walk over all entries; more are told to come back."""
+    """Limit of dry runs, which scan all entries; further calls are refused and must retry."""
     offline_validity_s: float = Field(default=24 * 3600.0, gt=0)
-    """How long a client may use a program without asking the farm again."""
+    """Seconds for which a client may use a program without contacting the farm."""
     rejection_ttl_s: float = Field(default=300.0, gt=0)
-    """How long a program that cannot be compiled is refused without trying again."""
+    """Seconds for which a program that cannot be compiled is refused without another attempt."""
     exhausted_ttl_s: float = Field(default=30.0, gt=0)
-    """How long a graph that used too much processor time or memory is refused without trying."""
+    """Seconds for which a graph that used too much time or memory is refused."""
     outage_ttl_s: float = Field(default=2.0, gt=0)
-    """How long those who waited hear of a failure that may pass."""
+    """Seconds for which a temporary failure is returned to requests that waited for the program."""
 
     def public_tls(self) -> ServerTls | None:
-        """How the public door listens; None in the clear.
+        """The TLS files of the public listener; None if it is not encrypted.
 
         Raises:
             CallerError: a certificate without its key, or a key without its certificate.
@@ -104,10 +112,10 @@ class FrontendSettings(SigningSettings, WorkSettings):
         return None
 
     def certificate_tls(self) -> ServerTls:
-        """How the door for clients with certificates listens.
+        """The TLS files of the listener for clients with certificates.
 
         Raises:
-            CallerError: our own certificate or the clients' CA is not set.
+            CallerError: the farm's certificate or the clients' CA is not set.
         """
         tls = self.public_tls()
         if tls is None or self.client_ca_file is None:

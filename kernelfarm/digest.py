@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.ir.canonical import canonical_graph, canonical_kernel
@@ -19,13 +20,14 @@ from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.work_budget import phase
 
 __all__ = [
+    "ProgramIdentity",
     "canonical_graph",
     "canonical_kernel",
     "kernel_digest",
     "kernel_key",
+    "program_identity",
     "program_key",
     "program_keys",
-    "program_parts",
     "trace_digest",
 ]
 
@@ -39,6 +41,41 @@ _PART_NAME = re.compile(r"[a-z_]{1,32}")
 _PART_VALUE = re.compile(rf"[ -~]{{0,{MAX_PART_CHARS}}}")
 
 
+@dataclass(frozen=True, slots=True)
+class ProgramIdentity:
+    """Everything that selects the programs of a graph, except the target.
+
+    `shared_parts` are the parts of the program keys that all targets share, by name. `graph` is a
+    digest of the whole canonical graph, `operators` a digest of its operators alone: graphs share
+    it that differ in sizes, element types or attributes only.
+    """
+
+    shared_parts: Mapping[str, str]
+    _texts: tuple[str, str] = field(repr=False)
+
+    def key(self, target: str) -> bytes:
+        """Key of the program for a target: 32 bytes."""
+        return _digest(("program", target, *self._texts))
+
+    def parts(self, target: str) -> dict[str, str]:
+        """What the key for a target is made of, by name, so that two keys can be compared."""
+        return {**self.shared_parts, "target": target}
+
+
+def program_identity(graph: Graph, options: tuple[tuple[str, str], ...]) -> ProgramIdentity:
+    """What selects the programs of a captured graph; the graph is put in canonical form once."""
+    with phase("digest"):
+        graph_text = encode_graph(canonical_graph(graph))
+        operators = "\n".join((graph.dialect, *(node.op for node in graph.nodes)))
+        parts = {
+            "graph": _digest(("graph", graph_text)).hex(),
+            "operators": _digest(("operators", operators)).hex(),
+            "options": ", ".join(f"{name}={value}" for name, value in sorted(options)),
+            "abi": str(graph.abi_version),
+        }
+        return ProgramIdentity(parts, (encode_text_pairs(options), graph_text))
+
+
 def program_key(graph: Graph, target: str, options: tuple[tuple[str, str], ...]) -> bytes:
     """Key of a program: 32 bytes over the captured graph, the target and the options."""
     return program_keys(graph, (target,), options)[target]
@@ -48,27 +85,8 @@ def program_keys(
     graph: Graph, targets: Iterable[str], options: tuple[tuple[str, str], ...]
 ) -> dict[str, bytes]:
     """Program keys of one graph by target; the graph is put in canonical form once."""
-    with phase("digest"):
-        rest = (encode_text_pairs(options), encode_graph(canonical_graph(graph)))
-    return {target: _digest(("program", target, *rest)) for target in targets}
-
-
-def program_parts(
-    graph: Graph, target: str, options: tuple[tuple[str, str], ...]
-) -> dict[str, str]:
-    """What a program's key is made of, part by part, so that two keys can be compared.
-
-    `graph` is a digest of the whole canonical graph, `operators` one of its operators alone, which
-    graphs share that differ in sizes, element types or attributes.
-    """
-    operators = "\n".join((graph.dialect, *(node.op for node in graph.nodes)))
-    return {
-        "graph": _digest(("graph", encode_graph(canonical_graph(graph)))).hex(),
-        "operators": _digest(("operators", operators)).hex(),
-        "target": target,
-        "options": ", ".join(f"{name}={value}" for name, value in sorted(options)),
-        "abi": str(graph.abi_version),
-    }
+    identity = program_identity(graph, options)
+    return {target: identity.key(target) for target in targets}
 
 
 def kernel_key(kernel: Kernel, target: str) -> bytes:

@@ -8,15 +8,14 @@ from google.protobuf.message import DecodeError
 
 from kernelfarm.errors import InvalidGraphError, MalformedMessageError, VerificationError
 from kernelfarm.internal.v1 import optimizer_service_pb2 as api
-from kernelfarm.ir.verify import verify_graph
+from kernelfarm.ir.check_graph import PRIMS_DIALECT
+from kernelfarm.ir.verify import verify_prims
 from kernelfarm.ir.work_budget import phase, spend, work_budget
 from kernelfarm.targets import all_targets, target_facts
 from kernelfarm.v1 import graph_pb2
 from kernelfarm.wire import graph_from_proto, kernel_to_proto, plan_to_proto
 from optimizer_svc.pipeline import PASSES, optimize
 from optimizer_svc.toolchain import toolchain
-
-GRAPH_DIALECT = "prims"
 
 _BYTES_A_STEP = 64
 """Of a message; parsing makes an object for about so many."""
@@ -37,11 +36,9 @@ def optimize_message(message: bytes, target: str) -> api.OptimizeResponse:
     """
     facts = target_facts(target)
     with phase("decode"):
-        graph = graph_from_proto(_parsed(message))
-    if graph.dialect != GRAPH_DIALECT:
-        raise InvalidGraphError(f"dialect {graph.dialect!r}; expected {GRAPH_DIALECT!r}")
+        graph = graph_from_proto(_parsed(message), PRIMS_DIALECT)
     try:
-        verify_graph(graph)
+        verify_prims(graph)
     except VerificationError as error:  # here it is the caller's graph, not ours
         raise InvalidGraphError(str(error)) from error
     optimized = optimize(graph, facts)

@@ -27,7 +27,7 @@ async def time_graphs(bench: Bench, rounds: int) -> list[str]:
         for layers in LAYERS:
             graph = repeated(layer, layers)
             options = api.CompileOptions()
-            key = program_keys(graph, (TARGET,), options_of(options))[TARGET]
+            key = program_keys(graph, (TARGET,), options_of(options).key_pairs())[TARGET]
             await publish_under(bench, [key], _CONTENT_BYTES)
             request = api.CompileRequest(
                 graph=graph_to_proto(graph), targets=[TARGET], options=options, wants_signed=True

@@ -33,7 +33,7 @@ from kernelfarm.service.interceptors import current_request_id
 from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.service.server import Listener, ServiceRegistration, serve
 from kernelfarm.targets import TargetFacts, all_targets, target_facts
-from kernelfarm.v1 import artifact_pb2, compile_service_pb2, manifest_pb2
+from kernelfarm.v1 import compile_service_pb2, manifest_pb2
 from kernelfarm.wire import kernel_from_proto
 from kernelfarm.wire.job import job_to_bytes
 
@@ -80,7 +80,6 @@ class CodegenService(CodegenServiceServicer):
         found = await self._dispatcher.find_or_build(job)
         return pb.BuildKernelsResponse(
             index=index,
-            artifacts=[artifact_pb2.Artifact.FromString(v.content) for v in found.variants],
             caused_job=found.caused_job,
             signed=[
                 manifest_pb2.SignedVariant(

@@ -1,1 +1,1 @@
-"""The public services: messages in, messages out."""
+"""The public gRPC services: they translate messages and call the packages below."""

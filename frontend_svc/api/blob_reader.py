@@ -1,4 +1,4 @@
-"""Reads blobs from the cache in chunks that gRPC carries well."""
+"""Reads blobs from the cache in chunks for gRPC."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_CHUNK_BYTES = 512 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Bytes of blob number `index`, from `offset_bytes`."""
+    """The bytes of blob number `index` from `offset_bytes` on."""
 
     index: int
     offset_bytes: int
@@ -24,14 +24,14 @@ class Chunk:
 async def read_blobs(
     programs: TieredProgramCache, digests: tuple[bytes, ...], budget: ByteBudget
 ) -> AsyncGenerator[Chunk]:
-    """The blobs in the order asked for; an empty blob is one empty chunk.
+    """The blobs in the order of the digests; an empty blob is one empty chunk.
 
-    Close it when done: a blob that a client takes slowly is held, and counted, until then.
+    Close the generator when done: until then, a blob counts against the budget.
 
     Raises:
         NotFoundError: a blob is not stored.
-        PoisonedBlobError: something else was stored in its place.
-        FarmFullError: too much is being sent to others; the error tells when to come again.
+        PoisonedBlobError: other content was stored under the digest.
+        FarmFullError: the budget is used up by other calls; the error states when to retry.
     """
     for index, digest in enumerate(digests):
         content = await programs.blob(digest)

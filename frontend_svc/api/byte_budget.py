@@ -1,4 +1,4 @@
-"""Bounds the memory of requests and answers in flight: a herd may bring, or ask for, gigabytes."""
+"""Bounds the memory of requests and responses in flight: many at once may need gigabytes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _RETRY_AFTER_S = 1.0
 
 
 class ByteBudget:
-    """Bytes of what is served at once (`what`: requests, say); a single one is always served.
+    """Limits the bytes of items that are served at once (`what`: `blobs`); one is always served.
 
-    A tenant has half of them at most: who takes its answers slowly, or never, keeps the other half
-    from nobody.
+    A tenant gets at most half of the bytes, so that one that reads slowly leaves half to the
+    others.
     """
 
     def __init__(self, max_bytes: int, what: str) -> None:
@@ -27,10 +27,10 @@ class ByteBudget:
 
     @contextmanager
     def held(self, size_bytes: int) -> Iterator[None]:
-        """Counts one while it is served.
+        """Counts an item while it is served.
 
         Raises:
-            FarmFullError: too much is in flight; the error tells when to come again.
+            FarmFullError: too much is in flight; the error states when to retry.
         """
         tenant = current_tenant()
         self._check(tenant, size_bytes)
@@ -46,17 +46,17 @@ class ByteBudget:
 
     def _check(self, tenant: str, size_bytes: int) -> None:
         mine = self._held_by[tenant]
-        # Without tenants there is nobody to share with.
+        # Without tenants there is no other tenant to share with.
         most_of_one = self._max_bytes // 2 if tenant else self._max_bytes
         if self.held_bytes and self.held_bytes + size_bytes > self._max_bytes:
             raise _full(
-                f"{self._what} of {self.held_bytes} bytes are being served; this gateway takes at"
-                f" most {self._max_bytes}"
+                f"{self._what} of {self.held_bytes} bytes are being served; this gateway serves at"
+                f" most {self._max_bytes} bytes at once"
             )
         if mine and mine + size_bytes > most_of_one:
             raise _full(
                 f"{self._what} of {mine} bytes of tenant {tenant!r} are being served; this gateway"
-                f" takes at most {most_of_one} of one tenant"
+                f" serves at most {most_of_one} bytes of one tenant at once"
             )
 
 

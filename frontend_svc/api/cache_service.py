@@ -1,4 +1,4 @@
-"""The cache's public API: messages in, messages out."""
+"""The public API of the cache: invalidation, explanations, usage and sweeps."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from frontend_svc.cache.tenant_caches import TenantCache
 from frontend_svc.cache.tiered_programs import Caller
 from frontend_svc.cache.watch_streams import WatchStreams
 from frontend_svc.flow.admission import RateLimiter
-from frontend_svc.flow.compile_flow import FlowServices, check_targets
 from frontend_svc.flow.graph_job_client import GraphJobClient, GraphSource
 from frontend_svc.flow.import_cache import BYTES_AT_ONCE
+from frontend_svc.flow.services import FlowServices
+from frontend_svc.flow.targets import check_targets
 from frontend_svc.settings import FrontendSettings
 from kernelfarm.cache import Epoch, Space
 from kernelfarm.cache.sweeper import SpaceUsage
@@ -52,7 +53,7 @@ Context = grpc.aio.ServicerContext[object, object]
 
 @dataclass(frozen=True, slots=True)
 class CacheDependencies:
-    """Whom the service asks."""
+    """What the cache service calls."""
 
     services: FlowServices
     graph_jobs: GraphJobClient
@@ -63,7 +64,7 @@ class CacheDependencies:
 
 
 class CacheService(CacheServiceServicer):
-    """Answers the RPCs about the cache."""
+    """Implements `kernelfarm.v1.CacheService`."""
 
     def __init__(self, work: CacheDependencies, settings: FrontendSettings) -> None:
         self._work = work
@@ -76,7 +77,7 @@ class CacheService(CacheServiceServicer):
     async def Invalidate(
         self, request: api.InvalidateRequest, context: Context
     ) -> api.InvalidateResponse:
-        """Makes stale what depends on tags, or counts it."""
+        """Makes entries that depend on tags stale, or counts them."""
         current_identity().require(Role.ADMINISTRATOR)
         if not 1 <= len(request.tags) <= MAX_TAGS:
             raise CallerError(f"{len(request.tags)} tags; expected 1 to {MAX_TAGS}")
@@ -97,7 +98,7 @@ class CacheService(CacheServiceServicer):
     async def WatchInvalidations(
         self, request: api.WatchInvalidationsRequest, context: Context
     ) -> AsyncIterator[api.WatchInvalidationsResponse]:
-        """Streams invalidations, the missed ones first."""
+        """Streams invalidations, first the missed ones."""
         resumed = _epoch_of(request.resume_token) if request.resume_token else None
         identity = current_identity()
         with self._watches.watching(identity.tenant):
@@ -108,20 +109,20 @@ class CacheService(CacheServiceServicer):
     async def ExplainMiss(  # type: ignore[override] # `with_envelopes` registers it
         self, request: Enveloped[ExplainMissEnvelope], context: Context
     ) -> api.ExplainMissResponse:
-        """Tells why a program is not found."""
+        """Explains why a program is not found."""
         identity = current_identity()
         identity.require(*CACHE_USERS)
         tenant_cache = self._work.services.tenant_caches.of(identity.namespace_config)
         caller = _caller(request.fields)
         key, parts = await self._key_and_parts(request.fields, request.graph, identity.tenant)
-        del request  # it is not needed while the cache is asked
+        del request  # its memory is not needed during the look-ups
         explained = await explain_miss(tenant_cache.cache, tenant_cache.index, key, parts, caller)
         return explained.to_proto()
 
     async def GetUsage(
         self, request: api.GetUsageRequest, context: Context
     ) -> api.GetUsageResponse:
-        """Tells what a tenant holds, and the counters."""
+        """Returns the usage and the counters of a tenant."""
         tenant_cache = self._work.services.tenant_caches.of(self._requested_tenant(request.tenant))
         await self._work.refusals.report()
         usage = await self._work.sweeper.usage(tenant_cache.namespace)
@@ -139,7 +140,7 @@ class CacheService(CacheServiceServicer):
         return response
 
     async def Sweep(self, request: api.SweepRequest, context: Context) -> api.SweepResponse:
-        """Frees what nobody will find any more."""
+        """Deletes stale entries and unreferenced blobs."""
         current_identity().require(Role.ADMINISTRATOR)
         swept = await self._work.sweeper.sweep()
         return api.SweepResponse(
@@ -160,10 +161,10 @@ class CacheService(CacheServiceServicer):
         )
 
     def _requested_tenant(self, tenant: str) -> NamespaceConfig:
-        """Whose usage is asked for.
+        """The namespace whose usage a call requests.
 
         Raises:
-            OtherTenantError: another tenant's, by no administrator.
+            OtherTenantError: another tenant's, and the caller is no administrator.
             NotFoundError: the farm has no such tenant.
         """
         identity, tenants = current_identity(), self._work.tenants
@@ -193,7 +194,7 @@ class CacheService(CacheServiceServicer):
 
 
 async def _digest(graph: Graph) -> bytes:
-    """SHA-256, of much in a thread."""
+    """SHA-256 of a graph; a large graph is hashed in a thread."""
     if len(graph) <= BYTES_AT_ONCE:
         return hashlib.sha256(graph).digest()
     return (await asyncio.to_thread(hashlib.sha256, graph)).digest()

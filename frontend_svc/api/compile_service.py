@@ -1,4 +1,4 @@
-"""The public API: messages in, messages out; `compile_flow` tells what happens between."""
+"""The public API for compilation; `flow/compile_flow.py` serves the requests."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from frontend_svc.api.envelopes import Enveloped
 from frontend_svc.api.requests import DIGEST_BYTES, MAX_BLOBS_PER_READ, caller_of, options_of
 from frontend_svc.api.responses import hit_message, program_message
 from frontend_svc.cache.tenant_caches import TenantCache
-from frontend_svc.flow.compile_flow import CompileFlow, FlowServices
+from frontend_svc.flow.compile_flow import CompileFlow
 from frontend_svc.flow.events import CacheOutcome, CompileJob, Event, ProgramReady, StageProgress
+from frontend_svc.flow.services import FlowServices
 from frontend_svc.settings import FrontendSettings
 from kernelfarm.errors import CallerError, MalformedMessageError, NotFoundError
 from kernelfarm.internal.v1.envelopes_pb2 import CompileEnvelope
@@ -37,13 +38,13 @@ _OUTCOMES = {
 }
 
 _PROGRAM_OF_EVENT = field_number(api.CompileResponse, "program")
-_PROGRAM_OF_ANSWER = field_number(api.LookupResponse, "program")
+_PROGRAM_OF_LOOKUP = field_number(api.LookupResponse, "program")
 
 Context = grpc.aio.ServicerContext[object, object]
 
 
 class CompileService(CompileServiceServicer):
-    """Answers the public RPCs."""
+    """Implements `kernelfarm.v1.CompileService`."""
 
     def __init__(
         self, flow: CompileFlow, services: FlowServices, settings: FrontendSettings
@@ -55,7 +56,7 @@ class CompileService(CompileServiceServicer):
         keyring = settings.keyring()
         self._public_keys = [key_to_proto(key) for key in keyring.keys] if keyring else []
 
-    async def Compile(  # type: ignore[override] # hits are ready bytes, which the edge passes
+    async def Compile(  # type: ignore[override] # hits are serialized already
         self, request: Enveloped[CompileEnvelope], context: Context
     ) -> AsyncIterator[api.CompileResponse | bytes]:
         """Compiles a graph for its targets, or finds the programs."""
@@ -64,21 +65,21 @@ class CompileService(CompileServiceServicer):
         may_compile = not identity.roles.isdisjoint((Role.MEMBER, Role.WARMER))
         job = _job(request, tenant_cache, may_compile=may_compile)
         wants_signed = request.fields.wants_signed
-        del request  # the job has what is needed
+        del request  # the job refers to the graph
         async for event in self._flow.run(job):
             yield _response(event, wants_signed=wants_signed)
 
     async def Lookup(  # type: ignore[override] # as in `Compile`
         self, request: api.LookupRequest, context: Context
     ) -> bytes:
-        """Finds a program by key."""
+        """Finds a program by its key."""
         tenant_cache = self._services.tenant_caches.of(_cache_user().namespace_config)
         _check_digest("key", request.key)
         caller = caller_of(request.model, request.facts)
         lookup = await tenant_cache.programs.find(request.key, caller)
         if lookup.program is None:
             raise NotFoundError(f"no program with key {request.key.hex()}; call Compile")
-        return hit_message(_PROGRAM_OF_ANSWER, lookup.program, wants_signed=request.wants_signed)
+        return hit_message(_PROGRAM_OF_LOOKUP, lookup.program, wants_signed=request.wants_signed)
 
     async def ReadBlobs(
         self, request: api.ReadBlobsRequest, context: Context
@@ -106,7 +107,7 @@ class CompileService(CompileServiceServicer):
     async def GetCapabilities(
         self, request: api.GetCapabilitiesRequest, context: Context
     ) -> api.GetCapabilitiesResponse:
-        """Tells targets, toolchains and limits."""
+        """Returns targets, toolchains and limits."""
         reported = {entry.target: entry for entry in await self._services.codegen.toolchains()}
         return api.GetCapabilitiesResponse(
             min_abi_version=ABI_VERSION,
@@ -131,7 +132,7 @@ class CompileService(CompileServiceServicer):
         return self._settings.tenants_file is not None
 
     def _namespace(self) -> str:
-        """The caller's namespace; empty for nobody where there are tenants."""
+        """The caller's namespace; empty if the farm has tenants and the caller is none of them."""
         identity = current_identity()
         if self._has_tenants and not identity.tenant:
             return ""
@@ -139,10 +140,10 @@ class CompileService(CompileServiceServicer):
 
 
 def _cache_user() -> Identity:
-    """The caller, who may use the cache.
+    """The identity of a caller that may use the cache.
 
     Raises:
-        PermissionDeniedError: it may not.
+        PermissionDeniedError: the caller may not use the cache.
     """
     identity = current_identity()
     identity.require(*CACHE_USERS)

@@ -1,12 +1,12 @@
-"""Requests that carry graphs, parsed without them: a graph is parsed where its work can be ended.
+"""Parses requests without their graphs; a graph is parsed in a child process, which can be killed.
 
-An envelope (`protos/kernelfarm/internal/v1/envelopes.proto`) has the numbers and types of the
-public message, but its graph is bytes. Registered in the public message's place, it is what
-handlers get. Parsers merge a message that occurs several times, which is to put its serialized
-forms together; so the graph's field is repeated, and `graph_of` joins it.
+An envelope (`protos/kernelfarm/internal/v1/envelopes.proto`) has the field numbers and types of the
+public message, but its graph is bytes. It is registered instead of the public message, so handlers
+receive envelopes. If a message field occurs several times, parsers merge the occurrences, which
+equals parsing their concatenation. Therefore the graph field is repeated, and `graph_of` joins it.
 
-Protobuf copies what it parses, and again what is read from it. A large graph is therefore taken out
-of the request's bytes before they are parsed: the event loop must not copy 30 MiB twice.
+Protobuf copies bytes when it parses them, and again when they are read. Therefore a large graph is
+cut out of the request before parsing: the event loop must not copy 30 MiB twice.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from kernelfarm.v1 import cache_service_pb2, compile_service_pb2
 
 _LARGE_BYTES = 64 * 1024
 _MAX_FIELDS = 128
-"""Fields of a large request that are looked at one by one; those of real ones are fewer."""
+"""The most fields of a large request that are scanned; real requests have fewer."""
 _LENGTH_DELIMITED = 2
 _SIZES = {1: 8, 5: 4}
-"""Bytes of the wire types that have a fixed size."""
+"""Wire type -> bytes, for types of a fixed size."""
 _MAX_VARINT_BYTES = 10
 
 Graph = bytes | memoryview
@@ -35,9 +35,9 @@ FieldsT = TypeVar("FieldsT", envelopes_pb2.CompileEnvelope, envelopes_pb2.Explai
 
 @dataclass(frozen=True, slots=True)
 class Enveloped(Generic[FieldsT]):
-    """A request that carries a graph: its other fields, and the graph as bytes (None: it has none).
+    """A request that carries a graph: its other fields, and the graph as bytes, or None.
 
-    A large graph is a view into the request's bytes.
+    A large graph is a view of the request's bytes.
     """
 
     fields: FieldsT
@@ -45,17 +45,17 @@ class Enveloped(Generic[FieldsT]):
 
     @property
     def request_id(self) -> str:
-        """The id that the request bears; empty if it has none."""
+        """The id that the request states; empty if it states none."""
         return str(getattr(self.fields, "request_id", ""))
 
 
 class EnvelopeParser(Generic[FieldsT]):
-    """Parses an envelope; it bears the public message's name in what is told of bad bytes."""
+    """Parses an envelope; errors about malformed bytes name the public message."""
 
     def __init__(self, envelope: type[FieldsT], message: type[Message]) -> None:
         self._parse: Callable[[bytes], FieldsT] = envelope.FromString
         self._graph_field: int = envelope.DESCRIPTOR.fields_by_name["graph"].number
-        self.__self__ = message  # as a bound `FromString` has it
+        self.__self__ = message  # as bound methods `FromString` have it; errors read its name
 
     def __call__(self, data: bytes) -> Enveloped[FieldsT]:
         """The request.
@@ -75,9 +75,9 @@ class EnvelopeParser(Generic[FieldsT]):
 
 
 def _only_span(data: bytes, number: int) -> tuple[int, int, int] | None:
-    """Where a field begins, where its content does, and where it ends; None unless it occurs once.
+    """The begin of a field, the begin of its content, and its end; None unless it occurs once.
 
-    None too where the bytes are odd in any way, or have many fields: a parser has to tell.
+    Also None for malformed bytes or too many fields: then the parser decides.
     """
     found = None
     fields_read = 0
@@ -96,7 +96,7 @@ def _only_span(data: bytes, number: int) -> tuple[int, int, int] | None:
 
 
 def _field_spans(data: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Each field's tag, and where it begins, where its content does, and where it ends."""
+    """For each field its tag, its begin, the begin of its content, and its end."""
     at = 0
     while at < len(data):
         begin = at
@@ -117,14 +117,14 @@ def _field_spans(data: bytes) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number, and where it ends."""
+    """A varint, and the position after it."""
     value = 0
     for index in range(_MAX_VARINT_BYTES):
         byte = data[at + index]
         value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return value, at + index + 1
-    raise ValueError("a number without an end")
+    raise ValueError("a varint without an end")
 
 
 _PARSERS: Mapping[tuple[str, str], EnvelopeParser[Any]] = {
@@ -148,7 +148,7 @@ def graph_of(
 
 
 def with_envelopes(add: Callable[[Any], None]) -> Callable[[grpc.aio.Server], None]:
-    """What registers a service as `add` does, with envelopes for requests that carry graphs."""
+    """Registers a service as `add` does, but with envelopes for requests that carry graphs."""
 
     def add_to(server: grpc.aio.Server) -> None:
         add(_Registrar(server))
@@ -157,23 +157,23 @@ def with_envelopes(add: Callable[[Any], None]) -> Callable[[grpc.aio.Server], No
 
 
 class _Registrar:
-    """Stands for a server while generated code registers its methods there."""
+    """Receives the handlers that generated code registers, and replaces parsers of envelopes."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """Nothing: the same handlers come by name."""
+        """Does nothing: the same handlers are registered by name."""
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
         """Registers a service's methods."""
-        changed = {name: _changed(service, name, found) for name, found in handlers.items()}
+        changed = {name: _with_envelope(service, name, found) for name, found in handlers.items()}
         generic = grpc.method_handlers_generic_handler(service, changed)
         self._server.add_generic_rpc_handlers((generic,))
         self._server.add_registered_method_handlers(service, changed)
 
 
-def _changed(service: str, method: str, handler: Any) -> Any:
+def _with_envelope(service: str, method: str, handler: Any) -> Any:
     parser = _PARSERS.get((service, method))
     if parser is None:
         return handler

@@ -1,8 +1,9 @@
-"""What the public services read from their requests alike."""
+"""Fields that the requests of several public services share."""
 
 from __future__ import annotations
 
 from frontend_svc.cache.tiered_programs import Caller
+from frontend_svc.flow.compile_options import CompileOptions
 from kernelfarm.signing.tags import model_tag
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.v1 import manifest_pb2
@@ -14,15 +15,14 @@ MAX_BLOBS_PER_READ = 4096
 
 
 def caller_of(model: str, facts: manifest_pb2.CallerFacts) -> Caller:
-    """Who asks, from what a request tells.
+    """The caller as its request describes it.
 
     Raises:
-        CallerError: the model's name cannot stand in a tag.
+        CallerError: the model's name has characters that no tag may contain.
     """
     return Caller((model_tag(model),) if model else (), facts_from_proto(facts))
 
 
-def options_of(options: api.CompileOptions) -> tuple[tuple[str, str], ...]:
-    """Every field of the options as text, sorted: all of them are part of the program key."""
-    fields = api.CompileOptions.DESCRIPTOR.fields
-    return tuple(sorted((field.name, str(getattr(options, field.name))) for field in fields))
+def options_of(options: api.CompileOptions) -> CompileOptions:
+    """The options of a message."""
+    return CompileOptions(options.deterministic, options.fallback_random)

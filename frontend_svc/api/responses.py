@@ -1,4 +1,4 @@
-"""Found programs as answers: what is stored is passed on as it is, beside what is told of it."""
+"""Responses with programs: stored bytes are embedded as they are, beside fields of the look-up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TIERS = {CacheTier.GATEWAY: api.CACHE_TIER_GATEWAY, CacheTier.STORE: api.CACHE_
 
 
 def hit_message(field: int, found: SelectedVariant, *, wants_signed: bool) -> bytes:
-    """A serialized message whose field of this number is a hit."""
+    """A serialized message with a hit as the field of this number."""
     result = api.ProgramResult(outcome=api.CACHE_OUTCOME_HIT, tier=_TIERS[found.tier])
     return program_message(field, found, result, wants_signed=wants_signed)
 
@@ -23,9 +23,9 @@ def hit_message(field: int, found: SelectedVariant, *, wants_signed: bool) -> by
 def program_message(
     field: int, found: SelectedVariant, result: api.ProgramResult, *, wants_signed: bool
 ) -> bytes:
-    """A serialized message whose field of this number is a program.
+    """A serialized message with a program as the field of this number.
 
-    It has what is told and what is stored: with what was signed alone, or the program's fields.
+    The program has the fields of `result`, and either the signed variant or the stored fields.
     """
     variant = found.variant
     if not wants_signed:

@@ -1,4 +1,4 @@
-"""The public API for traces: messages in, messages out; the farm looks at no trace's entry."""
+"""The public API for traces; the farm does not read the entry of a trace."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Context = grpc.aio.ServicerContext[object, object]
 
 
 class TraceService(TraceServiceServicer):
-    """Answers the RPCs about traces."""
+    """Implements `kernelfarm.v1.TraceService`."""
 
     def __init__(
         self, tenant_caches: TenantCaches, admission: AdmissionControl, settings: FrontendSettings
@@ -55,10 +55,10 @@ class TraceService(TraceServiceServicer):
         self._settings = settings
         self._response_bytes = ByteBudget(settings.max_response_bytes, "blobs")
 
-    async def LookupTrace(  # type: ignore[override] # hits are ready bytes, which the edge passes
+    async def LookupTrace(  # type: ignore[override] # hits are serialized already
         self, request: api.LookupTraceRequest, context: Context
     ) -> AsyncIterator[api.LookupTraceResponse | bytes]:
-        """Finds a trace, and its program with what that loads."""
+        """Finds a trace, its program, and the binaries of the program."""
         identity = current_identity()
         identity.require(*CACHE_USERS)
         tenant_cache = self._tenant_caches.of(identity.namespace_config)
@@ -87,7 +87,7 @@ class TraceService(TraceServiceServicer):
     async def PutTrace(
         self, request: api.PutTraceRequest, context: Context
     ) -> api.PutTraceResponse:
-        """Keeps a trace that its caller signed."""
+        """Stores a trace that its caller signed."""
         identity = current_identity()
         identity.require(Role.MEMBER, Role.WARMER)
         tenant_cache = self._tenant_caches.of(identity.namespace_config)
@@ -104,11 +104,11 @@ class TraceService(TraceServiceServicer):
     async def ExplainTraceMiss(
         self, request: api.ExplainTraceMissRequest, context: Context
     ) -> api.ExplainTraceMissResponse:
-        """Tells why a trace is not found, or its program where it is."""
+        """Explains why a trace is not found; if it is found, why its program is not."""
         identity = current_identity()
         identity.require(*CACHE_USERS)
         tenant_cache = self._tenant_caches.of(identity.namespace_config)
-        self._check_size("a question", request.ByteSize())
+        self._check_size("a request", request.ByteSize())
         parts = dict(request.parts) or None
         digest = request.digest if parts is None else trace_digest(parts)
         _check_digest(digest)
@@ -126,12 +126,12 @@ class TraceService(TraceServiceServicer):
     def _check_size(self, what: str, size_bytes: int) -> None:
         most = self._settings.max_trace_bytes
         if size_bytes > most:
-            raise CallerError(f"{what} of {size_bytes} bytes; this farm keeps at most {most}")
+            raise CallerError(f"{what} of {size_bytes} bytes; this farm accepts at most {most}")
 
 
 def _program_caller(trace: api.Trace, caller: Caller) -> Caller:
-    """Who asks for the program of a trace."""
-    # Inputs are the captured graph's, which the trace knows; where it runs, the caller knows.
+    """The caller as it looks up the program of a trace."""
+    # The trace states the facts of its inputs, the caller those of its environment.
     inputs = facts_from_proto(trace.facts).inputs
     return Caller(caller.tags, CallerFacts(inputs=inputs, environment=caller.facts.environment))
 
@@ -139,7 +139,7 @@ def _program_caller(trace: api.Trace, caller: Caller) -> Caller:
 async def _explained_program(
     tenant_cache: TenantCache, trace: api.Trace, caller: Caller
 ) -> MissExplanation:
-    """Whether the program of a trace is found, here or in the shared part."""
+    """Whether the program of a trace is found, in this namespace or the shared one."""
     key, program_caller = trace.program_key, _program_caller(trace, caller)
     lookup = await tenant_cache.programs.find(key, program_caller, is_counted=False)
     if lookup.program is not None:
@@ -154,7 +154,7 @@ async def _program(
     held: frozenset[bytes],
     budget: ByteBudget,
 ) -> AsyncGenerator[api.LookupTraceResponse | bytes]:
-    """The program of a trace, and the binaries that it loads."""
+    """The program of a trace, and its binaries."""
     trace = trace_of(stored.content)
     lookup = await tenant_cache.programs.find(trace.program_key, _program_caller(trace, caller))
     if lookup.program is None:
@@ -173,7 +173,7 @@ async def _program(
 
 
 def _binaries(found: SelectedVariant) -> list[bytes]:
-    """Digests of what a client loads to run a program, each once."""
+    """The digests of the binaries that a client loads to run a program, each once."""
     content = compile_api.ProgramResult.FromString(found.variant.content)
     digests = (
         stage.blob.sha256
@@ -187,7 +187,7 @@ def _binaries(found: SelectedVariant) -> list[bytes]:
 def _check(request: api.LookupTraceRequest) -> None:
     if len(request.present_blobs) > MAX_BLOBS_PER_READ:
         raise CallerError(
-            f"{len(request.present_blobs)} digests held; expected at most {MAX_BLOBS_PER_READ}"
+            f"{len(request.present_blobs)} present blobs; expected at most {MAX_BLOBS_PER_READ}"
         )
     for digest in (request.digest, *request.present_blobs):
         _check_digest(digest)

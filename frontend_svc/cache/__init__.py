@@ -1,1 +1,1 @@
-"""The cache as the frontend uses it: namespaces, look-ups, the tier in memory, invalidations."""
+"""The frontend's use of the cache: namespaces, look-ups, the memory tier, invalidations."""

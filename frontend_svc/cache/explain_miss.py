@@ -1,4 +1,4 @@
-"""Why an entry is not found: a part of its key, a guard, or an epoch, beside the nearest one."""
+"""Explains a miss: how the key, guard or epoch of a request differs from the nearest entry."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ REASONS = {
     "missing_blob": api.MISS_REASON_MISSING_BLOB,
     "untrusted": api.MISS_REASON_UNTRUSTED,
 }
-"""On the wire: the reasons of explanations, and of look-ups that find nothing."""
+"""Reasons of explanations, and of look-ups that find nothing, on the wire."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What was asked for and what the nearest entry has, for one part."""
+    """One part in which the request and the nearest entry differ."""
 
     part: str
-    asked: str
+    requested: str
     nearest: str
 
 
 @dataclass(frozen=True, slots=True)
 class MissExplanation:
-    """`reason` is `found`, `guard`, `key`, or that of a `kernelfarm.cache.LookupResult`."""
+    """`reason` is `found`, `guard`, `key`, or the reason of a `kernelfarm.cache.LookupResult`."""
 
     reason: str
     key: bytes
@@ -51,7 +51,7 @@ class MissExplanation:
             key=self.key,
             nearest_key=self.nearest_key,
             differences=[
-                api.Difference(part=d.part, requested=d.asked, nearest=d.nearest)
+                api.Difference(part=d.part, requested=d.requested, nearest=d.nearest)
                 for d in self.differences
             ],
         )
@@ -60,7 +60,7 @@ class MissExplanation:
 async def explain_miss(
     cache: KernelCache, index: KeyIndex, key: bytes, parts: dict[str, str] | None, caller: Caller
 ) -> MissExplanation:
-    """What a look-up of a key meets; `parts` are the key's, None if only the key is known.
+    """The result of a look-up of a key; `parts` are those of the key, None if they are unknown.
 
     Raises:
         UnavailableError: the cache does not answer.
@@ -86,24 +86,24 @@ async def explain_miss(
 
 
 def _guards(found: LookupResult, facts: CallerFacts) -> tuple[Difference, ...]:
-    """The first condition of each variant that the caller's facts do not meet."""
+    """For each variant the first condition that does not hold for the caller's facts."""
     differences = []
     for variant in found.variants:
         atom = first_failing(variant.manifest.guard, facts)
         if atom is not None:
             seen = fact_of(atom, facts)
-            requested = "not told" if seen is None else str(seen)
+            requested = "not stated" if seen is None else str(seen)
             differences.append(Difference("guard", requested, str(atom)))
     return tuple(differences)
 
 
 def _fault(found: LookupResult) -> Difference:
-    """What makes the entry's variants dead."""
+    """Why the variants of the entry are not live."""
     texts = {
         "epoch": ("tag", "as of now", _invalidated(found.detail)),
         "incarnation": ("incarnation", found.incarnation, "made before the epoch table was lost"),
-        "toolchain": ("toolchain", "advertised ones", f"{found.detail} is advertised by nobody"),
-        "expired": ("age", "as of now", f"good until {found.detail} (seconds since 1970)"),
+        "toolchain": ("toolchain", "advertised ones", f"{found.detail} is not advertised any more"),
+        "expired": ("age", "as of now", f"valid until {found.detail} (seconds since 1970)"),
         "missing_blob": ("blob", "all blobs", f"{found.detail} was evicted"),
         "untrusted": ("signature", "a manifest with a trusted signature", found.detail),
     }
@@ -112,5 +112,5 @@ def _fault(found: LookupResult) -> Difference:
 
 def _invalidated(tag: str) -> str:
     if tag == TAGS_DISCARDED:
-        return "older than what is known of invalidations tag by tag"
+        return "older than the recorded invalidations of single tags"
     return f"{tag} was invalidated after it was made"

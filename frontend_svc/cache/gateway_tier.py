@@ -1,7 +1,7 @@
-"""Programs in this gateway's memory: the first tier of the cache, bounded, kept honest by others.
+"""Programs in the memory of this gateway: the first tier of the cache, with a bounded size.
 
-It knows nothing of Redis: whoever follows the announcements tells it what to drop and until when it
-may serve at all. What it is not sure of, it does not have.
+The tier does not access Redis. The invalidation feed drops stale programs from it, and sets the
+time until which it may serve. If the tier may not serve a program, the program counts as missing.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Protocol
 from kernelfarm.cache import Epoch, InvalidationRecord, StoredVariant
 
 _BYTES_OF_AN_ENTRY = 1024
-# What a manifest takes as bytes and, several times that, once it is read.
-_READ_MANIFEST = 4
+# A manifest is stored as bytes and, with several times their size, as decoded objects.
+_DECODED_MANIFEST = 4
 
 
 @dataclass(slots=True)
 class CachedProgram:
-    """A program's variants as the store gave them.
+    """The variants of a program as the store returned them.
 
-    `tags` are those of all variants and of the callers for whom the store vouched; `epoch` is that
-    of the oldest variant.
+    `tags` are those of all variants and of the callers for whom the store confirmed the program.
+    `epoch` is that of the oldest variant.
     """
 
     variants: tuple[StoredVariant, ...]
@@ -35,16 +35,16 @@ class CachedProgram:
 
 
 class StoreVerifier(Protocol):
-    """Whoever served a program from memory, and can compare it with the store."""
+    """Compares a program that was served from memory with the store."""
 
     async def verify_against_store(self, key: bytes, tags: tuple[str, ...], seen: Epoch) -> None:
-        """Looks whether the store would serve it too, as of an epoch."""
+        """Checks that the store would serve the program too, as of an epoch."""
 
 
 class GatewayTier:
-    """Least recently used programs go when it is full; none stays longer than `max_age_s`.
+    """A cache that evicts the least recently used programs; no program stays beyond `max_age_s`.
 
-    A limit of 0 bytes turns it off.
+    A limit of 0 bytes turns the tier off.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class GatewayTier:
         return len(self._programs)
 
     def get(self, key: bytes, tags: Iterable[str]) -> CachedProgram | None:
-        """A program, if it is certain to be live for a caller with these tags."""
+        """A program, if it is confirmed to be live for a caller with these tags."""
         now_s = self._clock()
         cached = self._programs.get(key)
         if cached is None or now_s >= self._lease_ends_s:
@@ -83,14 +83,14 @@ class GatewayTier:
         return cached
 
     def changes(self) -> int:
-        """A number that moves with every drop: what was looked up before one may not be kept."""
+        """A counter of drops: a result that was looked up before a drop may not be cached."""
         return self._changes
 
     def put(
         self, key: bytes, variants: tuple[StoredVariant, ...], tags: Iterable[str], changes: int
     ) -> CachedProgram | None:
-        """Keeps what a look-up gave that began at `changes`; None if it may not be kept."""
-        size = sum(len(v.content) + _READ_MANIFEST * len(v.manifest_bytes) for v in variants)
+        """Caches the result of a look-up that began at `changes`; None if it may not be cached."""
+        size = sum(len(v.content) + _DECODED_MANIFEST * len(v.manifest_bytes) for v in variants)
         size += _BYTES_OF_AN_ENTRY
         if changes != self._changes or size > self._max_bytes or not variants:
             return None
@@ -114,42 +114,42 @@ class GatewayTier:
             self.drop(next(iter(self._programs)))
         return cached
 
-    def apply_invalidation(self, announcement: InvalidationRecord) -> None:
-        """Drops what an invalidation hits."""
+    def apply_invalidation(self, invalidation: InvalidationRecord) -> None:
+        """Drops the programs that an invalidation makes stale."""
         self._changes += 1
-        tags = set(announcement.tags)
+        tags = set(invalidation.tags)
         hit = [
             key
             for key, cached in self._programs.items()
-            if cached.epoch < announcement.epoch.number and not tags.isdisjoint(cached.tags)
+            if cached.epoch < invalidation.epoch.number and not tags.isdisjoint(cached.tags)
         ]
         for key in hit:
             self.drop(key)
 
     def drop_referencing(self, sha256: bytes, prefix: bytes = b"") -> None:
-        """Drops programs, of keys that begin so, whose blob the store does not hold any more."""
+        """Drops programs that name a missing blob; `prefix` restricts them to one namespace."""
         hit = [
             key
             for key, cached in self._programs.items()
             if key.startswith(prefix)
             and any(blob.sha256 == sha256 for v in cached.variants for blob in v.manifest.blobs)
         ]
-        self._changes += bool(hit)  # who asks for what never was must not keep us from keeping
+        self._changes += bool(hit)  # requests for unknown digests must not prevent caching
         for key in hit:
             self.drop(key)
 
     def flush(self) -> None:
-        """Drops everything."""
+        """Drops all programs."""
         self._changes += 1
         self._programs.clear()
         self._bytes = 0
 
     def set_lease_end(self, time_s: float) -> None:
-        """Allows to serve until a time of its clock; the past forbids it at once."""
+        """Sets the time of the clock until which programs may be served."""
         self._lease_ends_s = time_s
 
     def drop(self, key: bytes) -> None:
-        """Drops a program, if it is here."""
+        """Drops a program, if it is cached."""
         cached = self._programs.pop(key, None)
         if cached is not None:
             self._bytes -= cached.size_bytes

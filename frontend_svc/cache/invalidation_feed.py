@@ -1,10 +1,10 @@
-"""Follows the announcements of invalidations for this gateway: its memory, and who watches.
+"""Follows the log of invalidations for this gateway: for its memory tier and for watchers.
 
-Each turn tells Redis how far this gateway has obeyed and asks for the present epoch. While they
-agree, the gateway may serve from its memory for a moment longer; whoever invalidates waits until
-every gateway has obeyed, or until the time of those that do not answer has passed. So no gateway
-serves what was invalidated once that call has returned. Each turn checks that on one program, by
-asking the store for it: `stale_serves` counts what should not have been served, and must stay 0.
+In a loop, this gateway acknowledges the last epoch that it has applied and reads the present epoch.
+If both are equal, its memory lease is extended. A call of Invalidate waits until every gateway has
+acknowledged the new epoch, or until the memory leases of the others have expired. So no gateway
+serves an invalidated program after that call has returned. Each iteration checks this with one
+program, by a look-up in the store: `stale_serves` counts violations and must stay 0.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from kernelfarm.end_task import end_task
 from kernelfarm.errors import UnavailableError
 from kernelfarm.service.logs.logger import get_logger
 
-# Shorter than others wait for a gateway that does not answer, by room for the clocks' drift.
+# Shorter than the wait for a gateway that does not answer, by a margin for the drift of clocks.
 _MEMORY_LEASE_S = GATEWAY_LEASE_S - 1.0
 _POLL_S = 0.5
 _PAUSE_S = 0.2
-# A watcher that does not read loses its place and must resume.
+# A watcher that does not read is removed, and must resume.
 _MAX_QUEUED_EVENTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class FeedEvent:
-    """What a watcher is told: obey, flush, or (without either) that nothing was missed."""
+    """An invalidation of tags, a flush, or (without either) a sign that nothing was missed."""
 
     epoch: Epoch
     tags: tuple[str, ...] = ()
     is_flush: bool = False
 
 
-# What wakes watchers up to see that they are none any more.
+# Wakes watchers that were removed.
 _END = FeedEvent(Epoch("", 0))
 
 
 class InvalidationFeed:
-    """One for the whole service; `name` is the gateway's own."""
+    """The feed of one gateway; `name` is the name of the gateway."""
 
     def __init__(self, cache: KernelCache, tier: GatewayTier, name: str) -> None:
         self._cache = cache
@@ -56,20 +56,20 @@ class InvalidationFeed:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begins to follow."""
+        """Starts following the log."""
         self._cache.on_missing_blob(self._tier.drop_referencing)
         self._task = asyncio.create_task(self._follow())
 
     async def close(self) -> None:
-        """Stops to follow; the memory may serve no more."""
+        """Stops following the log; the memory tier may not serve any more."""
         self._tier.set_lease_end(float("-inf"))
         if self._task is not None:
             await end_task(self._task)
-        with suppress(UnavailableError):  # then its lease lapses
+        with suppress(UnavailableError):  # then the lease of the gateway expires
             await self._cache.epochs.leave(self._name)
 
     def end_watches(self) -> None:
-        """Ends all watches: this gateway drains, and they go on at another."""
+        """Ends all watches, because this gateway drains; watchers continue at another gateway."""
         self._is_draining = True
         for queue in self._watchers:
             if not queue.full():
@@ -77,7 +77,7 @@ class InvalidationFeed:
         self._watchers.clear()
 
     async def watch(self, resumed: Epoch | None) -> AsyncGenerator[FeedEvent]:
-        """Events after an epoch, those of the past first; of an unknown past it is a flush.
+        """Events after an epoch, past ones first; if the past is unknown, a flush.
 
         Raises:
             UnavailableError: the past cannot be read, or this watcher is too slow.
@@ -94,7 +94,7 @@ class InvalidationFeed:
             while True:
                 event = await queue.get()
                 if queue not in self._watchers:
-                    why = "this gateway ends" if self._is_draining else "this watcher is too slow"
+                    why = "this gateway drains" if self._is_draining else "this watcher is too slow"
                     raise UnavailableError(f"{why}; resume with the last token")
                 is_old = (
                     event.epoch.incarnation == sent.incarnation and event.epoch.number < sent.number
@@ -111,8 +111,8 @@ class InvalidationFeed:
         if past is None:
             yield FeedEvent(await self._cache.epochs.current(), is_flush=True)
             return
-        for announcement in past:
-            yield FeedEvent(announcement.epoch, announcement.tags)
+        for invalidation in past:
+            yield FeedEvent(invalidation.epoch, invalidation.tags)
 
     async def _follow(self) -> None:
         while True:
@@ -127,12 +127,12 @@ class InvalidationFeed:
         if self._applied is None:
             self._applied = await epochs.current()
             self._flush(self._applied)
-        asked_s = time.monotonic()
+        began_s = time.monotonic()
         present = await epochs.acknowledge(self._name, self._applied)
         if present != self._applied:
             await self._catch_up(self._applied, present)
             return
-        self._tier.set_lease_end(asked_s + _MEMORY_LEASE_S)
+        self._tier.set_lease_end(began_s + _MEMORY_LEASE_S)
         self._publish(FeedEvent(present))
         await self._count_hits()
         await self._verify_last_served(present)
@@ -143,13 +143,13 @@ class InvalidationFeed:
         if past is None:
             self._flush(present)
             return
-        for announcement in past:
-            self._apply(announcement)
+        for invalidation in past:
+            self._apply(invalidation)
 
-    def _apply(self, announcement: InvalidationRecord) -> None:
-        self._tier.apply_invalidation(announcement)
-        self._applied = announcement.epoch
-        self._publish(FeedEvent(announcement.epoch, announcement.tags))
+    def _apply(self, invalidation: InvalidationRecord) -> None:
+        self._tier.apply_invalidation(invalidation)
+        self._applied = invalidation.epoch
+        self._publish(FeedEvent(invalidation.epoch, invalidation.tags))
 
     def _flush(self, epoch: Epoch) -> None:
         self._tier.flush()
@@ -169,8 +169,8 @@ class InvalidationFeed:
             await self._cache.count("gateway_hits", hits)
 
     async def _verify_last_served(self, seen: Epoch) -> None:
-        """Compares the program that was served last with what the store holds of it."""
+        """Compares the program that was served last with the store."""
         served, self._tier.last_served = self._tier.last_served, None
         if served is not None:
-            checker, key, tags = served
-            await checker.verify_against_store(key, tags, seen)
+            verifier, key, tags = served
+            await verifier.verify_against_store(key, tags, seen)

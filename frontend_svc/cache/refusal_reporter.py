@@ -1,4 +1,4 @@
-"""Tells the cache's counters which calls were refused, so that all gateways' add up."""
+"""Adds refused calls to the counters of the cache, which sum those of all gateways."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EVERY_S = 5.0
 
 
 class RefusalReporter:
-    """Refusals become counters `refused_<reason>` of the tenant's part, or of the farm's own."""
+    """Counts refusals as `refused_<reason>` in the tenant's namespace, or in the farm's own."""
 
     def __init__(self, access: AccessControl, tenant_caches: TenantCaches) -> None:
         self._access = access
@@ -22,7 +22,7 @@ class RefusalReporter:
         self._reloads_reported = 0
 
     async def run(self) -> None:
-        """Tells now and then, until it is cancelled."""
+        """Reports periodically, until it is cancelled."""
         while True:
             await asyncio.sleep(_EVERY_S)
             try:
@@ -31,10 +31,10 @@ class RefusalReporter:
                 get_logger().warning("refusal_report_failed", message=str(error))
 
     async def report(self) -> None:
-        """Tells what was counted since the last time.
+        """Reports the refusals since the last report.
 
         Raises:
-            UnavailableError: the cache does not answer; it is told the next time.
+            UnavailableError: the cache does not answer; the next report includes these refusals.
         """
         counts = self._access.refusals.drain()
         try:

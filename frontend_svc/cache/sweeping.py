@@ -1,4 +1,4 @@
-"""Sweeps all parts of the cache, one after the other, and counts what they hold."""
+"""Sweeps all namespaces of a farm, one after the other, and counts their usage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernelfarm.service.tenants.identity import SHARED_TENANT
 
 
 class FarmSweeper:
-    """Sweeps the farm's own part and its tenants'; methods raise what `Sweeper`'s raise."""
+    """Sweeps the farm's own namespace and its tenants'; methods raise the errors of `Sweeper`."""
 
     def __init__(
         self, client: Any, farm: str, keys_per_s: float, tenants: TenantsFile | None
@@ -24,7 +24,7 @@ class FarmSweeper:
         self._tenants = tenants
 
     async def sweep(self) -> SweepResult:
-        """Frees what is dead in every part."""
+        """Deletes stale entries and unreferenced blobs in every namespace."""
         total = SweepResult()
         for sweeper in self._sweepers():
             swept = await sweeper.sweep()
@@ -35,14 +35,14 @@ class FarmSweeper:
         return total
 
     async def usage(self, namespace: str) -> NamespaceUsage | None:
-        """What the last sweep counted in a part."""
+        """The usage that the last sweep counted in a namespace; None before the first sweep."""
         return await Sweeper(self._client, namespace, self._keys_per_s).usage()
 
     async def count_hit(self, space: Space, tags: frozenset[str]) -> int:
-        """Entries of a space, in all parts, of which a variant depends on one of the tags."""
+        """The entries of a space, in all namespaces, that depend on one of the tags."""
         return sum([await sweeper.count_hit(space, tags) for sweeper in self._sweepers()])
 
     def _sweepers(self) -> list[Sweeper]:
-        parts = ["", *self._tenants.current().tenants, SHARED_TENANT] if self._tenants else [""]
-        namespaces = [tenant_namespace(self._farm, tenant) for tenant in parts]
+        tenants = ["", *self._tenants.current().tenants, SHARED_TENANT] if self._tenants else [""]
+        namespaces = [tenant_namespace(self._farm, tenant) for tenant in tenants]
         return [Sweeper(self._client, name, self._keys_per_s) for name in namespaces]

@@ -1,4 +1,4 @@
-"""Parts of the cache: each tenant's own, the one that all share, or a farm's only one."""
+"""The namespaces of a farm's cache: one for each tenant and a shared one, or the farm's own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kernelfarm.signing.tags import tenant_tag
 
 @dataclass(frozen=True, slots=True)
 class TenantCache:
-    """What the requests of one tenant use; `kernel_salt` is for the places of its kernels."""
+    """The cache as one tenant uses it; `kernel_salt` is the salt of its kernels' storage keys."""
 
     namespace_config: NamespaceConfig
     cache: KernelCache
@@ -37,13 +37,13 @@ class TenantCache:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Epoch tags of everything that is published here."""
+        """Epoch tags of everything that is published in this namespace."""
         tenant = self.namespace_config.tenant
         return (tenant_tag(tenant),) if tenant else ()
 
 
 class TenantCaches:
-    """All parts of one farm's cache; they share connections, memory and epochs."""
+    """The tenant caches of one farm; they share connections, the memory tier and epochs."""
 
     def __init__(self, cache: KernelCache, tier: GatewayTier, signing: SigningPolicy) -> None:
         self._cache = cache
@@ -52,12 +52,11 @@ class TenantCaches:
         self._caches: dict[tuple[str, bytes], TenantCache] = {}
 
     def of(self, namespace_config: NamespaceConfig) -> TenantCache:
-        """The part that a caller works in."""
+        """The tenant cache of a caller."""
         name = (namespace_config.tenant, namespace_config.salt)
         found = self._caches.get(name)
-        if (
-            found is None or found.namespace_config != namespace_config
-        ):  # its quota may have changed
+        # The configuration contains the quota, which may have changed.
+        if found is None or found.namespace_config != namespace_config:
             found = self._caches[name] = self._create(namespace_config)
         return found
 
@@ -93,11 +92,11 @@ class TenantCaches:
 
     def _traces(self, cache: KernelCache, namespace_config: NamespaceConfig) -> Traces:
         signing, shared = trace_signing(self._signing), self._shared(namespace_config)
-        theirs = None if shared is None else shared.for_space(Space.TRACES, signing)
-        return Traces(cache.for_space(Space.TRACES, signing), signing, theirs)
+        shared_traces = None if shared is None else shared.for_space(Space.TRACES, signing)
+        return Traces(cache.for_space(Space.TRACES, signing), signing, shared_traces)
 
     def _shared(self, namespace_config: NamespaceConfig) -> KernelCache | None:
-        """Where a tenant looks after its own part; a farm without tenants has nothing beside."""
+        """The shared namespace, which a tenant reads after its own; None without tenants."""
         if namespace_config.tenant in ("", SHARED_TENANT):
             return None
         return self._cache.for_namespace(self.shared_namespace)

@@ -1,4 +1,4 @@
-"""Finds programs: in this gateway's memory, else in the store; the variant that fits the caller."""
+"""Finds programs in the memory of this gateway, else in the store; selects a variant."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernelfarm.service.logs.logger import get_logger
 
 
 class CacheTier(enum.Enum):
-    """Where a program was found."""
+    """The tier that a program was found in."""
 
     GATEWAY = "gateway"
     STORE = "store"
@@ -23,19 +23,19 @@ class CacheTier(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: tags of its own (its model), and what it knows."""
+    """A caller: its own tags (its model), and its facts."""
 
     tags: tuple[str, ...] = ()
     facts: CallerFacts = NO_FACTS
 
 
 UNKNOWN_CALLER = Caller()
-"""Who names no model and tells no facts."""
+"""A caller that names no model and states no facts."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelectedVariant:
-    """The variant that fits."""
+    """The variant whose guard holds for the caller."""
 
     variant: StoredVariant
     tier: CacheTier
@@ -43,16 +43,16 @@ class SelectedVariant:
 
 @dataclass(frozen=True, slots=True)
 class ProgramLookup:
-    """What a look-up gave, and the stamp of the entry that it saw."""
+    """The result of a look-up, and the stamp of the entry."""
 
     program: SelectedVariant | None
     stamp: str
 
 
 class TieredProgramCache:
-    """Both tiers of one part of the cache as one; `trust` is this frontend's.
+    """Both tiers of one namespace; `signing` is the signing policy of this frontend.
 
-    Programs of `shared`, a part that others fill, are found too.
+    Programs of the shared namespace (`shared`) are found too.
     """
 
     def __init__(
@@ -66,17 +66,17 @@ class TieredProgramCache:
         self._tier = tier
         self._signing = signing
         self._shared = shared
-        # Parts share the memory: equal keys of two tenants are two programs there.
+        # Namespaces share the memory tier, where equal keys of two tenants are two programs.
         self._prefix = cache.namespace.encode() + b"\0"
         self.models = NamedModels(cache.client, cache.redis_keys)
 
     async def find(self, key: bytes, caller: Caller, *, is_counted: bool = True) -> ProgramLookup:
-        """The program of a key for a caller; the stamp is that of this part's own entry.
+        """The program of a key for a caller; the stamp is that of the entry in this namespace.
 
         Raises:
-            UnavailableError: it is not in memory, and the store does not answer.
+            UnavailableError: the program is not in memory, and the store does not answer.
         """
-        # Before it is given away: whoever has it must hear when its model is invalidated.
+        # Before a program is returned: its client must be notified if its model is invalidated.
         await self.models.record(caller.tags)
         if self._shared is not None:
             await self._shared.models.record(())
@@ -89,10 +89,10 @@ class TieredProgramCache:
         own = await self._in_store(key, caller, is_counted=is_counted)
         if own.program is not None or self._shared is None:
             return own
-        theirs = await self._shared._in_store(key, caller, is_counted=is_counted)
-        if theirs.program is not None and is_counted:
+        shared = await self._shared._in_store(key, caller, is_counted=is_counted)
+        if shared.program is not None and is_counted:
             await self._cache.count("shared_hits")
-        return ProgramLookup(theirs.program, own.stamp)
+        return ProgramLookup(shared.program, own.stamp)
 
     def _in_memory(self, key: bytes, caller: Caller) -> SelectedVariant | None:
         cached = self._tier.get(self._prefix + key, caller.tags)
@@ -119,11 +119,11 @@ class TieredProgramCache:
         return ProgramLookup(SelectedVariant(fitting, CacheTier.STORE), found.stamp)
 
     async def blob(self, sha256: bytes) -> bytes:
-        """A blob's content, of this part or the shared one.
+        """The content of a blob, from this namespace or the shared one.
 
         Raises:
-            NotFoundError: it is not stored; programs in memory that name it are forgotten.
-            PoisonedBlobError: something else was stored there, which is deleted.
+            NotFoundError: the blob is not stored; programs in memory that name it are dropped.
+            PoisonedBlobError: other content was stored under the digest; it is deleted.
         """
         content = await self._own_blob(sha256)
         if content is None and self._shared is not None:
@@ -143,15 +143,15 @@ class TieredProgramCache:
             raise
 
     async def _report_missing_blob(self, sha256: bytes) -> None:
-        """Forgets the programs here that name a blob which is not stored; other gateways too."""
+        """Drops programs that name a missing blob from memory, in other gateways too."""
         self._tier.drop_referencing(sha256, self._prefix)
         await self._cache.report_missing_blob(sha256)
 
     async def verify_against_store(self, key: bytes, tags: tuple[str, ...], seen: Epoch) -> None:
-        """Looks whether the store, too, would serve a program that is in memory.
+        """Checks that the store would serve a program that was served from memory.
 
-        What is not in the store any more is forgotten. What it calls stale as of the epoch up to
-        which this gateway obeyed was served against the rules: that is counted.
+        If the program is not in the store any more, it is dropped. If it is stale as of the epoch
+        that this gateway has applied, it should not have been served, and is counted.
         """
         found = await self._cache.lookup(key, tags=tags, is_counted=False)
         name = self._prefix + key
@@ -164,7 +164,7 @@ class TieredProgramCache:
             get_logger().error("stale_serve", key=key.hex(), reason=found.detail)
 
     async def _renew(self, key: bytes, variant: StoredVariant) -> StoredVariant:
-        """The variant, good for its full time again; as it is if that cannot be stored."""
+        """The variant with its full validity again; unchanged if that cannot be stored."""
         try:
             return await self._cache.refresh(key, variant)
         except UnavailableError as error:
@@ -172,7 +172,7 @@ class TieredProgramCache:
             return variant
 
     async def _count_guard_miss(self) -> None:
-        """The store counted a hit, which the guards made a miss."""
+        """Corrects the counters: the store counted a hit, but no guard holds."""
         await self._cache.count("hits", -1)
         await self._cache.count("misses")
         await self._cache.count("guard_misses")

@@ -1,6 +1,6 @@
-"""Traces of one part of the cache: found by the digest of a graph, published by who may sign them.
+"""Traces of one namespace: found by the digest of a graph, published by clients that may sign them.
 
-Not kept in a gateway's memory: a client asks for each of its graphs once in its life.
+Traces are not cached in memory: a client process looks each of its graphs up once.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ DIGEST_BYTES = 32
 
 
 def trace_signing(signing: SigningPolicy) -> SigningPolicy:
-    """Whose traces a frontend takes: those of the public keys for traces that it knows.
+    """The signing policy for traces: a frontend accepts traces of the public keys for traces.
 
-    A farm that signs nothing knows none.
+    A farm that signs nothing has no such key.
     """
     return SigningPolicy(
         keyring=signing.keyring or Keyring(()), verified_bytes=signing.verified_bytes
@@ -37,7 +37,7 @@ def trace_signing(signing: SigningPolicy) -> SigningPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """One part's traces; those of `shared`, a part that others fill, are found too."""
+    """The traces of one namespace; those of the shared namespace (`shared`) are found too."""
 
     cache: KernelCache
     signing: SigningPolicy
@@ -46,7 +46,7 @@ class Traces:
     async def find(
         self, digest: bytes, tags: Sequence[str], *, is_counted: bool = True
     ) -> LookupResult:
-        """The live trace of a digest, or why this part has none.
+        """The live trace of a digest, or why this namespace has none.
 
         Raises:
             UnavailableError: the store does not answer.
@@ -54,17 +54,17 @@ class Traces:
         found = await self.cache.lookup(digest, tags=tags, is_counted=is_counted)
         if found.is_hit or self.shared is None:
             return found
-        theirs = await self.shared.lookup(digest, tags=tags, is_counted=is_counted)
-        if not theirs.is_hit:
+        shared = await self.shared.lookup(digest, tags=tags, is_counted=is_counted)
+        if not shared.is_hit:
             return found
         if is_counted:
             await self.cache.count("shared_hits")
-        return theirs
+        return shared
 
     async def explain(
         self, digest: bytes, parts: dict[str, str] | None, caller: Caller
     ) -> MissExplanation:
-        """Why no trace of a digest is found here; `parts` are what it is over, if they are known.
+        """Why no trace of a digest is found; `parts` are those of the digest, if they are known.
 
         Raises:
             UnavailableError: the store does not answer.
@@ -72,22 +72,22 @@ class Traces:
         explanation = await explain_miss(self.cache, _index(self.cache), digest, parts, caller)
         if self.shared is None or explanation.reason == "found":
             return explanation
-        theirs = await explain_miss(self.shared, _index(self.shared), digest, parts, caller)
-        # What lies nearest is told of: an entry of this digest, then one beside it.
+        shared = await explain_miss(self.shared, _index(self.shared), digest, parts, caller)
+        # Report the nearest entry: one of this digest before one of another digest.
         is_nearer = explanation.reason == "key" and (
-            theirs.reason != "key" or not explanation.nearest_key
+            shared.reason != "key" or not explanation.nearest_key
         )
-        return theirs if theirs.reason == "found" or is_nearer else explanation
+        return shared if shared.reason == "found" or is_nearer else explanation
 
     async def put(
         self, stored: StoredVariant, parts: Mapping[str, str], expected_tags: Sequence[str]
     ) -> PutTraceStatus:
-        """Keeps a trace that was signed for this part, and what its digest is over.
+        """Stores a trace that was signed for this namespace, and the parts of its digest.
 
         Raises:
-            CallerError: its manifest is none of a trace of this part, its content is no trace, or
-                the digest is not over these parts.
-            IntegrityError: nobody whom this farm lets sign traces made it for this part.
+            CallerError: the manifest is not that of a trace of this namespace, the content is no
+                trace, or the digest does not match the parts.
+            IntegrityError: no trusted key for traces signed the trace for this namespace.
             UnavailableError: the store does not answer.
         """
         manifest = stored.manifest
@@ -96,15 +96,15 @@ class Traces:
         trace_of(stored.content)
         if parts and trace_digest(parts) != manifest.key:
             raise CallerError(
-                f"parts that give {trace_digest(parts).hex()}; expected {manifest.key.hex()}"
+                f"the parts have digest {trace_digest(parts).hex()}; expected {manifest.key.hex()}"
             )
-        # What lies there and is not believed any more is dropped by being looked at.
+        # The look-up drops a stored trace that is not trusted any more.
         await self.cache.lookup(manifest.key, is_counted=False)
         outcome = await put_trace(
             self.cache.client, self.cache.redis_keys, manifest, stored.content
         )
         if parts and outcome in (PutTraceStatus.OK, PutTraceStatus.PRESENT):
-            with suppress(UnavailableError):  # an explanation is not worth a failure
+            with suppress(UnavailableError):  # the index serves explanations only
                 await _index(self.cache).add(manifest.key, parts)
         return outcome
 
@@ -114,19 +114,21 @@ def _index(cache: KernelCache) -> KeyIndex:
 
 
 def trace_of(content: bytes) -> api.Trace:
-    """The trace that a content is; its entry is opaque to the farm.
+    """The trace of a variant's content; its entry is opaque to the farm.
 
     Raises:
-        MalformedMessageError: it is none.
+        MalformedMessageError: the content is no trace.
     """
     try:
         trace = api.Trace.FromString(content)
     except DecodeError as error:
-        raise MalformedMessageError(f"{len(content)} bytes that are no trace") from error
+        raise MalformedMessageError(
+            f"{len(content)} bytes that are no kernelfarm.v1.Trace message"
+        ) from error
     if len(trace.program_key) != DIGEST_BYTES or not trace.entry:
         raise MalformedMessageError(
-            f"a trace of {len(trace.entry)} bytes with a program key of {len(trace.program_key)};"
-            f" expected some and {DIGEST_BYTES}"
+            f"a trace with an entry of {len(trace.entry)} bytes and a program key of"
+            f" {len(trace.program_key)}; expected at least 1 and {DIGEST_BYTES}"
         )
     return trace
 
@@ -135,10 +137,10 @@ def _check_form(manifest: Manifest, expected_tags: Sequence[str]) -> None:
     if manifest.space is not Space.TRACES or manifest.guard or manifest.blobs:
         raise CallerError(
             f"a manifest of {manifest.space.name.lower()} with {len(manifest.guard)} conditions and"
-            f" {len(manifest.blobs)} blobs; expected one of traces with neither"
+            f" {len(manifest.blobs)} blobs; expected a manifest of traces without either"
         )
     for tag in manifest.tags:
         check_tag(tag)
     missing = sorted(set(expected_tags).difference(manifest.tags))
     if missing:
-        raise CallerError(f"a trace without the tags {', '.join(missing)}; expected them")
+        raise CallerError(f"a trace without the tags {', '.join(missing)}; expected all of them")

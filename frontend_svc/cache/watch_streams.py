@@ -1,4 +1,4 @@
-"""Streams of invalidations: how many there may be, and what each may show to whom."""
+"""Streams of invalidations: their number is limited, and each caller sees only its own tags."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kernelfarm.errors import WatchesQuotaError
 from kernelfarm.service.tenants.identity import SHARED_TENANT, Identity, Role
 from kernelfarm.signing.tags import tenant_tag
 
-_REMEMBERED = 1024
+_CACHED_EVENTS = 1024
 
 
 class WatchStreams:
-    """Those of one gateway; a tenant may have `most_of_one` of them."""
+    """The streams of one gateway; one tenant may have `max_per_tenant` of them."""
 
     def __init__(self, tenant_caches: TenantCaches, max_streams: int, max_per_tenant: int) -> None:
         self._tenant_caches = tenant_caches
@@ -31,13 +31,13 @@ class WatchStreams:
         """Counts a stream while it is open.
 
         Raises:
-            WatchesQuotaError: there are too many.
+            WatchesQuotaError: too many streams are open.
         """
         if self._open.total() >= self._max_streams:
             raise WatchesQuotaError(
                 f"{self._max_streams} streams of invalidations are open at this gateway, its limit"
             )
-        # An empty tenant is a farm that knows none: it has all of them.
+        # Without tenants, one caller may have all streams.
         if tenant and self._open[tenant] >= self._max_per_tenant:
             raise WatchesQuotaError(
                 f"{self._max_per_tenant} streams of invalidations of tenant {tenant!r} are open at"
@@ -54,7 +54,7 @@ class WatchStreams:
     async def visible_to(self, identity: Identity, event: FeedEvent) -> FeedEvent:
         """An event as a caller may see it: without other tenants and their models.
 
-        Where it is not sure that a model is none of the caller's, it is told to drop everything.
+        If it is unknown whether the caller uses a model, the event is a flush.
 
         Raises:
             UnavailableError: the cache does not answer.
@@ -64,16 +64,16 @@ class WatchStreams:
         name = (identity.tenant, event)
         known = self._visible.get(name)
         if known is None:
-            if len(self._visible) >= _REMEMBERED:
+            if len(self._visible) >= _CACHED_EVENTS:
                 self._visible.clear()
             known = self._visible[name] = await self._filtered(identity, event)
         return known
 
     async def _filtered(self, identity: Identity, event: FeedEvent) -> FeedEvent:
         visible = {tenant_tag(identity.tenant), tenant_tag(SHARED_TENANT)}
-        # Who the others are is nobody's business.
-        tags = tuple(t for t in event.tags if t in visible or not t.startswith("tenant:"))
-        hidden = {tag for tag in tags if tag.startswith("model:")}
+        # Callers may not learn the names of other tenants.
+        tags = tuple(t for t in event.tags if t in visible or _kind_of(t) != "tenant")
+        hidden = {tag for tag in tags if _kind_of(tag) == "model"}
         is_complete = True
         own = self._tenant_caches.of(identity.namespace_config).programs.models
         for models in (own, self._shared):
@@ -83,3 +83,8 @@ class WatchStreams:
         if hidden and not is_complete:
             return FeedEvent(event.epoch, is_flush=True)
         return FeedEvent(event.epoch, tuple(tag for tag in tags if tag not in hidden))
+
+
+def _kind_of(tag: str) -> str:
+    """The kind of an epoch tag: `model` for `model:llama@3`."""
+    return tag.partition(":")[0]

@@ -1,1 +1,1 @@
-"""From a captured ATen graph to Prims."""
+"""Decomposition of captured ATen graphs to Prims."""

@@ -1,7 +1,8 @@
-"""Imports a captured ATen graph: each node becomes Prims by its operator's rule.
+"""Imports a captured ATen graph: each node is decomposed to Prims by its operator.
 
-Every inferred result type is compared with what the wire states, so that a graph whose shapes or
-element types contradict its operators is refused here, by node. Nothing a client sends is run.
+Every inferred result type is compared with the type that the client stated. A graph whose shapes or
+element types contradict its operators is refused here, with the node. Nothing that a client sends
+is executed.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ from kernelfarm.ir.graph_ir import (
 from kernelfarm.ir.work_budget import spend
 
 _UNKNOWN = "not in the table: a custom operator"
-_EFFECT = "effect: it gives no tensor, and the framework runs it in its place"
+_EFFECT = "effect: it returns no tensor, and the framework runs it in order"
 
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """The Prims graph as decomposed; `externs` says why captured nodes went to the framework."""
+    """The decomposed graph; `externs` has the reasons why the framework runs captured nodes."""
 
     graph: Graph
     externs: dict[int, str]
@@ -56,17 +57,16 @@ def import_aten(
 ) -> ImportResult:
     """Decomposes every node of a captured graph.
 
-    With `fallback_random`, whatever draws random numbers is left to the framework; unless
-    `sorts_any_row`, so are sorts of rows that are long or of any length.
+    For `fallback_random` and `sorts_any_row` see `decompose_to_prims`.
 
     Raises:
         InvalidGraphError: an argument is malformed, or a stated type contradicts its operator;
             names the node by index and operator, what was seen and what was expected.
     """
-    lowering = partial(
+    builder_for = partial(
         PrimsBuilder, is_random_native=not fallback_random, sorts_any_row=sorts_any_row
     )
-    importer = _Importer(graph, lowering)
+    importer = _Importer(graph, builder_for)
     for index, node in enumerate(graph.nodes):
         try:
             importer.add(index, node)
@@ -76,8 +76,8 @@ def import_aten(
             # A prim refuses the types that the client stated (say, an activation of integers).
             raise InvalidGraphError(f"node {index} ({node.op}): its operands: {error}") from error
         except (ArithmeticError, IndexError) as error:
-            # Decompositions compute with what the client sent: 1e308 squared, the second axis of a
-            # vector. Those that check their arguments first say it more clearly.
+            # Decompositions compute with numbers of the client: 1e308 squared, or the second axis
+            # of a vector. Checks of arguments give clearer messages, but not every case has one.
             raise InvalidGraphError(
                 f"node {index} ({node.op}): its numbers or ranks do not fit the operator: {error}"
             ) from error
@@ -86,12 +86,12 @@ def import_aten(
 
 class _Importer:
     def __init__(
-        self, graph: Graph, lowering_of: Callable[[GraphBuilder, Extents], PrimsBuilder]
+        self, graph: Graph, builder_for: Callable[[GraphBuilder, Extents], PrimsBuilder]
     ) -> None:
         self._graph = graph
-        self._builder = GraphBuilder(graph.symbols, graph.locations)
+        self._graph_builder = GraphBuilder(graph.symbols, graph.locations)
         self._extents = Extents(graph.symbols)
-        self._lowering = lowering_of(self._builder, self._extents)
+        self._builder = builder_for(self._graph_builder, self._extents)
         self._values: dict[int, Tensor] = {}
         self._used = _used_values(graph)
         self._externs: dict[int, str] = {}
@@ -102,7 +102,7 @@ class _Importer:
             for value, tensor in zip(node.results, node.types, strict=True)
         }
         for source in graph.inputs:
-            value = self._builder.add_input(source.kind, source.name)
+            value = self._graph_builder.add_input(source.kind, source.name)
             tensor = tensor_type_of(source)
             if tensor is not None:
                 self._values[source.value] = Tensor(value, tensor)
@@ -112,7 +112,7 @@ class _Importer:
         """Adds the prims of one captured node."""
         spend(12 + len(node.args) + len(node.attrs) + len(node.results))
         _refuse_mutation(node)
-        with self._builder.origin(index, location=node.location):
+        with self._graph_builder.origin(index, location=node.location):
             operator = DECOMPOSED.get(node.op)
             opaque = opaque_reason(node, [self._operand(v).type for v in uses_of(node)])
             if opaque is not None:
@@ -130,14 +130,14 @@ class _Importer:
     def finish(self) -> ImportResult:
         """The graph with its outputs."""
         outputs = [self._output(output) for output in self._graph.outputs]
-        graph = self._builder.build(outputs, self._graph.output_types)
+        graph = self._graph_builder.build(outputs, self._graph.output_types)
         return ImportResult(graph, self._externs)
 
     def _decompose(self, node: Node, operator: Operator) -> None:
-        lowering = self._lowering
-        lowering.stated = node.types
+        builder = self._builder
+        builder.stated = node.types
         arguments, keywords = operator.signature.bind(node, self._values)
-        made = operator.decompose(lowering, *arguments, **keywords)
+        made = operator.decompose(builder, *arguments, **keywords)
         results = made if isinstance(made, tuple) else (made,)
         if len(results) != len(node.results):
             raise InvalidGraphError(f"{len(node.results)} results; expected {len(results)}")
@@ -149,7 +149,7 @@ class _Importer:
         if result is None:
             return
         if value not in self._used and len(node.results) > 1:
-            # An optional output that the framework left out has no type of its own.
+            # An optional result that the framework omitted has no type.
             return
         self._values[value] = self._as_stated(result, stated, position)
 
@@ -161,8 +161,8 @@ class _Importer:
         )
         if not is_same:
             raise _contradiction(position, stated, result.type)
-        # The framework knows the extents as equal: from here on they bear its names.
-        return self._lowering.reshape(result, stated.shape)
+        # The framework knows that the extents are equal: use its expressions from here on.
+        return self._builder.reshape(result, stated.shape)
 
     def _send(self, index: int, node: Node, group: ExternGroup | None, reason: str) -> None:
         if group is not None and group.reads_memory and self._is_view(node):
@@ -170,13 +170,13 @@ class _Importer:
         self._send_whole(index, node, group, reason)
 
     def _send_whole(self, index: int, node: Node, group: ExternGroup | None, reason: str) -> None:
-        """Leaves a node to the framework as it is."""
+        """Emits an extern node, so that the framework runs the captured node."""
         operands = [self._operand(value) for value in uses_of(node)]
         if node.op in EXTERN_CHECKS:
             self._check_extern(node, [operand.type for operand in operands])
         if node.op in EXTERN_OPERANDS:
-            operands = list(EXTERN_OPERANDS[node.op](self._lowering, operands))
-        values = self._builder.add_extern(
+            operands = list(EXTERN_OPERANDS[node.op](self._builder, operands))
+        values = self._graph_builder.add_extern(
             node.op,
             index,
             [operand.id for operand in operands],
@@ -185,7 +185,7 @@ class _Importer:
         )
         self._externs[index] = reason
         for value, made in zip(node.results, values, strict=True):
-            self._values[value] = Tensor(made, self._builder.type_of(made))
+            self._values[value] = Tensor(made, self._graph_builder.type_of(made))
 
     def _check_extern(self, node: Node, types: Sequence[TensorType]) -> None:
         expected = EXTERN_CHECKS[node.op](self._extents, types)
@@ -197,15 +197,15 @@ class _Importer:
             raise _contradiction(0, stated, expected)
 
     def _is_view(self, node: Node) -> bool:
-        """Lowers what addresses memory to views if the operand's layout allows it.
+        """Decomposes a node that addresses memory to views; false if the layout does not allow it.
 
-        Of inputs it is not known where they begin in memory: the framework counts from there.
+        The offset of an input within its memory is unknown, so an absolute offset is not allowed.
         """
         source = next(uses_of(node), None)
         if source is None or (source in self._inputs and not is_relative(node)):
             return False
-        self._lowering.stated = node.types
-        found = read_memory(self._lowering, node, self._operand(source), self._layouts[source])
+        self._builder.stated = node.types
+        found = read_memory(self._builder, node, self._operand(source), self._layouts[source])
         if found is not None:
             self._define(node, 0, found)
         return found is not None

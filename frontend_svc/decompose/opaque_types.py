@@ -1,4 +1,4 @@
-"""Nodes that touch elements which no kernel computes in: the framework runs them whole."""
+"""Nodes with element types that no kernel computes in; the framework runs them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _COMPLEX = "complex numbers: the framework computes them"
 
 
 def opaque_reason(node: Node, operands: Iterable[TensorType]) -> str | None:
-    """Why a node with operands of these types goes to the framework, if kernels compute in no such.
+    """Why the framework runs a node, if it has an opaque operand or result; else None.
 
-    An operator's decomposition never sees opaque tensors: this stands before all of them.
+    This is checked before an operator decomposes, so decompositions receive no opaque tensor.
     """
     types = (*operands, *node.types)
     opaque = next((tensor.dtype for tensor in types if tensor.dtype.is_opaque), None)

@@ -1,4 +1,4 @@
-"""The frontend's pipeline as data: a captured ATen graph in, a Prims graph out."""
+"""The frontend's pipeline as data: from a captured ATen graph to a Prims graph."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ from frontend_svc.decompose.passes.remove_dead_code import REMOVE_DEAD_CODE
 from frontend_svc.decompose.passes.simplify_prims import SIMPLIFY_PRIMS
 from frontend_svc.decompose.report import NodeReport, PassNote, summarize
 from frontend_svc.decompose.rewriting import RewritePass
-from kernelfarm.errors import InvalidGraphError
-from kernelfarm.ir.check_graph import ATEN_DIALECT, check_client_graph
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.work_budget import phase
 
 PASSES: tuple[RewritePass, ...] = (
-    # Folding first: what is constant needs no simplification.
+    # First: constants need no simplification.
     FOLD_CONSTANTS,
     SIMPLIFY_PRIMS,
-    # Last: every pass before it leaves nodes that nothing uses any more.
+    # Last: the earlier passes leave nodes that nothing uses.
     REMOVE_DEAD_CODE,
 )
-"""The passes after the import, in order. Equal values become one wherever a graph is built."""
+"""The passes after the import, in order. Building a graph merges equal values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decomposition:
-    """A Prims graph, and what became of each captured node."""
+    """A Prims graph, and the outcome of each captured node."""
 
     graph: Graph
     report: tuple[NodeReport, ...]
@@ -38,26 +36,25 @@ def decompose_to_prims(
 ) -> Decomposition:
     """Decomposes a captured graph to Prims.
 
-    With `fallback_random`, whatever draws random numbers is left to the framework; unless
-    `sorts_any_row` (a fact of the target), so are sorts of rows that are long or of any length.
-    Inputs and outputs keep their positions, and output types their binding strides.
+    The graph passed `check_client_graph`, as every decoded request did. With `fallback_random`, the
+    framework draws all random numbers. Unless `sorts_any_row` (a fact of the target), the framework
+    also sorts long rows and rows of symbolic length. Inputs and outputs keep their positions, and
+    output types keep their binding strides.
 
     Raises:
-        InvalidGraphError: the graph breaks a rule; names the node, what was seen and expected.
+        InvalidGraphError: a node contradicts its operator; names the node, what was seen and what
+            was expected.
         WorkBudgetError: the request's budget of steps is spent.
     """
-    if graph.dialect != ATEN_DIALECT:
-        raise InvalidGraphError(f"a graph of dialect {graph.dialect!r}; expected {ATEN_DIALECT!r}")
     with phase("decompose"):
-        check_client_graph(graph)
         imported = import_aten(graph, fallback_random=fallback_random, sorts_any_row=sorts_any_row)
-    lowered = imported.graph
+    prims = imported.graph
     notes: list[PassNote] = []
     for step in PASSES:
         with phase(step.name):
-            rewritten = step.rewrite(lowered, graph)
-        lowered = rewritten.graph
+            rewritten = step.rewrite(prims, graph)
+        prims = rewritten.graph
         notes.extend(rewritten.notes)
     origin_ops = tuple(node.op for node in graph.nodes)
-    lowered = replace(lowered, origin_ops=origin_ops, updates=graph.updates)
-    return Decomposition(lowered, summarize(graph, lowered, notes, imported.externs))
+    prims = replace(prims, origin_ops=origin_ops, updates=graph.updates)
+    return Decomposition(prims, summarize(graph, prims, notes, imported.externs))

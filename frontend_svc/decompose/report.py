@@ -1,4 +1,4 @@
-"""What became of each captured node: the facts behind `kernelfarm explain`."""
+"""The outcome of each captured node, as `kernelfarm explain` shows it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kernelfarm.ir.graph_ir import Graph
 
 
 class NodeOutcome(enum.Enum):
-    """The fates of a captured node; the value is the word that reports use."""
+    """The outcome of a captured node; the value is the word in reports."""
 
     DECOMPOSED = "decomposed"
     FOLDED = "folded"
@@ -20,7 +20,7 @@ class NodeOutcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """One captured node by index: its operator, its outcome, and prims' names or a reason."""
+    """One captured node by index: its operator, its outcome, and its prims or a reason."""
 
     index: int
     op: str
@@ -30,7 +30,7 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class PassNote:
-    """What a pass did to the prims of some captured nodes."""
+    """The effect of a pass on the prims of some captured nodes."""
 
     origins: tuple[int, ...]
     outcome: NodeOutcome
@@ -38,44 +38,44 @@ class PassNote:
 
 
 def summarize(
-    captured: Graph, lowered: Graph, notes: Iterable[PassNote], externs: Mapping[int, str]
+    captured: Graph, prims: Graph, notes: Iterable[PassNote], externs: Mapping[int, str]
 ) -> tuple[NodeReport, ...]:
-    """One report for each captured node; `externs` tells why a node went to the framework."""
-    prims: dict[int, list[str]] = {}
-    sent: set[int] = set()
-    for node in lowered.nodes:
+    """One report for each captured node; `externs` are the reasons why the framework runs nodes."""
+    ops: dict[int, list[str]] = {}
+    extern: set[int] = set()
+    for node in prims.nodes:
         if node.op == "extern":
-            sent.update(node.origins)
+            extern.update(node.origins)
         for origin in node.origins:
-            prims.setdefault(origin, []).append(node.op)
+            ops.setdefault(origin, []).append(node.op)
     last: dict[int, PassNote] = {}
     for note in notes:
-        # Folding explains why nothing uses the node any more.
+        # A note on folding explains why later passes removed the node.
         kept = (o for o in note.origins if o not in last or not _is_folded(last[o]))
         last.update(dict.fromkeys(kept, note))
     return tuple(
-        NodeReport(index, node.op, *_outcome_of(index, prims, sent, last, externs))
+        NodeReport(index, node.op, *_outcome_of(index, ops, extern, last, externs))
         for index, node in enumerate(captured.nodes)
     )
 
 
 def _outcome_of(
     index: int,
-    prims: Mapping[int, list[str]],
-    sent: set[int],
+    ops: Mapping[int, list[str]],
+    extern: set[int],
     last: Mapping[int, PassNote],
     externs: Mapping[int, str],
 ) -> tuple[NodeOutcome, str]:
     note = last.get(index)
-    if index in sent:
+    if index in extern:
         return NodeOutcome.EXTERN, externs.get(index) or (note.reason if note else "")
     if note is not None and _is_folded(note):
         return NodeOutcome.FOLDED, note.reason
-    if index in prims:
-        return NodeOutcome.DECOMPOSED, ", ".join(dict.fromkeys(prims[index]))
+    if index in ops:
+        return NodeOutcome.DECOMPOSED, ", ".join(dict.fromkeys(ops[index]))
     if note is not None:
         return note.outcome, note.reason
-    return NodeOutcome.REMOVED, "an operand or an earlier equal value stands for it"
+    return NodeOutcome.REMOVED, "its value is an operand or an earlier equal value"
 
 
 def _is_folded(note: PassNote) -> bool:

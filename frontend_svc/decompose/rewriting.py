@@ -1,4 +1,4 @@
-"""What the passes share: their contract, and the rebuilding of a graph node by node."""
+"""Shared by all passes: their contract, and rebuilding a graph node by node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref
 
 @dataclass(frozen=True, slots=True)
 class RewriteResult:
-    """A pass's result; the graph is the same object if nothing changed."""
+    """The result of a pass; the graph is the same object if nothing changed."""
 
     graph: Graph
     notes: tuple[PassNote, ...] = ()
@@ -20,7 +20,7 @@ class RewriteResult:
 
 @dataclass(frozen=True, slots=True)
 class RewritePass:
-    """A named rewrite; `captured` is the graph as the client sent it."""
+    """A named rewrite: (Prims graph, captured graph) -> result."""
 
     name: str
     rewrite: Callable[[Graph, Graph], RewriteResult]
@@ -31,7 +31,7 @@ Rule = Callable[[GraphBuilder, Node, tuple[int, ...]], int | None]
 
 
 class Rebuild:
-    """A graph rebuilt node by node; equal nodes become one on the way."""
+    """Rebuilds a graph node by node; equal nodes are merged."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -41,7 +41,7 @@ class Rebuild:
             self.values[source.value] = self.builder.add_input(source.kind, source.name)
 
     def keep(self, node: Node, operands: Sequence[int]) -> tuple[int, ...]:
-        """The node on its operands in the new graph."""
+        """The values of a node, added to the new graph unchanged."""
         if node.op != "extern":
             return (self.builder.add(node.op, *operands, **dict(node.attrs)),)
         number, op = node.attr("node"), node.attr("op")
@@ -55,12 +55,12 @@ class Rebuild:
         )
 
     def operands_of(self, node: Node) -> tuple[int, ...]:
-        """The node's operands in the new graph."""
+        """The operands of a node in the new graph."""
         values = self.values
         return tuple(values[arg.value] for arg in node.args if isinstance(arg, Ref))
 
     def finish(self) -> Graph:
-        """The graph with the old one's outputs."""
+        """The new graph, with the outputs of the old one."""
         outputs: list[Arg] = [
             Ref(self.values[output.value]) if isinstance(output, Ref) else output
             for output in self.graph.outputs

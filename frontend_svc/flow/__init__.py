@@ -1,1 +1,1 @@
-"""What becomes of one request: admission, lease, calls of the other services, publication."""
+"""The flow of one request: look-up, admission, lease, calls of other services, publication."""

@@ -1,4 +1,4 @@
-"""Who may compile, how much at a time, and how often one may ask for what costs a walk."""
+"""Admission control: who may compile, how much at a time, and how often costly calls may come."""
 
 from __future__ import annotations
 
@@ -17,34 +17,35 @@ from kernelfarm.errors import (
     UnavailableError,
 )
 
-# A compilation whose frontend died counts for so many lives of its lease.
+# A compilation whose frontend died counts for this many periods of its lease.
 _LEASE_PERIODS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionControl:
-    """Lets compilations of tenants begin, each under a name (`flight`) of its own.
+    """Admits compilations of tenants, each under an id of its own.
 
-    A refusal costs the program no attempt: no lease was taken yet. `max_per_tenant` holds for
-    tenants without a limit of their own.
+    A refusal counts as no attempt at the program: its lease is acquired later. `max_per_tenant`
+    is the limit of tenants that have none of their own.
     """
 
     max_per_tenant: int
     lease_ttl_s: float
 
     async def admit(self, tenant_cache: TenantCache, compile_id: str, *, may_compile: bool) -> None:
-        """Begins a compilation in a part.
+        """Admits a compilation in a tenant's namespace.
 
         Raises:
-            ReadOnlyRoleError: the caller may find programs only.
-            BytesQuotaError, EntriesQuotaError: the tenant holds as much as it may; waiting does not
+            ReadOnlyRoleError: the caller may only read.
+            BytesQuotaError, EntriesQuotaError: the tenant's quota is used up; waiting does not
                 help.
-            CompilesQuotaError: as many compilations fly as may; retry after the delay.
+            CompilesQuotaError: the tenant has as many compilations in flight as it may; retry
+                after the delay.
         """
         tenant = tenant_cache.namespace_config.tenant
         if not may_compile:
             raise ReadOnlyRoleError(
-                "this program is not compiled yet, and the caller's role only reads: compile it"
+                "this program is not compiled yet, and the caller's role may only read: compile it"
                 " with a token that has the role member, or warm it up"
             )
         if not tenant:
@@ -59,14 +60,14 @@ class AdmissionControl:
             )
 
     async def renew(self, tenant_cache: TenantCache, compile_id: str) -> None:
-        """Tells that a compilation still flies."""
+        """Reports that a compilation is still in flight."""
         if tenant_cache.namespace_config.tenant:
             await tenant_cache.quotas.start_compile(
                 compile_id, _LEASE_PERIODS * self.lease_ttl_s, self._max_compiles(tenant_cache)
             )
 
     async def release(self, tenant_cache: TenantCache, compile_id: str) -> None:
-        """Ends a compilation; one that cannot be told ends by itself."""
+        """Ends a compilation; if the cache does not answer, its entry expires."""
         if tenant_cache.namespace_config.tenant:
             with suppress(UnavailableError):
                 await tenant_cache.quotas.end_compile(compile_id)
@@ -75,16 +76,16 @@ class AdmissionControl:
         return tenant_cache.namespace_config.quota.max_compiles or self.max_per_tenant
 
     async def check_quota(self, tenant_cache: TenantCache) -> None:
-        """Passes if a part holds less than it may.
+        """Checks that a tenant's namespace holds less than its quota.
 
         Raises:
-            BytesQuotaError, EntriesQuotaError: see `enter`.
+            BytesQuotaError, EntriesQuotaError: see `admit`.
         """
         quota, tenant = tenant_cache.namespace_config.quota, tenant_cache.namespace_config.tenant
         if quota.max_bytes is None and quota.max_entries is None:
             return
         held = await tenant_cache.quotas.usage()
-        advice = "ask the operator for more, or for what is not used any more to be invalidated"
+        advice = "ask the operator for a larger quota, or to invalidate unused entries"
         if quota.max_bytes is not None and held.size_bytes >= quota.max_bytes:
             raise BytesQuotaError(
                 f"tenant {tenant!r} holds {held.size_bytes} bytes of {quota.max_bytes}; {advice}"
@@ -96,7 +97,7 @@ class AdmissionControl:
 
 
 class RateLimiter:
-    """Allows so many calls in a minute, with as many at once after a pause."""
+    """Allows a number of calls per minute, and after a pause as many at once."""
 
     def __init__(self, per_minute: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_s = per_minute / 60
@@ -109,7 +110,7 @@ class RateLimiter:
         """Counts a call.
 
         Raises:
-            FarmFullError: there were too many; the error tells when the next is allowed.
+            FarmFullError: too many calls; the error states when the next one is allowed.
         """
         now_s = self._clock()
         self._tokens = min(self._burst, self._tokens + (now_s - self._last_s) * self._per_s)

@@ -1,4 +1,4 @@
-"""How the other rooms are asked: the optimizer and the code generators, over gRPC."""
+"""Clients of the other services over gRPC: the optimizer and the code generators."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kernelfarm.wire.program_result import KernelArtifacts
 
 T = TypeVar("T")
 
-# A supervisor starts a room that died again within seconds; programs wait for it.
+# A supervisor restarts a service that died within seconds; programs wait for that.
 _RESTART_S = 10.0
 _RETRY_INTERVAL_S = 0.2
 
@@ -37,7 +37,7 @@ _GRAPH = field_number(optimizer_service_pb2.OptimizeRequest, "graph")
 
 @dataclass(frozen=True, slots=True)
 class OptimizerInfo:
-    """What optimizes: `optimizer@fingerprint`, and its passes in order."""
+    """The optimizer that answered: `optimizer@fingerprint`, and its passes in order."""
 
     toolchain: str
     passes: tuple[str, ...]
@@ -45,9 +45,9 @@ class OptimizerInfo:
 
 @dataclass(frozen=True, slots=True)
 class OptimizedProgram:
-    """What the optimizer made; the messages pass through to code generation and to the client.
+    """The optimizer's response; its messages go on to the code generators and to the client.
 
-    `content` is all of it as it came, for the child process that finds the kernels' keys.
+    `content` is the serialized response, for the child process that computes the kernels' keys.
     """
 
     kernels: tuple[loops_pb2.Kernel, ...]
@@ -59,9 +59,9 @@ class OptimizedProgram:
 
 @dataclass(frozen=True, slots=True)
 class BuiltArtifacts:
-    """One kernel of a request, built: its index there, and whether that took a job.
+    """The artifacts of one kernel: its index in the request, and whether they caused a job.
 
-    `manifests` are what its workers state of it.
+    `manifests` are those that the workers signed, one for each artifact.
     """
 
     index: int
@@ -71,16 +71,16 @@ class BuiltArtifacts:
 
     @property
     def tags(self) -> frozenset[str]:
-        """What it depends on."""
+        """The epoch tags that the artifacts depend on."""
         return frozenset(tag for manifest in self.manifests for tag in manifest.tags)
 
 
 @dataclass(frozen=True, slots=True)
 class KernelBuildRequest:
-    """Kernels to build for one target; `keys` are theirs, as we know them ourselves.
+    """Kernels to build for one target; `keys` are their kernel keys, computed by this frontend.
 
-    They are looked for and published in `namespace`, at places that `salt` leads to; those of
-    `shared_namespace` are taken too.
+    They are looked up and published in `namespace`, under storage keys that are salted with `salt`.
+    Artifacts from `shared_namespace` are accepted too.
     """
 
     request_id: str
@@ -94,20 +94,20 @@ class KernelBuildRequest:
 
 
 KernelCheck = Callable[[StoredVariant, str, bytes], None]
-"""Passes a worker's statement about a kernel of a namespace and a key."""
+"""(variant, namespace, kernel key) -> None; raises if no trusted worker signed it for these."""
 
 
 class _RestartRetry:
-    """Waits for a room's next process, for a while after a call to the last one failed."""
+    """Waits for the next process of a service, for a limited time after a call failed."""
 
     def __init__(self) -> None:
         self._failed_s = float("-inf")
         self._ends_s = float("-inf")
 
     async def wait(self, error: NoAnswerError) -> None:
-        """Returns when the room may be asked again; raises the error when it is too late."""
+        """Returns when the call may be repeated; raises the error if the time is over."""
         now_s = time.monotonic()
-        if now_s - self._failed_s > _RESTART_S:  # the call that failed lived: a new fault
+        if now_s - self._failed_s > _RESTART_S:  # this call ran for a while: a new fault
             self._ends_s = now_s + _RESTART_S
         self._failed_s = now_s
         if now_s > self._ends_s:
@@ -116,7 +116,7 @@ class _RestartRetry:
 
 
 async def _retried_across_restart(peer: str, call: Callable[[], Awaitable[T]]) -> T:
-    """What a room answers to a call that may be repeated, across a restart of the room."""
+    """The result of a repeatable call, also if the service restarts in between."""
     retry = _RestartRetry()
     while True:
         try:
@@ -127,11 +127,11 @@ async def _retried_across_restart(peer: str, call: Callable[[], Awaitable[T]]) -
 
 
 class OptimizerClient:
-    """Asks the optimizer."""
+    """Calls the optimizer."""
 
     def __init__(self, channel: grpc.aio.Channel, timeout_s: float) -> None:
         self._stub = optimizer_service_pb2_grpc.OptimizerServiceStub(channel)
-        # Bytes both ways: the graph is serialized already, the response is read twice.
+        # Bytes in both directions: the graph is serialized already, the response is parsed twice.
         self._optimize: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
             _OPTIMIZE
         )
@@ -140,11 +140,11 @@ class OptimizerClient:
     async def optimize(
         self, request_id: str, graph: bytes, target: str, tenant: str
     ) -> OptimizedProgram:
-        """Loop kernels and plan of a Prims graph, which is a serialized message.
+        """Loop kernels and plan of a Prims graph (a serialized `kernelfarm.v1.Graph`).
 
         Raises:
-            UnavailableError: the optimizer does not answer, or does not tell what it is.
-            KernelfarmError: whatever the optimizer raised.
+            UnavailableError: the optimizer does not answer, or does not report its toolchain.
+            KernelfarmError: the error that the optimizer raised.
         """
         head = optimizer_service_pb2.OptimizeRequest(
             request_id=request_id, target=target, tenant=tenant
@@ -159,7 +159,7 @@ class OptimizerClient:
         return OptimizedProgram(tuple(response.kernels), response.plan, texts, made_by, content)
 
     async def toolchain(self) -> OptimizerInfo:
-        """What optimizes there now.
+        """The toolchain of the optimizer that serves now.
 
         Raises:
             UnavailableError: the optimizer does not answer.
@@ -173,12 +173,14 @@ class OptimizerClient:
 
 def _optimizer_info(message: optimizer_service_pb2.GetToolchainResponse) -> OptimizerInfo:
     if not message.toolchain:
-        raise UnavailableError("the optimizer reports no toolchain: it is older than this frontend")
+        raise UnavailableError(
+            "the optimizer reports no toolchain: it is older than this frontend; update it"
+        )
     return OptimizerInfo(message.toolchain, tuple(message.passes))
 
 
 class CodegenClient:
-    """Asks the code generators."""
+    """Calls the code generators."""
 
     def __init__(self, channel: grpc.aio.Channel, timeout_s: float, check: KernelCheck) -> None:
         self._stub = codegen_service_pb2_grpc.CodegenServiceStub(channel)
@@ -186,11 +188,11 @@ class CodegenClient:
         self._check = check
 
     async def build(self, build_request: KernelBuildRequest) -> AsyncIterator[BuiltArtifacts]:
-        """Each kernel's artifacts as soon as they exist; nothing is asked for no kernels.
+        """Each kernel's artifacts as soon as they exist; without kernels nothing is called.
 
         Raises:
             KernelRejectedError: the target's toolchain refuses a kernel.
-            IntegrityError: a kernel is not what a worker signed for its key.
+            IntegrityError: no trusted worker signed an artifact for its kernel's key.
             UnavailableError: broker, cache or workers do not answer.
         """
         if not build_request.kernels:
@@ -210,14 +212,14 @@ class CodegenClient:
                     async for built in self._stub.BuildKernels(request, timeout=self._timeout_s):
                         yield self._built(built, build_request)
                 return
-            except NoAnswerError as error:  # what was built is found, and told again
+            except NoAnswerError as error:  # kernels that were built are found, and reported again
                 await retry.wait(error)
 
     async def toolchains(self) -> tuple[compile_service_pb2.TargetCapability, ...]:
         """Targets and toolchains of the workers that have reported.
 
         Raises:
-            UnavailableError: the code generators' room does not answer.
+            UnavailableError: the code generators do not answer.
         """
         request = codegen_service_pb2.GetToolchainsRequest()
         response = await _retried_across_restart(
@@ -228,7 +230,7 @@ class CodegenClient:
     def _built(
         self, message: codegen_service_pb2.BuildKernelsResponse, build_request: KernelBuildRequest
     ) -> BuiltArtifacts:
-        """A kernel from what its worker signed; what the edge says of it is not looked at."""
+        """A kernel's artifacts from what its workers signed; nothing unsigned is used."""
         artifacts, manifests = [], []
         for signed in message.signed:
             artifact = artifact_pb2.Artifact.FromString(signed.content)

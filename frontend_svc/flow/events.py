@@ -1,4 +1,4 @@
-"""What one request is, and what it tells its client while it is served."""
+"""One compile request, and the events that it reports to its client."""
 
 from __future__ import annotations
 
@@ -11,30 +11,25 @@ from typing import Union
 
 from frontend_svc.cache.tenant_caches import TenantCache
 from frontend_svc.cache.tiered_programs import UNKNOWN_CALLER, Caller, SelectedVariant
+from frontend_svc.flow.compile_options import CompileOptions
 
 
 @dataclass(frozen=True, slots=True)
 class CompileJob:
-    """A request to compile; `graph` is its serialized message, still undecoded.
+    """A request to compile; `graph` is the serialized message, not decoded yet.
 
-    `options` are sorted pairs of text, as they enter the program key; `priority` is the number on
-    the wire. It is served in `part`; what is missing there is compiled if the caller
-    `may_compile`.
+    `priority` is the number on the wire. The request is served from the namespace of
+    `tenant_cache`; programs that are missing there are compiled if the caller `may_compile`.
     """
 
     request_id: str
     graph: bytes | memoryview = field(repr=False)
     targets: tuple[str, ...]
-    options: tuple[tuple[str, str], ...]
+    options: CompileOptions
     priority: int
     tenant_cache: TenantCache
     caller: Caller = UNKNOWN_CALLER
     may_compile: bool = True
-
-    @property
-    def fallback_random(self) -> bool:
-        """Whether random numbers are to be the framework's own."""
-        return ("fallback_random", str(True)) in self.options
 
 
 class CacheOutcome(enum.Enum):
@@ -47,7 +42,7 @@ class CacheOutcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class StageProgress:
-    """A stage went on or ended; `target` is empty for stages that all targets share."""
+    """Progress of a stage; `target` is empty for stages that all targets share."""
 
     stage: str
     target: str
@@ -59,7 +54,7 @@ class StageProgress:
 
 @dataclass(frozen=True, slots=True)
 class ProgramReady:
-    """A finished program as the cache holds it."""
+    """A finished program as the cache stores it."""
 
     target: str
     selected: SelectedVariant
@@ -71,9 +66,9 @@ Event = Union[StageProgress, ProgramReady]
 
 
 class EventStream:
-    """The events of one request in order; whoever works for it tells, its handler listens.
+    """The events of one request in order: builds emit them, the request's handler listens.
 
-    A client that left stops listening; telling goes on into the void.
+    If the client leaves, the handler stops listening, and later events are discarded.
     """
 
     def __init__(self) -> None:
@@ -88,7 +83,7 @@ class EventStream:
         return StageReporter(self, name, target)
 
     def close(self) -> None:
-        """Ends the stream after the events told so far."""
+        """Ends the stream after the events emitted so far."""
         self._queue.put_nowait(None)
 
     async def listen(self) -> AsyncIterator[Event]:
@@ -98,7 +93,7 @@ class EventStream:
 
 
 class StageReporter:
-    """One running stage."""
+    """Reports the progress of one running stage."""
 
     def __init__(self, events: EventStream, name: str, target: str) -> None:
         self._events = events
@@ -107,6 +102,6 @@ class StageReporter:
         self._began_s = time.monotonic()
 
     def report(self, done: int = 0, total: int = 0, detail: str = "") -> None:
-        """Tells how far the stage is."""
+        """Emits how far the stage is."""
         elapsed_s = time.monotonic() - self._began_s
         self._events.emit(StageProgress(self._name, self._target, done, total, elapsed_s, detail))

@@ -1,4 +1,4 @@
-"""For how long a failure is told again without trying."""
+"""For how long a failure is returned again without another attempt."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from kernelfarm.errors import CallerError, WorkMemoryError, WorkTimeError
 
 @dataclass(frozen=True, slots=True)
 class FailureTtls:
-    """Seconds by kind: what fails again, what used too much, and what may pass."""
+    """Seconds by kind of failure: permanent, out of time or memory, and temporary."""
 
     rejection_s: float
     exhausted_s: float
     outage_s: float
 
     def ttl_s(self, error: Exception) -> float:
-        """How long an error is remembered.
+        """How long an error is cached.
 
-        Steps are counted, so a spent budget fails again; time and memory depend on the machine.
+        A spent budget of steps is permanent, for steps are counted. Time and memory depend on the
+        machine.
         """
         if isinstance(error, CallerError):
             return self.rejection_s

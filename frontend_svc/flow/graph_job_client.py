@@ -1,24 +1,23 @@
-"""The work of the frontend's child processes, as the frontend asks for it; see `graph_jobs.py`.
+"""Calls the frontend's child processes, which run `graph_jobs.py`.
 
-A client's graph stays bytes in the frontend: it is parsed in a child, which can be ended.
+A client's graph stays bytes in the frontend: it is parsed in a child process, which can be killed.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from frontend_svc.flow.compile_options import CompileOptions
 from frontend_svc.settings import FrontendSettings
 from kernelfarm.service.process_pool.pool import ProcessPool, WorkItem
-
-Options = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class GraphSource:
-    """A graph as a client sent it, and whose it is; `digest` names the request in children."""
+    """A graph as a client sent it, and its tenant; `digest` names the request in children."""
 
     message: bytes | memoryview = field(repr=False)
     digest: bytes
@@ -27,25 +26,33 @@ class GraphSource:
 
 @dataclass(frozen=True, slots=True)
 class ImportedGraph:
-    """What the frontend must know of a graph; `passes` are those of its decomposition."""
+    """Facts about a graph; `passes` are those of its decomposition.
+
+    `keys` are its program keys by target, `shared_parts` the parts that all of these keys share.
+    """
 
     nodes: int
     ops: tuple[str, ...]
     passes: tuple[str, ...]
     has_sorts: bool
     keys: Mapping[str, bytes]
+    shared_parts: Mapping[str, str]
+
+    def key_parts(self, target: str) -> dict[str, str]:
+        """What the program key for a target is made of, so that later misses can be explained."""
+        return {**self.shared_parts, "target": target}
 
 
 @dataclass(frozen=True, slots=True)
 class DecomposedGraph:
-    """A Prims graph as the optimizer takes it, the captured graph as text, each node's fate."""
+    """A serialized Prims graph, the captured graph as text, and the outcome of each node."""
 
     message: bytes = field(repr=False)
     aten: str
     report: str
 
     def texts_with(self, optimized: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-        """(name, text) of all program stages in order; both rooms' reports become one."""
+        """(name, text) of all stages of the program in order; the two reports become one."""
         return (
             ("aten", self.aten),
             *((name, self._merged(name, text)) for name, text in optimized),
@@ -56,11 +63,11 @@ class DecomposedGraph:
 
 
 class GraphJobClient:
-    """Asks the child processes.
+    """Runs jobs in the child processes.
 
-    Each method ends its work when it is cancelled, and raises what is wrong with the graph
-    (`CallerError`), or what became of the work: `WorkTimeError`, `WorkMemoryError`,
-    `WorkProcessError`, `FarmFullError`.
+    If a method is cancelled, its work is ended. Every method raises `CallerError` if the graph is
+    wrong, and `WorkTimeError`, `WorkMemoryError`, `WorkProcessError` or `FarmFullError` if the
+    work was ended or refused.
     """
 
     def __init__(self, pool: ProcessPool, settings: FrontendSettings) -> None:
@@ -68,10 +75,12 @@ class GraphJobClient:
         self._settings = settings
 
     async def import_graph(
-        self, source: GraphSource, targets: tuple[str, ...], options: Options
+        self, source: GraphSource, targets: tuple[str, ...], options: CompileOptions
     ) -> ImportedGraph:
-        """Decodes and checks a graph; its program keys."""
-        facts_text, *keys = await self._run("import", source, targets=targets, options=options)
+        """Decodes and checks a graph, and computes its program keys."""
+        facts_text, *keys = await self._run(
+            "import", source, targets=targets, options=asdict(options)
+        )
         facts = json.loads(facts_text)
         return ImportedGraph(
             nodes=facts["nodes"],
@@ -79,31 +88,27 @@ class GraphJobClient:
             passes=tuple(facts["passes"]),
             has_sorts=facts["sorts"],
             keys=dict(zip(targets, keys, strict=True)),
+            shared_parts=facts["key_parts"],
         )
 
     async def decompose(
         self, source: GraphSource, *, fallback_random: bool, sorts_any_row: bool
     ) -> DecomposedGraph:
-        """Decomposes a graph to Prims."""
+        """Decomposes a graph to Prims; `sorts_any_row` is a fact of the target."""
         message, aten, report = await self._run(
-            "lower", source, fallback_random=fallback_random, sorts_any_row=sorts_any_row
+            "decompose", source, fallback_random=fallback_random, sorts_any_row=sorts_any_row
         )
         return DecomposedGraph(message, aten.decode(), report.decode())
 
-    async def parts(self, source: GraphSource, target: str, options: Options) -> dict[str, str]:
-        """What a program's key is made of, by which later misses are explained."""
-        (parts,) = await self._run("parts", source, target=target, options=options)
-        return _texts(parts)
-
     async def explain(
-        self, source: GraphSource, target: str, options: Options
+        self, source: GraphSource, target: str, options: CompileOptions
     ) -> tuple[bytes, dict[str, str]]:
         """A program's key, and what it is made of."""
-        key, parts = await self._run("explain", source, target=target, options=options)
-        return key, _texts(parts)
+        imported = await self.import_graph(source, (target,), options)
+        return imported.keys[target], imported.key_parts(target)
 
     async def kernel_keys(self, optimized: bytes, target: str, tenant: str) -> tuple[bytes, ...]:
-        """The keys of all kernels in an optimizer's response."""
+        """The keys of all kernels in a serialized optimizer response."""
         source = GraphSource(optimized, b"", tenant)
         return tuple(await self._run("kernel_keys", source, target=target))
 
@@ -113,7 +118,3 @@ class GraphJobClient:
         facts["max_steps"] = self._settings.max_work_steps
         parts = (source.message, json.dumps(facts).encode())
         return await self._pool.run(WorkItem(name, parts, source.tenant, source.digest))
-
-
-def _texts(data: bytes) -> dict[str, str]:
-    return {str(name): str(text) for name, text in json.loads(data).items()}

@@ -1,9 +1,9 @@
-"""Decodes each request's graph once, and only if somebody must compile it.
+"""Caches program keys by the digest of a request's bytes, and decodes each graph once.
 
-Decoding, checking and hashing a graph is most of what a hit costs: 60 ms for a whole Llama. Program
-keys are therefore remembered by the digest of the request's own bytes: equal bytes are equal
-requests. What is not remembered is decoded once, in a child process, for all who ask at the same
-time, and the work is ended if all of them give up.
+Decoding, checking and hashing a graph would be most of the cost of a hit: 60 ms for a whole Llama.
+Equal bytes are equal requests, so their program keys are cached by the digest of the bytes. A graph
+that is not in the cache is decoded in a child process, once for all concurrent requests; the work
+is ended if all of them are cancelled.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from frontend_svc.flow.single_flight import SingleFlight
 from kernelfarm.errors import CallerError, WorkBudgetError, WorkMemoryError, WorkTimeError
 
 MAX_REQUESTS = 4096
-"""Requests whose keys are remembered; each takes a few hundred bytes."""
+"""Requests whose keys are cached; each takes a few hundred bytes."""
 MAX_COSTLY_ERRORS = 1024
-"""Requests of which it is remembered that they cost too much; each takes a kilobyte."""
+"""Requests that cost too much and whose errors are cached; each takes a kilobyte."""
 MAX_CALLER_ERRORS = 1024
 CALLER_ERROR_TTL_S = 5.0
-"""Other refused requests are remembered for a moment: who repeats one has it decoded once."""
+"""Errors of other refused requests are cached briefly: repeated requests are decoded once."""
 BYTES_AT_ONCE = 1 << 20
-"""Hashing a megabyte takes a millisecond: more is done in a thread."""
+"""Hashing a megabyte takes a millisecond: larger requests are hashed in a thread."""
 
 _COSTLY = (WorkBudgetError, WorkTimeError, WorkMemoryError)
 
 
 class GraphImport:
-    """One request's graph and its program keys by target; requests with equal bytes share it."""
+    """The import of one request's graph; concurrent requests with equal bytes share it."""
 
     def __init__(self, job: CompileJob, digest: bytes, graph_jobs: GraphJobClient) -> None:
         self.source = GraphSource(job.graph, digest, job.tenant_cache.namespace_config.tenant)
@@ -46,10 +46,10 @@ class GraphImport:
         self._call: SingleFlight[ImportedGraph] = SingleFlight(self._imported)
 
     async def graph(self) -> ImportedGraph:
-        """The graph's facts, found when they are first asked for.
+        """The facts of the graph; the first call decodes it.
 
         Raises:
-            CallerError: it is wrong, see `graph_jobs.import_graph`.
+            CallerError: the graph is wrong, see `graph_jobs.import_graph`.
         """
         return await self._call.result()
 
@@ -59,14 +59,14 @@ class GraphImport:
 
 @dataclass(frozen=True, slots=True)
 class RequestSummary:
-    """What is remembered of a request: the number of its nodes, and its program keys by target."""
+    """What is cached for a request: the number of its nodes, and its program keys by target."""
 
     nodes: int
     keys: dict[str, bytes]
 
 
 class ImportCache:
-    """The requests of one gateway. What one tenant sent makes nothing quicker for another."""
+    """The cache of one gateway; tenants share no entries, so that timing reveals nothing."""
 
     def __init__(
         self,
@@ -80,7 +80,8 @@ class ImportCache:
         self._most = most
         self._summaries: OrderedDict[bytes, RequestSummary] = OrderedDict()
         self._costly_errors = NegativeCache(MAX_COSTLY_ERRORS, clock)
-        # Apart: mistakes are easily made, and must not push out what was found at a cost.
+        # A cache of its own: frequent simple mistakes must not evict errors that were costly to
+        # find.
         self._caller_errors = NegativeCache(MAX_CALLER_ERRORS, clock)
         self._active: WeakValueDictionary[bytes, GraphImport] = WeakValueDictionary()
 
@@ -88,11 +89,11 @@ class ImportCache:
         return digest in self._summaries
 
     async def of(self, job: CompileJob) -> tuple[GraphImport, RequestSummary]:
-        """A request's import, and what is known of its graph.
+        """A request's import, and the summary of its graph.
 
         Raises:
             CallerError: the graph is wrong, see `graph_jobs.import_graph`.
-            WorkTimeError, WorkMemoryError: it costs too much; this is told for a while.
+            WorkTimeError, WorkMemoryError: the graph costs too much; the error is cached.
         """
         if len(job.graph) > BYTES_AT_ONCE:
             digest = await asyncio.to_thread(request_digest, job)
@@ -128,9 +129,9 @@ class ImportCache:
 
 
 def request_digest(job: CompileJob) -> bytes:
-    """SHA-256 over whose request it is and all of its bytes that select programs."""
+    """SHA-256 over the namespace and everything in a request that selects programs."""
     hasher = hashlib.sha256()
-    options = (part for pair in job.options for part in pair)
+    options = (part for pair in job.options.key_pairs() for part in pair)
     words = (job.tenant_cache.namespace, *job.targets, "", *options)
     for part in (*(word.encode() for word in words), job.graph):
         hasher.update(b"%d:" % len(part))

@@ -1,4 +1,4 @@
-"""Keeps a lease while its holder works."""
+"""Renews a lease while its holder works."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from kernelfarm.service.logs.logger import get_logger
 async def lease_renewal(
     cache: KernelCache, lease: Lease, also: Callable[[], Awaitable[None]]
 ) -> AsyncIterator[None]:
-    """Renews the lease three times in its life; a holder that dies loses it by itself.
+    """Renews the lease three times within its time to live; if the holder dies, it lapses.
 
-    `also` is done at each beat; it may raise UnavailableError.
+    `also` is called at each renewal; it may raise UnavailableError.
     """
-    beat = asyncio.create_task(_renew(cache, lease, also))
+    renewal = asyncio.create_task(_renew(cache, lease, also))
     try:
         yield
     finally:
-        await end_task(beat)
+        await end_task(renewal)
 
 
 async def _renew(cache: KernelCache, lease: Lease, also: Callable[[], Awaitable[None]]) -> None:
@@ -33,5 +33,5 @@ async def _renew(cache: KernelCache, lease: Lease, also: Callable[[], Awaitable[
         try:
             await cache.renew(lease)
             await also()
-        except UnavailableError as error:  # the next beat may reach it again
+        except UnavailableError as error:  # the next renewal may succeed
             get_logger().warning("lease_renewal_failed", message=str(error))

@@ -1,4 +1,4 @@
-"""Errors that are told again for a while, without the work that found them."""
+"""A cache of errors: they are returned again without the work that found them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kernelfarm.errors import ErrorFacts, KernelfarmError, error_facts, error_fr
 
 
 class NegativeCache:
-    """The errors of the last `most` requests that had one, by the digests of the requests."""
+    """The errors of the last `most` requests that failed, by the digests of the requests."""
 
     def __init__(self, most: int, clock: Callable[[], float]) -> None:
         self._most = most
@@ -17,13 +17,13 @@ class NegativeCache:
         self._errors: OrderedDict[bytes, tuple[ErrorFacts, float]] = OrderedDict()
 
     def add(self, digest: bytes, error: KernelfarmError, ttl_s: float) -> None:
-        """Remembers a request's error for some seconds."""
+        """Caches the error of a request for some seconds."""
         self._errors[digest] = error_facts(error), self._clock() + ttl_s
         while len(self._errors) > self._most:
             self._errors.popitem(last=False)
 
     def raise_cached(self, digest: bytes) -> None:
-        """Raises what is remembered of a request, if anything is."""
+        """Raises the cached error of a request, if there is one."""
         facts, ends_s = self._errors.get(digest, (None, 0.0))
         if facts is None:
             return

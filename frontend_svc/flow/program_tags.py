@@ -1,4 +1,4 @@
-"""What a program depends on, as epoch tags: the reasons for which it may be invalidated."""
+"""The epoch tags of a program: everything by which it may be invalidated."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kernelfarm.service.fingerprint import service_fingerprint
 from kernelfarm.signing.tags import MAX_NAME_CHARS, driver_tag, op_tag, pass_tag, toolchain_tag
 from kernelfarm.targets import target_facts
 
-# Operators come from clients: what cannot stand in a tag is left out of it.
+# Operator names come from clients: characters that no tag may contain are left out.
 _UNFIT = re.compile(r"[^!-~]")
 
 
 @lru_cache(maxsize=1)
 def frontend_toolchain() -> str:
-    """`frontend@fingerprint` over the code that imports and decomposes, read once in a process."""
+    """`frontend@fingerprint` over the frontend's code, computed once in a process."""
     return f"frontend@{service_fingerprint(frontend_svc)}"
 
 
@@ -28,7 +28,7 @@ def program_tags(
     optimizing: OptimizerInfo,
     kernels: tuple[BuiltArtifacts, ...],
 ) -> tuple[str, ...]:
-    """Tags of a program: its captured operators, the passes, every toolchain, its binaries."""
+    """Tags for captured operators, passes, every toolchain, the driver and the kernels' tags."""
     tags = {toolchain_tag(frontend_toolchain()), toolchain_tag(optimizing.toolchain)}
     tags.add(driver_tag(target_facts(target).vendor))
     tags.update(op_tag(_UNFIT.sub("", op)[:MAX_NAME_CHARS] or "?") for op in graph.ops)

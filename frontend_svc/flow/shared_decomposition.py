@@ -1,4 +1,4 @@
-"""From a request's graph to Prims, once for all targets that decompose alike."""
+"""Decomposes the graph of a request, once for all targets that decompose alike."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelfarm.targets import TargetFacts
 
 
 class SharedDecomposition:
-    """The decompositions of one request's graph, each begun by the first target that needs it."""
+    """The decompositions of one request's graph; the first target that needs one starts it."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class SharedDecomposition:
 
     async def _decompose(self, *, sorts_any_row: bool) -> DecomposedGraph:
         stage = self._events.stage("decompose")
-        lowered = await self._graph_jobs.decompose(
+        decomposed = await self._graph_jobs.decompose(
             self._imported.source,
             fallback_random=self._fallback_random,
             sorts_any_row=sorts_any_row,
         )
         nodes = (await self._imported.graph()).nodes
         stage.report(nodes, nodes)
-        return lowered
+        return decomposed

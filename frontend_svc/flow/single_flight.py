@@ -1,4 +1,4 @@
-"""One call whose result several await."""
+"""One call whose result all concurrent callers share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class SingleFlight(Generic[T]):
-    """Begun by the first who asks; cancelled when the last who waits for it is."""
+    """The first caller starts it; it is cancelled when its last caller is cancelled."""
 
     def __init__(self, call: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._call = call
@@ -18,7 +18,7 @@ class SingleFlight(Generic[T]):
         self._waiting = 0
 
     async def result(self) -> T:
-        """What the call gives or raises, to all who ask."""
+        """The result of the call, or its error, for every caller."""
         if self._task is None:
             self._task = asyncio.create_task(self._call())
             self._task.add_done_callback(_discard_error)
@@ -29,11 +29,11 @@ class SingleFlight(Generic[T]):
         finally:
             self._waiting -= 1
             if not self._waiting and not task.done():
-                self._task = None  # who asks from now on begins anew
+                self._task = None  # a later caller starts it again
                 task.cancel()
 
 
 def _discard_error(task: asyncio.Task[Any]) -> None:
-    """Those who wait hear of it; if none is left, nobody needs to."""
+    """Reads the error: every caller received it, and asyncio must not log it as unread."""
     if not task.cancelled():
         task.exception()

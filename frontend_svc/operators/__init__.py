@@ -1,7 +1,7 @@
-"""The closed operator table: what each captured operator means in Prims.
+"""The closed operator table: the meaning of each captured operator in Prims.
 
-A folder holds one family. Importing this package imports every module in these folders, and each
-registers its operators: a new file needs no entry anywhere.
+Each folder holds one family. Importing this package imports every module of these folders, and each
+module registers its operators. So a new file needs no entry anywhere else.
 """
 
 from __future__ import annotations

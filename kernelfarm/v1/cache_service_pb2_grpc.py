@@ -26,7 +26,10 @@ if _version_not_supported:
 
 
 class CacheServiceStub(object):
-    """Looks after the fleet's cache. Served beside CompileService.
+    """Manages the cache of a farm. Served beside CompileService.
+
+    In a farm with tenants, every method also returns UNAUTHENTICATED and PERMISSION_DENIED as
+    described for CompileService.
     """
 
     def __init__(self, channel):
@@ -63,41 +66,49 @@ class CacheServiceStub(object):
 
 
 class CacheServiceServicer(object):
-    """Looks after the fleet's cache. Served beside CompileService.
+    """Manages the cache of a farm. Served beside CompileService.
+
+    In a farm with tenants, every method also returns UNAUTHENTICATED and PERMISSION_DENIED as
+    described for CompileService.
     """
 
     def Invalidate(self, request, context):
-        """Makes every entry that depends on one of the tags stale, in constant time. When it returns, no
-        gateway serves one of them any more; entries are freed later, by look-ups and sweeps.
+        """Makes every entry that depends on one of the tags stale, in constant time. After this call has
+        returned, no gateway serves one of these entries. Look-ups and sweeps delete the entries later.
 
-        INVALID_ARGUMENT: no tag, or one that is not of the grammar; the message names it.
-        PERMISSION_DENIED: the caller has no right to; send the administrator's token.
-        RESOURCE_EXHAUSTED: dry runs scan, so they are limited; retry after the delay in RetryInfo.
-        UNAVAILABLE: the cache does not answer; retry with backoff, repeating it does no harm.
+        INVALID_ARGUMENT: no tag, too many tags, or a malformed tag; the message names it. Do not
+        retry.
+        PERMISSION_DENIED: the caller is no administrator; send the administrator's token.
+        RESOURCE_EXHAUSTED: too many dry runs, which scan all entries; retry after the delay in
+        RetryInfo.
+        UNAVAILABLE: the cache does not answer; retry with backoff. The call is idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchInvalidations(self, request, context):
-        """Streams invalidations as they happen, those after the resume token first. A token that is too
-        old, or of another life of the cache, is answered by an event that flushes everything. Events
-        without tags come regularly: while they do, nothing was missed. Who is no administrator sees no
-        other tenant, and no model that its own tenant never named.
+        """Streams invalidations as they happen, first those after the resume token. If the token is too
+        old, or of another incarnation of the epoch table, the first event is a flush. Events without
+        tags come regularly; while they arrive, no invalidation was missed. Only administrators see
+        tags of other tenants, and of models that the caller's tenant never named.
 
-        INVALID_ARGUMENT: the token was not made by this service.
-        RESOURCE_EXHAUSTED: the tenant, or all together, have as many streams as they may; close one.
-        UNAVAILABLE: the cache does not answer; connect again with the last token.
+        INVALID_ARGUMENT: the token was not made by this service; watch without a token.
+        RESOURCE_EXHAUSTED: the tenant or the gateway has as many streams as it may; close one.
+        UNAVAILABLE: the cache does not answer, or the gateway drains; connect again with the last
+        token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExplainMiss(self, request, context):
-        """Tells why a program is not found: which part of the key, which guard, or which epoch differs
+        """Explains why a program is not found: which part of the key, which guard, or which epoch differs
         from the nearest entry.
 
-        INVALID_ARGUMENT: neither a graph nor a key, or one that is malformed.
+        INVALID_ARGUMENT: neither a graph nor a key, or one of them is malformed. Do not retry.
+        RESOURCE_EXHAUSTED: decoding the graph takes too much work, or the farm is full; with
+        RetryInfo, retry after its delay.
         UNAVAILABLE: the cache does not answer; retry with backoff.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -105,10 +116,10 @@ class CacheServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetUsage(self, request, context):
-        """Tells what the namespace holds, as the last sweep counted it, and the counters.
+        """Returns the usage of a namespace, as the last sweep counted it, and its counters.
 
-        NOT_FOUND: the farm has no such tenant.
-        PERMISSION_DENIED: another tenant's usage was asked for.
+        NOT_FOUND: the farm has no such tenant; check the name.
+        PERMISSION_DENIED: the request names another tenant, and the caller is no administrator.
         UNAVAILABLE: the cache does not answer; retry with backoff.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -116,9 +127,10 @@ class CacheServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Sweep(self, request, context):
-        """Frees stale entries, entries with missing blobs, and blobs that no entry names; returns when done.
+        """Deletes stale entries, entries with missing blobs, and blobs that no entry names; returns when
+        the sweep is done.
 
-        PERMISSION_DENIED: the caller has no right to; send the administrator's token.
+        PERMISSION_DENIED: the caller is no administrator; send the administrator's token.
         RESOURCE_EXHAUSTED: another sweep runs; retry after the delay in RetryInfo.
         UNAVAILABLE: the cache does not answer; retry with backoff.
         """
@@ -163,7 +175,10 @@ def add_CacheServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class CacheService(object):
-    """Looks after the fleet's cache. Served beside CompileService.
+    """Manages the cache of a farm. Served beside CompileService.
+
+    In a farm with tenants, every method also returns UNAUTHENTICATED and PERMISSION_DENIED as
+    described for CompileService.
     """
 
     @staticmethod

@@ -31,19 +31,19 @@ class _Priority:
 class _PriorityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Priority.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     PRIORITY_UNSPECIFIED: _Priority.ValueType  # 0
-    """Taken as INTERACTIVE."""
+    """Means INTERACTIVE."""
     PRIORITY_INTERACTIVE: _Priority.ValueType  # 1
-    """Somebody waits."""
+    """A user waits for the result."""
     PRIORITY_WARM_UP: _Priority.ValueType  # 2
     """A cache-warming job."""
 
 class Priority(_Priority, metaclass=_PriorityEnumTypeWrapper):
-    """How urgent a request is."""
+    """The urgency of a request."""
 
 PRIORITY_UNSPECIFIED: Priority.ValueType  # 0
-"""Taken as INTERACTIVE."""
+"""Means INTERACTIVE."""
 PRIORITY_INTERACTIVE: Priority.ValueType  # 1
-"""Somebody waits."""
+"""A user waits for the result."""
 PRIORITY_WARM_UP: Priority.ValueType  # 2
 """A cache-warming job."""
 Global___Priority: _TypeAlias = Priority  # noqa: Y015
@@ -61,10 +61,10 @@ class _CacheOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CacheOut
     CACHE_OUTCOME_MISS: _CacheOutcome.ValueType  # 2
     """This request compiled it."""
     CACHE_OUTCOME_MERGED: _CacheOutcome.ValueType  # 3
-    """Another request was compiling it; this one waited."""
+    """Another request compiled it, and this one waited."""
 
 class CacheOutcome(_CacheOutcome, metaclass=_CacheOutcomeEnumTypeWrapper):
-    """Where a result came from."""
+    """How a program was obtained."""
 
 CACHE_OUTCOME_UNSPECIFIED: CacheOutcome.ValueType  # 0
 """Never valid on the wire."""
@@ -73,7 +73,7 @@ CACHE_OUTCOME_HIT: CacheOutcome.ValueType  # 1
 CACHE_OUTCOME_MISS: CacheOutcome.ValueType  # 2
 """This request compiled it."""
 CACHE_OUTCOME_MERGED: CacheOutcome.ValueType  # 3
-"""Another request was compiling it; this one waited."""
+"""Another request compiled it, and this one waited."""
 Global___CacheOutcome: _TypeAlias = CacheOutcome  # noqa: Y015
 
 class _CacheTier:
@@ -83,19 +83,19 @@ class _CacheTier:
 class _CacheTierEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CacheTier.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     CACHE_TIER_UNSPECIFIED: _CacheTier.ValueType  # 0
-    """It was no hit."""
+    """The program was no hit."""
     CACHE_TIER_GATEWAY: _CacheTier.ValueType  # 1
-    """The memory of the gateway that answered."""
+    """The memory of the gateway that served the call."""
     CACHE_TIER_STORE: _CacheTier.ValueType  # 2
     """The store that all gateways share."""
 
 class CacheTier(_CacheTier, metaclass=_CacheTierEnumTypeWrapper):
-    """A tier of the cache within the farm."""
+    """A tier of the farm's cache."""
 
 CACHE_TIER_UNSPECIFIED: CacheTier.ValueType  # 0
-"""It was no hit."""
+"""The program was no hit."""
 CACHE_TIER_GATEWAY: CacheTier.ValueType  # 1
-"""The memory of the gateway that answered."""
+"""The memory of the gateway that served the call."""
 CACHE_TIER_STORE: CacheTier.ValueType  # 2
 """The store that all gateways share."""
 Global___CacheTier: _TypeAlias = CacheTier  # noqa: Y015
@@ -115,18 +115,20 @@ class CompileRequest(_message.Message):
     FACTS_FIELD_NUMBER: _builtins.int
     WANTS_SIGNED_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Chosen by the client, appears in every log line; empty lets the farm choose."""
+    """An id that the client chooses; it is in every log line of the request. Empty: the farm chooses
+    one.
+    """
     priority: Global___Priority.ValueType
-    """How urgent it is."""
+    """The urgency; UNSPECIFIED means INTERACTIVE."""
     model: _builtins.str
-    """The model that the graph belongs to, as `id@revision`, so that it can be invalidated by name;
-    no part of the key; empty is allowed.
+    """The model of the graph as `id@revision`, so that its programs can be invalidated by name; not a
+    part of the key; empty is allowed.
     """
     wants_signed: _builtins.bool
-    """True: results come as `ProgramResult.signed` alone, for clients that check signatures."""
+    """True: results contain `ProgramResult.signed` only, for clients that verify signatures."""
     @_builtins.property
     def graph(self) -> _graph_pb2.Graph:
-        """The captured graph, dialect `aten`."""
+        """The captured graph, of dialect `aten`; required."""
 
     @_builtins.property
     def targets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -134,11 +136,11 @@ class CompileRequest(_message.Message):
 
     @_builtins.property
     def options(self) -> Global___CompileOptions:
-        """Options that change the code; part of the key."""
+        """Options that change the code; every field is part of the program key. Unset: the defaults."""
 
     @_builtins.property
     def facts(self) -> _manifest_pb2.CallerFacts:
-        """What the caller knows, for the choice among variants; absent: the general variant."""
+        """The caller's facts, which select a variant; unset: the general variant."""
 
     def __init__(
         self,
@@ -171,7 +173,7 @@ class CompileOptions(_message.Message):
     deterministic: _builtins.bool
     """Results do not depend on scheduling."""
     fallback_random: _builtins.bool
-    """Random operators are the framework's: their numbers are those of its eager execution."""
+    """The framework runs random operators, so that their numbers are those of its eager execution."""
     def __init__(
         self,
         *,
@@ -196,7 +198,7 @@ class CompileResponse(_message.Message):
     PROGRAM_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def stage(self) -> Global___StageEvent:
-        """A stage began, went on or ended."""
+        """Progress of a stage."""
 
     @_builtins.property
     def program(self) -> Global___ProgramResult:
@@ -231,18 +233,18 @@ class StageEvent(_message.Message):
     ELAPSED_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     stage: _builtins.str
-    """`import`, `decompose`, `lookup`, `optimize`, `codegen`, `publish`."""
+    """The stage: `import`, `decompose`, `lookup`, `optimize`, `codegen`, `publish`."""
     target: _builtins.str
-    """The target, empty for stages common to all."""
+    """The target descriptor; empty for stages that all targets share."""
     done: _builtins.int
-    """Items done and in all (kernels in `codegen`); 0 of 0 where a stage has no items."""
+    """Items that are done (kernels in `codegen`); 0 if the stage has no items."""
     total: _builtins.int
-    """See `done`."""
+    """All items of the stage; 0 if it has none."""
     detail: _builtins.str
     """Text for people; empty is allowed."""
     @_builtins.property
     def elapsed(self) -> _duration_pb2.Duration:
-        """Time that the stage took so far."""
+        """Duration of the stage so far."""
 
     def __init__(
         self,
@@ -280,31 +282,35 @@ class ProgramResult(_message.Message):
     key: _builtins.bytes
     """Program key: SHA-256 over canonical graph, target and options, 32 bytes."""
     target: _builtins.str
-    """The target descriptor."""
+    """The target descriptor; empty if `signed` is set."""
     outcome: Global___CacheOutcome.ValueType
-    """Where it came from."""
+    """How it was obtained; never UNSPECIFIED in responses, and UNSPECIFIED in signed content."""
     codegen_jobs: _builtins.int
-    """Kernel jobs that this request caused; 0 on a hit."""
+    """Kernel jobs that this request caused; 0 for a hit."""
     tier: Global___CacheTier.ValueType
-    """Which tier of the cache a hit came from."""
+    """The tier that a hit was found in; UNSPECIFIED if it was no hit."""
     @_builtins.property
     def plan(self) -> _plan_pb2.Plan:
-        """How to run it."""
+        """How to run the program; unset if `signed` is set."""
 
     @_builtins.property
     def artifacts(self) -> _containers.RepeatedCompositeFieldContainer[_artifact_pb2.Artifact]:
-        """One or more artifacts for each of the plan's kernels, in its order: variants of one kernel share
-        its key, the most specific first, the general one (no guard) last.
+        """One or more artifacts for each kernel of the plan, in the plan's order. Variants of a kernel
+        have the same key; the most specific one is first, the general one (without a guard) last.
+        Empty if `signed` is set, or if the plan has no kernels.
         """
 
     @_builtins.property
     def stages(self) -> _containers.RepeatedCompositeFieldContainer[_artifact_pb2.Stage]:
-        """Program stages as text: `aten`, `prims`, `loops`, `plan`, `report`."""
+        """Stages of the program as text: `aten`, `prims`, `loops`, `plan`, `report`; empty if `signed` is
+        set.
+        """
 
     @_builtins.property
     def signed(self) -> _manifest_pb2.SignedVariant:
-        """Where a request wants it: the content (a serialized ProgramResult with `key`, `target`, `plan`,
-        `artifacts` and `stages`) with its manifest. Those fields are then empty here.
+        """Set if the request has `wants_signed`: the content (a serialized ProgramResult with `key`,
+        `target`, `plan`, `artifacts` and `stages`) with its manifest. Then these fields, except `key`,
+        are empty here.
         """
 
     def __init__(
@@ -330,7 +336,7 @@ Global___ProgramResult: _TypeAlias = ProgramResult  # noqa: Y015
 
 @_typing.final
 class LookupRequest(_message.Message):
-    """A request to look a program up."""
+    """A request to look up a program."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -341,12 +347,12 @@ class LookupRequest(_message.Message):
     key: _builtins.bytes
     """Program key, 32 bytes."""
     model: _builtins.str
-    """See CompileRequest."""
+    """As in CompileRequest; empty is allowed."""
     wants_signed: _builtins.bool
-    """See CompileRequest."""
+    """As in CompileRequest."""
     @_builtins.property
     def facts(self) -> _manifest_pb2.CallerFacts:
-        """See CompileRequest."""
+        """As in CompileRequest; unset is allowed."""
 
     def __init__(
         self,
@@ -366,7 +372,7 @@ Global___LookupRequest: _TypeAlias = LookupRequest  # noqa: Y015
 
 @_typing.final
 class LookupResponse(_message.Message):
-    """A program found."""
+    """The program that was found."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -397,7 +403,7 @@ class ReadBlobsRequest(_message.Message):
     SHA256_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sha256(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """SHA-256 digests, 32 bytes each; at most 4,096."""
+        """SHA-256 digests, 32 bytes each; at most 4,096; empty is allowed."""
 
     def __init__(
         self,
@@ -423,11 +429,11 @@ class ReadBlobsResponse(_message.Message):
     DATA_FIELD_NUMBER: _builtins.int
     IS_LAST_FIELD_NUMBER: _builtins.int
     index: _builtins.int
-    """Index into the request's digests."""
+    """Index of the digest in the request."""
     offset_bytes: _builtins.int
-    """Position of the chunk's first byte within the blob."""
+    """Position of the chunk's first byte in the blob."""
     data: _builtins.bytes
-    """The bytes; empty only for an empty blob."""
+    """The bytes of the chunk; empty only for an empty blob."""
     is_last: _builtins.bool
     """True for the last chunk of this blob."""
     def __init__(
@@ -465,7 +471,7 @@ Global___GetCapabilitiesRequest: _TypeAlias = GetCapabilitiesRequest  # noqa: Y0
 
 @_typing.final
 class GetCapabilitiesResponse(_message.Message):
-    """What the farm can do."""
+    """The capabilities of a farm."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -481,35 +487,36 @@ class GetCapabilitiesResponse(_message.Message):
     NEEDS_CREDENTIALS_FIELD_NUMBER: _builtins.int
     IS_ENCRYPTED_FIELD_NUMBER: _builtins.int
     min_abi_version: _builtins.int
-    """The contract versions that it understands."""
+    """The oldest contract version that the farm accepts; see docs/versions.md."""
     max_abi_version: _builtins.int
-    """See `min_abi_version`."""
+    """The newest contract version that the farm accepts."""
     max_request_bytes: _builtins.int
-    """Largest request that it accepts, bytes."""
+    """The largest request that the farm accepts, bytes."""
     farm_version: _builtins.str
-    """Version of the farm."""
+    """Version of the farm's software; never empty."""
     is_signed: _builtins.bool
-    """False: the farm states that it signs nothing; clients that demand signatures must refuse it."""
+    """False: the farm signs nothing; clients that require signatures must refuse it."""
     namespace: _builtins.str
-    """The namespace that manifests must name, for this caller: the farm's, or FARM/TENANT where the
-    farm knows its tenants; empty if it does and the caller showed no credentials.
+    """The namespace that manifests must name for this caller: the farm's, or FARM/TENANT in a farm
+    with tenants; empty in a farm with tenants if the caller has no credentials.
     """
     shared_namespace: _builtins.str
-    """The namespace whose manifests may be used beside: trusted warmers fill it, everybody reads it.
-    Empty in a farm that knows no tenants.
+    """The shared namespace, whose manifests are valid for every tenant; only warmers publish in it.
+    Empty in a farm without tenants.
     """
     needs_credentials: _builtins.bool
-    """True: callers must show a token or a certificate."""
+    """True: calls need a token or a client certificate."""
     is_encrypted: _builtins.bool
-    """True: this call came over an encrypted connection."""
+    """True: the connection of this call is encrypted."""
     @_builtins.property
     def targets(self) -> _containers.RepeatedCompositeFieldContainer[Global___TargetCapability]:
-        """Targets that it compiles for."""
+        """The targets that the farm compiles for."""
 
     @_builtins.property
     def public_keys(self) -> _containers.RepeatedCompositeFieldContainer[_manifest_pb2.PublicKey]:
-        """Public keys of whoever publishes. A client pins the keys that it got by a way it trusts; what
-        comes over this call is as trustworthy as the channel.
+        """The public keys of the farm's publishers; empty if the farm signs nothing. They are as
+        trustworthy as the channel of this call; a client should pin keys that it received over a
+        trusted channel.
         """
 
     def __init__(
@@ -545,11 +552,11 @@ class TargetCapability(_message.Message):
     TOOLCHAIN_FIELD_NUMBER: _builtins.int
     MAKES_RUNNABLE_BINARIES_FIELD_NUMBER: _builtins.int
     target: _builtins.str
-    """The descriptor."""
+    """The target descriptor; never empty."""
     toolchain: _builtins.str
-    """What compiles it: `backend@fingerprint`; empty if no worker has reported yet."""
+    """The toolchain that compiles for it: `backend@fingerprint`; empty if no worker has reported yet."""
     makes_runnable_binaries: _builtins.bool
-    """False where the farm makes a placeholder that cannot run on the device."""
+    """False: the farm makes placeholders, which cannot run on the device."""
     def __init__(
         self,
         *,

@@ -27,12 +27,13 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class CompileServiceStub:
-    """Compiles captured graphs into kernels for the targets asked for.
+    """Compiles captured graphs into kernels for the requested targets.
 
-    In a farm that knows its tenants, every method but GetCapabilities also answers:
+    In a farm with tenants, every method except GetCapabilities also returns:
     UNAUTHENTICATED: no token (header `authorization: Bearer TOKEN`) and no client certificate that
-      the farm knows; the reason in ErrorInfo tells missing, unknown and expired apart.
-    PERMISSION_DENIED: the credential's role does not allow it.
+      the farm knows. The reason in ErrorInfo distinguishes missing, unknown and expired credentials;
+      send valid ones.
+    PERMISSION_DENIED: the role of the credential does not allow the call; use another credential.
     """
 
     @_typing.overload
@@ -40,87 +41,105 @@ class CompileServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> CompileServiceAsyncStub: ...
     Compile: _grpc.UnaryStreamMultiCallable[_compile_service_pb2.CompileRequest, _compile_service_pb2.CompileResponse]
-    """Compiles a graph for one or more targets, or finds the result in the cache. The stream tells
-    the stages as they happen and ends with one ProgramResult for each target.
+    """Compiles a graph for one or more targets, or finds the programs in the cache. The stream
+    reports stages as they happen, and contains one ProgramResult for each target.
 
     INVALID_ARGUMENT: the graph is malformed, contradicts an operator, or names an unknown operator
-      form, dtype or target; the message names what was seen and what was expected. Do not retry.
-    RESOURCE_EXHAUSTED: the message is larger than the farm accepts, the farm is full, or the
-      tenant's quota is used up; with RetryInfo, retry after its delay, without it send or keep less.
-    UNAVAILABLE: a room or the cache does not answer; retry with backoff.
-    DEADLINE_EXCEEDED: the caller's deadline passed; the compilation goes on for later callers.
+      form, element type or target; the message states what was seen and what was expected. Do not
+      retry.
+    FAILED_PRECONDITION: the farm does not support the graph's contract version, or a kernel cannot
+      be compiled for the target; the message names what is not supported. Do not retry.
+    PERMISSION_DENIED: the program is missing, and the caller's role may only read.
+    RESOURCE_EXHAUSTED: the message is larger than the farm accepts, the graph takes too much work,
+      the farm is full, or the tenant's quota is used up. With RetryInfo, retry after its delay;
+      without it, send less or ask the operator for a larger quota.
+    UNAVAILABLE: a service or the cache does not answer; retry with backoff.
+    DEADLINE_EXCEEDED: the caller's deadline passed. The compilation goes on; call again later.
+    DATA_LOSS: no trusted key signed a kernel of the program. Report it to the operator.
     INTERNAL: our bug; report it with the request id.
     """
     Lookup: _grpc.UnaryUnaryMultiCallable[_compile_service_pb2.LookupRequest, _compile_service_pb2.LookupResponse]
-    """Looks a program up without compiling it.
+    """Looks a program up by its key, without compiling it.
 
     NOT_FOUND: the cache has no such program; call Compile.
-    INVALID_ARGUMENT: the key is not 32 bytes.
+    INVALID_ARGUMENT: the key is not 32 bytes, or facts or model are malformed. Do not retry.
     UNAVAILABLE: the cache does not answer; retry with backoff.
     """
     ReadBlobs: _grpc.UnaryStreamMultiCallable[_compile_service_pb2.ReadBlobsRequest, _compile_service_pb2.ReadBlobsResponse]
-    """Reads blobs in chunks of at most 512 KiB, in the order asked for.
+    """Reads blobs in chunks of at most 512 KiB, in the order of the digests.
 
-    NOT_FOUND: a blob is not stored; the message names its digest. Compile again.
-    INVALID_ARGUMENT: a digest is not 32 bytes.
+    NOT_FOUND: a blob is not stored; the message names its digest. Call Compile again.
+    INVALID_ARGUMENT: a digest is not 32 bytes, or there are too many. Do not retry.
+    DATA_LOSS: other content was stored under a digest, and was deleted. Call Compile again.
+    RESOURCE_EXHAUSTED: the gateway sends too many blobs; retry after the delay in RetryInfo.
     UNAVAILABLE: the cache does not answer; retry with backoff.
     """
     GetCapabilities: _grpc.UnaryUnaryMultiCallable[_compile_service_pb2.GetCapabilitiesRequest, _compile_service_pb2.GetCapabilitiesResponse]
-    """Tells what this farm can do: targets, toolchains, limits.
+    """Returns the capabilities of this farm: targets, toolchains, limits.
 
-    UNAVAILABLE: a room does not answer; retry with backoff.
+    UNAVAILABLE: a service does not answer; retry with backoff.
     """
 
 @_typing.type_check_only
 class CompileServiceAsyncStub(CompileServiceStub):
-    """Compiles captured graphs into kernels for the targets asked for.
+    """Compiles captured graphs into kernels for the requested targets.
 
-    In a farm that knows its tenants, every method but GetCapabilities also answers:
+    In a farm with tenants, every method except GetCapabilities also returns:
     UNAUTHENTICATED: no token (header `authorization: Bearer TOKEN`) and no client certificate that
-      the farm knows; the reason in ErrorInfo tells missing, unknown and expired apart.
-    PERMISSION_DENIED: the credential's role does not allow it.
+      the farm knows. The reason in ErrorInfo distinguishes missing, unknown and expired credentials;
+      send valid ones.
+    PERMISSION_DENIED: the role of the credential does not allow the call; use another credential.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Compile: _aio.UnaryStreamMultiCallable[_compile_service_pb2.CompileRequest, _compile_service_pb2.CompileResponse]  # type: ignore[assignment]
-    """Compiles a graph for one or more targets, or finds the result in the cache. The stream tells
-    the stages as they happen and ends with one ProgramResult for each target.
+    """Compiles a graph for one or more targets, or finds the programs in the cache. The stream
+    reports stages as they happen, and contains one ProgramResult for each target.
 
     INVALID_ARGUMENT: the graph is malformed, contradicts an operator, or names an unknown operator
-      form, dtype or target; the message names what was seen and what was expected. Do not retry.
-    RESOURCE_EXHAUSTED: the message is larger than the farm accepts, the farm is full, or the
-      tenant's quota is used up; with RetryInfo, retry after its delay, without it send or keep less.
-    UNAVAILABLE: a room or the cache does not answer; retry with backoff.
-    DEADLINE_EXCEEDED: the caller's deadline passed; the compilation goes on for later callers.
+      form, element type or target; the message states what was seen and what was expected. Do not
+      retry.
+    FAILED_PRECONDITION: the farm does not support the graph's contract version, or a kernel cannot
+      be compiled for the target; the message names what is not supported. Do not retry.
+    PERMISSION_DENIED: the program is missing, and the caller's role may only read.
+    RESOURCE_EXHAUSTED: the message is larger than the farm accepts, the graph takes too much work,
+      the farm is full, or the tenant's quota is used up. With RetryInfo, retry after its delay;
+      without it, send less or ask the operator for a larger quota.
+    UNAVAILABLE: a service or the cache does not answer; retry with backoff.
+    DEADLINE_EXCEEDED: the caller's deadline passed. The compilation goes on; call again later.
+    DATA_LOSS: no trusted key signed a kernel of the program. Report it to the operator.
     INTERNAL: our bug; report it with the request id.
     """
     Lookup: _aio.UnaryUnaryMultiCallable[_compile_service_pb2.LookupRequest, _compile_service_pb2.LookupResponse]  # type: ignore[assignment]
-    """Looks a program up without compiling it.
+    """Looks a program up by its key, without compiling it.
 
     NOT_FOUND: the cache has no such program; call Compile.
-    INVALID_ARGUMENT: the key is not 32 bytes.
+    INVALID_ARGUMENT: the key is not 32 bytes, or facts or model are malformed. Do not retry.
     UNAVAILABLE: the cache does not answer; retry with backoff.
     """
     ReadBlobs: _aio.UnaryStreamMultiCallable[_compile_service_pb2.ReadBlobsRequest, _compile_service_pb2.ReadBlobsResponse]  # type: ignore[assignment]
-    """Reads blobs in chunks of at most 512 KiB, in the order asked for.
+    """Reads blobs in chunks of at most 512 KiB, in the order of the digests.
 
-    NOT_FOUND: a blob is not stored; the message names its digest. Compile again.
-    INVALID_ARGUMENT: a digest is not 32 bytes.
+    NOT_FOUND: a blob is not stored; the message names its digest. Call Compile again.
+    INVALID_ARGUMENT: a digest is not 32 bytes, or there are too many. Do not retry.
+    DATA_LOSS: other content was stored under a digest, and was deleted. Call Compile again.
+    RESOURCE_EXHAUSTED: the gateway sends too many blobs; retry after the delay in RetryInfo.
     UNAVAILABLE: the cache does not answer; retry with backoff.
     """
     GetCapabilities: _aio.UnaryUnaryMultiCallable[_compile_service_pb2.GetCapabilitiesRequest, _compile_service_pb2.GetCapabilitiesResponse]  # type: ignore[assignment]
-    """Tells what this farm can do: targets, toolchains, limits.
+    """Returns the capabilities of this farm: targets, toolchains, limits.
 
-    UNAVAILABLE: a room does not answer; retry with backoff.
+    UNAVAILABLE: a service does not answer; retry with backoff.
     """
 
 class CompileServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Compiles captured graphs into kernels for the targets asked for.
+    """Compiles captured graphs into kernels for the requested targets.
 
-    In a farm that knows its tenants, every method but GetCapabilities also answers:
+    In a farm with tenants, every method except GetCapabilities also returns:
     UNAUTHENTICATED: no token (header `authorization: Bearer TOKEN`) and no client certificate that
-      the farm knows; the reason in ErrorInfo tells missing, unknown and expired apart.
-    PERMISSION_DENIED: the credential's role does not allow it.
+      the farm knows. The reason in ErrorInfo distinguishes missing, unknown and expired credentials;
+      send valid ones.
+    PERMISSION_DENIED: the role of the credential does not allow the call; use another credential.
     """
 
     @_abc_1.abstractmethod
@@ -129,15 +148,21 @@ class CompileServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _compile_service_pb2.CompileRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_compile_service_pb2.CompileResponse], _abc.AsyncIterator[_compile_service_pb2.CompileResponse]]:
-        """Compiles a graph for one or more targets, or finds the result in the cache. The stream tells
-        the stages as they happen and ends with one ProgramResult for each target.
+        """Compiles a graph for one or more targets, or finds the programs in the cache. The stream
+        reports stages as they happen, and contains one ProgramResult for each target.
 
         INVALID_ARGUMENT: the graph is malformed, contradicts an operator, or names an unknown operator
-          form, dtype or target; the message names what was seen and what was expected. Do not retry.
-        RESOURCE_EXHAUSTED: the message is larger than the farm accepts, the farm is full, or the
-          tenant's quota is used up; with RetryInfo, retry after its delay, without it send or keep less.
-        UNAVAILABLE: a room or the cache does not answer; retry with backoff.
-        DEADLINE_EXCEEDED: the caller's deadline passed; the compilation goes on for later callers.
+          form, element type or target; the message states what was seen and what was expected. Do not
+          retry.
+        FAILED_PRECONDITION: the farm does not support the graph's contract version, or a kernel cannot
+          be compiled for the target; the message names what is not supported. Do not retry.
+        PERMISSION_DENIED: the program is missing, and the caller's role may only read.
+        RESOURCE_EXHAUSTED: the message is larger than the farm accepts, the graph takes too much work,
+          the farm is full, or the tenant's quota is used up. With RetryInfo, retry after its delay;
+          without it, send less or ask the operator for a larger quota.
+        UNAVAILABLE: a service or the cache does not answer; retry with backoff.
+        DEADLINE_EXCEEDED: the caller's deadline passed. The compilation goes on; call again later.
+        DATA_LOSS: no trusted key signed a kernel of the program. Report it to the operator.
         INTERNAL: our bug; report it with the request id.
         """
 
@@ -147,10 +172,10 @@ class CompileServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _compile_service_pb2.LookupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_compile_service_pb2.LookupResponse, _abc.Awaitable[_compile_service_pb2.LookupResponse]]:
-        """Looks a program up without compiling it.
+        """Looks a program up by its key, without compiling it.
 
         NOT_FOUND: the cache has no such program; call Compile.
-        INVALID_ARGUMENT: the key is not 32 bytes.
+        INVALID_ARGUMENT: the key is not 32 bytes, or facts or model are malformed. Do not retry.
         UNAVAILABLE: the cache does not answer; retry with backoff.
         """
 
@@ -160,10 +185,12 @@ class CompileServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _compile_service_pb2.ReadBlobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_compile_service_pb2.ReadBlobsResponse], _abc.AsyncIterator[_compile_service_pb2.ReadBlobsResponse]]:
-        """Reads blobs in chunks of at most 512 KiB, in the order asked for.
+        """Reads blobs in chunks of at most 512 KiB, in the order of the digests.
 
-        NOT_FOUND: a blob is not stored; the message names its digest. Compile again.
-        INVALID_ARGUMENT: a digest is not 32 bytes.
+        NOT_FOUND: a blob is not stored; the message names its digest. Call Compile again.
+        INVALID_ARGUMENT: a digest is not 32 bytes, or there are too many. Do not retry.
+        DATA_LOSS: other content was stored under a digest, and was deleted. Call Compile again.
+        RESOURCE_EXHAUSTED: the gateway sends too many blobs; retry after the delay in RetryInfo.
         UNAVAILABLE: the cache does not answer; retry with backoff.
         """
 
@@ -173,9 +200,9 @@ class CompileServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _compile_service_pb2.GetCapabilitiesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_compile_service_pb2.GetCapabilitiesResponse, _abc.Awaitable[_compile_service_pb2.GetCapabilitiesResponse]]:
-        """Tells what this farm can do: targets, toolchains, limits.
+        """Returns the capabilities of this farm: targets, toolchains, limits.
 
-        UNAVAILABLE: a room does not answer; retry with backoff.
+        UNAVAILABLE: a service does not answer; retry with backoff.
         """
 
 def add_CompileServiceServicer_to_server(servicer: CompileServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

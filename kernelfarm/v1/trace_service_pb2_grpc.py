@@ -26,10 +26,14 @@ if _version_not_supported:
 
 
 class TraceServiceStub(object):
-    """Spares a new client the tracing of graphs that another one traced. Served beside CompileService.
+    """Stores traces, so that a client need not trace graphs that another client traced. Served beside
+    CompileService.
 
-    The farm cannot check a trace: it has no tracer. So a client believes one only if it is signed by
-    a key for traces that the client itself trusts; whoever publishes signs.
+    The farm has no tracer, so it cannot check a trace. Clients that publish traces sign them, and a
+    client accepts a trace only if a key for traces that the client itself trusts signed it.
+
+    In a farm with tenants, every method also returns UNAUTHENTICATED and PERMISSION_DENIED as
+    described for CompileService.
     """
 
     def __init__(self, channel):
@@ -56,19 +60,26 @@ class TraceServiceStub(object):
 
 
 class TraceServiceServicer(object):
-    """Spares a new client the tracing of graphs that another one traced. Served beside CompileService.
+    """Stores traces, so that a client need not trace graphs that another client traced. Served beside
+    CompileService.
 
-    The farm cannot check a trace: it has no tracer. So a client believes one only if it is signed by
-    a key for traces that the client itself trusts; whoever publishes signs.
+    The farm has no tracer, so it cannot check a trace. Clients that publish traces sign them, and a
+    client accepts a trace only if a key for traces that the client itself trusts signed it.
+
+    In a farm with tenants, every method also returns UNAUTHENTICATED and PERMISSION_DENIED as
+    described for CompileService.
     """
 
     def LookupTrace(self, request, context):
-        """Finds the trace of a graph, and with it the program: one look-up for a client that has neither.
-        The stream begins with `trace`, then `program` and the blobs asked for; or `miss` in the place
-        of what is not there. Without its program, call Compile with the graph that the trace holds.
+        """Finds the trace of a graph and its program, for a client that has neither. The stream contains
+        `trace`, then `program`, then the blobs; or `miss` instead of a missing trace or program. If
+        the program is missing, call Compile with the graph of the trace.
 
-        INVALID_ARGUMENT: the digest is not 32 bytes, or facts or model are malformed.
+        INVALID_ARGUMENT: a digest is not 32 bytes, or facts or model are malformed. Do not retry.
         NOT_FOUND: (after trace and program) a blob is not stored any more; call Compile.
+        DATA_LOSS: (after trace and program) other content was stored under a blob's digest; call
+        Compile.
+        RESOURCE_EXHAUSTED: the gateway sends too many blobs; retry after the delay in RetryInfo.
         UNAVAILABLE: the cache does not answer; retry with backoff.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -76,24 +87,24 @@ class TraceServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PutTrace(self, request, context):
-        """Publishes a trace that its caller signed. A live one of the same digest stays as it is.
+        """Publishes a trace that its caller signed. A live trace of the same digest is not replaced.
 
-        INVALID_ARGUMENT: it is larger than the farm keeps, malformed, or its manifest is not one of a
-        trace in the caller's own namespace, with the tags that the farm expects.
-        DATA_LOSS: its signature is not that of a key that the farm lets sign traces.
-        RESOURCE_EXHAUSTED: the tenant holds as much as it may; waiting does not help.
-        PERMISSION_DENIED: the caller's role only reads.
-        UNAVAILABLE: the cache does not answer; retry with backoff, repeating it does no harm.
+        INVALID_ARGUMENT: the trace is too large or malformed, or its manifest is not that of a trace
+        in the caller's own namespace with the tags that the farm expects. Do not retry.
+        DATA_LOSS: no key that the farm trusts for traces signed the trace; sign it with such a key.
+        RESOURCE_EXHAUSTED: the tenant's quota is used up; waiting does not help.
+        PERMISSION_DENIED: the caller's role may only read.
+        UNAVAILABLE: the cache does not answer; retry with backoff. The call is idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExplainTraceMiss(self, request, context):
-        """Tells why a trace is not found: which part of its digest, which epoch, or what else differs from
-        the nearest trace in the caller's own part, or in the part that all share.
+        """Explains why a trace is not found: which part of its digest, which epoch, or what else differs
+        from the nearest trace in the caller's namespace or in the shared one.
 
-        INVALID_ARGUMENT: neither a digest nor its parts, or malformed ones.
+        INVALID_ARGUMENT: neither a digest nor its parts, or one of them is malformed. Do not retry.
         UNAVAILABLE: the cache does not answer; retry with backoff.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -127,10 +138,14 @@ def add_TraceServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TraceService(object):
-    """Spares a new client the tracing of graphs that another one traced. Served beside CompileService.
+    """Stores traces, so that a client need not trace graphs that another client traced. Served beside
+    CompileService.
 
-    The farm cannot check a trace: it has no tracer. So a client believes one only if it is signed by
-    a key for traces that the client itself trusts; whoever publishes signs.
+    The farm has no tracer, so it cannot check a trace. Clients that publish traces sign them, and a
+    client accepts a trace only if a key for traces that the client itself trusts signed it.
+
+    In a farm with tenants, every method also returns UNAUTHENTICATED and PERMISSION_DENIED as
+    described for CompileService.
     """
 
     @staticmethod

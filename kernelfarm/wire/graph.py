@@ -51,20 +51,26 @@ def graph_to_proto(graph: Graph) -> pb.Graph:
     )
 
 
-def graph_from_proto(message: pb.Graph) -> Graph:
-    """The graph of a message, structurally checked.
+def graph_from_proto(message: pb.Graph, dialect: str | None = None) -> Graph:
+    """The graph of a message, structurally checked; of the given dialect, if one is given.
+
+    This is the one check of a graph that comes from another process: what works on the result
+    checks it no further.
 
     Raises:
         WorkBudgetError: the request's budget of steps is spent.
         UnsupportedVersionError: a contract version that this farm does not speak.
         UnsupportedDTypeError: an unknown element type.
         MalformedMessageError: a required part is missing, or nested too deeply.
-        InvalidGraphError: the graph breaks a rule; see `check_client_graph`.
+        InvalidGraphError: another dialect, or the graph breaks a rule; see `check_client_graph`.
     """
     if message.abi_version != ABI_VERSION:
         raise UnsupportedVersionError(
             f"graph has contract version {message.abi_version}; this farm speaks {ABI_VERSION}"
         )
+    if dialect is not None and message.dialect != dialect:
+        seen = checked_name(message.dialect, "graph: a dialect")
+        raise InvalidGraphError(f"graph has dialect {seen!r}; expected {dialect!r}")
     with phase("decode"):
         return _checked_graph(message)
 

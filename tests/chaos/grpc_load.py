@@ -142,7 +142,7 @@ def own_key(asked: api.CompileRequest) -> bytes:
 def _key_of(data: bytes) -> bytes:
     asked = api.CompileRequest.FromString(data)
     graph = graph_from_proto(asked.graph)
-    return program_keys(graph, (CPU,), options_of(asked.options))[CPU]
+    return program_keys(graph, (CPU,), options_of(asked.options).key_pairs())[CPU]
 
 
 @contextmanager

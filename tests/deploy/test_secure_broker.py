@@ -116,7 +116,7 @@ async def test_kernels_are_compiled_with_a_user_for_each_role(
         async with open_channel(service.address) as channel:
             stub = CodegenServiceStub(channel)
             built = await build(stub, fresh_kernel("plain_a"), fresh_kernel("plain_b"))
-    assert all(response.artifacts for response in built.values()) and len(built) == 2
+    assert all(response.signed for response in built.values()) and len(built) == 2
     assert refused(broker) == set()
 
 

@@ -113,7 +113,7 @@ def test_a_tenants_own_program_takes_the_kernels_that_warmers_published(
 def test_a_reader_finds_and_does_not_publish(tenant_farm: TenantFarm) -> None:
     reader = tenant_farm.caller("acme", Role.READER)
     request = h_request(305, 24)
-    with pytest.raises(ReadOnlyRoleError, match="role only reads"):
+    with pytest.raises(ReadOnlyRoleError, match="role may only read"):
         reader.compile(request)
     tenant_farm.caller("acme").compile(request)
     assert reader.compile(request).outcome == api.CACHE_OUTCOME_HIT

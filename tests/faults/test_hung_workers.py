@@ -78,14 +78,14 @@ async def test_workers_whose_jobs_end_while_the_broker_is_away_take_the_next_one
     codegen.broker.process.wait()
     for n in range(2):
         codegen.release_job(f"gated_{n}")
-    assert all(response.artifacts for response in await asyncio.gather(*calls))
+    assert all(response.signed for response in await asyncio.gather(*calls))
     ended_s = time.monotonic()
     while time.monotonic() - ended_s < 8:  # kombu gives up an acknowledgement in this time
         await asyncio.sleep(0.1)
     await asyncio.to_thread(codegen.restart_broker)
     back_s = time.monotonic()
     found = [build(stub, f"plain_{n}", RECOVERY_S) for n in range(2)]
-    assert all(response.artifacts for response in await asyncio.gather(*found))
+    assert all(response.signed for response in await asyncio.gather(*found))
     with redis.Redis.from_url(codegen.broker.url) as raw:
         polling = lambda: [c["cmd"] for c in raw.client_list()].count("brpop") == 2  # noqa: E731
         await asyncio.to_thread(wait_until, polling, RECOVERY_S, "both workers ask the broker")
@@ -120,7 +120,7 @@ async def test_a_stopped_worker_fails_its_probe_and_is_told_again_when_it_goes_o
     assert probe_status(heartbeat) == 1
     worker.send_signal(signal.SIGCONT)
     await await_vendors(stub, {"echo"}, RECOVERY_S)
-    assert (await build(stub, "plain_continued")).artifacts
+    assert (await build(stub, "plain_continued")).signed
     await asyncio.to_thread(wait_until, is_well, RECOVERY_S, "the probe passes again")
     print("no more told after", round(stopped_s, 1), "s")
 
@@ -135,7 +135,7 @@ async def test_a_broker_that_hangs_costs_each_call_seconds_and_stops_no_edge(
 ) -> None:
     """More calls than fit behind each other into the time of one."""
     await asyncio.to_thread(codegen.start_worker)
-    assert (await build(stub, "plain_before")).artifacts
+    assert (await build(stub, "plain_before")).signed
     codegen.broker.process.send_signal(signal.SIGSTOP)
     stopped_s = time.monotonic()
     calls = [build(stub, f"plain_stopped_{n}", TIMEOUT_S) for n in range(8)]
@@ -144,5 +144,5 @@ async def test_a_broker_that_hangs_costs_each_call_seconds_and_stops_no_edge(
     assert all(isinstance(end, UnavailableError) and "broker" in str(end) for end in ends), ends
     assert took_s < RECOVERY_S
     codegen.broker.process.send_signal(signal.SIGCONT)
-    assert (await build(stub, "plain_continued", RECOVERY_S)).artifacts
+    assert (await build(stub, "plain_continued", RECOVERY_S)).signed
     print("refused after", round(took_s, 1), "s")

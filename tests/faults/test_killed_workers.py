@@ -57,7 +57,7 @@ async def test_a_killed_pool_process_costs_seconds_and_no_result(
     os.kill(pid, signal.SIGKILL)
     killed = time.monotonic()
     codegen.release_job("gated_child")
-    assert (await call).artifacts
+    assert (await call).signed
     assert time.monotonic() - killed < RECOVERY_S
 
 
@@ -72,7 +72,7 @@ async def test_a_killed_worker_costs_seconds_once_another_one_runs(
     codegen.release_job("gated_worker")
     await asyncio.to_thread(codegen.start_worker)
     started = time.monotonic()
-    assert (await call).artifacts
+    assert (await call).signed
     assert time.monotonic() - started < RECOVERY_S
     assert codegen.compilations("gated_worker") == 2
 
@@ -91,7 +91,7 @@ async def test_a_message_that_died_with_a_worker_is_sent_again(
     codegen.release_job("gated_first")
     await asyncio.to_thread(codegen.start_worker)
     started = time.monotonic()
-    assert (await waiting).artifacts and (await gated).artifacts
+    assert (await waiting).signed and (await gated).signed
     assert time.monotonic() - started < RECOVERY_S
 
 
@@ -100,7 +100,7 @@ async def test_a_kernel_that_ends_its_workers_is_quarantined_and_the_queue_goes_
 ) -> None:
     codegen.start_worker(concurrency=2)
     deadly = asyncio.create_task(build(stub, "gated_deadly"))
-    assert (await build(stub, "plain_beside")).artifacts
+    assert (await build(stub, "plain_beside")).signed
     with redis.Redis.from_url(codegen.cache.url) as raw:
         for _ in range(2):
             os.kill(
@@ -111,7 +111,7 @@ async def test_a_kernel_that_ends_its_workers_is_quarantined_and_the_queue_goes_
     with pytest.raises(KernelRejectedError, match=r"gated_deadly .* ended its echo worker 2 times"):
         await deadly
     assert codegen.compilations("gated_deadly") == 2
-    assert (await build(stub, "plain_afterwards")).artifacts
+    assert (await build(stub, "plain_afterwards")).signed
     with redis.Redis.from_url(codegen.cache.url) as raw:
         (failure,) = set(raw.keys("kf:{default}:neg:k:*")) - {b"kf:{default}:neg:k:index"}
         assert 0 < raw.ttl(failure) <= 600
@@ -134,7 +134,7 @@ async def test_a_full_farm_says_when_to_come_back_and_that_costs_no_attempt(
         assert not raw.keys("kf:{default}:neg:*")
     codegen.release_job("gated_full")
     await first
-    assert (await build(stub, "plain_full")).artifacts
+    assert (await build(stub, "plain_full")).signed
 
 
 async def test_both_servers_restart_empty_in_the_middle_and_the_result_still_comes(
@@ -146,9 +146,9 @@ async def test_both_servers_restart_empty_in_the_middle_and_the_result_still_com
     await asyncio.to_thread(codegen.restart_servers)
     restarted = time.monotonic()
     codegen.release_job("gated_restart")
-    assert (await call).artifacts
+    assert (await call).signed
     assert time.monotonic() - restarted < RECOVERY_S
-    assert (await build(stub, "plain_later")).artifacts
+    assert (await build(stub, "plain_later")).signed
 
 
 @pytest.mark.parametrize("codegen", [{"no_worker_grace_s": "0.1"}], indirect=True)
@@ -167,7 +167,7 @@ async def test_a_worker_that_is_told_to_stop_finishes_its_job_first(
     await asyncio.to_thread(codegen.pid_of_blocked_job, "gated_drain")
     worker.terminate()
     codegen.release_job("gated_drain")
-    assert (await call).artifacts
+    assert (await call).signed
     assert await asyncio.to_thread(worker.wait, TIMEOUT_S) == 0
     assert codegen.compilations("gated_drain") == 1
 
@@ -181,7 +181,7 @@ async def test_an_edge_that_is_told_to_stop_finishes_its_calls_and_exits_0(
     await asyncio.to_thread(codegen.pid_of_blocked_job, "gated_edge")
     edge.terminate()
     codegen.release_job("gated_edge")
-    assert (await call).artifacts
+    assert (await call).signed
     assert await asyncio.to_thread(edge.wait, TIMEOUT_S) == 0
 
 
@@ -211,11 +211,11 @@ async def test_a_broker_killed_with_jobs_in_it_comes_back_empty_and_costs_second
     await asyncio.to_thread(codegen.restart_broker)
     killed = time.monotonic()
     codegen.release_job("gated_broker")
-    assert (await gated).artifacts and (await waiting).artifacts
+    assert (await gated).signed and (await waiting).signed
     recovery_s = time.monotonic() - killed
     print("broker", round(recovery_s, 1))
     assert recovery_s < RECOVERY_S
-    assert (await build(stub, "plain_after_broker")).artifacts
+    assert (await build(stub, "plain_after_broker")).signed
     assert codegen.compilations("gated_broker") == codegen.compilations("plain_broker") == 1
 
 
@@ -230,4 +230,4 @@ async def test_an_edge_without_its_broker_says_so_and_that_costs_no_attempt(
     with redis.Redis.from_url(codegen.cache.url) as raw:
         assert not raw.keys("kf:{default}:tries:*") and not raw.keys("kf:{default}:l:*")
     await asyncio.to_thread(codegen.restart_broker)
-    assert (await build(stub, "plain_brokerless")).artifacts
+    assert (await build(stub, "plain_brokerless")).signed

@@ -1,11 +1,11 @@
-"""Calls and programs share one grace: a supervisor kills what takes much longer."""
+"""Calls and builds share one grace of a drain."""
 
 from __future__ import annotations
 
 from frontend_svc.drain_deadline import DrainDeadline
 
 
-def test_what_calls_took_is_not_left_for_programs() -> None:
+def test_builds_have_the_time_that_calls_left() -> None:
     now_s = [100.0]
     drain = DrainDeadline(20.0, clock=lambda: now_s[0])
     drain.begin()
@@ -13,7 +13,7 @@ def test_what_calls_took_is_not_left_for_programs() -> None:
     assert drain.left_s() == 8.0
 
 
-def test_programs_always_get_a_second_to_be_published() -> None:
+def test_builds_always_have_a_second_to_publish() -> None:
     now_s = [100.0]
     drain = DrainDeadline(20.0, clock=lambda: now_s[0])
     drain.begin()

@@ -1,4 +1,4 @@
-"""Several gateways on one port: who serves, what an invalidation reaches, how they end."""
+"""Several gateways on one port: they serve, apply invalidations, are replaced, and drain."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bench() -> Iterator[Bench]:
 
 
 async def answers(address: str, key: bytes) -> list[int | grpc.StatusCode]:
-    """The tier that each of many fresh connections was served from, or its error's status."""
+    """For each of many new connections the tier that served it, or the status of its error."""
 
     async def ask() -> int | grpc.StatusCode:
         options = [("grpc.use_local_subchannel_pool", 1)]
@@ -51,12 +51,14 @@ async def answers(address: str, key: bytes) -> list[int | grpc.StatusCode]:
     return list(await asyncio.gather(*(ask() for _ in range(CONNECTIONS))))
 
 
-async def test_when_invalidate_returns_no_gateway_of_four_serves_what_it_hit(bench: Bench) -> None:
+async def test_after_invalidate_returned_none_of_four_gateways_serves_a_stale_program(
+    bench: Bench,
+) -> None:
     (key,) = await publish(bench, 1, 1000)
     with running_gateways(bench, GATEWAYS) as (address, pids):
         assert len(pids) == GATEWAYS
         seen = await answers(address, key)
-        while seen != [api.CACHE_TIER_GATEWAY] * CONNECTIONS:  # until each of them has kept it
+        while seen != [api.CACHE_TIER_GATEWAY] * CONNECTIONS:  # until every gateway has cached it
             assert set(seen) <= {api.CACHE_TIER_GATEWAY, api.CACHE_TIER_STORE}
             seen = await answers(address, key)
         with CacheAdmin(address) as admin:
@@ -79,7 +81,7 @@ def test_a_gateway_that_dies_is_replaced_while_the_others_serve(bench: Bench) ->
         )
 
 
-def test_gateways_refuse_a_port_that_somebody_has(bench: Bench) -> None:
+def test_gateways_refuse_a_port_that_is_taken(bench: Bench) -> None:
     with (
         running_gateways(bench) as (address, _),
         pytest.raises(RuntimeError, match="cannot listen on"),

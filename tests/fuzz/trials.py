@@ -20,13 +20,14 @@ from codegen_svc.emitters.triton.source import emit_triton
 from codegen_svc.emitters.triton.tiling import gpu_tiling, needs_64_bit_indices
 from frontend_svc.cache.traces import trace_of
 from frontend_svc.decompose.pipeline import decompose_to_prims
-from kernelfarm.digest import kernel_key, program_key, program_parts, trace_digest
+from kernelfarm.digest import kernel_key, program_identity, program_key, trace_digest
 from kernelfarm.errors import CallerError, InternalError, KernelfarmError, VerificationError
+from kernelfarm.ir.check_graph import ATEN_DIALECT, PRIMS_DIALECT
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.guards import NO_FACTS, first_failing
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import parse_graph, parse_kernel, print_graph, print_kernel, print_plan
-from kernelfarm.ir.verify import verify_graph, verify_kernel, verify_program
+from kernelfarm.ir.verify import verify_graph, verify_kernel, verify_prims, verify_program
 from kernelfarm.ir.work_budget import DEFAULT_WORK_STEPS, work_budget
 from kernelfarm.signing.encoding import canonical_bytes
 from kernelfarm.signing.tags import check_tag
@@ -110,7 +111,7 @@ def _graph(data: bytes) -> None:
     again = _accepted(lambda: graph_from_proto(graph_to_proto(graph)), "decode again")
     _same(once, _bytes(graph_to_proto(again)), "graph")
     _same(program_key(graph, CPU, OPTIONS), program_key(again, CPU, OPTIONS), "program key")
-    _same(program_parts(graph, CPU, OPTIONS), program_parts(again, CPU, OPTIONS), "program parts")
+    _same(program_identity(graph, OPTIONS), program_identity(again, OPTIONS), "program identity")
     text = print_graph(graph)
     read = _accepted(lambda: parse_graph(text), "parse the printed graph")
     _same(text, print_graph(read), "text of a graph")
@@ -219,16 +220,18 @@ def _status(data: bytes) -> None:
 
 def _lowering(data: bytes) -> None:
     """Decode and decompose alone: many more operators in the same time."""
-    graph = graph_from_proto(message_class("kernelfarm.v1.Graph").FromString(data))
+    message = message_class("kernelfarm.v1.Graph").FromString(data)
+    graph = graph_from_proto(message, ATEN_DIALECT)
     lowered = decompose_to_prims(graph, sorts_any_row=bool(len(data) % 2))
     verify_graph(lowered.graph)
-    message = _accepted(lambda: graph_to_proto(lowered.graph), "encode its Prims")
-    _accepted(lambda: graph_from_proto(message), "decode its Prims")
+    prims = _accepted(lambda: graph_to_proto(lowered.graph), "encode its Prims")
+    _accepted(lambda: graph_from_proto(prims), "decode its Prims")
 
 
 def _services(data: bytes) -> None:
     """Decode, decompose, optimize and write code, for a processor and for a GPU."""
-    graph = graph_from_proto(message_class("kernelfarm.v1.Graph").FromString(data))
+    message = message_class("kernelfarm.v1.Graph").FromString(data)
+    graph = graph_from_proto(message, ATEN_DIALECT)
     program_key(graph, CPU, OPTIONS)
     lowered = decompose_to_prims(graph, sorts_any_row=True)
     for target in (CPU, GPU):
@@ -255,11 +258,10 @@ def _emit(kernel: Kernel, target: str) -> None:
 
 
 def _optimizer(data: bytes) -> None:
-    graph = graph_from_proto(message_class("kernelfarm.v1.Graph").FromString(data))
-    if graph.dialect != "prims":
-        raise CallerError(f"dialect {graph.dialect!r}")
+    message = message_class("kernelfarm.v1.Graph").FromString(data)
+    graph = graph_from_proto(message, PRIMS_DIALECT)
     try:
-        verify_graph(graph)
+        verify_prims(graph)
     except VerificationError as error:
         raise CallerError(str(error)) from error
     _optimized(graph, CPU)

@@ -9,7 +9,7 @@ from random import Random
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kernelfarm.digest import kernel_key, program_key, program_keys, program_parts
+from kernelfarm.digest import kernel_key, program_identity, program_key, program_keys
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import as_expr
 from kernelfarm.ir.graph_ir import Graph, Ref, TensorType, tensor_type_of
@@ -157,11 +157,11 @@ def test_the_parts_of_a_key_differ_where_the_key_does(
     graph: Graph, change: Callable[[Graph, int], Graph], at: int
 ) -> None:
     assume(graph.nodes)
-    parts = program_parts(graph, TARGET, OPTIONS)
-    changed = program_parts(change(graph, at), TARGET, OPTIONS)
+    parts = program_identity(graph, OPTIONS).parts(TARGET)
+    changed = program_identity(change(graph, at), OPTIONS).parts(TARGET)
     differing = {part for part, value in parts.items() if changed[part] != value}
     assert differing == ({"graph", "operators"} if change is another_op else {"graph"})
-    assert program_parts(graph, "cpu:x", OPTIONS)["graph"] == parts["graph"]
+    assert program_identity(graph, OPTIONS).parts("cpu:x") == {**parts, "target": "cpu:x"}
 
 
 @settings(max_examples=50, deadline=None)

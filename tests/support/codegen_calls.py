@@ -6,7 +6,7 @@ from kernelfarm.internal.v1 import codegen_service_pb2 as pb
 from kernelfarm.internal.v1 import loops_pb2
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import translated_errors
-from kernelfarm.v1 import compile_service_pb2
+from kernelfarm.v1 import artifact_pb2, compile_service_pb2
 from tests.support.farm import TIMEOUT_S
 
 TARGET = "echo:one"
@@ -23,3 +23,8 @@ async def build(
     )
     with translated_errors("codegen"):
         return {r.index: r async for r in stub.BuildKernels(request, timeout=TIMEOUT_S)}
+
+
+def artifacts_of(response: pb.BuildKernelsResponse) -> list[artifact_pb2.Artifact]:
+    """The artifacts of a kernel, the general one last."""
+    return [artifact_pb2.Artifact.FromString(signed.content) for signed in response.signed]

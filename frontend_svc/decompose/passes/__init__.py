@@ -1,1 +1,1 @@
-"""Rewrites of Prims graphs, one per file; each takes a graph and gives a graph and notes."""
+"""Rewrites of Prims graphs, one per file; each returns a graph and notes for the report."""

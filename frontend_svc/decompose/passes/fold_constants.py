@@ -1,7 +1,7 @@
-"""Evaluates what depends on no input: uniform values become `full`, arithmetic series `iota`.
+"""Evaluates values that depend on no input: uniform ones become `full`, series become `iota`.
 
-Values that are neither stay as they are: constants travel only from the client, so the farm has no
-way to hand new ones over. What stays is cheap inside a kernel, scans apart.
+Other constant values are not folded: only clients can send constants, so a program cannot contain
+new ones. Except for scans, they are cheap inside a kernel.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Array = npt.NDArray[Any]
 _LARGEST_VALUE_BYTES = 64 * 1024
 _INT64_MAX = 2**63 - 1
 _LARGEST_WORK_BYTES = 16 * 1024 * 1024
-"""What one request may evaluate in all, so that no graph keeps the service busy for long."""
+"""The most that one request may evaluate, so that no graph occupies the service for long."""
 
 
 def fold_constants(graph: Graph, captured: Graph) -> RewriteResult:
     """The graph with constant values in their simplest form."""
-    # Overflow to infinity and the like are values here, as in the kernels.
+    # Overflow to infinity is no error, as in kernels.
     with np.errstate(all="ignore"):
         uniform = _uniform_values(graph)
         arrays = _evaluated(graph)
@@ -63,7 +63,7 @@ def fold_constants(graph: Graph, captured: Graph) -> RewriteResult:
 
 
 def _uniform_values(graph: Graph) -> dict[int, Array]:
-    """Values all of whose elements are one number, whatever their sizes."""
+    """Values whose elements are all one number, for any sizes."""
     found: dict[int, Array] = {}
     for node in graph.nodes:
         value = _uniform_value(node, found)
@@ -89,7 +89,7 @@ def _uniform_value(node: Node, found: Mapping[int, Array]) -> Array | None:
 
 
 def _evaluated(graph: Graph) -> dict[int, Array]:
-    """Small constant values by id; empty where nothing but numbers and ranges is constant."""
+    """Small constant values by id; empty if only numbers and ranges are constant."""
     nodes, is_worthwhile = _small_constant_nodes(graph)
     if not is_worthwhile:
         return {}
@@ -106,7 +106,7 @@ def _evaluated(graph: Graph) -> dict[int, Array]:
     try:
         results = run_graph(part, [])
     except IndexError:
-        # An index outside its axis: the model fails when it runs, and says so then.
+        # An index is out of range: the model reports that error when it runs.
         return {}
     return {
         value: result
@@ -149,7 +149,7 @@ def _fulls(graph: Graph) -> set[int]:
 
 
 def _is_same(left: Array, right: Array) -> bool:
-    """Equal to the bit: 0.0 and -0.0 differ, a NaN equals itself."""
+    """True if equal to the bit: 0.0 and -0.0 differ, a NaN equals itself."""
     return left.tobytes() == right.tobytes()
 
 
@@ -162,7 +162,7 @@ def _is_uniform(array: Array) -> bool:
 
 
 def _series_of(array: Array) -> tuple[int, int, int] | None:
-    """(axis, start, step) of integers that change along one axis by one step; else None."""
+    """(axis, start, step) of integers that form an arithmetic series along one axis; else None."""
     if array.dtype.kind not in "iu" or array.size < 2:
         return None
     for axis, extent in enumerate(array.shape):
@@ -196,7 +196,7 @@ def _iota(builder: GraphBuilder, tensor: TensorType, axis: int, start: int, step
     value = builder.add("iota", dtype=tensor.dtype, length=as_expr(length))
     for op, number, neutral in (("mul", step, 1), ("add", start, 0)):
         if number != neutral:
-            # Elements wrap around in their type, so a falling series of u8 has a rising step.
+            # Elements wrap around in their type, so a decreasing series of u8 has a positive step.
             wrapped = np.array(number).astype(numpy_dtype(tensor.dtype))
             other = _full(builder, TensorType(tensor.dtype, shape), wrapped)
             value = builder.add(op, value, other)

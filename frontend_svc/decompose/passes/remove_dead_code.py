@@ -1,7 +1,7 @@
 """Removes nodes whose results nothing uses.
 
-Framework calls go too, unless they may have effects: random operators move the generator's state,
-what gives no result is there for nothing else, and what the table does not know could do anything.
+Extern nodes are removed too, unless they may have effects: random operators change the state of the
+generator, a node without results exists for its effect, and a custom operator may have any effect.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Applies the local rules: views composed, neutral arithmetic dropped, counting gathers sliced."""
+"""Applies local rules: composes views, drops neutral arithmetic, turns gathers into slices."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
 
 
 def simplify_prims(graph: Graph, captured: Graph) -> RewriteResult:
-    """The graph with every node replaced by the first rule that applies to it."""
+    """The graph with every node rewritten by the first rule that applies to it."""
     notes: list[PassNote] = []
 
     def rule(builder: GraphBuilder, node: Node, operands: tuple[int, ...]) -> int | None:

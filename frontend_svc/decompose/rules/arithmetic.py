@@ -1,4 +1,4 @@
-"""Arithmetic that changes nothing; for floats only where it is exact, signed zeros included."""
+"""Rules for neutral arithmetic; for floats only if they are exact, signed zeros included."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _WIDENINGS = {
     DType.U8: (DType.I16, DType.I32, DType.I64, DType.F16, DType.F32, DType.F64),
     DType.BOOL: tuple(dtype for dtype in DType if dtype is not DType.BOOL),
 }
-"""Types that hold every value of a type exactly."""
+"""Type -> types that represent each of its values exactly."""
 
 
 def number_of(builder: GraphBuilder, value: int) -> bool | int | float | None:
-    """The number that every element of a `full` is; None for any other value."""
+    """The number of a `full`; None for any other value."""
     node = builder.definer_of(value)
     if node is None or node.op != "full":
         return None
@@ -50,7 +50,7 @@ def div(builder: GraphBuilder, node: Node, operands: Operands) -> int | None:
 
 
 def add(builder: GraphBuilder, node: Node, operands: Operands) -> int | None:
-    """x + 0 is x for integers; for floats x + -0.0 is, but -0.0 + 0.0 is not -0.0."""
+    """x + 0 is x for integers; for floats only x + -0.0 is x, since -0.0 + 0.0 is 0.0."""
     left, right = operands
     if _is_neutral(builder, right, negative_zero=True):
         return left
@@ -58,7 +58,7 @@ def add(builder: GraphBuilder, node: Node, operands: Operands) -> int | None:
 
 
 def sub(builder: GraphBuilder, node: Node, operands: Operands) -> int | None:
-    """x - 0 is x, also for floats if the zero is positive."""
+    """x - 0 is x; for floats only if the zero is positive."""
     return operands[0] if _is_neutral(builder, operands[1], negative_zero=False) else None
 
 
@@ -73,7 +73,7 @@ def disjunction(builder: GraphBuilder, node: Node, operands: Operands) -> int | 
 
 
 def where(builder: GraphBuilder, node: Node, operands: Operands) -> int | None:
-    """A known condition picks its branch; equal branches need no condition."""
+    """A constant condition selects its branch; equal branches need no condition."""
     condition, if_true, if_false = operands
     if if_true == if_false:
         return if_true
@@ -84,7 +84,7 @@ def where(builder: GraphBuilder, node: Node, operands: Operands) -> int | None:
 
 
 def twice(builder: GraphBuilder, node: Node, operands: Operands) -> int | None:
-    """An operation that undoes itself."""
+    """An operation that is its own inverse, applied twice."""
     source = builder.definer_of(operands[0])
     if source is None or source.op != node.op:
         return None
@@ -92,7 +92,7 @@ def twice(builder: GraphBuilder, node: Node, operands: Operands) -> int | None:
 
 
 def convert(builder: GraphBuilder, node: Node, operands: Operands) -> int | None:
-    """Conversions to the own type, and there and back through a type that holds all values."""
+    """A conversion to the same type, or back through a type that represents all values."""
     dtype = node.types[0].dtype
     value = operands[0]
     held = builder.type_of(value).dtype

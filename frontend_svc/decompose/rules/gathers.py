@@ -1,6 +1,6 @@
-"""Gathers whose indices count up: they are slices, and need no memory access of their own.
+"""Rules for gathers whose indices count up: they become slices, which need no memory access.
 
-Attention masks are built that way: a mask indexed by two ranges is the mask itself.
+Attention masks contain such gathers: a mask that is indexed by two ranges is the mask itself.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Operands = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class CountingIndex:
-    """An index: start + position along one axis of the index tensor; axis None stays at start."""
+    """An index: start + position along one axis of the index tensor; without an axis, start."""
 
     axis: int | None
     start: Expr
 
 
 def take(builder: GraphBuilder, node: Node, operands: Operands) -> int | None:
-    """A take of a counting vector is a slice."""
+    """A take by a counting vector is a slice."""
     source, index = operands
     if builder.type_of(index).rank != 1:
         return None
@@ -45,7 +45,7 @@ def take(builder: GraphBuilder, node: Node, operands: Operands) -> int | None:
 
 
 def gather_nd(builder: GraphBuilder, node: Node, operands: Operands) -> int | None:
-    """A gather by counting indices, each along its own axis, is a slice laid out anew."""
+    """A gather by counting indices along different axes is a slice with rearranged axes."""
     source, *indices = operands
     counts = [count_of(builder, index) for index in indices]
     dims = cast(tuple[int, ...], node.attr("dims"))
@@ -67,7 +67,7 @@ def gather_nd(builder: GraphBuilder, node: Node, operands: Operands) -> int | No
 
 
 def count_of(builder: GraphBuilder, value: int) -> CountingIndex | None:
-    """How an index counts, as far as its definition tells; None if it does not."""
+    """The counting index that a value is; None if its definition does not show one."""
     node = builder.definer_of(value)
     if node is None:
         return None
@@ -102,7 +102,7 @@ def _broadcast(builder: GraphBuilder, node: Node) -> CountingIndex | None:
     if count is None or count.axis is None:
         return count
     dims = cast(tuple[int, ...], node.attr("dims"))
-    # Of extent 1 the axis may be repeated: then every position is the first.
+    # An axis of extent 1 may be repeated: then every position is the first one.
     is_single = builder.type_of(operand).shape[count.axis] is ONE
     return CountingIndex(None if is_single else dims[count.axis], count.start)
 
@@ -125,7 +125,7 @@ _READERS: dict[str, Callable[[GraphBuilder, Node], CountingIndex | None]] = {
     "iota": _counted,
     "reshape": _reshaped,
 }
-"""Prims through which counting can be followed."""
+"""Prims that keep or change a counting index."""
 
 
 def _operands(node: Node) -> list[int]:
@@ -148,7 +148,7 @@ def _slice(builder: GraphBuilder, source: int, starts: list[Expr], limits: list[
 def _laid_out(
     builder: GraphBuilder, node: Node, part: int, targets: dict[int, int | None], index_rank: int
 ) -> int:
-    """The part with gathered axes at their places among the index axes, the rest behind."""
+    """The slice with its gathered axes among the index axes, and the other axes behind."""
     shape = builder.type_of(part).shape
     rest = iter(range(index_rank, node.types[0].rank))
     placed: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""Views of views: composed into one, or dropped where they change nothing."""
+"""Rules for views: views of views are composed, views without effect are dropped."""
 
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ def flip(builder: GraphBuilder, node: Node, operands: Operands) -> int | None:
 
 
 def cat(builder: GraphBuilder, node: Node, operands: Operands) -> int | None:
-    """Of one operand it is the operand."""
+    """A cat of one operand is the operand."""
     return operands[0] if len(operands) == 1 else None
 
 
 def _moves_only_ones(builder: GraphBuilder, value: int, dims: tuple[int, ...]) -> int | None:
-    """A permute that keeps the order of all extents but 1 is a reshape, which merges further."""
+    """A permute that moves only axes of extent 1 is a reshape, which composes with others."""
     shape = builder.type_of(value).shape
     moved = [dim for dim in dims if shape[dim] is not ONE]
     if moved != sorted(moved):

@@ -1,1 +1,1 @@
-"""Fitted coefficients of series, made by the tests' `fit_series.py`."""
+"""Fitted coefficients of series; `fit_series.py` of the tests generates them."""

@@ -1,1 +1,1 @@
-"""What every family is written with: the table, arguments, shapes, types, and the graph builder."""
+"""Shared by all families: the operator table, arguments, shapes, types, the graph builder."""

@@ -1,7 +1,7 @@
-"""Argument kinds: how an argument on the wire becomes a parameter of a decomposition.
+"""Readers of arguments: they turn an argument on the wire into a parameter of a decomposition.
 
-A decomposition's annotations name the kinds; each kind has one reader here. A reader refuses what
-does not fit, so that decompositions never see a malformed argument.
+The annotations of a decomposition state the kinds of its parameters; each kind has one reader here.
+A reader refuses a malformed argument, so that decompositions never receive one.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from kernelfarm.ir.algebra.expr import Expr, as_expr
 from kernelfarm.ir.graph_ir import Arg, Ref
 
 Values = Mapping[int, Tensor]
-"""Captured value id -> its value in the Prims graph."""
+"""Id of a captured value -> its value in the Prims graph."""
 
 Reader = Callable[[Arg, Values], Any]
-"""Turns a wire argument into a parameter."""
+"""(argument on the wire, values) -> parameter of a decomposition."""
 
 _INT64_MAX = 2**63 - 1
 
 
 def read_tensor(arg: Arg, values: Values) -> Tensor:
-    """A use of a tensor value.
+    """The tensor that an argument refers to.
 
     Raises:
-        InvalidGraphError: it is none, or the value is not defined before.
+        InvalidGraphError: the argument is no tensor, or its value is not defined before its use.
     """
     if not isinstance(arg, Ref):
         raise _unexpected(arg, "a tensor")
@@ -115,7 +115,7 @@ def _each(reader: Reader, expected: str) -> Reader:
 
 
 def _one_or_each(reader: Reader, expected: str) -> Reader:
-    """PyTorch's `int[1]`: one number stands for a list of one."""
+    """PyTorch's `int[1]`: a single number means a list of one."""
     read_all = _each(reader, expected)
     return lambda arg, values: (
         read_all(arg, values) if isinstance(arg, tuple) else (reader(arg, values),)
@@ -149,7 +149,7 @@ READERS: dict[Any, Reader] = {
     **_BASE,
     **{kind | None: _optional(reader) for kind, reader in _BASE.items()},
     int | Expr: _read_size,
-    # A generator of the user's own has no form on the wire.
+    # Generators have no form on the wire.
     type(None): _read_nothing,
 }
 """The reader of each annotation that a decomposition may use."""

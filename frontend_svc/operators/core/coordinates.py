@@ -8,6 +8,6 @@ from frontend_svc.operators.core.values import Tensor
 
 
 def numbers_along(builder: PrimsBuilder, shape: Shape, axis: int) -> Tensor:
-    """For each element of a shape its place on one axis; i64."""
-    line = builder.iota(shape[axis])
-    return builder.prim("broadcast_in_dim", line, dims=(axis,), shape=shape)
+    """The coordinate of each element of a shape on one axis; i64."""
+    positions = builder.iota(shape[axis])
+    return builder.prim("broadcast_in_dim", positions, dims=(axis,), shape=shape)

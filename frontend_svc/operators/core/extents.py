@@ -13,10 +13,10 @@ Shape = tuple[Expr, ...]
 
 
 class Extents:
-    """What is known about a graph's sizes: their ranges.
+    """The known ranges of a graph's sizes.
 
-    The sizes that were seen at capture decide nothing: they are in no key.
-    Sizes 0 and 1 are never symbolic (the capture specializes them), so a symbol is not broadcast.
+    The sizes that capture saw (hints) are not used, for they are in no key. Sizes 0 and 1 are never
+    symbolic, because capture specializes them; so an axis of symbolic extent is never broadcast.
     """
 
     def __init__(self, symbols: Sequence[SizeSymbol]) -> None:
@@ -26,10 +26,10 @@ class Extents:
         self.bounds = bounds
 
     def is_same(self, left: Expr, right: Expr) -> bool:
-        """True if two extents may be equal, as far as the ranges can tell.
+        """True unless two extents are proven different.
 
-        The framework may know equalities from guards that are not in the graph (say, an even
-        size), so sizes that are not proven different count as equal.
+        The framework may know equalities from guards that are not in the graph (for example that a
+        size is even), so extents that are not proven different count as equal.
         """
         if left is right:
             return True
@@ -46,7 +46,7 @@ class Extents:
         return left is right or simplify(left - right, self.bounds) == 0
 
     def is_same_shape(self, left: Shape, right: Shape) -> bool:
-        """True if ranks and all extents are equal."""
+        """True if the ranks are equal and no two extents are proven different."""
         if left == right:
             return True
         return len(left) == len(right) and all(map(self.is_same, left, right))
@@ -72,11 +72,11 @@ class Extents:
         return left if self.is_at_most(right, left) else maximum(left, right)
 
     def simplified(self, value: Expr) -> Expr:
-        """The same size with divisions and remainders removed where the ranges allow it."""
+        """The same size, without divisions and remainders where the ranges allow that."""
         return simplify(value, self.bounds)
 
     def broadcast(self, shapes: Sequence[Shape]) -> Shape:
-        """The shape that all broadcast to.
+        """The shape that all shapes broadcast to.
 
         Raises:
             InvalidGraphError: two extents differ and neither is 1.
@@ -93,10 +93,10 @@ class Extents:
         return tuple(result)
 
     def resolved(self, sizes: Shape, numel: Expr) -> Shape:
-        """Sizes with one -1 replaced by what is left of `numel` elements.
+        """Sizes with one -1 replaced so that the shape has `numel` elements.
 
         Raises:
-            InvalidGraphError: two are -1, one is below -1, or the elements do not fit.
+            InvalidGraphError: two sizes are -1, one is below -1, or the numbers of elements differ.
         """
         unknown = [axis for axis, size in enumerate(sizes) if size == -1]
         if len(unknown) > 1 or any(s.is_constant and s.constant < -1 for s in sizes):
@@ -107,7 +107,7 @@ class Extents:
         result = list(sizes)
         if unknown:
             if known == 0:
-                raise InvalidGraphError(f"sizes {text_of(sizes)}; a -1 beside a 0 is ambiguous")
+                raise InvalidGraphError(f"sizes {text_of(sizes)}; -1 is ambiguous beside a 0")
             result[unknown[0]] = self.simplified(numel // known)
         if not self.is_same(product_of(result), numel):
             raise InvalidGraphError(f"sizes {text_of(sizes)} for {numel} elements")
@@ -135,7 +135,7 @@ def numel_of(shape: Shape) -> Expr:
 
 
 def axis_of(dim: int, rank: int) -> int:
-    """The axis that a possibly negative dim names; a scalar tensor has the dims 0 and -1.
+    """The axis of a dim, which may be negative; a tensor without axes has the dims 0 and -1.
 
     Raises:
         InvalidGraphError: the dim is out of range.
@@ -149,10 +149,10 @@ def axis_of(dim: int, rank: int) -> int:
 
 
 def axes_of(dims: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Distinct axes in the order given.
+    """The axes of distinct dims, in the same order.
 
     Raises:
-        InvalidGraphError: a dim is out of range or named twice.
+        InvalidGraphError: a dim is out of range, or two dims name one axis.
     """
     axes = tuple(axis_of(dim, rank) for dim in dims)
     if len(set(axes)) != len(axes):

@@ -1,7 +1,7 @@
-"""Operators that address an operand's memory, where its layout makes them plain views.
+"""Operators that address the memory of an operand, as views where its layout allows that.
 
-The layout is that which the framework states for the operand: a computed one begins at the first
-element of memory of its own. What may lie beyond the operand is read by the framework.
+The layout is the one that the framework states for the operand. A computed value begins at the
+first element of its own memory. If an operator may read beyond its operand, the framework runs it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PARAMETERS = ("self", "size", "stride", "storage_offset")
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Element (i, j, ...) is the one at `offset + i*strides[0] + j*strides[1] + ...`."""
+    """A window on memory: element (i, j, ...) is at offset + i * strides[0] + j * strides[1] ..."""
 
     sizes: Shape
     strides: Shape
@@ -29,7 +29,7 @@ class _Window:
 
     @property
     def span(self) -> Expr:
-        """Elements from the first to the last one addressed."""
+        """Elements from the first addressed one to the last."""
         span = ONE
         for size, stride in zip(self.sizes, self.strides, strict=True):
             span = span + (size - ONE) * stride
@@ -37,14 +37,14 @@ class _Window:
 
 
 def is_relative(node: Node) -> bool:
-    """True for a window that is counted from its operand, wherever that begins in its memory."""
+    """True if the offset of a window counts from its operand, not from the start of memory."""
     return _given(node).get("storage_offset") is None
 
 
 def read_memory(
     builder: PrimsBuilder, node: Node, operand: Tensor, layout: TensorType
 ) -> Tensor | None:
-    """The node's result from an operand of this layout; None if no view is proven to give it."""
+    """The node's result as a view of an operand of this layout; None if that is not proven."""
     window = _window_of(node)
     own = _dense_order(layout.shape, layout.strides)
     if window is None or own is None or not _is_inside(builder, window, numel_of(layout.shape)):
@@ -61,7 +61,7 @@ def read_memory(
 
 
 def _windowed(builder: PrimsBuilder, part: Tensor, window: _Window) -> Tensor:
-    """Axes that overlap or leave gaps: each is a sliding window as wide as those after it."""
+    """A window whose axes overlap or leave gaps: each axis is a sliding window over the rest."""
     x, left = part, part.shape[0]
     kept: list[Expr] = []
     for size, stride in zip(window.sizes, window.strides, strict=True):
@@ -78,7 +78,7 @@ def _windowed(builder: PrimsBuilder, part: Tensor, window: _Window) -> Tensor:
 
 
 def _is_inside(builder: PrimsBuilder, window: _Window, total: Expr) -> bool:
-    """True if the window has elements and all of them are proven to be among the first `total`."""
+    """True if the window has elements and all of them are proven to be below `total`."""
     proven = builder.extents.is_at_most
     has_elements = all(proven(1, size) for size in window.sizes)
     is_forward = all(stride is ZERO or proven(1, stride) for stride in window.strides)
@@ -108,7 +108,7 @@ def _exprs(arg: Arg) -> Shape | None:
 
 
 def _dense_order(shape: Sequence[Expr], strides: Sequence[Expr] | None) -> tuple[int, ...] | None:
-    """The axes from the outermost in memory to the innermost; None unless dense and known."""
+    """The axes from the outermost in memory to the innermost; None unless proven dense."""
     if strides is None:
         return None
     if tuple(strides) == contiguous_strides(tuple(shape)):
@@ -121,7 +121,7 @@ def _dense_order(shape: Sequence[Expr], strides: Sequence[Expr] | None) -> tuple
     for axis in reversed(order):
         extent = shape[axis].constant
         if extent == 1:
-            continue  # its stride addresses nothing
+            continue  # its stride has no effect
         if extent == 0 or strides[axis].constant != expected:
             return None
         expected *= extent

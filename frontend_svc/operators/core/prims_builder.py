@@ -1,7 +1,7 @@
-"""Emits Prims for one captured operator: broadcasting, conversion and typed numbers.
+"""Emits Prims for one captured operator, with broadcasting, conversion and typed numbers.
 
-Prims have neither broadcasting nor promotion nor implicit numbers. This class has them, so that a
-decomposition reads like the formula that it stands for.
+Prims have no implicit broadcast, promotion or numbers. This builder adds them, so that a
+decomposition reads like its formula.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _POSITIONS = frozenset({"argmax", "argmin"})
 
 
 class NodeAppender(Protocol):
-    """Appends prims to a graph; `kernelfarm.ir.builder.GraphBuilder` is one."""
+    """Appends prims to a graph, as `kernelfarm.ir.builder.GraphBuilder` does."""
 
     def add(self, op: str, *operands: int, **attrs: Arg) -> int:
         """Appends a prim with one result; returns the result's id."""
@@ -33,10 +33,10 @@ class NodeAppender(Protocol):
 
 
 class PrimsBuilder:
-    """The Prims graph under construction, as a decomposition sees it.
+    """The Prims graph under construction, as decompositions use it.
 
-    `stated` are the result types on the wire: for operators whose results depend on more than
-    their operands' types.
+    `stated` are the result types on the wire, for operators whose results depend on more than the
+    types of their operands.
     """
 
     __slots__ = ("_builder", "_is_random_native", "_seeds", "extents", "sorts_any_row", "stated")
@@ -57,19 +57,19 @@ class PrimsBuilder:
         self.stated: tuple[TensorType, ...] = ()
 
     def prim(self, op: str, *operands: Tensor, **attrs: Arg) -> Tensor:
-        """A prim exactly as given."""
+        """A prim with these operands, unchanged."""
         value = self._builder.add(op, *(operand.id for operand in operands), **attrs)
         return Tensor(value, self._builder.type_of(value))
 
     def apply(self, op: str, *operands: Operand) -> Tensor:
-        """An elementwise prim on broadcast operands; numbers take the first tensor's type."""
+        """An elementwise prim on broadcast operands; numbers get the type of the first tensor."""
         tensors = [operand for operand in operands if isinstance(operand, Tensor)]
         shape = self.extents.broadcast([tensor.shape for tensor in tensors])
         dtype = tensors[0].dtype
         return self.prim(op, *(self._as_tensor(operand, dtype, shape) for operand in operands))
 
     def where(self, condition: Tensor, if_true: Operand, if_false: Operand) -> Tensor:
-        """A selection by a bool condition; at least one branch is a tensor, which types numbers."""
+        """A selection by a bool condition; one branch at least is a tensor and types the other."""
         branches = [branch for branch in (if_true, if_false) if isinstance(branch, Tensor)]
         shape = self.extents.broadcast([condition.shape, *(branch.shape for branch in branches)])
         dtype = branches[0].dtype
@@ -81,7 +81,7 @@ class PrimsBuilder:
         )
 
     def full(self, value: Number, dtype: DType, shape: Shape = ()) -> Tensor:
-        """A tensor of one number, converted to the type as PyTorch converts it."""
+        """A tensor filled with a number, which is converted to the type as in PyTorch."""
         if isinstance(value, Expr) and not dtype.is_integer:
             return self.convert(self.full(value, DType.I64, shape), dtype)
         return self.prim("full", dtype=dtype, shape=shape, value=as_typed(value, dtype))
@@ -91,7 +91,7 @@ class PrimsBuilder:
         return x if x.dtype is dtype else self.prim("convert", x, dtype=dtype)
 
     def widened(self, x: Tensor) -> Tensor:
-        """The elements in the type that arithmetic uses: f32 for narrower floats."""
+        """The elements in the computing type: f32 for narrower floats."""
         return self.convert(x, x.dtype.compute_dtype)
 
     def expand(self, x: Tensor, shape: Shape) -> Tensor:
@@ -102,7 +102,7 @@ class PrimsBuilder:
             old is new or (old is not ONE and new is not ONE)
             for old, new in zip(x.shape, shape, strict=True)
         ):
-            # Equal by a guard of the framework only: one name for one size from here on.
+            # Equal by a guard of the framework only: use one expression for the size from here on.
             return self.prim("reshape", x, shape=shape)
         offset = len(shape) - x.rank
         if offset < 0:
@@ -112,7 +112,7 @@ class PrimsBuilder:
         return self.prim("broadcast_in_dim", aligned, dims=dims, shape=shape)
 
     def reshape(self, x: Tensor, shape: Shape) -> Tensor:
-        """The elements in row-major order under another shape of as many elements."""
+        """The elements in row-major order under another shape with as many elements."""
         return x if x.shape == shape else self.prim("reshape", x, shape=shape)
 
     def permute(self, x: Tensor, dims: Sequence[int]) -> Tensor:
@@ -124,17 +124,17 @@ class PrimsBuilder:
     def slice_axis(
         self, x: Tensor, axis: int, start: Expr, limit: Expr, step: Expr = ONE
     ) -> Tensor:
-        """Elements start, start+step, ... below limit of one axis."""
+        """Elements start, start+step, ... of one axis, below limit."""
         starts = [ZERO] * x.rank
         limits, steps = list(x.shape), [ONE] * x.rank
         starts[axis], limits[axis], steps[axis] = start, limit, step
         return self.prim("slice", x, limits=tuple(limits), starts=tuple(starts), steps=tuple(steps))
 
     def reduce(self, op: str, x: Tensor, axes: Sequence[int], *, keepdim: bool = False) -> Tensor:
-        """A reduction over axes (all different); no axes reduce nothing."""
+        """A reduction over distinct axes; without axes the elements stay as they are."""
         dims = tuple(sorted(axes))
         if not dims:
-            # Of one element each, an extremum's position is 0 and the rest is the element.
+            # Over one element, the position of an extremum is 0; other reductions give the element.
             return self.full(0, DType.I64, x.shape) if op in _POSITIONS else x
         result = self.prim(op, x, dims=dims)
         if not keepdim:
@@ -147,10 +147,10 @@ class PrimsBuilder:
         return self.prim("iota", dtype=dtype, length=length)
 
     def seed(self) -> Tensor:
-        """64 random bits (i64, no axes) that each run draws anew, and nobody else has.
+        """64 random bits (i64, no axes) that each run draws anew, for this operator alone.
 
         Raises:
-            NotDecomposedError: the request wants the framework's random numbers.
+            NotDecomposedError: the request asks for the random numbers of the framework.
         """
         if not self._is_random_native:
             raise NotDecomposedError("random: the option fallback_random is on")
@@ -158,11 +158,11 @@ class PrimsBuilder:
         return self.prim("seed", index=self._seeds - 1)
 
     def promoted(self, *operands: Operand) -> DType:
-        """The type that the operands compute in, by PyTorch's promotion."""
+        """The type in which the operands are computed, by PyTorch's promotion."""
         return result_dtype(map(_category, operands))
 
     def cast(self, operand: Operand, dtype: DType) -> Tensor:
-        """An operand as a tensor of the type."""
+        """An operand as a tensor of a type."""
         if isinstance(operand, Tensor):
             return self.convert(operand, dtype)
         return self.full(operand, dtype)
@@ -173,7 +173,7 @@ class PrimsBuilder:
         return self.full(operand, dtype, shape)
 
     def _aligned(self, x: Tensor, shape: Shape) -> Tensor:
-        """The tensor with extents named as in `shape` wherever they are not 1."""
+        """The tensor with the extents of `shape` wherever its own are not 1."""
         named = tuple(old if old is ONE else new for old, new in zip(x.shape, shape, strict=True))
         if not self.extents.is_same_shape(x.shape, named):
             raise InvalidGraphError(f"shape {text_of(x.shape)} does not expand to {text_of(shape)}")
@@ -181,7 +181,7 @@ class PrimsBuilder:
 
 
 def as_typed(value: Number, dtype: DType) -> Number:
-    """A number as a `full` of the type holds it."""
+    """A number as the prim `full` of a type contains it."""
     if isinstance(value, Expr):
         return value
     if dtype.is_float:
@@ -194,7 +194,7 @@ def as_typed(value: Number, dtype: DType) -> Number:
 
 
 def _wrapped(value: int, dtype: DType) -> int:
-    """The integer as two's complement of the type's width holds it."""
+    """An integer wrapped around to the range of a type."""
     span = 1 << (8 * dtype.itemsize_bytes)
     wrapped = value % span
     is_signed = dtype is not DType.U8

@@ -1,7 +1,7 @@
-"""PyTorch's type promotion: the element type that mixed operands compute in.
+"""PyTorch's type promotion: the element type in which mixed operands are computed.
 
-Operands fall into three categories, of falling priority: tensors with axes, tensors without axes,
-and Python numbers. A lower category matters only if its kind (bool < integer < float) is higher.
+Operands have three categories of decreasing priority: tensors with axes, tensors without axes, and
+Python numbers. A lower category matters only if its kind (bool < integer < float) is higher.
 
 Source: c10/core/ScalarType.h and aten/src/ATen/native/TypeProperties.cpp of PyTorch.
 """
@@ -15,14 +15,14 @@ from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 
 DEFAULT_FLOAT = DType.F32
-"""What Python floats and integers become where PyTorch needs a float (its default dtype)."""
+"""The type of Python floats, and of integers where PyTorch needs a float (its default dtype)."""
 
 DEFAULT_INTEGER = DType.I64
-"""What Python integers become."""
+"""The type of Python integers."""
 
 
 class Category(enum.Enum):
-    """How much an operand's element type weighs."""
+    """The priority of an operand's element type in promotion."""
 
     AXES = "tensor with axes"
     NO_AXES = "tensor without axes"
@@ -34,10 +34,10 @@ _FLOAT8 = frozenset({DType.F8E4M3FN, DType.F8E5M2})
 
 
 def promote(left: DType, right: DType) -> DType:
-    """The smallest type that holds both kinds, as `torch.promote_types` answers.
+    """The smallest type for elements of both types, as `torch.promote_types` returns.
 
     Raises:
-        InvalidGraphError: a float8 type meets another type; PyTorch refuses that too.
+        InvalidGraphError: a float8 type with another type; PyTorch refuses that too.
     """
     if left is right:
         return left
@@ -51,10 +51,10 @@ def promote(left: DType, right: DType) -> DType:
 
 
 def result_dtype(operands: Iterable[tuple[Category, DType]]) -> DType:
-    """The element type that operands of these categories and types compute in.
+    """The element type in which operands of these categories and types are computed.
 
     Raises:
-        InvalidGraphError: no operand, or a float8 type meets another type.
+        InvalidGraphError: no operand, or a float8 type with another type.
     """
     found: dict[Category, DType] = {}
     for category, dtype in operands:
@@ -74,12 +74,12 @@ def number_dtype(value: object) -> DType:
 
 
 def float_dtype(dtype: DType) -> DType:
-    """The type in which functions like `sin` answer: floats stay, all else becomes f32."""
+    """The result type of functions such as `sin`: floats stay, other types become f32."""
     return dtype if dtype.is_float else DEFAULT_FLOAT
 
 
 def sum_dtype(dtype: DType) -> DType:
-    """The type in which sums and products answer: floats stay, all else becomes i64."""
+    """The result type of sums and products: floats stay, other types become i64."""
     return dtype if dtype.is_float else DEFAULT_INTEGER
 
 

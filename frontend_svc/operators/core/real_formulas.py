@@ -1,4 +1,4 @@
-"""Formulas over floating-point tensors, written as mathematics writes them."""
+"""Formulas over floating-point tensors, in the notation of mathematics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COMPUTING = frozenset({DType.F64, DType.F32})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Real:
-    """A tensor with the operators of arithmetic; comparisons give reals of bool."""
+    """A tensor with arithmetic operators; comparisons return reals of bool."""
 
     builder: PrimsBuilder
     tensor: Tensor
@@ -29,15 +29,15 @@ class Real:
         return self.tensor.dtype
 
     def full(self, value: float) -> Real:
-        """A number in this one's type and shape."""
+        """A number in the type and shape of this real."""
         return Real(self.builder, self.builder.full(value, self.dtype, self.tensor.shape))
 
     def of(self, prim: str) -> Real:
-        """An elementwise prim of this one."""
+        """An elementwise prim of this real."""
         return Real(self.builder, self.builder.prim(prim, self.tensor))
 
     def with_(self, prim: str, other: RealOperand) -> Real:
-        """An elementwise prim of this one and another operand."""
+        """An elementwise prim of this real and another operand."""
         return Real(self.builder, self.builder.apply(prim, self.tensor, _operand(other)))
 
     def __add__(self, other: RealOperand) -> Real:
@@ -90,7 +90,7 @@ class Real:
         return self.with_("eq", other)
 
     def where(self, if_true: RealOperand, if_false: RealOperand) -> Real:
-        """A selection by this condition; at least one branch is a real."""
+        """A selection by this condition; at least one branch must be a real."""
         return Real(
             self.builder, self.builder.where(self.tensor, _operand(if_true), _operand(if_false))
         )
@@ -100,14 +100,14 @@ RealOperand = Union[Real, float]
 """A real, or a number of its type."""
 
 RealFunction = Callable[[Real], Real]
-"""A function of f32 or f64 that gives the same type."""
+"""A function of f32 or f64 that returns the same type."""
 
 
 def computing(builder: PrimsBuilder, x: Tensor, dtype: DType) -> Real:
-    """A tensor in the type that functions answering in `dtype` compute in.
+    """A tensor in the type in which functions with results of `dtype` are computed.
 
     Raises:
-        InvalidGraphError: these functions are not computed in that type.
+        InvalidGraphError: the computing type of `dtype` is neither f32 nor f64.
     """
     if dtype.compute_dtype not in _COMPUTING:
         raise InvalidGraphError(f"a function of type {dtype!r}; expected a float")
@@ -115,13 +115,13 @@ def computing(builder: PrimsBuilder, x: Tensor, dtype: DType) -> Real:
 
 
 def of_float(builder: PrimsBuilder, x: Tensor, function: RealFunction) -> Tensor:
-    """A function of one operand: integers become f32, narrow floats are computed in f32."""
+    """A function of one tensor: integers become f32, narrow floats are computed in f32."""
     dtype = float_dtype(x.dtype)
     return builder.convert(function(computing(builder, x, dtype)).tensor, dtype)
 
 
 def decomposes_real(*names: str) -> Callable[[RealFunction], RealFunction]:
-    """Registers a function of one real for operators (`lgamma`) of one operand, named `self`."""
+    """Registers a function of one real for operators (`lgamma`) whose operand is named `self`."""
 
     def register(function: RealFunction) -> RealFunction:
         def of_self(builder: PrimsBuilder, self: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ def decomposes_real(*names: str) -> Callable[[RealFunction], RealFunction]:
 
 
 def decomposes_real_x(*names: str) -> Callable[[RealFunction], RealFunction]:
-    """As `decomposes_real` for operators whose operand is named `x`."""
+    """As `decomposes_real`, for operators whose operand is named `x`."""
 
     def register(function: RealFunction) -> RealFunction:
         def of_x(builder: PrimsBuilder, x: Tensor) -> Tensor:

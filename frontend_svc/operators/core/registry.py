@@ -1,7 +1,7 @@
-"""The closed operator table: what the farm knows of each captured operator.
+"""The closed operator table: what the farm does with each captured operator.
 
-An operator is either decomposed by a function of this package, or sent to the framework (`extern`)
-knowingly, with the reason of its group. What is in neither table is an operator of the user's own:
+An operator either decomposes by a function of this package, or belongs to a group that the
+framework runs (`extern`), for the reason of the group. Any other operator is the user's own; it is
 extern too.
 """
 
@@ -12,7 +12,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from frontend_svc.operators.core.arguments import READERS, Reader, Values
@@ -23,24 +23,24 @@ from kernelfarm.ir.graph_ir import Arg, Node, TensorType
 
 
 class NotDecomposedError(Exception):
-    """A form of an operator that its decomposition does not cover: the framework runs it.
+    """A form of an operator that its decomposition does not cover; the framework runs it.
 
     The message is the reason that `kernelfarm explain` shows.
     """
 
 
 Decomposition = Callable[..., Tensor | tuple[Tensor | None, ...]]
-"""(lowering, arguments...) -> one value per result; None where a result cannot be used."""
+"""(builder, arguments...) -> one value per result; None for a result that nothing can use."""
 
 ExternCheck = Callable[[Extents, Sequence[TensorType]], TensorType]
 """(extents, operand types) -> the type that the operator's result must have."""
 
 ExternOperands = Callable[..., Sequence[Tensor]]
-"""(lowering, operands) -> what the framework is given in their place."""
+"""(builder, operands) -> the operands that the framework receives instead."""
 
 _Function = TypeVar("_Function", bound=Decomposition)
 
-# Placement of memory: it says nothing about values.
+# They say where a result is stored, nothing about its values.
 _PLACEMENT = frozenset({"device", "layout", "memory_format", "non_blocking", "pin_memory"})
 
 
@@ -104,9 +104,10 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator that decomposes to Prims; `family` is the module that holds its meaning.
+    """An operator that decomposes to Prims; `family` is the module of its decomposition.
 
-    `note` tells people what the decomposition does not cover.
+    `note` is for people: the forms that the decomposition does not cover. `sorts_rows` is true if
+    the decomposition depends on which rows a target can sort.
     """
 
     name: str
@@ -114,15 +115,16 @@ class Operator:
     decompose: Decomposition
     signature: Signature
     note: str = ""
+    sorts_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ExternGroup:
     """Operators that the client's framework runs, for one reason.
 
-    `patterns` are full names with `*` for any text. `reads_memory` marks results that depend on how
-    the first operand lies in memory, not only on its elements: views of computed values are found
-    where the stated layout allows it. `has_effects` keeps steps whose results nobody uses.
+    `patterns` are full names with `*` for any text. `reads_memory` marks operators whose results
+    depend on the memory layout of the first operand, not only on its elements; where the stated
+    layout allows it, they become views. `has_effects` keeps steps whose results nothing uses.
     """
 
     name: str
@@ -134,7 +136,7 @@ class ExternGroup:
 
     @property
     def explanation(self) -> str:
-        """What `kernelfarm explain` says of the group's operators."""
+        """The reason that `kernelfarm explain` shows for the group's operators."""
         return f"{self.name}: {self.reason}"
 
     def covers(self, operator: str) -> bool:
@@ -146,35 +148,50 @@ DECOMPOSED: dict[str, Operator] = {}
 """Operators with a decomposition, by the name on the wire."""
 
 EXTERN_GROUPS: list[ExternGroup] = []
-"""Groups of operators that are knowingly sent to the framework."""
+"""Groups of operators that the framework runs."""
 
 EXTERN_CHECKS: dict[str, ExternCheck] = {}
-"""Rules of result types, for operators that the framework runs, by the name on the wire."""
+"""Result types that are checked, of operators that the framework runs, by name on the wire."""
 
 EXTERN_OPERANDS: dict[str, ExternOperands] = {}
-"""What is made of the operands of operators that the framework runs, by the name on the wire."""
+"""Changes of operands, for operators that the framework runs, by name on the wire."""
 
 
-def decomposes(*names: str, note: str = "") -> Callable[[_Function], _Function]:
+def decomposes(
+    *names: str,
+    note: str = "",
+    fixed: Mapping[str, Any] | None = None,
+    sorts_rows: bool = False,
+) -> Callable[[_Function], _Function]:
     """Registers a decomposition for the operators of these names (`aten.add.Tensor`).
 
-    The function's annotations say what each argument must be, see `arguments.READERS`.
+    The annotations of the function state the kind of each argument, see `arguments.READERS`.
+    `fixed` are keyword arguments that the operator's name determines, so that a graph does not pass
+    them. So one function serves several operators: `fixed={"axes": 2}` and `fixed={"axes": 3}` make
+    two operators of a pooling function with a parameter `axes`.
     """
 
     def register(function: _Function) -> _Function:
-        signature = signature_of(function)
+        signature = signature_of(function, frozenset(fixed or ()))
         family = family_of(function.__module__)
+        decompose = partial(function, **fixed) if fixed else function
         for name in names:
             if name in DECOMPOSED:
                 raise ValueError(f"operator {name} is registered twice")
-            DECOMPOSED[name] = Operator(name, family, function, signature, note)
+            DECOMPOSED[name] = Operator(name, family, decompose, signature, note, sorts_rows)
         return function
 
     return register
 
 
+def sorts_rows(name: str) -> bool:
+    """True if the decomposition of the operator of this name depends on what a target can sort."""
+    operator = DECOMPOSED.get(name)
+    return operator is not None and operator.sorts_rows
+
+
 def family_of(module: str) -> str:
-    """How the table calls a module of operators: its package and its own name."""
+    """The name of a module of operators in the table: its package and its own name."""
     return ".".join(module.split(".")[-2:])
 
 
@@ -185,16 +202,17 @@ def send_to_framework(*groups: ExternGroup) -> None:
 
 @lru_cache(maxsize=4096)
 def extern_group_of(operator: str) -> ExternGroup | None:
-    """The group of an operator that does not decompose; None if the table does not know it."""
+    """The group of an operator that does not decompose; None if it is in no group."""
     return next((group for group in EXTERN_GROUPS if group.covers(operator)), None)
 
 
-def signature_of(function: Callable[..., Any]) -> Signature:
-    """The parameters of a decomposition after its first, which is the lowering."""
+def signature_of(function: Callable[..., Any], fixed: frozenset[str] = frozenset()) -> Signature:
+    """The parameters of a decomposition after the builder, without those that are fixed."""
     hints = typing.get_type_hints(function, localns=_late_names())
-    kinds = list(inspect.signature(function).parameters.values())[1:]
-    parameters = tuple(
-        # A trailing underscore keeps Python's own words apart (`from_`).
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    kinds = [p for p in parameters if p.name not in fixed]
+    read = tuple(
+        # A trailing underscore marks names that are keywords of Python (`from_`).
         Parameter(
             p.name.removesuffix("_"),
             READERS[hints[p.name]],
@@ -203,11 +221,11 @@ def signature_of(function: Callable[..., Any]) -> Signature:
         )
         for p in kinds
     )
-    positional = sum(parameter.is_positional for parameter in parameters)
-    by_name = {parameter.name: index for index, parameter in enumerate(parameters)}
-    return Signature(parameters, by_name, positional)
+    positional = sum(parameter.is_positional for parameter in read)
+    by_name = {parameter.name: index for index, parameter in enumerate(read)}
+    return Signature(read, by_name, positional)
 
 
 def _late_names() -> dict[str, Any]:
-    # `Lowering` is imported for types only: importing it here would be a cycle.
+    # Importing `PrimsBuilder` here would be a cycle.
     return {"PrimsBuilder": object}

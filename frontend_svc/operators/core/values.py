@@ -1,4 +1,4 @@
-"""What decompositions handle: tensors of the Prims graph under construction, and numbers."""
+"""Operands of decompositions: tensors of the Prims graph under construction, and numbers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Tensor:
 
 
 Number = Union[bool, int, float, Expr]
-"""A Python number, or a size expression in its place."""
+"""A Python number, or a size expression."""
 
 Operand = Union[Tensor, bool, int, float, Expr]
 """A tensor or a number."""

@@ -1,4 +1,4 @@
-"""Sums, products, extrema and what combines them, with PyTorch's promotion."""
+"""Sums, products, extrema and combinations of them, with PyTorch's promotion."""
 
 from __future__ import annotations
 
@@ -10,23 +10,30 @@ from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 
 _OF_INTEGERS = {"fmax": "maximum", "fmin": "minimum"}
-"""Among integers there is no NaN to lose to."""
+"""Integers have no NaN, so that these prims are the same."""
+
+_OF_BOOLS = {
+    "maximum": "logical_or",
+    "fmax": "logical_or",
+    "minimum": "logical_and",
+    "fmin": "logical_and",
+}
 
 
 def computed(builder: PrimsBuilder, operand: Operand, dtype: DType) -> Operand:
-    """An operand of an arithmetic in `dtype`: numbers keep their full precision, as in PyTorch."""
+    """An operand of arithmetic in `dtype`; numbers keep their full precision, as in PyTorch."""
     if isinstance(operand, Tensor):
         return builder.widened(builder.convert(operand, dtype))
     return operand
 
 
 def rounded(builder: PrimsBuilder, operand: Operand, dtype: DType) -> Tensor:
-    """An operand of an operator that first rounds numbers to `dtype`, in the computing type."""
+    """An operand that is first rounded to `dtype`, then converted to the computing type."""
     return builder.widened(builder.cast(operand, dtype))
 
 
 def binary(builder: PrimsBuilder, prim: str, left: Operand, right: Operand) -> Tensor:
-    """An arithmetic prim in the promoted type; at least one operand is a tensor."""
+    """An arithmetic prim in the promoted type; at least one operand must be a tensor."""
     dtype = builder.promoted(left, right)
     result = builder.apply(prim, computed(builder, left, dtype), computed(builder, right, dtype))
     return builder.convert(result, dtype)
@@ -34,7 +41,7 @@ def binary(builder: PrimsBuilder, prim: str, left: Operand, right: Operand) -> T
 
 @decomposes("aten.add.Tensor", "aten.add.Scalar")
 def add(builder: PrimsBuilder, self: Tensor, other: Operand, alpha: Number = 1) -> Tensor:
-    """self + alpha * other; of bools the union."""
+    """self + alpha * other; for bools the union."""
     if builder.promoted(self, other) is DType.BOOL:
         if alpha == 0:
             other = (
@@ -46,7 +53,7 @@ def add(builder: PrimsBuilder, self: Tensor, other: Operand, alpha: Number = 1) 
 
 @decomposes("aten._add_relu.Tensor", "aten._add_relu.Scalar")
 def add_relu(builder: PrimsBuilder, self: Tensor, other: Operand, alpha: Number = 1) -> Tensor:
-    """self + alpha * other, no less than 0."""
+    """max(self + alpha * other, 0)."""
     return builder.apply("maximum", add(builder, self, other, alpha), 0)
 
 
@@ -66,17 +73,17 @@ def rsub(builder: PrimsBuilder, self: Tensor, other: Operand, alpha: Number = 1)
 
 @decomposes("aten.mul.Tensor", "aten.mul.Scalar")
 def mul(builder: PrimsBuilder, self: Tensor, other: Operand) -> Tensor:
-    """The product; of bools the intersection."""
+    """The product; for bools the intersection."""
     if builder.promoted(self, other) is DType.BOOL:
         return _bool_binary(builder, "logical_and", self, other)
     return binary(builder, "mul", self, other)
 
 
 def extremum(builder: PrimsBuilder, prim: str, left: Operand, right: Operand) -> Tensor:
-    """The larger or smaller (`maximum`, `minimum`, `fmax`, `fmin`) after promotion."""
+    """The larger or smaller operand (`maximum`, `minimum`, `fmax`, `fmin`) after promotion."""
     dtype = builder.promoted(left, right)
     if dtype is DType.BOOL:
-        return _bool_binary(builder, "logical_or" if "max" in prim else "logical_and", left, right)
+        return _bool_binary(builder, _OF_BOOLS[prim], left, right)
     prim = prim if dtype.is_float else _OF_INTEGERS.get(prim, prim)
     result = builder.apply(prim, rounded(builder, left, dtype), rounded(builder, right, dtype))
     return builder.convert(result, dtype)
@@ -84,31 +91,31 @@ def extremum(builder: PrimsBuilder, prim: str, left: Operand, right: Operand) ->
 
 @decomposes("aten.maximum.default")
 def maximum(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
-    """The larger; NaN if one is NaN."""
+    """The larger operand; NaN if either is NaN."""
     return extremum(builder, "maximum", self, other)
 
 
 @decomposes("aten.minimum.default")
 def minimum(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
-    """The smaller; NaN if one is NaN."""
+    """The smaller operand; NaN if either is NaN."""
     return extremum(builder, "minimum", self, other)
 
 
 @decomposes("aten.fmax.default")
 def fmax(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
-    """The larger; a number wins over NaN."""
+    """The larger operand; a number if the other is NaN."""
     return extremum(builder, "fmax", self, other)
 
 
 @decomposes("aten.fmin.default")
 def fmin(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
-    """The smaller; a number wins over NaN."""
+    """The smaller operand; a number if the other is NaN."""
     return extremum(builder, "fmin", self, other)
 
 
 @decomposes("aten.atan2.default")
 def atan2(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
-    """The angle of (other, self)."""
+    """The angle of the point (other, self)."""
     return _float_binary(builder, "atan2", self, other)
 
 
@@ -120,7 +127,7 @@ def copysign(builder: PrimsBuilder, self: Tensor, other: Operand) -> Tensor:
 
 @decomposes("aten.xlogy.Tensor", "aten.xlogy.Scalar_Other", "aten.xlogy.Scalar_Self")
 def xlogy(builder: PrimsBuilder, self: Operand, other: Operand) -> Tensor:
-    """x * log(y): 0 where x is 0, unless y is NaN."""
+    """x * log(y); 0 where x is 0, unless y is NaN."""
     dtype = float_dtype(builder.promoted(self, other))
     x, y = rounded(builder, self, dtype), rounded(builder, other, dtype)
     product = builder.apply("mul", x, builder.prim("log", y))
@@ -130,7 +137,7 @@ def xlogy(builder: PrimsBuilder, self: Operand, other: Operand) -> Tensor:
 
 @decomposes("aten.logaddexp.default")
 def logaddexp(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
-    """log(exp(a) + exp(b)) without overflow; equal infinities stay."""
+    """log(exp(a) + exp(b)) without overflow; for equal infinities the infinity."""
     dtype = builder.promoted(self, other)
     a, b = rounded(builder, self, dtype), rounded(builder, other, dtype)
     distance = builder.prim("neg", builder.prim("abs", builder.apply("sub", a, b)))
@@ -143,7 +150,7 @@ def logaddexp(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
 
 @decomposes("aten.heaviside.default")
 def heaviside(builder: PrimsBuilder, self: Tensor, values: Tensor) -> Tensor:
-    """0 below zero, 1 above, `values` at zero."""
+    """0 for negative elements, 1 for positive ones, `values` for 0."""
     dtype = builder.promoted(self, values)
     x = rounded(builder, self, dtype)
     step = builder.convert(builder.apply("gt", x, 0), x.dtype)
@@ -154,7 +161,7 @@ def heaviside(builder: PrimsBuilder, self: Tensor, values: Tensor) -> Tensor:
 
 @decomposes("aten.lerp.Scalar", "aten.lerp.Tensor")
 def lerp(builder: PrimsBuilder, self: Tensor, end: Tensor, weight: Operand) -> Tensor:
-    """self + weight * (end - self), from the nearer end."""
+    """self + weight * (end - self), computed from the nearer end."""
     dtype = builder.promoted(self, end)
     a, b, w = (
         computed(builder, x, dtype) for x in (self, end, builder.cast(weight, dtype.compute_dtype))

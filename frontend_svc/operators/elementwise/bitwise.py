@@ -9,37 +9,42 @@ from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 
 
-def _bits(builder: PrimsBuilder, prim: str, left: Operand, right: Operand) -> Tensor:
-    dtype = builder.promoted(left, right)
+def bitwise(builder: PrimsBuilder, self: Operand, other: Operand, *, prim: str) -> Tensor:
+    """An operation on the bits of two operands, in their promoted type."""
+    dtype = builder.promoted(self, other)
     if dtype.is_float:
         raise InvalidGraphError(f"bits of type {dtype!r}; expected integers or bools")
-    return builder.apply(prim, builder.cast(left, dtype), builder.cast(right, dtype))
+    return builder.apply(prim, builder.cast(self, dtype), builder.cast(other, dtype))
 
 
-def _register_bits(name: str, prim: str, *overloads: str) -> None:
-    def function(builder: PrimsBuilder, self: Operand, other: Operand) -> Tensor:
-        return _bits(builder, prim, self, other)
-
-    decomposes(*(f"aten.{name}.{overload}" for overload in overloads))(function)
-
-
-def _register_logical(prim: str) -> None:
-    def function(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
-        return builder.apply(
-            prim, builder.convert(self, DType.BOOL), builder.convert(other, DType.BOOL)
-        )
-
-    decomposes(f"aten.{prim}.default")(function)
+def logical(builder: PrimsBuilder, self: Tensor, other: Tensor, *, prim: str) -> Tensor:
+    """An operation on truth values; an element other than 0 is true."""
+    return builder.apply(
+        prim, builder.convert(self, DType.BOOL), builder.convert(other, DType.BOOL)
+    )
 
 
-for _short, _prim in (("and", "bit_and"), ("or", "bit_or"), ("xor", "bit_xor")):
-    _register_bits(f"bitwise_{_short}", _prim, "Tensor", "Scalar", "Scalar_Tensor")
-    _register_bits(f"__{_short}__", _prim, "Tensor", "Scalar")
-    _register_logical(f"logical_{_short}")
-_register_bits("bitwise_left_shift", "shl", "Tensor", "Tensor_Scalar", "Scalar_Tensor")
-_register_bits("bitwise_right_shift", "shr_arith", "Tensor", "Tensor_Scalar", "Scalar_Tensor")
-_register_bits("__lshift__", "shl", "Tensor", "Scalar")
-_register_bits("__rshift__", "shr_arith", "Tensor", "Scalar")
+_OVERLOADS = {
+    "bit_and": (("bitwise_and", "Tensor Scalar Scalar_Tensor"), ("__and__", "Tensor Scalar")),
+    "bit_or": (("bitwise_or", "Tensor Scalar Scalar_Tensor"), ("__or__", "Tensor Scalar")),
+    "bit_xor": (("bitwise_xor", "Tensor Scalar Scalar_Tensor"), ("__xor__", "Tensor Scalar")),
+    "shl": (
+        ("bitwise_left_shift", "Tensor Tensor_Scalar Scalar_Tensor"),
+        ("__lshift__", "Tensor Scalar"),
+    ),
+    "shr_arith": (
+        ("bitwise_right_shift", "Tensor Tensor_Scalar Scalar_Tensor"),
+        ("__rshift__", "Tensor Scalar"),
+    ),
+}
+"""Prim -> (operator, its overloads)."""
+
+for _prim, _operators in _OVERLOADS.items():
+    for _name, _overloads in _operators:
+        _names = (f"aten.{_name}.{overload}" for overload in _overloads.split())
+        decomposes(*_names, fixed={"prim": _prim})(bitwise)
+for _prim in ("logical_and", "logical_or", "logical_xor"):
+    decomposes(f"aten.{_prim}.default", fixed={"prim": _prim})(logical)
 
 
 @decomposes("aten.logical_not.default")
@@ -50,7 +55,7 @@ def logical_not(builder: PrimsBuilder, self: Tensor) -> Tensor:
 
 @decomposes("aten.bitwise_not.default")
 def bitwise_not(builder: PrimsBuilder, self: Tensor) -> Tensor:
-    """All bits turned over; of bools the opposite."""
+    """All bits inverted; for bools the negation."""
     if self.dtype.is_float:
         raise InvalidGraphError(f"bits of type {self.dtype!r}; expected integers or bools")
     return builder.prim("logical_not" if self.dtype is DType.BOOL else "bitwise_not", self)

@@ -1,4 +1,4 @@
-"""Comparisons: bool results in the promoted type of the operands."""
+"""Comparisons in the promoted type of the operands; the results are bools."""
 
 from __future__ import annotations
 
@@ -8,18 +8,11 @@ from frontend_svc.operators.core.values import Operand, Tensor
 from frontend_svc.operators.elementwise.arithmetic import rounded
 
 
-def compare(builder: PrimsBuilder, prim: str, left: Operand, right: Operand) -> Tensor:
+def compare(builder: PrimsBuilder, self: Tensor, other: Operand, *, prim: str) -> Tensor:
     """A comparison after promotion."""
-    dtype = builder.promoted(left, right)
-    return builder.apply(prim, rounded(builder, left, dtype), rounded(builder, right, dtype))
-
-
-def _register(prim: str) -> None:
-    def function(builder: PrimsBuilder, self: Tensor, other: Operand) -> Tensor:
-        return compare(builder, prim, self, other)
-
-    decomposes(f"aten.{prim}.Tensor", f"aten.{prim}.Scalar")(function)
+    dtype = builder.promoted(self, other)
+    return builder.apply(prim, rounded(builder, self, dtype), rounded(builder, other, dtype))
 
 
 for _prim in ("eq", "ne", "lt", "le", "gt", "ge"):
-    _register(_prim)
+    decomposes(f"aten.{_prim}.Tensor", f"aten.{_prim}.Scalar", fixed={"prim": _prim})(compare)

@@ -1,4 +1,4 @@
-"""Conversions between element types: floats to integers truncate, anything to bool is `!= 0`."""
+"""Conversions between element types: floats truncate to integers, bools are `x != 0`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from kernelfarm.errors import InvalidGraphError
 
 @decomposes("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor")
 def div(builder: PrimsBuilder, self: Tensor, other: Operand) -> Tensor:
-    """The quotient as a float, also of integers."""
+    """The quotient as a float, for integers too."""
     dtype = float_dtype(builder.promoted(self, other))
     result = builder.apply("div", computed(builder, self, dtype), computed(builder, other, dtype))
     return builder.convert(result, dtype)
@@ -44,19 +44,19 @@ def floor_divide(builder: PrimsBuilder, self: Tensor, other: Operand) -> Tensor:
 
 @decomposes("aten.remainder.Tensor", "aten.remainder.Scalar")
 def remainder(builder: PrimsBuilder, self: Tensor, other: Operand) -> Tensor:
-    """What floor division leaves: it has the divisor's sign."""
+    """The remainder of floor division; it has the divisor's sign."""
     return _remainder(builder, self, other)
 
 
 @decomposes("aten.remainder.Scalar_Tensor")
 def remainder_of_number(builder: PrimsBuilder, self: Operand, other: Tensor) -> Tensor:
-    """What floor division of a number leaves."""
+    """The remainder of floor division of a number by a tensor."""
     return _remainder(builder, self, other)
 
 
 @decomposes("aten.fmod.Tensor", "aten.fmod.Scalar")
 def fmod(builder: PrimsBuilder, self: Tensor, other: Operand) -> Tensor:
-    """What truncated division leaves: it has the dividend's sign."""
+    """The remainder of truncated division; it has the dividend's sign."""
     dtype = builder.promoted(self, other)
     return builder.convert(
         builder.apply("fmod", rounded(builder, self, dtype), rounded(builder, other, dtype)), dtype
@@ -70,20 +70,18 @@ def _remainder(builder: PrimsBuilder, left: Operand, right: Operand) -> Tensor:
         return builder.apply("mod_floor", a, b)
     rest = builder.apply("fmod", a, b)
     shifted = builder.apply("add", rest, b)
-    return builder.convert(
-        builder.where(_is_on_the_wrong_side(builder, rest, b), shifted, rest), dtype
-    )
+    return builder.convert(builder.where(_has_wrong_sign(builder, rest, b), shifted, rest), dtype)
 
 
 def _floored(builder: PrimsBuilder, a: Tensor, b: Tensor) -> Tensor:
-    """Floor division of floats, exact where `floor(a / b)` would be off by the quotient's rounding.
+    """Floor division of floats; exact where `floor(a / b)` suffers from the quotient's rounding.
 
     Source: `div_floor_floating` in c10/util/generic_math.h of PyTorch.
     """
     rest = builder.apply("fmod", a, b)
     quotient = builder.apply("div", builder.apply("sub", a, rest), b)
     lower = builder.apply("sub", quotient, 1.0)
-    quotient = builder.where(_is_on_the_wrong_side(builder, rest, b), lower, quotient)
+    quotient = builder.where(_has_wrong_sign(builder, rest, b), lower, quotient)
     floored = builder.prim("floor", quotient)
     is_high = builder.apply("gt", builder.apply("sub", quotient, floored), 0.5)
     floored = builder.where(is_high, builder.apply("add", floored, 1.0), floored)
@@ -93,7 +91,7 @@ def _floored(builder: PrimsBuilder, a: Tensor, b: Tensor) -> Tensor:
     return builder.where(builder.apply("eq", b, 0.0), plain, floored)
 
 
-def _is_on_the_wrong_side(builder: PrimsBuilder, rest: Tensor, divisor: Tensor) -> Tensor:
+def _has_wrong_sign(builder: PrimsBuilder, rest: Tensor, divisor: Tensor) -> Tensor:
     differs = builder.apply("ne", builder.apply("lt", divisor, 0.0), builder.apply("lt", rest, 0.0))
     return builder.apply("logical_and", builder.apply("ne", rest, 0.0), differs)
 
@@ -103,6 +101,6 @@ def _truncated(builder: PrimsBuilder, left: Tensor, right: Operand) -> Tensor:
     a, b = rounded(builder, left, dtype), rounded(builder, right, dtype)
     if not dtype.is_float:
         return builder.apply("trunc_div", a, b)
-    # PyTorch rounds the quotient to the narrow type before it cuts the fraction off.
+    # PyTorch rounds the quotient to the narrow type before it truncates.
     quotient = builder.widened(builder.convert(builder.apply("div", a, b), dtype))
     return builder.convert(builder.prim("trunc", quotient), dtype)

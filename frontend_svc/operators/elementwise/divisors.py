@@ -12,9 +12,9 @@ _NOTE = "extern for i64"
 
 
 def _most_steps(dtype: DType) -> int:
-    """The most divisions for two numbers of a type.
+    """The largest number of divisions for two numbers of a type.
 
-    Source: G. Lame (1844): neighbours in Fibonacci's sequence take the most.
+    Source: G. Lame (1844): neighbours in Fibonacci's sequence need the most divisions.
     """
     steps, low, high = 1, 1, 2
     while high < 1 << (8 * dtype.itemsize_bytes):
@@ -36,8 +36,8 @@ def _integers(builder: PrimsBuilder, self: Tensor, other: Tensor) -> tuple[Tenso
     if not dtype.is_integer or dtype is DType.BOOL:
         raise InvalidGraphError(f"divisors of type {dtype!r}; expected integers")
     if dtype is DType.I64:
-        # 91 divisions of 64 bits for each element: AMD's compiler took half a minute and more on a
-        # busy machine, and the framework's loop stops after the few steps that most pairs need.
+        # Unrolled, that is 91 divisions of 64 bits per element: AMD's compiler needs half a minute.
+        # The framework's loop stops after the few steps that most pairs need.
         raise NotDecomposedError("a common divisor of i64: too many divisions to unroll")
     shape = builder.extents.broadcast([self.shape, other.shape])
     a, b = (builder.expand(builder.convert(x, dtype), shape) for x in (self, other))
@@ -46,18 +46,18 @@ def _integers(builder: PrimsBuilder, self: Tensor, other: Tensor) -> tuple[Tenso
 
 @decomposes("aten.gcd.default", note=_NOTE)
 def gcd(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
-    """The greatest common divisor; of 0 and x the magnitude of x."""
+    """The greatest common divisor; of 0 and x it is the magnitude of x."""
     return _common_divisor(builder, *_integers(builder, self, other))
 
 
 @decomposes("aten.lcm.default", note=_NOTE)
 def lcm(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
-    """The least common multiple; 0 if one is 0."""
+    """The least common multiple; 0 if either operand is 0."""
     a, b = _integers(builder, self, other)
     divisor = _common_divisor(builder, a, b)
     is_zero = builder.apply("eq", divisor, 0)
     share = builder.prim("trunc_div", a, builder.where(is_zero, 1, divisor))
-    # C++ multiplies narrow integers as ints; the sign is lost before the high bits are.
+    # C++ multiplies narrow integers as ints, and takes the magnitude before it drops high bits.
     share, b = (builder.convert(x, DType.I32) for x in (share, b))
     multiple = builder.prim("abs", builder.prim("mul", share, b))
     return builder.convert(multiple, a.dtype)

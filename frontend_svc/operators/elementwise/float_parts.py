@@ -1,4 +1,4 @@
-"""Neighbours and parts of floating-point numbers, by exact arithmetic."""
+"""Neighbours and parts of floating-point numbers, computed by exact arithmetic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernelfarm.errors import InvalidGraphError
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """A binary format: bits of the significand with the hidden one, exponents of normal numbers."""
+    """A binary format: bits of the significand (the hidden one included), range of exponents."""
 
     bits: int
     least: int
@@ -23,7 +23,7 @@ class _Format:
 
     @property
     def smallest(self) -> float:
-        """The least positive number."""
+        """The smallest positive number."""
         return math.ldexp(1.0, self.least - self.bits + 1)
 
     @property
@@ -51,8 +51,8 @@ def _format_of(dtype: DType) -> _Format:
 def frexp(builder: PrimsBuilder, self: Tensor) -> tuple[Tensor, Tensor]:
     """The fraction, in [0.5, 1) with the number's sign, and the exponent of two as i32.
 
-    Zeros, infinities and NaN are their own fractions, of exponent 0. The exponent is found bit by
-    bit; every product is exact.
+    Zeros, infinities and NaN are their own fractions, with exponent 0. The exponent is computed bit
+    by bit; every product is exact.
     """
     form = _format_of(self.dtype)
     x = Real(builder, builder.widened(self))
@@ -64,7 +64,7 @@ def frexp(builder: PrimsBuilder, self: Tensor) -> tuple[Tensor, Tensor]:
         is_large = fraction >= math.ldexp(1.0, step)
         fraction = is_large.where(fraction * math.ldexp(1.0, -step), fraction)
         exponent = is_large.where(exponent + float(step), exponent)
-    # The smallest numbers lie farther below 1 than the largest lie above.
+    # The smallest numbers are farther below 1 than the largest are above.
     for step in (top, top, *_powers_of_two(top)):
         is_small = fraction < math.ldexp(1.0, 1 - step)
         fraction = is_small.where(fraction * math.ldexp(1.0, step), fraction)
@@ -81,7 +81,7 @@ def _powers_of_two(most: int) -> tuple[int, ...]:
 
 @decomposes("aten.nextafter.default")
 def nextafter(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
-    """The neighbour of x on the way to y; y itself where they are equal."""
+    """The neighbour of x in the direction of y; y itself where they are equal."""
     dtype = builder.promoted(self, other)
     form = _format_of(dtype)
     x, y = (Real(builder, builder.widened(builder.convert(t, dtype))) for t in (self, other))
@@ -98,7 +98,7 @@ def nextafter(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
 
 
 def _neighbour(size: Real, form: _Format, is_away: Real) -> Real:
-    """The number above a positive one, or the one below it, once rounded to the format.
+    """The number above a positive number, or the number below it, in the format.
 
     Source: S. M. Rump, P. Zimmermann, S. Boldo, G. Melquiond, Computing predecessor and successor
     in rounding to nearest, BIT 49 (2009), for the factor; scaling keeps the step representable.
@@ -112,5 +112,5 @@ def _neighbour(size: Real, form: _Format, is_away: Real) -> Real:
     moved = is_small.where(scaled * math.ldexp(1.0, -2 * form.bits), scaled)
     least = is_away.where(size.full(form.smallest), -form.smallest)
     moved = is_tiny.where(size + least, moved)
-    # From infinity there is only the way back.
+    # Infinity has one neighbour only.
     return size.of("isinf").where(form.largest, moved)

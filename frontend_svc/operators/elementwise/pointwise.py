@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.promotion import float_dtype
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
@@ -14,7 +12,7 @@ _FLOAT_FUNCTION_NAMES = (
     "acos acosh asin asinh atan atanh cos cosh erf erfc exp exp2 expm1 log log10 log1p log2"
     " reciprocal rsqrt sigmoid sin sinh sqrt tan tanh"
 )
-"""Prims of the operator's own name; integers become floats first."""
+"""Operators with the name of their prim; integers become floats first."""
 
 _ROUNDINGS = {
     "floor": "floor",
@@ -23,57 +21,42 @@ _ROUNDINGS = {
     "fix": "trunc",
     "round": "round_even",
 }
-"""Operator -> prim; integers are left as they are."""
+"""Operator -> prim; integers stay as they are."""
 
 _MOST_DECIMALS = 30
-"""Powers of ten beyond that are no finite f32 any more."""
+"""Larger powers of ten are not finite in f32."""
 
 _SIGNS = {"neg": "neg", "_neg_view": "neg", "abs": "abs", "sign": "sign", "sgn": "sign"}
 """Operator -> prim; the type is kept."""
 
 
-def float_function(builder: PrimsBuilder, prim: str, x: Tensor) -> Tensor:
+def float_function(builder: PrimsBuilder, self: Tensor, *, prim: str) -> Tensor:
     """A prim on floats: integers become f32, narrow floats are computed in f32."""
-    dtype = float_dtype(x.dtype)
-    return builder.convert(builder.prim(prim, builder.convert(x, dtype.compute_dtype)), dtype)
+    dtype = float_dtype(self.dtype)
+    return builder.convert(builder.prim(prim, builder.convert(self, dtype.compute_dtype)), dtype)
 
 
-def dtype_preserving_function(builder: PrimsBuilder, prim: str, x: Tensor) -> Tensor:
+def rounding(builder: PrimsBuilder, self: Tensor, *, prim: str) -> Tensor:
+    """A float rounded to a whole number; integers stay as they are."""
+    return _in_own_dtype(builder, prim, self) if self.dtype.is_float else self
+
+
+def sign_function(builder: PrimsBuilder, self: Tensor, *, prim: str) -> Tensor:
+    """A function of the sign, in the operand's type; bools stay as they are."""
+    return self if self.dtype is DType.BOOL else _in_own_dtype(builder, prim, self)
+
+
+def _in_own_dtype(builder: PrimsBuilder, prim: str, x: Tensor) -> Tensor:
     """A prim that keeps the type; narrow floats are computed in f32."""
     return builder.convert(builder.prim(prim, builder.widened(x)), x.dtype)
 
 
-def _register_float(name: str) -> None:
-    def function(builder: PrimsBuilder, self: Tensor) -> Tensor:
-        return float_function(builder, name, self)
-
-    _register(f"aten.{name}.default", function)
-
-
-def _register_rounding(name: str, prim: str) -> None:
-    def function(builder: PrimsBuilder, self: Tensor) -> Tensor:
-        return dtype_preserving_function(builder, prim, self) if self.dtype.is_float else self
-
-    _register(f"aten.{name}.default", function)
-
-
-def _register_sign(name: str, prim: str) -> None:
-    def function(builder: PrimsBuilder, self: Tensor) -> Tensor:
-        return self if self.dtype is DType.BOOL else dtype_preserving_function(builder, prim, self)
-
-    _register(f"aten.{name}.default", function)
-
-
-def _register(name: str, function: Callable[[PrimsBuilder, Tensor], Tensor]) -> None:
-    decomposes(name)(function)
-
-
 for _name in _FLOAT_FUNCTION_NAMES.split():
-    _register_float(_name)
+    decomposes(f"aten.{_name}.default", fixed={"prim": _name})(float_function)
 for _name, _prim in _ROUNDINGS.items():
-    _register_rounding(_name, _prim)
+    decomposes(f"aten.{_name}.default", fixed={"prim": _prim})(rounding)
 for _name, _prim in _SIGNS.items():
-    _register_sign(_name, _prim)
+    decomposes(f"aten.{_name}.default", fixed={"prim": _prim})(sign_function)
 
 
 @decomposes("aten.round.decimals")
@@ -91,7 +74,7 @@ def round_decimals(builder: PrimsBuilder, self: Tensor, *, decimals: int) -> Ten
 
 @decomposes("aten.frac.default")
 def frac(builder: PrimsBuilder, self: Tensor) -> Tensor:
-    """The part after the point, with the operand's sign."""
+    """The fractional part, with the operand's sign."""
     x = builder.widened(self)
     return builder.convert(builder.prim("sub", x, builder.prim("trunc", x)), self.dtype)
 
@@ -105,19 +88,19 @@ def square(builder: PrimsBuilder, self: Tensor) -> Tensor:
 
 @decomposes("aten.isnan.default")
 def isnan(builder: PrimsBuilder, self: Tensor) -> Tensor:
-    """True where not a number; integers never are."""
+    """True where an element is NaN; never for integers."""
     return _float_predicate(builder, "isnan", self, of_integers=False)
 
 
 @decomposes("aten.isinf.default")
 def isinf(builder: PrimsBuilder, self: Tensor) -> Tensor:
-    """True where infinite; integers never are."""
+    """True where an element is infinite; never for integers."""
     return _float_predicate(builder, "isinf", self, of_integers=False)
 
 
 @decomposes("aten.isfinite.default")
 def isfinite(builder: PrimsBuilder, self: Tensor) -> Tensor:
-    """True where neither infinite nor NaN; integers always are."""
+    """True where an element is neither infinite nor NaN; always for integers."""
     return _float_predicate(builder, "isfinite", self, of_integers=True)
 
 
@@ -153,7 +136,7 @@ def nan_to_num(
     posinf: float | None = None,
     neginf: float | None = None,
 ) -> Tensor:
-    """NaN and infinities replaced; by the type's largest numbers if nothing is given."""
+    """NaN and infinities replaced; by default, infinities by the type's largest numbers."""
     if not self.dtype.is_float:
         return self
     largest = LARGEST[self.dtype]

@@ -1,4 +1,4 @@
-"""Powers; small exponents by multiplication, as PyTorch computes them."""
+"""Powers; small exponents by multiplication, as in PyTorch."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def pow_tensor_tensor(builder: PrimsBuilder, self: Tensor, exponent: Tensor) -> 
 
 
 def integer_power(builder: PrimsBuilder, base: Tensor, exponent: Tensor) -> Tensor:
-    """Integers to the power of integers of one type, which wraps around; by squaring.
+    """Integers to the power of integers of the same type, by squaring; overflow wraps around.
 
-    As PyTorch has it, to negative powers 1 stays 1, -1 alternates and every other number is 0.
+    For a negative power, as in PyTorch, 1 gives 1, -1 gives 1 or -1, and any other number gives 0.
     """
     if base.dtype is DType.BOOL:
         raise NotDecomposedError("a power of bools")
@@ -81,7 +81,10 @@ def integer_power(builder: PrimsBuilder, base: Tensor, exponent: Tensor) -> Tens
 
 
 def _float_power(builder: PrimsBuilder, x: Tensor, exponent: float) -> Tensor:
-    """Source: `pow_tensor_scalar_optimized_kernel` of PyTorch, whose special cases these are."""
+    """A power with PyTorch's special cases.
+
+    Source: `pow_tensor_scalar_optimized_kernel` of PyTorch.
+    """
     special = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}.get(exponent)
     if special is not None:
         return builder.prim(special, x)

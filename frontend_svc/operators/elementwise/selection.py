@@ -13,7 +13,7 @@ from kernelfarm.ir.algebra.expr import ONE, Expr
 
 @decomposes("aten.where.self", "aten.where.ScalarOther")
 def where(builder: PrimsBuilder, condition: Tensor, self: Tensor, other: Operand) -> Tensor:
-    """`self` where the condition holds, else `other`; NaN in the branch not taken is dropped."""
+    """`self` where the condition holds, else `other`; NaN in the other branch has no effect."""
     return _where(builder, condition, self, other)
 
 
@@ -43,7 +43,7 @@ def masked_fill(builder: PrimsBuilder, self: Tensor, mask: Tensor, value: Operan
 def clamp(
     builder: PrimsBuilder, self: Tensor, min: Operand | None = None, max: Operand | None = None
 ) -> Tensor:
-    """Between two bounds; the upper one wins, NaN stays."""
+    """Elements clamped to two bounds; the upper bound has priority, NaN stays."""
     if min is None and max is None:
         raise InvalidGraphError("no bound; expected a minimum or a maximum")
     dtype = builder.promoted(self, *(bound for bound in (min, max) if bound is not None))
@@ -57,25 +57,25 @@ def clamp(
 
 @decomposes("aten.clamp_min.default", "aten.clamp_min.Tensor")
 def clamp_min(builder: PrimsBuilder, self: Tensor, min: Operand) -> Tensor:
-    """Not below a bound."""
+    """Elements, or the bound where they are below it."""
     return clamp(builder, self, min, None)
 
 
 @decomposes("aten.clamp_max.default", "aten.clamp_max.Tensor")
 def clamp_max(builder: PrimsBuilder, self: Tensor, max: Operand) -> Tensor:
-    """Not above a bound."""
+    """Elements, or the bound where they are above it."""
     return clamp(builder, self, None, max)
 
 
 @decomposes("aten.triu.default")
 def triu(builder: PrimsBuilder, self: Tensor, diagonal: Expr | None = None) -> Tensor:
-    """The upper triangle from a diagonal; zeros below."""
+    """The upper triangle from a diagonal on, zeros below it."""
     return _triangle(builder, "ge", self, diagonal)
 
 
 @decomposes("aten.tril.default")
 def tril(builder: PrimsBuilder, self: Tensor, diagonal: Expr | None = None) -> Tensor:
-    """The lower triangle to a diagonal; zeros above."""
+    """The lower triangle up to a diagonal, zeros above it."""
     return _triangle(builder, "le", self, diagonal)
 
 

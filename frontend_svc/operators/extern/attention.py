@@ -1,4 +1,4 @@
-"""Attention: the framework's kernels run it, on the mask that the farm makes for them."""
+"""Attention: the framework's kernels run it, on a mask that the farm computes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ _OPERANDS_WITH_MASK = 4
 
 
 def with_added_mask(builder: PrimsBuilder, operands: Sequence[Tensor]) -> Sequence[Tensor]:
-    """A mask of booleans as what is added to scores: 0 where it holds, else -inf.
+    """The operands with a bool mask replaced by numbers: 0 where it holds, else -inf.
 
-    The framework's kernels add numbers, so it would convert the mask at each call, in three
-    launches. Made here, it fuses with what computes the mask, and layers share it.
+    The framework's kernels add the mask to the scores, so the framework would convert a bool mask
+    in each call, with three launches. Converted here, the mask is computed once and layers share
+    it.
     """
     if len(operands) != _OPERANDS_WITH_MASK or operands[3].dtype is not DType.BOOL:
         return operands

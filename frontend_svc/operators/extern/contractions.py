@@ -1,4 +1,4 @@
-"""Contractions: the framework's libraries run them; the shapes of plain ones are checked here."""
+"""Contractions: the framework's libraries run them; shapes of common ones are checked here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Check = Callable[[Extents, Types], TensorType]
 
 
 def check_matrices(extents: Extents, types: Types) -> TensorType:
-    """(m, k) by (k, n)."""
+    """The product of matrices (m, k) and (k, n)."""
     left, right = _operands(types, 2)
     _expect_ranks((left, right), (2, 2))
     _expect_inner(extents, left, right)
@@ -22,7 +22,7 @@ def check_matrices(extents: Extents, types: Types) -> TensorType:
 
 
 def check_batches(extents: Extents, types: Types) -> TensorType:
-    """(b, m, k) by (b, k, n)."""
+    """The product of batches (b, m, k) and (b, k, n)."""
     left, right = _operands(types, 2)
     _expect_ranks((left, right), (3, 3))
     _expect_inner(extents, left, right)
@@ -32,7 +32,7 @@ def check_batches(extents: Extents, types: Types) -> TensorType:
 
 
 def check_vector(extents: Extents, types: Types) -> TensorType:
-    """(m, k) by (k)."""
+    """The product of a matrix (m, k) and a vector (k)."""
     left, right = _operands(types, 2)
     _expect_ranks((left, right), (2, 1))
     _expect_inner(extents, left, right)
@@ -40,7 +40,7 @@ def check_vector(extents: Extents, types: Types) -> TensorType:
 
 
 def check_linear(extents: Extents, types: Types) -> TensorType:
-    """(..., k) by (n, k), plus (n)."""
+    """The product of (..., k) and a weight (n, k), plus a bias (n)."""
     if len(types) not in (2, 3):
         raise InvalidGraphError(f"{len(types)} tensors; expected 2 or 3")
     x, weight = types[0], types[1]
@@ -52,7 +52,7 @@ def check_linear(extents: Extents, types: Types) -> TensorType:
 
 
 def _added(check: Check) -> Check:
-    """The product plus a first operand that broadcasts to it."""
+    """A check of the product plus a first operand that broadcasts to it."""
 
     def check_sum(extents: Extents, types: Types) -> TensorType:
         if len(types) != 3:

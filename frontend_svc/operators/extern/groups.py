@@ -1,9 +1,9 @@
-"""Operators that the client's framework runs, in groups, each with the reason.
+"""The groups of operators that the client's framework runs, each with its reason.
 
-Together with the decompositions the groups are closed: every functional operator of PyTorch's
-`aten` is decomposed or in exactly one group (a test walks PyTorch's own registry). A group names
-operators (`sort`: all overloads, `mm.dtype`: one) with `*` for any text. A pattern may cover
-operators that decompose: then it speaks of the forms that their decompositions leave out.
+Every functional operator of PyTorch's `aten` decomposes or is in exactly one group; a test compares
+that with PyTorch's own registry. A pattern names an operator (`sort`: all overloads, `mm.dtype`:
+one overload), with `*` for any text. If a pattern covers an operator that decomposes, it means the
+forms that the decomposition does not cover.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from frontend_svc.operators.core.registry import ExternGroup, send_to_framework
 
 
 def _aten(patterns: str) -> tuple[str, ...]:
-    """The full names of what is written after `aten.`; no overload means all."""
+    """Full patterns from names without `aten.`; a name without an overload means all of them."""
     return tuple(f"aten.{p}" if "." in p else f"aten.{p}.*" for p in patterns.split())
 
 
 send_to_framework(
-    # Contractions and attention: what one launch of a library computes at the machine's peak.
+    # Contractions and attention: one launch of a library computes them at the peak of the machine.
     ExternGroup(
         "contraction",
-        "the framework's library is the fastest there is",
+        "the framework's library is the fastest implementation",
         _aten(
             "mm bmm mv matmul linear addmm addmv addbmm baddbmm _int_mm _grouped_mm _scaled_mm*"
             " _scaled_grouped_mm* _trilinear _addmm_activation linear_backward matmul_backward"
@@ -30,7 +30,7 @@ send_to_framework(
     ),
     ExternGroup(
         "convolution",
-        "the framework's library is the fastest there is",
+        "the framework's library is the fastest implementation",
         _aten(
             "convolution convolution_overrideable convolution_backward*"
             " _convolution conv_depthwise3d _conv_depthwise2d conv_tbc slow_conv* _slow_conv2d_*"
@@ -40,7 +40,7 @@ send_to_framework(
     ),
     ExternGroup(
         "attention",
-        "the framework's fused kernel is kept whole",
+        "the framework's fused kernel computes it",
         _aten(
             "scaled_dot_product_attention _scaled_dot_product_* _flash_attention_*"
             " _efficient_attention_* _cudnn_attention_* _triton_multi_head_attention"
@@ -51,13 +51,13 @@ send_to_framework(
     ),
     ExternGroup(
         "attention for training",
-        "the framework's fused kernels are kept whole, whichever a device has",
+        "the framework's fused kernels of the device compute it",
         ("kernelfarm.attention_saving.default", "kernelfarm.attention_backward.default"),
         is_contraction=True,
     ),
     ExternGroup(
         "recurrent cell",
-        "the framework's fused kernel is kept whole; cells written in operators decompose",
+        "the framework's fused kernel computes it; cells made of other operators decompose",
         _aten("_thnn_fused_* _lstm_mps lstm_mps_backward _pack_padded_sequence"),
     ),
     # Libraries of one vendor: the framework chose them for its own device and layout.
@@ -79,7 +79,7 @@ send_to_framework(
         "a call of that library, chosen for the client's device",
         _aten("_mps_convolution* mps_convolution* max_pool2d_backward"),
     ),
-    # Linear algebra and transforms: long algorithms with libraries of their own.
+    # Linear algebra and transforms: long algorithms, for which the framework has libraries.
     ExternGroup("Fourier transform", "the framework's library computes it", _aten("_fft_*")),
     ExternGroup(
         "decomposition of matrices",
@@ -108,7 +108,7 @@ send_to_framework(
     ),
     ExternGroup(
         "size from data",
-        "the result's size depends on what the operands hold",
+        "the result's size depends on the elements of the operands",
         _aten(
             "nonzero masked_select _unique _unique2 unique_dim unique_dim_consecutive"
             " unique_consecutive bincount repeat_interleave.Tensor"
@@ -119,11 +119,11 @@ send_to_framework(
         "the bounds of segments depend on data",
         _aten("segment_reduce _segment_reduce_backward"),
     ),
-    ExternGroup("hash", "its type, u64, is none of ours", _aten("hash_tensor")),
+    ExternGroup("hash", "kernels do not compute in its type, u64", _aten("hash_tensor")),
     # Random numbers.
     ExternGroup(
         "random numbers",
-        "asked for by the option fallback_random, or a form that has no decomposition",
+        "by the option fallback_random, or a form that has no decomposition",
         _aten(
             "rand rand_like randn randn_like randint randint_like randperm random uniform"
             " normal normal_functional log_normal cauchy exponential geometric bernoulli binomial"
@@ -134,7 +134,7 @@ send_to_framework(
     ),
     ExternGroup(
         "random numbers drawn again",
-        "a checkpoint restores the framework's generator, so both passes see the same numbers",
+        "a checkpoint restores the framework's generator, so both passes draw the same numbers",
         ("run_and_save_rng_state", "run_with_rng_state"),
         has_effects=True,
     ),
@@ -146,12 +146,12 @@ send_to_framework(
     # Functions of mathematics.
     ExternGroup(
         "special function",
-        "the length of its series is data",
+        "the length of its series depends on data",
         _aten("igamma igammac polygamma"),
     ),
     ExternGroup(
         "orthogonal polynomial",
-        "its degree is data",
+        "its degree depends on data",
         _aten("special_hermite_* special_laguerre_* special_legendre_*"),
     ),
     # Element types and layouts that kernels do not have.
@@ -170,13 +170,13 @@ send_to_framework(
     ),
     ExternGroup(
         "memory",
-        "the result depends on how the operand lies there",
+        "the result depends on the memory layout of the operand",
         _aten("as_strided as_strided_copy as_strided_scatter"),
         reads_memory=True,
     ),
     ExternGroup(
         "storage",
-        "it makes or exchanges the memory behind a tensor",
+        "it allocates or exchanges the memory of a tensor",
         _aten(
             "set resize resize_as _resize_output _pin_memory _copy_from* from_file _lazy_clone"
             " _efficientzerotensor _new_zeros_with_same_feature_meta slice_inverse"
@@ -184,7 +184,7 @@ send_to_framework(
     ),
     ExternGroup(
         "sparse tensor",
-        "kernels take dense tensors",
+        "kernels compute on dense tensors",
         _aten(
             "_sparse_* sparse_* *_sparse _to_sparse* _to_dense copy_sparse_to_sparse _coalesce*"
             " native_norm _convert_indices_* _cslt_* hspmm _spdiags _spsolve indices values"
@@ -194,7 +194,7 @@ send_to_framework(
     ),
     ExternGroup(
         "nested tensor",
-        "kernels take tensors whose rows are equally long",
+        "kernels compute on tensors whose rows have equal lengths",
         _aten("_nested_* _jagged_* _padded_dense_to_jagged_forward to_padded_tensor"),
     ),
     ExternGroup(
@@ -231,7 +231,7 @@ send_to_framework(
         "one step of the framework computes all of them",
         _aten("_foreach_*"),
     ),
-    ExternGroup("CTC loss", "a program over the lengths that data tell", _aten("_ctc_loss*")),
+    ExternGroup("CTC loss", "its loops depend on lengths that are data", _aten("_ctc_loss*")),
     ExternGroup(
         "bags of embeddings",
         "the bounds of bags depend on data",
@@ -253,10 +253,12 @@ send_to_framework(
         _aten("_cdist_backward _pdist_backward"),
     ),
     ExternGroup(
-        "pooling at random places", "there is no decomposition yet", _aten("fractional_max_pool*")
+        "pooling at random positions",
+        "there is no decomposition yet",
+        _aten("fractional_max_pool*"),
     ),
-    ExternGroup("interpolation", "its windows depend on the sizes", _aten("_upsample_*_aa*")),
-    # What is no computation on tensors' elements.
+    ExternGroup("interpolation", "its windows depend on symbolic sizes", _aten("_upsample_*_aa*")),
+    # Operators that do not compute on elements.
     ExternGroup(
         "check",
         "the framework raises its own error",
@@ -268,11 +270,11 @@ send_to_framework(
     ),
     ExternGroup(
         "forward-mode gradients",
-        "captured graphs hold none; the framework runs what a user calls by hand",
+        "captured graphs contain none; the framework runs explicit calls",
         _aten("_fw_primal* _make_dual* glu_jvp glu_backward_jvp"),
     ),
     ExternGroup(
-        "operators of PyTorch's own tests", "nobody else calls them", _aten("_test_* _foobar")
+        "operators of PyTorch's own tests", "only these tests call them", _aten("_test_* _foobar")
     ),
     ExternGroup(
         "collective",
@@ -282,12 +284,12 @@ send_to_framework(
     ),
     ExternGroup(
         "steps of Inductor",
-        "they exist between its own passes only",
+        "they exist between Inductor's own passes only",
         ("prims._low_memory_*", "inductor_prims.*", "inductor.*"),
     ),
     ExternGroup(
         "higher-order operator",
-        "it keeps the order of what has effects",
+        "it preserves the order of effects",
         ("with_effects",),
         has_effects=True,
     ),

@@ -1,1 +1,1 @@
-"""Images resized and sampled."""
+"""Resizing and sampling of images."""

@@ -1,4 +1,4 @@
-"""Images resized with as many pixels for each result as it covers.
+"""Resizing with antialiasing: a result is made of all pixels that it covers.
 
 Source: aten/src/ATen/native/cpu/UpSampleKernel.cpp of PyTorch.
 """
@@ -19,15 +19,15 @@ from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr
 
 MAX_PIXELS = 256
-"""Pixels that a result is made of along an axis."""
+"""The largest number of pixels along an axis that a result is made of."""
 
 _CUBIC = -0.5
-"""PyTorch's parameter of the cubic filter, here that of Pillow."""
+"""The parameter of the cubic filter; with antialiasing PyTorch uses that of Pillow."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Filter:
-    """Weights by the distance in pixels; `width` pixels lie under the filter without scaling."""
+    """A filter: weights by the distance in pixels, and its width in pixels without scaling."""
 
     width: int
     weights: Callable[[PrimsBuilder, Tensor], Tensor]
@@ -58,37 +58,42 @@ _LINEAR = _Filter(2, _triangle)
 _BICUBIC = _Filter(4, _cubic)
 
 
-def _register(name: str, kernel: _Filter) -> None:
-    def resized(
-        builder: PrimsBuilder,
-        self: Tensor,
-        output_size: tuple[Expr, ...],
-        align_corners: bool,
-        scales_h: float | None = None,
-        scales_w: float | None = None,
-    ) -> Tensor:
-        return _resized(builder, self, output_size, align_corners, (scales_h, scales_w), kernel)
-
-    def resized_by(
-        builder: PrimsBuilder,
-        input: Tensor,
-        output_size: tuple[Expr, ...] | None,
-        align_corners: bool,
-        scale_factors: tuple[float, ...] | None,
-    ) -> Tensor:
-        sizes, factors = requested_sizes(builder, input, output_size, scale_factors)
-        return _resized(builder, input, sizes, align_corners, factors, kernel)
-
-    note = "extern for symbolic sizes and integers"
-    decomposes(f"aten.{name}.default", note=note)(resized)
-    decomposes(f"aten.{name}.vec", note=note)(resized_by)
+_NOTE = "extern for symbolic sizes and integers"
 
 
-_register("_upsample_bilinear2d_aa", _LINEAR)
-_register("_upsample_bicubic2d_aa", _BICUBIC)
+@decomposes("aten._upsample_bilinear2d_aa.default", fixed={"kernel": _LINEAR}, note=_NOTE)
+@decomposes("aten._upsample_bicubic2d_aa.default", fixed={"kernel": _BICUBIC}, note=_NOTE)
+def resized_to_size(  # noqa: PLR0913  # the operators' own parameters
+    builder: PrimsBuilder,
+    self: Tensor,
+    output_size: tuple[Expr, ...],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+    *,
+    kernel: _Filter,
+) -> Tensor:
+    """An image resized to given extents."""
+    return _resized(builder, self, output_size, align_corners, (scales_h, scales_w), kernel)
 
 
-def _resized(  # what the operators say of their images
+@decomposes("aten._upsample_bilinear2d_aa.vec", fixed={"kernel": _LINEAR}, note=_NOTE)
+@decomposes("aten._upsample_bicubic2d_aa.vec", fixed={"kernel": _BICUBIC}, note=_NOTE)
+def resized_to_size_or_scale(
+    builder: PrimsBuilder,
+    input: Tensor,
+    output_size: tuple[Expr, ...] | None,
+    align_corners: bool,
+    scale_factors: tuple[float, ...] | None,
+    *,
+    kernel: _Filter,
+) -> Tensor:
+    """An image resized to given extents or by given factors."""
+    sizes, factors = requested_sizes(builder, input, output_size, scale_factors)
+    return _resized(builder, input, sizes, align_corners, factors, kernel)
+
+
+def _resized(
     builder: PrimsBuilder,
     x: Tensor,
     sizes: Shape,
@@ -101,14 +106,14 @@ def _resized(  # what the operators say of their images
     if not x.dtype.is_float:
         raise NotDecomposedError("interpolated integers")
     wide = builder.widened(x)
-    for axis in (3, 2):  # columns first, as PyTorch rounds between the two
+    for axis in (3, 2):  # columns first: PyTorch rounds between the two axes
         wide = _resized_along(
             builder, wide, axis, (sizes[axis - 2], factors[axis - 2]), align, kernel
         )
     return builder.convert(wide, x.dtype)
 
 
-def _resized_along(  # one axis of the above
+def _resized_along(
     builder: PrimsBuilder,
     x: Tensor,
     axis: int,
@@ -133,13 +138,13 @@ def _resized_along(  # one axis of the above
 
 
 def _scale(old: int, new: int, factor: float | None, *, align: bool) -> float:
-    """Old pixels for each new one."""
+    """The number of old pixels for each new one."""
     if align:
         return (old - 1) / (new - 1) if new > 1 else 0.0
     return 1.0 / factor if factor is not None and factor > 0.0 else old / new
 
 
-def _taps(  # one axis of the above
+def _taps(
     builder: PrimsBuilder,
     extents: tuple[int, Expr],
     scale: float,
@@ -154,7 +159,7 @@ def _taps(  # one axis of the above
     support = kernel.width * 0.5 * max(scale, 1.0)
     most = math.ceil(support) * 2 + 1
     if most > MAX_PIXELS:
-        raise NotDecomposedError(f"{most} pixels for each result; up to {MAX_PIXELS} are")
+        raise NotDecomposedError(f"{most} pixels for each result; at most {MAX_PIXELS} decompose")
     numbers = builder.reshape(builder.convert(builder.iota(new), dtype), (new, ONE))
     center = builder.apply("mul", builder.apply("add", numbers, 0.5), builder.full(scale, dtype))
     first = builder.apply("maximum", _whole(builder, builder.apply("sub", center, support)), 0)

@@ -1,6 +1,6 @@
-"""Images made larger or smaller: each result's place among the pixels is computed as PyTorch does.
+"""Resizing of images: the coordinate of each result among the old pixels is computed as in PyTorch.
 
-Places are computed in f32 (in f64 for f64), for the kernels of PyTorch round them so.
+Coordinates are computed in f32 (in f64 for f64), because PyTorch's kernels round them that way.
 Source: aten/src/ATen/native/UpSample.h and cpu/UpSampleKernel.cpp of PyTorch.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from frontend_svc.operators.core.extents import Shape, text_of
 from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
-from frontend_svc.operators.core.values import Number, Tensor
+from frontend_svc.operators.core.values import Tensor, number_of
 from frontend_svc.operators.images.sampling import cubic_weights
 from frontend_svc.operators.windows.average_pooling import along
 from kernelfarm.dtypes import DType
@@ -27,7 +27,7 @@ Tap = tuple[Tensor, Tensor | None]
 
 @dataclass(frozen=True, slots=True)
 class ResizedAxis:
-    """An axis's extents before and after, and the factor if one was given."""
+    """The old and the new extent of an axis, and the factor if one is given."""
 
     old: Expr
     new: Expr
@@ -35,7 +35,7 @@ class ResizedAxis:
 
 
 Taps = Callable[[PrimsBuilder, Tensor, ResizedAxis, bool], list[Tap]]
-"""(lowering, image, axis, align_corners) -> pixels that each result is made of."""
+"""(builder, image, axis, align_corners) -> the taps: pixels that each result is made of."""
 
 
 def nearest_taps(builder: PrimsBuilder, x: Tensor, axis: ResizedAxis, align: bool) -> list[Tap]:
@@ -71,7 +71,7 @@ def linear_taps(builder: PrimsBuilder, x: Tensor, axis: ResizedAxis, align: bool
     if not align:
         position = builder.apply("maximum", position, 0.0)
     low = _clamped(builder, builder.prim("floor", position), axis.old)
-    high = builder.apply("minimum", builder.apply("add", low, 1), _number(axis.old - 1))
+    high = builder.apply("minimum", builder.apply("add", low, 1), number_of(axis.old - 1))
     share = builder.apply("sub", position, builder.convert(low, position.dtype))
     share = builder.apply("minimum", builder.apply("maximum", share, 0.0), 1.0)
     return [(low, builder.apply("sub", 1.0, share)), (high, share)]
@@ -88,140 +88,195 @@ def cubic_taps(builder: PrimsBuilder, x: Tensor, axis: ResizedAxis, align: bool)
     taps: list[Tap] = []
     for shift, weight in zip((-1, 0, 1, 2), cubic_weights(builder, share), strict=True):
         position = builder.apply("maximum", builder.apply("add", first, shift), 0)
-        taps.append((builder.apply("minimum", position, _number(axis.old - 1)), weight))
+        taps.append((builder.apply("minimum", position, number_of(axis.old - 1)), weight))
     return taps
 
 
-def _register(name: str, axes: int, taps: Taps, *, aligns: bool) -> None:
-    def resized(
-        builder: PrimsBuilder, x: Tensor, sizes: Shape, align: bool, factors: Sequence[float | None]
-    ) -> Tensor:
-        if aligns and not x.dtype.is_float:
-            raise NotDecomposedError("interpolated integers")
-        if x.rank != axes + 2 or len(sizes) != axes or len(factors) != axes:
-            raise InvalidGraphError(
-                f"{len(sizes)} sizes for an image {text_of(x.shape)}; expected {axes}"
-            )
-        if any(builder.extents.is_negative(size - 1) for size in (*sizes, *x.shape[2:])):
-            raise InvalidGraphError(f"sizes {text_of(sizes)}; expected 1 or more")
-        each = zip(x.shape[2:], sizes, factors, strict=True)
-        found = [taps(builder, x, ResizedAxis(*axis), align) for axis in each]
-        return builder.convert(
-            _woven(builder, builder.widened(x) if aligns else x, found, 0), x.dtype
-        )
-
-    if aligns:
-        _register_aligning(name, axes, resized)
-    else:
-        _register_nearest(name, axes, resized)
+@decomposes("aten.upsample_nearest1d.default", fixed={"taps": nearest_taps})
+@decomposes("aten._upsample_nearest_exact1d.default", fixed={"taps": nearest_exact_taps})
+def upsample_nearest1d(
+    builder: PrimsBuilder,
+    self: Tensor,
+    output_size: tuple[Expr, ...],
+    scales: float | None = None,
+    *,
+    taps: Taps,
+) -> Tensor:
+    """A signal of nearest elements."""
+    return _copied(builder, self, output_size, (scales,), taps)
 
 
-_Resize = Callable[[PrimsBuilder, Tensor, Shape, bool, Sequence[float | None]], Tensor]
+@decomposes("aten.upsample_nearest2d.default", fixed={"taps": nearest_taps})
+@decomposes("aten._upsample_nearest_exact2d.default", fixed={"taps": nearest_exact_taps})
+def upsample_nearest2d(
+    builder: PrimsBuilder,
+    self: Tensor,
+    output_size: tuple[Expr, ...],
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+    *,
+    taps: Taps,
+) -> Tensor:
+    """An image of nearest pixels."""
+    return _copied(builder, self, output_size, (scales_h, scales_w), taps)
 
 
-def _register_nearest(name: str, axes: int, resized: _Resize) -> None:
-    def one(
-        builder: PrimsBuilder,
-        self: Tensor,
-        output_size: tuple[Expr, ...],
-        scales: float | None = None,
-    ) -> Tensor:
-        return resized(builder, self, output_size, False, (scales,))
-
-    def two(
-        builder: PrimsBuilder,
-        self: Tensor,
-        output_size: tuple[Expr, ...],
-        scales_h: float | None = None,
-        scales_w: float | None = None,
-    ) -> Tensor:
-        return resized(builder, self, output_size, False, (scales_h, scales_w))
-
-    def three(
-        builder: PrimsBuilder,
-        self: Tensor,
-        output_size: tuple[Expr, ...],
-        scales_d: float | None = None,
-        scales_h: float | None = None,
-        scales_w: float | None = None,
-    ) -> Tensor:
-        return resized(builder, self, output_size, False, (scales_d, scales_h, scales_w))
-
-    def vec(
-        builder: PrimsBuilder,
-        input: Tensor,
-        output_size: tuple[Expr, ...] | None,
-        scale_factors: tuple[float, ...] | None,
-    ) -> Tensor:
-        sizes, factors = requested_sizes(builder, input, output_size, scale_factors)
-        return resized(builder, input, sizes, False, factors)
-
-    forms: dict[int, Callable[..., Tensor]] = {1: one, 2: two, 3: three}
-    decomposes(f"aten.{name}.default")(forms[axes])
-    decomposes(f"aten.{name}.vec")(vec)
+@decomposes("aten.upsample_nearest3d.default", fixed={"taps": nearest_taps})
+@decomposes("aten._upsample_nearest_exact3d.default", fixed={"taps": nearest_exact_taps})
+def upsample_nearest3d(  # noqa: PLR0913  # the operators' own parameters
+    builder: PrimsBuilder,
+    self: Tensor,
+    output_size: tuple[Expr, ...],
+    scales_d: float | None = None,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+    *,
+    taps: Taps,
+) -> Tensor:
+    """A volume of nearest voxels."""
+    return _copied(builder, self, output_size, (scales_d, scales_h, scales_w), taps)
 
 
-def _register_aligning(name: str, axes: int, resized: _Resize) -> None:
-    def one(
-        builder: PrimsBuilder,
-        self: Tensor,
-        output_size: tuple[Expr, ...],
-        align_corners: bool,
-        scales: float | None = None,
-    ) -> Tensor:
-        return resized(builder, self, output_size, align_corners, (scales,))
-
-    def two(
-        builder: PrimsBuilder,
-        self: Tensor,
-        output_size: tuple[Expr, ...],
-        align_corners: bool,
-        scales_h: float | None = None,
-        scales_w: float | None = None,
-    ) -> Tensor:
-        return resized(builder, self, output_size, align_corners, (scales_h, scales_w))
-
-    def three(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-        builder: PrimsBuilder,
-        self: Tensor,
-        output_size: tuple[Expr, ...],
-        align_corners: bool,
-        scales_d: float | None = None,
-        scales_h: float | None = None,
-        scales_w: float | None = None,
-    ) -> Tensor:
-        return resized(builder, self, output_size, align_corners, (scales_d, scales_h, scales_w))
-
-    def vec(
-        builder: PrimsBuilder,
-        input: Tensor,
-        output_size: tuple[Expr, ...] | None,
-        align_corners: bool,
-        scale_factors: tuple[float, ...] | None,
-    ) -> Tensor:
-        sizes, factors = requested_sizes(builder, input, output_size, scale_factors)
-        return resized(builder, input, sizes, align_corners, factors)
-
-    forms: dict[int, Callable[..., Tensor]] = {1: one, 2: two, 3: three}
-    decomposes(f"aten.{name}.default")(forms[axes])
-    decomposes(f"aten.{name}.vec")(vec)
+def upsample_nearest_vec(
+    builder: PrimsBuilder,
+    input: Tensor,
+    output_size: tuple[Expr, ...] | None,
+    scale_factors: tuple[float, ...] | None,
+    *,
+    taps: Taps,
+    axes: int,
+) -> Tensor:
+    """Nearest pixels, for given extents or factors."""
+    sizes, factors = requested_sizes(builder, input, output_size, scale_factors)
+    _check_axes(input, axes)
+    return _copied(builder, input, sizes, factors, taps)
 
 
 for _axes in (1, 2, 3):
-    _register(f"upsample_nearest{_axes}d", _axes, nearest_taps, aligns=False)
-    _register(f"_upsample_nearest_exact{_axes}d", _axes, nearest_exact_taps, aligns=False)
-for _axes, _name in enumerate(("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")):
-    _register(_name, _axes + 1, linear_taps, aligns=True)
-_register("upsample_bicubic2d", 2, cubic_taps, aligns=True)
+    for _name, _taps in (
+        (f"upsample_nearest{_axes}d", nearest_taps),
+        (f"_upsample_nearest_exact{_axes}d", nearest_exact_taps),
+    ):
+        decomposes(f"aten.{_name}.vec", fixed={"taps": _taps, "axes": _axes})(upsample_nearest_vec)
 
 
-def _woven(builder: PrimsBuilder, x: Tensor, found: Sequence[list[Tap]], axis: int) -> Tensor:
-    """The weighted sum over the pixels of an axis of what the axes behind it give."""
+@decomposes("aten.upsample_linear1d.default")
+def upsample_linear1d(
+    builder: PrimsBuilder,
+    self: Tensor,
+    output_size: tuple[Expr, ...],
+    align_corners: bool,
+    scales: float | None = None,
+) -> Tensor:
+    """A signal, interpolated linearly."""
+    return _interpolated(builder, self, output_size, align_corners, (scales,), linear_taps)
+
+
+@decomposes("aten.upsample_bilinear2d.default", fixed={"taps": linear_taps})
+@decomposes("aten.upsample_bicubic2d.default", fixed={"taps": cubic_taps})
+def upsample_interpolated2d(  # noqa: PLR0913  # the operators' own parameters
+    builder: PrimsBuilder,
+    self: Tensor,
+    output_size: tuple[Expr, ...],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+    *,
+    taps: Taps,
+) -> Tensor:
+    """An image, interpolated linearly or by cubics."""
+    return _interpolated(builder, self, output_size, align_corners, (scales_h, scales_w), taps)
+
+
+@decomposes("aten.upsample_trilinear3d.default")
+def upsample_trilinear3d(  # noqa: PLR0913, PLR0917  # the operator's own parameters
+    builder: PrimsBuilder,
+    self: Tensor,
+    output_size: tuple[Expr, ...],
+    align_corners: bool,
+    scales_d: float | None = None,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> Tensor:
+    """A volume, interpolated linearly."""
+    factors = (scales_d, scales_h, scales_w)
+    return _interpolated(builder, self, output_size, align_corners, factors, linear_taps)
+
+
+@decomposes("aten.upsample_linear1d.vec", fixed={"taps": linear_taps, "axes": 1})
+@decomposes("aten.upsample_bilinear2d.vec", fixed={"taps": linear_taps, "axes": 2})
+@decomposes("aten.upsample_trilinear3d.vec", fixed={"taps": linear_taps, "axes": 3})
+@decomposes("aten.upsample_bicubic2d.vec", fixed={"taps": cubic_taps, "axes": 2})
+def upsample_interpolated_vec(  # noqa: PLR0913  # the operators' own parameters
+    builder: PrimsBuilder,
+    input: Tensor,
+    output_size: tuple[Expr, ...] | None,
+    align_corners: bool,
+    scale_factors: tuple[float, ...] | None,
+    *,
+    taps: Taps,
+    axes: int,
+) -> Tensor:
+    """Interpolated pixels, for given extents or factors."""
+    sizes, factors = requested_sizes(builder, input, output_size, scale_factors)
+    _check_axes(input, axes)
+    return _interpolated(builder, input, sizes, align_corners, factors, taps)
+
+
+def _copied(
+    builder: PrimsBuilder, x: Tensor, sizes: Shape, factors: Sequence[float | None], taps: Taps
+) -> Tensor:
+    """An image whose pixels are copies."""
+    return _combined(builder, x, _resized_taps(builder, x, sizes, False, factors, taps), 0)
+
+
+def _interpolated(
+    builder: PrimsBuilder,
+    x: Tensor,
+    sizes: Shape,
+    align: bool,
+    factors: Sequence[float | None],
+    taps: Taps,
+) -> Tensor:
+    """An image whose pixels are weighted sums; narrow floats are computed in f32."""
+    if not x.dtype.is_float:
+        raise NotDecomposedError("interpolated integers")
+    found = _resized_taps(builder, x, sizes, align, factors, taps)
+    return builder.convert(_combined(builder, builder.widened(x), found, 0), x.dtype)
+
+
+def _resized_taps(
+    builder: PrimsBuilder,
+    x: Tensor,
+    sizes: Shape,
+    align: bool,
+    factors: Sequence[float | None],
+    taps: Taps,
+) -> list[list[Tap]]:
+    """The taps of each axis of an image."""
+    axes = len(factors)
+    if x.rank != axes + 2 or len(sizes) != axes:
+        raise InvalidGraphError(
+            f"{len(sizes)} sizes for an image {text_of(x.shape)}; expected {axes}"
+        )
+    if any(builder.extents.is_negative(size - 1) for size in (*sizes, *x.shape[2:])):
+        raise InvalidGraphError(f"sizes {text_of(sizes)}; expected 1 or more")
+    each = zip(x.shape[2:], sizes, factors, strict=True)
+    return [taps(builder, x, ResizedAxis(*axis), align) for axis in each]
+
+
+def _check_axes(x: Tensor, axes: int) -> None:
+    if x.rank != axes + 2:
+        raise InvalidGraphError(f"an image {text_of(x.shape)}; expected {axes + 2} axes")
+
+
+def _combined(builder: PrimsBuilder, x: Tensor, found: Sequence[list[Tap]], axis: int) -> Tensor:
+    """The weighted sum over the taps of one axis; each term combines the later axes."""
     if axis == len(found):
         return x
     total: Tensor | None = None
     for positions, weight in found[axis]:
-        part = _woven(builder, builder.prim("take", x, positions, dim=2 + axis), found, axis + 1)
+        part = _combined(builder, builder.prim("take", x, positions, dim=2 + axis), found, axis + 1)
         if weight is not None:
             weights = along(builder, builder.convert(weight, part.dtype), axis, len(found))
             part = builder.apply("mul", part, weights)
@@ -237,10 +292,10 @@ def requested_sizes(
     sizes: tuple[Expr, ...] | None,
     factors: tuple[float, ...] | None,
 ) -> tuple[Shape, Sequence[float | None]]:
-    """(extents, factors), of which one is given.
+    """(extents, factors) of the result; the request states one of them.
 
     Raises:
-        InvalidGraphError: both or none, or not one for each axis.
+        InvalidGraphError: both or neither are stated, or not one factor for each axis.
     """
     if (sizes is None) == (factors is None):
         raise InvalidGraphError("sizes and factors; expected one of both")
@@ -264,28 +319,28 @@ def _grown(extent: Expr, factor: float) -> Expr:
 
 
 def _source(builder: PrimsBuilder, x: Tensor, axis: ResizedAxis, align: bool) -> Tensor:
-    """The place among the old pixels of each new one."""
+    """The coordinate of each new pixel among the old ones."""
     dtype = x.dtype.compute_dtype
     numbers = builder.convert(builder.iota(axis.new), dtype)
     if align:
         if axis.new == 1:
             return builder.apply("mul", numbers, 0.0)
-        steps = (builder.full(_number(size - 1), dtype) for size in (axis.old, axis.new))
+        steps = (builder.full(number_of(size - 1), dtype) for size in (axis.old, axis.new))
         return builder.apply("mul", numbers, builder.apply("div", *steps))
     centers = builder.apply("mul", builder.apply("add", numbers, 0.5), _scale(builder, axis, dtype))
     return builder.apply("sub", centers, 0.5)
 
 
 def _scale(builder: PrimsBuilder, axis: ResizedAxis, dtype: DType) -> Tensor:
-    """Old pixels for each new one."""
+    """The number of old pixels for each new one."""
     if axis.factor is not None and axis.factor > 0.0:
         return builder.full(1.0 / axis.factor, dtype)
-    old, new = (builder.full(_number(size), dtype) for size in (axis.old, axis.new))
+    old, new = (builder.full(number_of(size), dtype) for size in (axis.old, axis.new))
     return builder.prim("div", old, new)
 
 
 def _power_of_two(builder: PrimsBuilder, axis: ResizedAxis) -> int | None:
-    """How many new pixels an old one gives, if places are exact and all the same."""
+    """The number of new pixels per old one if it is a power of two, so that copies are exact."""
     ratio = builder.extents.simplified(axis.new // axis.old)
     if not ratio.is_constant or ratio.constant < 1 or ratio.constant & (ratio.constant - 1):
         return None
@@ -296,8 +351,4 @@ def _power_of_two(builder: PrimsBuilder, axis: ResizedAxis) -> int | None:
 
 
 def _clamped(builder: PrimsBuilder, position: Tensor, extent: Expr) -> Tensor:
-    return builder.apply("minimum", builder.convert(position, DType.I64), _number(extent - 1))
-
-
-def _number(size: Expr) -> Number:
-    return size.constant if size.is_constant else size
+    return builder.apply("minimum", builder.convert(position, DType.I64), number_of(extent - 1))

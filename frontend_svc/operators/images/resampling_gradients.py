@@ -1,8 +1,8 @@
-"""Gradients of resizing: each result's gradient goes to the pixels that it was made of."""
+"""Gradients of resizing: the gradient of each result is added to the pixels it was made of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from frontend_svc.operators.core.extents import Shape, text_of
 from frontend_svc.operators.core.prims_builder import PrimsBuilder
@@ -21,93 +21,105 @@ from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import ONE, Expr
 
 
-def _register_nearest(name: str, axes: int, taps: Taps) -> None:
-    def one(
-        builder: PrimsBuilder,
-        grad_output: Tensor,
-        output_size: tuple[Expr, ...],
-        input_size: tuple[Expr, ...],
-        scales: float | None = None,
-    ) -> Tensor:
-        return _gathered(builder, grad_output, (output_size, input_size), False, (scales,), taps)
-
-    def two(  # the operator's own parameters
-        builder: PrimsBuilder,
-        grad_output: Tensor,
-        output_size: tuple[Expr, ...],
-        input_size: tuple[Expr, ...],
-        scales_h: float | None = None,
-        scales_w: float | None = None,
-    ) -> Tensor:
-        factors = (scales_h, scales_w)
-        return _gathered(builder, grad_output, (output_size, input_size), False, factors, taps)
-
-    def three(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-        builder: PrimsBuilder,
-        grad_output: Tensor,
-        output_size: tuple[Expr, ...],
-        input_size: tuple[Expr, ...],
-        scales_d: float | None = None,
-        scales_h: float | None = None,
-        scales_w: float | None = None,
-    ) -> Tensor:
-        factors = (scales_d, scales_h, scales_w)
-        return _gathered(builder, grad_output, (output_size, input_size), False, factors, taps)
-
-    forms: dict[int, Callable[..., Tensor]] = {1: one, 2: two, 3: three}
-    decomposes(f"aten.{name}_backward.default")(forms[axes])
+@decomposes("aten.upsample_nearest1d_backward.default", fixed={"taps": nearest_taps})
+@decomposes("aten._upsample_nearest_exact1d_backward.default", fixed={"taps": nearest_exact_taps})
+def upsample_nearest1d_backward(
+    builder: PrimsBuilder,
+    grad_output: Tensor,
+    output_size: tuple[Expr, ...],
+    input_size: tuple[Expr, ...],
+    scales: float | None = None,
+    *,
+    taps: Taps,
+) -> Tensor:
+    """The gradient of a signal of nearest elements."""
+    return _gathered(builder, grad_output, (output_size, input_size), False, (scales,), taps)
 
 
-def _register_aligning(name: str, axes: int, taps: Taps) -> None:
-    def one(  # the operator's own parameters
-        builder: PrimsBuilder,
-        grad_output: Tensor,
-        output_size: tuple[Expr, ...],
-        input_size: tuple[Expr, ...],
-        align_corners: bool,
-        scales: float | None = None,
-    ) -> Tensor:
-        sizes = (output_size, input_size)
-        return _gathered(builder, grad_output, sizes, align_corners, (scales,), taps)
-
-    def two(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-        builder: PrimsBuilder,
-        grad_output: Tensor,
-        output_size: tuple[Expr, ...],
-        input_size: tuple[Expr, ...],
-        align_corners: bool,
-        scales_h: float | None = None,
-        scales_w: float | None = None,
-    ) -> Tensor:
-        sizes, factors = (output_size, input_size), (scales_h, scales_w)
-        return _gathered(builder, grad_output, sizes, align_corners, factors, taps)
-
-    def three(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-        builder: PrimsBuilder,
-        grad_output: Tensor,
-        output_size: tuple[Expr, ...],
-        input_size: tuple[Expr, ...],
-        align_corners: bool,
-        scales_d: float | None = None,
-        scales_h: float | None = None,
-        scales_w: float | None = None,
-    ) -> Tensor:
-        sizes, factors = (output_size, input_size), (scales_d, scales_h, scales_w)
-        return _gathered(builder, grad_output, sizes, align_corners, factors, taps)
-
-    forms: dict[int, Callable[..., Tensor]] = {1: one, 2: two, 3: three}
-    decomposes(f"aten.{name}_backward.default")(forms[axes])
+@decomposes("aten.upsample_nearest2d_backward.default", fixed={"taps": nearest_taps})
+@decomposes("aten._upsample_nearest_exact2d_backward.default", fixed={"taps": nearest_exact_taps})
+def upsample_nearest2d_backward(  # noqa: PLR0913  # the operators' own parameters
+    builder: PrimsBuilder,
+    grad_output: Tensor,
+    output_size: tuple[Expr, ...],
+    input_size: tuple[Expr, ...],
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+    *,
+    taps: Taps,
+) -> Tensor:
+    """The gradient of an image of nearest pixels."""
+    factors = (scales_h, scales_w)
+    return _gathered(builder, grad_output, (output_size, input_size), False, factors, taps)
 
 
-for _axes in (1, 2, 3):
-    _register_nearest(f"upsample_nearest{_axes}d", _axes, nearest_taps)
-    _register_nearest(f"_upsample_nearest_exact{_axes}d", _axes, nearest_exact_taps)
-for _axes, _name in enumerate(("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")):
-    _register_aligning(_name, _axes + 1, linear_taps)
-_register_aligning("upsample_bicubic2d", 2, cubic_taps)
+@decomposes("aten.upsample_nearest3d_backward.default", fixed={"taps": nearest_taps})
+@decomposes("aten._upsample_nearest_exact3d_backward.default", fixed={"taps": nearest_exact_taps})
+def upsample_nearest3d_backward(  # noqa: PLR0913, PLR0917  # the operator's own parameters
+    builder: PrimsBuilder,
+    grad_output: Tensor,
+    output_size: tuple[Expr, ...],
+    input_size: tuple[Expr, ...],
+    scales_d: float | None = None,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+    *,
+    taps: Taps,
+) -> Tensor:
+    """The gradient of a volume of nearest voxels."""
+    factors = (scales_d, scales_h, scales_w)
+    return _gathered(builder, grad_output, (output_size, input_size), False, factors, taps)
 
 
-def _gathered(  # what the operators say of their images
+@decomposes("aten.upsample_linear1d_backward.default")
+def upsample_linear1d_backward(
+    builder: PrimsBuilder,
+    grad_output: Tensor,
+    output_size: tuple[Expr, ...],
+    input_size: tuple[Expr, ...],
+    align_corners: bool,
+    scales: float | None = None,
+) -> Tensor:
+    """The gradient of a signal that was interpolated linearly."""
+    sizes = (output_size, input_size)
+    return _gathered(builder, grad_output, sizes, align_corners, (scales,), linear_taps)
+
+
+@decomposes("aten.upsample_bilinear2d_backward.default", fixed={"taps": linear_taps})
+@decomposes("aten.upsample_bicubic2d_backward.default", fixed={"taps": cubic_taps})
+def upsample_interpolated2d_backward(  # noqa: PLR0913, PLR0917  # the operators' own parameters
+    builder: PrimsBuilder,
+    grad_output: Tensor,
+    output_size: tuple[Expr, ...],
+    input_size: tuple[Expr, ...],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+    *,
+    taps: Taps,
+) -> Tensor:
+    """The gradient of an image that was interpolated linearly or by cubics."""
+    sizes, factors = (output_size, input_size), (scales_h, scales_w)
+    return _gathered(builder, grad_output, sizes, align_corners, factors, taps)
+
+
+@decomposes("aten.upsample_trilinear3d_backward.default")
+def upsample_trilinear3d_backward(  # noqa: PLR0913, PLR0917  # the operator's own parameters
+    builder: PrimsBuilder,
+    grad_output: Tensor,
+    output_size: tuple[Expr, ...],
+    input_size: tuple[Expr, ...],
+    align_corners: bool,
+    scales_d: float | None = None,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> Tensor:
+    """The gradient of a volume that was interpolated linearly."""
+    sizes, factors = (output_size, input_size), (scales_d, scales_h, scales_w)
+    return _gathered(builder, grad_output, sizes, align_corners, factors, linear_taps)
+
+
+def _gathered(
     builder: PrimsBuilder,
     grad: Tensor,
     sizes: tuple[Shape, Shape],
@@ -138,7 +150,7 @@ def _gathered_gradient(
     sizes: ResizedAxis,
     taps: Sequence[Tap],
 ) -> Tensor:
-    """What the pixels of an axis receive from the results along it."""
+    """The gradients of the pixels along one axis, from those of the results."""
     if len(taps) == 1 and builder.extents.is_proven_same(sizes.old, sizes.new):
         return x
     behind = (ONE,) * (x.rank - 1 - axis)

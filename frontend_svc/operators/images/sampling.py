@@ -1,4 +1,4 @@
-"""Images read between their pixels, at coordinates that are data.
+"""Images sampled between their pixels, at coordinates that are data.
 
 Source: aten/src/ATen/native/GridSampler.h of PyTorch.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from frontend_svc.operators.core.extents import text_of
 from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
-from frontend_svc.operators.core.values import Tensor
+from frontend_svc.operators.core.values import Tensor, number_of
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import ONE, Expr
@@ -28,36 +28,35 @@ _Tap = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """How coordinates from -1 to 1 name pixels."""
+    """How coordinates from -1 to 1 map to pixels."""
 
     padding: int
     align_corners: bool
 
 
-def _register(axes: int) -> None:
-    def grid_sampler(
-        builder: PrimsBuilder,
-        input: Tensor,
-        grid: Tensor,
-        interpolation_mode: int,
-        padding_mode: int,
-        align_corners: bool,
-    ) -> Tensor:
-        _check(builder, input, grid, (interpolation_mode, padding_mode), axes)
-        if interpolation_mode == _BICUBIC and axes == 3:
-            raise InvalidGraphError("cubic interpolation of volumes; expected another")
-        return _sampled(
-            builder, input, grid, interpolation_mode, _Grid(padding_mode, align_corners)
-        )
-
-    decomposes(f"aten.grid_sampler_{axes}d.default")(grid_sampler)
-
-
-for _axes in (2, 3):
-    _register(_axes)
+@decomposes("aten.grid_sampler_2d.default", fixed={"axes": 2})
+@decomposes("aten.grid_sampler_3d.default", fixed={"axes": 3})
+def grid_sampler(  # noqa: PLR0913  # the operators' own parameters
+    builder: PrimsBuilder,
+    input: Tensor,
+    grid: Tensor,
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
+    *,
+    axes: int,
+) -> Tensor:
+    """An image sampled at the coordinates of a grid."""
+    _check(builder, input, grid, (interpolation_mode, padding_mode), axes)
+    if interpolation_mode == _BICUBIC and axes == 3:
+        raise InvalidGraphError("cubic interpolation of volumes; expected another mode")
+    mapping = _Grid(padding_mode, align_corners)
+    return _sampled(builder, input, grid, interpolation_mode, mapping)
 
 
-def _sampled(builder: PrimsBuilder, image: Tensor, grid: Tensor, mode: int, how: _Grid) -> Tensor:
+def _sampled(
+    builder: PrimsBuilder, image: Tensor, grid: Tensor, mode: int, mapping: _Grid
+) -> Tensor:
     axes = image.rank - 2
     wide = builder.widened(grid)
     taps: list[list[_Tap]] = []
@@ -65,11 +64,11 @@ def _sampled(builder: PrimsBuilder, image: Tensor, grid: Tensor, mode: int, how:
         # The grid's last axis is x, y, z; the image's are z, y, x.
         part = axes - 1 - axis
         column = builder.slice_axis(wide, wide.rank - 1, ONE * part, ONE * (part + 1))
-        position = _unnormalized(builder, column, image.shape[2 + axis], how)
-        taps.append(_taps(builder, position, image.shape[2 + axis], mode, how))
+        position = _unnormalized(builder, column, image.shape[2 + axis], mapping)
+        taps.append(_taps(builder, position, image.shape[2 + axis], mode, mapping))
     total: Tensor | None = None
     for corner in itertools.product(*taps):
-        value = _pixel(builder, image, [coordinate for coordinate, _ in corner], mode, how)
+        value = _pixel(builder, image, [coordinate for coordinate, _ in corner], mode, mapping)
         for _, weight in corner:
             value = builder.apply("mul", value, weight)
         total = value if total is None else builder.prim("add", total, value)
@@ -80,29 +79,29 @@ def _sampled(builder: PrimsBuilder, image: Tensor, grid: Tensor, mode: int, how:
 
 
 def _taps(
-    builder: PrimsBuilder, position: Tensor, extent: Expr, mode: int, how: _Grid
+    builder: PrimsBuilder, position: Tensor, extent: Expr, mode: int, mapping: _Grid
 ) -> list[_Tap]:
     one = builder.full(1.0, position.dtype)
     if mode == _NEAREST:
-        return [(builder.prim("round_even", _bounded(builder, position, extent, how)), one)]
+        return [(builder.prim("round_even", _bounded(builder, position, extent, mapping)), one)]
     if mode == _BILINEAR:
-        inside = _bounded(builder, position, extent, how)
+        inside = _bounded(builder, position, extent, mapping)
         low = builder.prim("floor", inside)
         high = builder.apply("add", low, 1.0)
         return [(low, builder.prim("sub", high, inside)), (high, builder.prim("sub", inside, low))]
     low = builder.prim("floor", position)
     fraction = builder.prim("sub", position, low)
     weights = cubic_weights(builder, fraction)
-    # A cubic kernel's pixels are bounded one by one.
+    # The pixels of a cubic kernel are bounded one by one.
     positions = [builder.apply("add", low, float(shift)) for shift in (-1, 0, 1, 2)]
     return [
-        (_bounded(builder, position, extent, how), weight)
+        (_bounded(builder, position, extent, mapping), weight)
         for position, weight in zip(positions, weights, strict=True)
     ]
 
 
 def cubic_weights(builder: PrimsBuilder, fraction: Tensor) -> list[Tensor]:
-    """Weights of the pixels -1, 0, 1 and 2 from the pixel below a place."""
+    """Weights of the pixels -1, 0, 1 and 2, counted from the pixel below a coordinate."""
     rest = builder.apply("sub", 1.0, fraction)
     return [
         _cubic_outer(builder, builder.apply("add", fraction, 1.0)),
@@ -125,9 +124,9 @@ def _cubic_outer(builder: PrimsBuilder, x: Tensor) -> Tensor:
     return builder.apply("sub", builder.prim("mul", slope, x), 4.0 * _CUBIC)
 
 
-def _unnormalized(builder: PrimsBuilder, x: Tensor, extent: Expr, how: _Grid) -> Tensor:
+def _unnormalized(builder: PrimsBuilder, x: Tensor, extent: Expr, mapping: _Grid) -> Tensor:
     shifted = builder.apply("add", x, 1.0)
-    if how.align_corners:
+    if mapping.align_corners:
         return builder.apply(
             "mul", builder.apply("div", shifted, 2.0), _size(builder, extent - 1, x)
         )
@@ -135,18 +134,18 @@ def _unnormalized(builder: PrimsBuilder, x: Tensor, extent: Expr, how: _Grid) ->
     return builder.apply("div", builder.apply("sub", scaled, 1.0), 2.0)
 
 
-def _bounded(builder: PrimsBuilder, x: Tensor, extent: Expr, how: _Grid) -> Tensor:
-    if how.padding == _ZEROS:
+def _bounded(builder: PrimsBuilder, x: Tensor, extent: Expr, mapping: _Grid) -> Tensor:
+    if mapping.padding == _ZEROS:
         return x
-    if how.padding == _REFLECTION:
-        x = _reflected(builder, x, extent, how)
-    # fmax: a coordinate that is no number is the first pixel's.
+    if mapping.padding == _REFLECTION:
+        x = _reflected(builder, x, extent, mapping)
+    # fmax maps a NaN coordinate to the first pixel.
     return builder.apply("minimum", builder.apply("fmax", x, 0.0), _size(builder, extent - 1, x))
 
 
-def _reflected(builder: PrimsBuilder, x: Tensor, extent: Expr, how: _Grid) -> Tensor:
-    low = 0.0 if how.align_corners else -0.5
-    span_extent = extent - 1 if how.align_corners else extent
+def _reflected(builder: PrimsBuilder, x: Tensor, extent: Expr, mapping: _Grid) -> Tensor:
+    low = 0.0 if mapping.align_corners else -0.5
+    span_extent = extent - 1 if mapping.align_corners else extent
     if span_extent == 0:
         return builder.full(0.0, x.dtype, x.shape)
     span = _size(builder, span_extent, x)
@@ -160,9 +159,9 @@ def _reflected(builder: PrimsBuilder, x: Tensor, extent: Expr, how: _Grid) -> Te
 
 
 def _pixel(
-    builder: PrimsBuilder, image: Tensor, positions: Sequence[Tensor], mode: int, how: _Grid
+    builder: PrimsBuilder, image: Tensor, positions: Sequence[Tensor], mode: int, mapping: _Grid
 ) -> Tensor:
-    """Pixels at whole coordinates, channels last; zeros outside of the image."""
+    """The pixels at whole coordinates, with channels last; zeros outside of the image."""
     batch = image.shape[0]
     shape = positions[0].shape[:-1]
     numbers = builder.reshape(builder.iota(batch), (batch, *([ONE] * (len(shape) - 1))))
@@ -183,8 +182,7 @@ def _pixel(
 
 
 def _size(builder: PrimsBuilder, size: Expr, like: Tensor) -> Tensor:
-    number = size.constant if size.is_constant else size
-    return builder.full(number, like.dtype)
+    return builder.full(number_of(size), like.dtype)
 
 
 def _check(
@@ -194,7 +192,7 @@ def _check(
     if image.rank != axes + 2 or not builder.extents.is_same_shape(grid.shape, expected):
         raise InvalidGraphError(
             f"a grid {text_of(grid.shape)} for an image {text_of(image.shape)};"
-            f" expected batches, {axes} axes of places and {axes} coordinates"
+            f" expected a batch axis, {axes} axes of points and {axes} coordinates"
         )
     if not all(mode in (0, 1, 2) for mode in modes):
         raise InvalidGraphError(f"interpolation and padding modes {modes}; expected 0, 1 or 2")

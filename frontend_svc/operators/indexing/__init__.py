@@ -1,1 +1,1 @@
-"""Elements read and written at indices that are data."""
+"""Elements that are read and written at indices that are data."""

@@ -1,4 +1,4 @@
-"""Elements that a mask holds: read, written and counted, at places that a running sum gives."""
+"""Elements that a mask selects: read, written and counted, at positions from a running sum."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr
 
 
 def mask_positions(builder: PrimsBuilder, mask: Tensor) -> Tensor:
-    """How many elements a mask holds before each of its own, flattened.
+    """The number of elements that a mask selects before each selected element, flattened.
 
-    Shapes: mask: any, bool; result: (numel,), i64; -1 where it has held none up to there.
+    Shapes: mask: any, bool; result: (numel,), i64; -1 before the first selected element.
     """
     flat = builder.convert(builder.reshape(mask, (numel_of(mask.shape),)), DType.I64)
     return builder.apply("sub", builder.prim("cumsum", flat, dim=0), 1)
@@ -28,31 +28,33 @@ def masked_put(
     *,
     accumulate: bool,
 ) -> Tensor:
-    """Values one after the other wherever one mask holds, or added there.
+    """Values written in order where one mask holds, or added to the elements there.
 
-    The mask lies on neighbouring axes of the base; on its axis of values stands one value for each
-    element held, or one for all.
+    The mask is on adjacent axes of the base. On the axis of `values` that corresponds to the mask
+    there is one value for each selected element, or one for all.
     """
     (axis, mask), *others = picked
     end = axis + mask.rank
     if others or not mask.rank:
-        raise NotDecomposedError("writing at several masks: their number of places depends on data")
+        raise NotDecomposedError(
+            "writing at several masks: the number of positions depends on data"
+        )
     if not builder.extents.is_same_shape(mask.shape, base.shape[axis:end]):
         raise InvalidGraphError(
             f"a mask {text_of(mask.shape)} on {text_of(base.shape)}; expected equal extents"
         )
-    held = builder.convert(mask, DType.BOOL)
+    is_selected = builder.convert(mask, DType.BOOL)
     behind = base.rank - end
-    new = _spread(builder, base, (axis, held), builder.convert(values, base.dtype))
+    new = _spread(builder, base, (axis, is_selected), builder.convert(values, base.dtype))
     if accumulate:
         new = _sum(builder, base, new)
-    return builder.where(builder.reshape(held, (*mask.shape, *([ONE] * behind))), new, base)
+    return builder.where(builder.reshape(is_selected, (*mask.shape, *([ONE] * behind))), new, base)
 
 
 def _spread(
     builder: PrimsBuilder, base: Tensor, positions: tuple[int, Tensor], values: Tensor
 ) -> Tensor:
-    """The values on the base's axes: where the mask does not hold, any of them."""
+    """The values on the axes of the base; where the mask does not hold, any value."""
     axis, mask = positions
     before, after = base.shape[:axis], base.shape[axis + mask.rank :]
     ones = (ONE,) * (axis + 1 + len(after) - values.rank)
@@ -84,29 +86,29 @@ def _sum(builder: PrimsBuilder, left: Tensor, right: Tensor) -> Tensor:
 
 @decomposes("aten.masked_scatter.default")
 def masked_scatter(builder: PrimsBuilder, self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """Where a mask holds, the elements of `source` one after the other."""
+    """The elements of `source` in order where a mask holds."""
     shape = builder.extents.broadcast([self.shape, mask.shape])
-    held = builder.expand(builder.convert(mask, DType.BOOL), shape)
-    position = builder.apply("maximum", mask_positions(builder, held), 0)
-    # Places where the mask does not hold read the first element, which there may not be.
+    is_selected = builder.expand(builder.convert(mask, DType.BOOL), shape)
+    position = builder.apply("maximum", mask_positions(builder, is_selected), 0)
+    # Where the mask does not hold, the first element is read, so there must be one.
     if any(extent == 0 for extent in source.shape):
         raise NotDecomposedError("a source without elements")
-    line = builder.reshape(source, (numel_of(source.shape),))
-    found = builder.reshape(builder.prim("take", line, position, dim=0), shape)
-    return builder.where(held, found, builder.expand(self, shape))
+    flat = builder.reshape(source, (numel_of(source.shape),))
+    found = builder.reshape(builder.prim("take", flat, position, dim=0), shape)
+    return builder.where(is_selected, found, builder.expand(self, shape))
 
 
 @decomposes("aten.masked_scatter_backward.default")
 def masked_scatter_backward(
     builder: PrimsBuilder, grad_output: Tensor, mask: Tensor, sizes: tuple[Expr, ...]
 ) -> Tensor:
-    """The gradients where a mask holds, one after the other, then zeros."""
-    held = builder.expand(builder.convert(mask, DType.BOOL), grad_output.shape)
+    """The gradients where a mask holds, in order, then zeros."""
+    is_selected = builder.expand(builder.convert(mask, DType.BOOL), grad_output.shape)
     total = numel_of(sizes)
-    positions = _output_positions(builder, held, total)
-    line = builder.reshape(grad_output, positions.shape)
+    positions = _output_positions(builder, is_selected, total)
+    flat = builder.reshape(grad_output, positions.shape)
     zeros = builder.full(0, grad_output.dtype, (total + 1,))
-    found = builder.prim("scatter", zeros, positions, line, dims=(0,), mode="set")
+    found = builder.prim("scatter", zeros, positions, flat, dims=(0,), mode="set")
     return builder.reshape(builder.slice_axis(found, 0, ZERO, total), sizes)
 
 
@@ -114,30 +116,30 @@ def masked_scatter_backward(
 def nonzero_static(
     builder: PrimsBuilder, self: Tensor, *, size: Expr, fill_value: int = -1
 ) -> Tensor:
-    """The places of elements that are not zero, of which a given number is told."""
-    held = builder.apply("ne", self, 0)
-    positions = _output_positions(builder, held, size)
-    nowhere = builder.full(-1, DType.I64, (size + 1,))
+    """The indices of a given number of elements that are not 0."""
+    is_selected = builder.apply("ne", self, 0)
+    positions = _output_positions(builder, is_selected, size)
+    missing = builder.full(-1, DType.I64, (size + 1,))
     numbers = builder.iota(positions.shape[0])
-    found = builder.prim("scatter", nowhere, positions, numbers, dims=(0,), mode="set")
+    found = builder.prim("scatter", missing, positions, numbers, dims=(0,), mode="set")
     found = builder.slice_axis(found, 0, ZERO, size)
     is_there = builder.apply("ge", found, 0)
     columns: list[Tensor] = []
     behind: Expr = ONE
     for extent in reversed(self.shape):
-        line = builder.apply(
+        index = builder.apply(
             "mod_floor", builder.apply("floor_div", found, number_of(behind)), number_of(extent)
         )
-        columns.insert(0, builder.reshape(builder.where(is_there, line, fill_value), (size, ONE)))
+        columns.insert(0, builder.reshape(builder.where(is_there, index, fill_value), (size, ONE)))
         behind = behind * extent
     if not columns or any(extent == 0 for extent in self.shape):
         return builder.full(fill_value, DType.I64, (size, as_expr(self.rank)))
     return builder.prim("cat", *columns, dim=1)
 
 
-def _output_positions(builder: PrimsBuilder, held: Tensor, size: Expr) -> Tensor:
-    """Where each element of a mask goes among `size` places; what is not kept goes behind."""
-    positions = mask_positions(builder, held)
-    flat = builder.reshape(held, positions.shape)
+def _output_positions(builder: PrimsBuilder, is_selected: Tensor, size: Expr) -> Tensor:
+    """The position of each selected element among `size`; other elements get `size`."""
+    positions = mask_positions(builder, is_selected)
+    flat = builder.reshape(is_selected, positions.shape)
     is_kept = builder.apply("logical_and", flat, builder.apply("lt", positions, number_of(size)))
     return builder.where(is_kept, positions, builder.full(number_of(size), DType.I64))

@@ -1,4 +1,4 @@
-"""Products at places that tensors tell: by comparing, for accelerators have no such update."""
+"""Products at indices that are data: by comparison, for accelerators have no atomic product."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from frontend_svc.operators.core.coordinates import numbers_along
 from frontend_svc.operators.core.prims_builder import PrimsBuilder, as_typed
 from frontend_svc.operators.core.registry import NotDecomposedError
 from frontend_svc.operators.core.values import Tensor
+from frontend_svc.operators.indexing.combining import combined_dtype
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr
 
 MAX_POSITIONS = 256
-"""Places that each update is compared with."""
-
-_SMALL = frozenset({DType.BOOL, DType.U8, DType.I8, DType.I16})
+"""The largest number of positions that each update is compared with."""
 
 
 def scatter_product(
     builder: PrimsBuilder, base: Tensor, axis: int, positions: Tensor, updates: Tensor
 ) -> Tensor:
-    """Elements along an axis times the updates that name them.
+    """Elements along an axis times the updates at their positions.
 
-    Shapes: places: the updates' shape, or a vector along the axis; updates: no larger than the base
-        but along the axis.
+    Shapes: positions: as the updates, or a vector along the axis; updates: not larger than the
+    base,
+        except along the axis.
 
     Raises:
-        NotDecomposedError: the axis is long, or of symbolic extent.
+        NotDecomposedError: the axis is too long, or of symbolic extent.
     """
     extent = base.shape[axis]
     if not extent.is_constant or extent.constant > MAX_POSITIONS:
         raise NotDecomposedError(
-            f"products over {extent} places; up to {MAX_POSITIONS} are compared"
+            f"products over {extent} positions; at most {MAX_POSITIONS} decompose"
         )
-    wide = DType.I32 if base.dtype in _SMALL else base.dtype.compute_dtype
+    wide = combined_dtype(base.dtype)
     rest = [k for k in range(base.rank) if k != axis]
     order = [*rest, axis]
     rows = builder.permute(builder.convert(updates, wide), order)
@@ -42,7 +42,7 @@ def scatter_product(
     is_named = builder.apply("eq", builder.reshape(named, (*lead, ONE, count)), numbers)
     factors = builder.where(is_named, builder.reshape(rows, (*lead, ONE, count)), 1)
     products = builder.reduce("prod", factors, (factors.rank - 1,))
-    # What no update names stays as it is, to the bit; counting checks the places as well.
+    # Elements without updates stay equal to the bit; counting also checks the positions.
     products = _padded(builder, products, 1, base, rest)
     counts = _padded(builder, _counts(builder, named, extent), 0, base, rest)
     x = builder.permute(builder.convert(base, wide), order)
@@ -52,7 +52,7 @@ def scatter_product(
 
 
 def _counts(builder: PrimsBuilder, named: Tensor, extent: Expr) -> Tensor:
-    """How many updates name each place of the last axis."""
+    """The number of updates at each position of the last axis."""
     lead = named.shape[:-1]
     axes = tuple(range(named.rank))
     picks = [*(numbers_along(builder, named.shape, axis) for axis in axes[:-1]), named]
@@ -64,7 +64,7 @@ def _counts(builder: PrimsBuilder, named: Tensor, extent: Expr) -> Tensor:
 
 
 def _padded(builder: PrimsBuilder, x: Tensor, value: int, base: Tensor, rest: list[int]) -> Tensor:
-    """The extents that updates leave out filled, where nothing is named."""
+    """The result of smaller updates, padded to the extents of the base."""
     high = [builder.extents.simplified(base.shape[k] - x.shape[n]) for n, k in enumerate(rest)]
     if all(amount == 0 for amount in high):
         return x

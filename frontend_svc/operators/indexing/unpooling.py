@@ -1,4 +1,4 @@
-"""Largest elements put back where pooling found them."""
+"""Max unpooling: elements at the positions that pooling returned, zeros elsewhere."""
 
 from __future__ import annotations
 

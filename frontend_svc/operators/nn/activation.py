@@ -13,18 +13,19 @@ from kernelfarm.errors import InvalidGraphError
 
 _SELU_ALPHA = 1.6732632423543772848170429916717
 _SELU_SCALE = 1.0507009873554804934193349852946
-_GELU_CUBIC = 0.044715
+GELU_CUBIC = 0.044715
+"""The coefficient of the cubic in the tanh approximation of gelu."""
 
 
 @decomposes("aten.relu.default")
 def relu(builder: PrimsBuilder, self: Tensor) -> Tensor:
-    """max(x, 0); NaN stays."""
+    """max(x, 0); NaN stays NaN."""
     return builder.convert(builder.apply("maximum", builder.widened(self), 0), self.dtype)
 
 
 @decomposes("aten.relu6.default")
 def relu6(builder: PrimsBuilder, self: Tensor) -> Tensor:
-    """x between 0 and 6."""
+    """x clamped to [0, 6]."""
     return hardtanh(builder, self, 0, 6)
 
 
@@ -38,13 +39,13 @@ def silu(builder: PrimsBuilder, self: Tensor) -> Tensor:
 
 @decomposes("aten.gelu.default")
 def gelu(builder: PrimsBuilder, self: Tensor, *, approximate: str = "none") -> Tensor:
-    """x times the normal distribution's integral: by erf, or by tanh of a cubic."""
+    """x times the normal distribution function of x: by erf, or by tanh of a cubic."""
     x = builder.widened(self)
     if approximate == "none":
         inner = builder.prim("erf", builder.apply("mul", x, math.sqrt(0.5)))
     elif approximate == "tanh":
         cube = builder.prim("mul", builder.prim("mul", x, x), x)
-        cubic = builder.apply("add", x, builder.apply("mul", cube, _GELU_CUBIC))
+        cubic = builder.apply("add", x, builder.apply("mul", cube, GELU_CUBIC))
         inner = builder.prim("tanh", builder.apply("mul", cubic, math.sqrt(2.0 / math.pi)))
     else:
         raise InvalidGraphError(f"approximation '{approximate[:40]}'; expected 'none' or 'tanh'")
@@ -60,20 +61,20 @@ def elu(
     scale: Number = 1,
     input_scale: Number = 1,
 ) -> Tensor:
-    """scale * x above zero, scale * alpha * (exp(input_scale * x) - 1) below."""
+    """scale * x for x > 0, else scale * alpha * (exp(input_scale * x) - 1)."""
     x = builder.widened(self)
     below = builder.prim("expm1", _scaled(builder, x, input_scale))
-    below = builder.apply("mul", below, _factor(alpha) * _factor(scale))
+    below = builder.apply("mul", below, plain_factor(alpha) * plain_factor(scale))
     is_below = builder.apply("lt", x, 0.0)
     return builder.convert(builder.where(is_below, below, _scaled(builder, x, scale)), self.dtype)
 
 
 @decomposes("aten.celu.default")
 def celu(builder: PrimsBuilder, self: Tensor, alpha: Number = 1.0) -> Tensor:
-    """x above zero, alpha * (exp(x / alpha) - 1) below."""
-    if _factor(alpha) == 0.0:
+    """x for x > 0, else alpha * (exp(x / alpha) - 1)."""
+    if plain_factor(alpha) == 0.0:
         raise InvalidGraphError("alpha is 0; expected another number")
-    return elu(builder, self, alpha, 1, 1.0 / _factor(alpha))
+    return elu(builder, self, alpha, 1, 1.0 / plain_factor(alpha))
 
 
 @decomposes("aten.selu.default")
@@ -84,7 +85,7 @@ def selu(builder: PrimsBuilder, self: Tensor) -> Tensor:
 
 @decomposes("aten.leaky_relu.default")
 def leaky_relu(builder: PrimsBuilder, self: Tensor, negative_slope: Number = 0.01) -> Tensor:
-    """x above zero, x times the slope below."""
+    """x for x > 0, else x times the slope."""
     x = builder.widened(self)
     sloped = builder.apply("mul", x, negative_slope)
     return builder.convert(builder.where(builder.apply("gt", x, 0.0), x, sloped), self.dtype)
@@ -92,7 +93,7 @@ def leaky_relu(builder: PrimsBuilder, self: Tensor, negative_slope: Number = 0.0
 
 @decomposes("aten._prelu_kernel.default")
 def prelu(builder: PrimsBuilder, self: Tensor, weight: Tensor) -> Tensor:
-    """x above zero, x times a learned slope below."""
+    """x for x > 0, else x times a learned slope."""
     x, slope = builder.widened(self), builder.widened(weight)
     sloped = builder.apply("mul", x, slope)
     return builder.convert(builder.where(builder.apply("gt", x, 0.0), x, sloped), self.dtype)
@@ -102,7 +103,7 @@ def prelu(builder: PrimsBuilder, self: Tensor, weight: Tensor) -> Tensor:
 def hardtanh(
     builder: PrimsBuilder, self: Tensor, min_val: Number = -1, max_val: Number = 1
 ) -> Tensor:
-    """x between two bounds; NaN stays."""
+    """x clamped to two bounds; NaN stays NaN."""
     x = builder.widened(self)
     low = builder.widened(builder.cast(min_val, self.dtype))
     high = builder.widened(builder.cast(max_val, self.dtype))
@@ -113,7 +114,7 @@ def hardtanh(
 
 @decomposes("aten.hardsigmoid.default")
 def hardsigmoid(builder: PrimsBuilder, self: Tensor) -> Tensor:
-    """(x + 3) between 0 and 6, over 6."""
+    """(x + 3) clamped to [0, 6], divided by 6."""
     return builder.convert(
         builder.apply("div", _hard_ramp(builder, builder.widened(self)), 6.0), self.dtype
     )
@@ -152,7 +153,7 @@ def mish(builder: PrimsBuilder, self: Tensor) -> Tensor:
 
 @decomposes("aten.threshold.default")
 def threshold_(builder: PrimsBuilder, self: Tensor, threshold: Number, value: Number) -> Tensor:
-    """x above the threshold, else the value; NaN stays."""
+    """x above the threshold, else the value; NaN stays NaN."""
     x = builder.widened(self)
     low = builder.widened(builder.cast(threshold, self.dtype))
     other = builder.widened(builder.cast(value, self.dtype))
@@ -171,7 +172,7 @@ def hardshrink(builder: PrimsBuilder, self: Tensor, lambd: Number = 0.5) -> Tens
 
 @decomposes("aten.softshrink.default")
 def softshrink(builder: PrimsBuilder, self: Tensor, lambd: Number = 0.5) -> Tensor:
-    """x moved towards 0 by lambd; NaN stays."""
+    """x moved towards 0 by lambd; NaN stays NaN."""
     x = builder.widened(self)
     bound = builder.widened(builder.cast(lambd, self.dtype))
     lower, upper = builder.apply("sub", x, bound), builder.apply("add", x, bound)
@@ -183,7 +184,7 @@ def softshrink(builder: PrimsBuilder, self: Tensor, lambd: Number = 0.5) -> Tens
 
 @decomposes("aten.log_sigmoid_forward.default")
 def log_sigmoid_forward(builder: PrimsBuilder, self: Tensor) -> tuple[Tensor, Tensor]:
-    """min(x, 0) - log(1 + exp(-|x|)), and exp(-|x|) for the backward pass where it is wanted."""
+    """min(x, 0) - log(1 + exp(-|x|)), and exp(-|x|) if the graph states it for the gradient."""
     x = builder.widened(self)
     decayed = builder.prim("exp", builder.prim("neg", builder.prim("abs", x)))
     result = builder.apply("sub", builder.apply("minimum", x, 0.0), builder.prim("log1p", decayed))
@@ -195,7 +196,7 @@ def log_sigmoid_forward(builder: PrimsBuilder, self: Tensor) -> tuple[Tensor, Te
 
 @decomposes("aten.logit.default")
 def logit(builder: PrimsBuilder, self: Tensor, eps: float | None = None) -> Tensor:
-    """log(x / (1 - x)), with x kept eps away from 0 and 1."""
+    """log(x / (1 - x)), with x clamped to [eps, 1 - eps]."""
     dtype = float_dtype(self.dtype)
     x = builder.convert(self, dtype.compute_dtype)
     if eps is not None:
@@ -228,7 +229,12 @@ def _scaled(builder: PrimsBuilder, x: Tensor, factor: Number) -> Tensor:
     return x if factor == 1 else builder.apply("mul", x, factor)
 
 
-def _factor(value: Number) -> float:
+def plain_factor(value: Number) -> float:
+    """A factor of an activation as a number.
+
+    Raises:
+        NotDecomposedError: the factor is a symbolic size.
+    """
     if isinstance(value, bool | int | float):
         return float(value)
     raise NotDecomposedError("a factor is a symbolic size")

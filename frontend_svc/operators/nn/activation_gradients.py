@@ -1,6 +1,6 @@
 """Gradients of activations, dropout and softmax, by the formulas of PyTorch's kernels.
 
-As the activations themselves: computed in f32 for narrow floats and rounded once.
+As activations, they are computed in f32 for narrow floats and rounded once.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections.abc import Callable
 
 from frontend_svc.operators.core.extents import axis_of
 from frontend_svc.operators.core.prims_builder import PrimsBuilder
-from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
+from frontend_svc.operators.core.registry import decomposes
 from frontend_svc.operators.core.values import Number, Tensor
+from frontend_svc.operators.nn.activation import GELU_CUBIC, plain_factor
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 
-_GELU_CUBIC = 0.044715
 _SIXTH = 0.16666667163372040
-"""1/6 as an f32, which PyTorch's kernel uses for f64 as well."""
+"""1/6 rounded to f32; PyTorch's kernel uses this constant for f64 too."""
 _SMALLEST_NOISE_RANGE = 1e-6
-"""Below that, PyTorch takes the slopes of a random leaky relu as one."""
+"""For a smaller range of slopes, PyTorch treats a random leaky relu as a leaky relu."""
 
 _Formula = Callable[[PrimsBuilder, Tensor, Tensor], Tensor]
-"""(lowering, gradient, operand or result) -> gradient, all in the computing type."""
+"""(builder, gradient, operand or result) -> gradient, all in the computing type."""
 
 
 def _graded(builder: PrimsBuilder, grad: Tensor, x: Tensor, formula: _Formula) -> Tensor:
@@ -37,12 +37,6 @@ def _graded(builder: PrimsBuilder, grad: Tensor, x: Tensor, formula: _Formula) -
 
 def _rounded(builder: PrimsBuilder, value: Number, dtype: DType) -> Tensor:
     return builder.widened(builder.cast(value, dtype))
-
-
-def _factor(value: Number) -> float:
-    if isinstance(value, bool | int | float):
-        return float(value)
-    raise NotDecomposedError("a factor is a symbolic size")
 
 
 @decomposes("aten.sigmoid_backward.default")
@@ -69,7 +63,7 @@ def tanh_backward(builder: PrimsBuilder, grad_output: Tensor, output: Tensor) ->
 def logit_backward(
     builder: PrimsBuilder, grad_output: Tensor, self: Tensor, eps: float | None = None
 ) -> Tensor:
-    """g / (x * (1 - x)); 0 where x was clamped, NaN outside of [0, 1] if it is never clamped."""
+    """g / (x * (1 - x)); 0 where x was clamped; without clamping, NaN outside of [0, 1]."""
 
     def formula(builder: PrimsBuilder, grad: Tensor, x: Tensor) -> Tensor:
         low, outside = (0.0, math.nan) if eps is None else (eps, 0.0)
@@ -85,7 +79,7 @@ def logit_backward(
 def threshold_backward(
     builder: PrimsBuilder, grad_output: Tensor, self: Tensor, threshold: Number
 ) -> Tensor:
-    """g above the threshold, else 0; NaN passes the gradient on."""
+    """g above the threshold, else 0; g where x is NaN."""
     dtype = builder.promoted(grad_output, self)
     x = builder.widened(builder.convert(self, dtype))
     bound = _rounded(builder, threshold, dtype)
@@ -97,7 +91,7 @@ def threshold_backward(
 def gelu_backward(
     builder: PrimsBuilder, grad_output: Tensor, self: Tensor, *, approximate: str = "none"
 ) -> Tensor:
-    """g times the slope of x * P(x), P by erf or by tanh of a cubic."""
+    """g times the derivative of x * P(x), with P by erf or by tanh of a cubic."""
     formulas: dict[str, _Formula] = {"none": _gelu_by_erf, "tanh": _gelu_by_tanh}
     if approximate not in formulas:
         raise InvalidGraphError(f"approximation '{approximate[:40]}'; expected 'none' or 'tanh'")
@@ -116,12 +110,12 @@ def _gelu_by_erf(builder: PrimsBuilder, grad: Tensor, x: Tensor) -> Tensor:
 def _gelu_by_tanh(builder: PrimsBuilder, grad: Tensor, x: Tensor) -> Tensor:
     beta = math.sqrt(2.0 / math.pi)
     square = builder.prim("mul", x, x)
-    cubic = builder.apply("mul", builder.prim("mul", square, x), _GELU_CUBIC)
+    cubic = builder.apply("mul", builder.prim("mul", square, x), GELU_CUBIC)
     inner = builder.prim("tanh", builder.apply("mul", builder.prim("add", x, cubic), beta))
     left = builder.apply("mul", x, 0.5)
     right = builder.apply("add", inner, 1.0)
     rise = builder.apply("sub", 1.0, builder.prim("mul", inner, inner))
-    steep = builder.apply("add", builder.apply("mul", square, 3.0 * _GELU_CUBIC), 1.0)
+    steep = builder.apply("add", builder.apply("mul", square, 3.0 * GELU_CUBIC), 1.0)
     right_slope = builder.prim(
         "mul", builder.prim("mul", left, rise), builder.apply("mul", steep, beta)
     )
@@ -157,7 +151,7 @@ def mish_backward(builder: PrimsBuilder, grad_output: Tensor, self: Tensor) -> T
 
 @decomposes("aten.hardswish_backward.default")
 def hardswish_backward(builder: PrimsBuilder, grad_output: Tensor, self: Tensor) -> Tensor:
-    """0 up to -3, g from 3, g * (x / 3 + 1/2) between."""
+    """0 for x <= -3, g for x >= 3, else g * (x / 3 + 1/2)."""
 
     def formula(builder: PrimsBuilder, grad: Tensor, x: Tensor) -> Tensor:
         middle = builder.apply("mul", grad, builder.apply("add", builder.apply("div", x, 3.0), 0.5))
@@ -184,7 +178,7 @@ def hardsigmoid_backward(builder: PrimsBuilder, grad_output: Tensor, self: Tenso
 def hardtanh_backward(
     builder: PrimsBuilder, grad_output: Tensor, self: Tensor, min_val: Number, max_val: Number
 ) -> Tensor:
-    """g strictly between the bounds, else 0; NaN passes the gradient on."""
+    """g strictly between the bounds, else 0; g where x is NaN."""
 
     def formula(builder: PrimsBuilder, grad: Tensor, x: Tensor) -> Tensor:
         low, high = (_rounded(builder, bound, self.dtype) for bound in (min_val, max_val))
@@ -204,7 +198,7 @@ def leaky_relu_backward(
     negative_slope: Number,
     self_is_result: bool,
 ) -> Tensor:
-    """g above zero, g times the slope below; the result has the operand's sign."""
+    """g for x > 0, else g times the slope; the result of leaky relu has the sign of x."""
 
     def formula(builder: PrimsBuilder, grad: Tensor, x: Tensor) -> Tensor:
         return builder.where(
@@ -225,8 +219,8 @@ def rrelu_with_noise_backward(  # noqa: PLR0913, PLR0917  # the operator's own p
     training: bool,
     self_is_result: bool,
 ) -> Tensor:
-    """g times the slopes that were drawn; their mean outside of training."""
-    low, high = _factor(lower), _factor(upper)
+    """g times the slopes that were drawn in training; else g times their mean."""
+    low, high = plain_factor(lower), plain_factor(upper)
     if not training or high - low <= _SMALLEST_NOISE_RANGE:
         return leaky_relu_backward(builder, grad_output, self, (low + high) / 2.0, self_is_result)
     product = builder.apply("mul", builder.widened(grad_output), builder.widened(noise))
@@ -243,11 +237,11 @@ def elu_backward(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     is_result: bool,
     self_or_result: Tensor,
 ) -> Tensor:
-    """The slope of elu, from its operand or its result."""
+    """g times the derivative of elu, from its operand or its result."""
     negative, positive, inner = (
-        _factor(alpha) * _factor(scale),
-        _factor(scale),
-        _factor(input_scale),
+        plain_factor(alpha) * plain_factor(scale),
+        plain_factor(scale),
+        plain_factor(input_scale),
     )
 
     def formula(builder: PrimsBuilder, grad: Tensor, x: Tensor) -> Tensor:
@@ -269,7 +263,7 @@ def elu_backward(  # noqa: PLR0913, PLR0917  # the operator's own parameters
 def softplus_backward(
     builder: PrimsBuilder, grad_output: Tensor, self: Tensor, beta: Number, threshold: Number
 ) -> Tensor:
-    """g * e / (e + 1) for e = exp(beta * x); g above the threshold."""
+    """g * e / (e + 1) for e = exp(beta * x); g where beta * x is above the threshold."""
 
     def formula(builder: PrimsBuilder, grad: Tensor, x: Tensor) -> Tensor:
         scaled = builder.apply("mul", x, beta)
@@ -284,7 +278,7 @@ def softplus_backward(
 def log_sigmoid_backward(
     builder: PrimsBuilder, grad_output: Tensor, self: Tensor, buffer: Tensor
 ) -> Tensor:
-    """g * e / (1 + e) above zero, g / (1 + e) below, for e = exp(-|x|)."""
+    """g * e / (1 + e) for x >= 0, else g / (1 + e), for e = exp(-|x|)."""
 
     def formula(builder: PrimsBuilder, grad: Tensor, x: Tensor) -> Tensor:
         e = builder.prim("exp", builder.prim("neg", builder.prim("abs", x)))
@@ -297,7 +291,7 @@ def log_sigmoid_backward(
 
 @decomposes("aten.glu_backward.default")
 def glu_backward(builder: PrimsBuilder, grad_output: Tensor, self: Tensor, dim: int) -> Tensor:
-    """Gradients of the value and of the gate, joined."""
+    """The gradients of the value and of the gate, joined."""
     if not self.rank:
         raise InvalidGraphError("a tensor without axes; expected an axis to halve")
     axis = axis_of(dim, self.rank)
@@ -315,7 +309,7 @@ def glu_backward(builder: PrimsBuilder, grad_output: Tensor, self: Tensor, dim: 
 def prelu_backward(
     builder: PrimsBuilder, grad_output: Tensor, self: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """g above zero, g times the slope below; and the slope's gradient, element by element."""
+    """g for x > 0, else g times the slope; and the gradient of the slope for each element."""
     grad, x, slope = (builder.widened(t) for t in (grad_output, self, weight))
     is_above = builder.apply("gt", x, 0.0)
     of_self = builder.where(is_above, grad, builder.apply("mul", slope, grad))
@@ -350,7 +344,7 @@ def softshrink_backward(
 def native_dropout_backward(
     builder: PrimsBuilder, grad_output: Tensor, mask: Tensor, scale: float
 ) -> Tensor:
-    """g where the mask held, times the scale."""
+    """g where the mask holds, else 0; times the scale."""
     result = builder.promoted(grad_output, scale)
     grad = builder.convert(grad_output, result.compute_dtype)
     kept = builder.apply("mul", grad, builder.convert(mask, grad.dtype))

@@ -1,11 +1,11 @@
-"""Losses of classes, and cross entropies of bits, with their gradients."""
+"""Losses for classes, and binary cross entropies, with their gradients."""
 
 from __future__ import annotations
 
 from frontend_svc.operators.core.extents import text_of
 from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import decomposes
-from frontend_svc.operators.core.values import Tensor
+from frontend_svc.operators.core.values import Tensor, number_of
 from frontend_svc.operators.nn.losses import reduced_loss, share_of
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
@@ -13,9 +13,9 @@ from kernelfarm.ir.algebra.expr import ONE, Expr
 
 _NONE, _MEAN, _SUM = 0, 1, 2
 _LOWEST_LOGARITHM = -100.0
-"""PyTorch's bound for logarithms in the cross entropy of likelihoods."""
+"""PyTorch's lower bound of logarithms in the binary cross entropy."""
 _SMALLEST_SPREAD = 1e-12
-"""PyTorch's bound for x * (1 - x) in its gradient."""
+"""PyTorch's lower bound of x * (1 - x) in its gradient."""
 
 
 @decomposes("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default")
@@ -27,9 +27,9 @@ def nll_loss_forward(
     reduction: int,
     ignore_index: Expr,
 ) -> tuple[Tensor, Tensor]:
-    """Minus the weighted logarithm of each target's class, and the sum of the weights used.
+    """The negative weighted log likelihood of each target's class, and the sum of the weights.
 
-    Classes lie on axis 1 (of a vector: on its axis).
+    Classes are on axis 1, or on the only axis of a vector.
     """
     axis, is_used, index = _targets(builder, self, target, ignore_index)
     on_axis = builder.reshape(index, _with_axis(index, axis))
@@ -61,7 +61,7 @@ def nll_loss_backward(  # noqa: PLR0913, PLR0917  # the operator's own parameter
     ignore_index: Expr,
     total_weight: Tensor,
 ) -> Tensor:
-    """Minus the weighted gradient at each target's class, zeros elsewhere."""
+    """The negative weighted gradient at each target's class, zeros elsewhere."""
     axis, is_used, index = _targets(builder, self, target, ignore_index)
     grad = builder.widened(grad_output)
     if reduction == _MEAN:
@@ -84,7 +84,7 @@ def binary_cross_entropy(
     weight: Tensor | None = None,
     reduction: int = _MEAN,
 ) -> Tensor:
-    """-(t * log(x) + (1 - t) * log(1 - x)), logarithms no lower than -100."""
+    """-(t * log(x) + (1 - t) * log(1 - x)); logarithms are at least -100."""
     x, t = _pair(builder, self, target)
     of_one = builder.apply("maximum", builder.prim("log", x), _LOWEST_LOGARITHM)
     of_zero = builder.prim("log1p", builder.prim("neg", x))
@@ -127,7 +127,7 @@ def binary_cross_entropy_with_logits(
     pos_weight: Tensor | None = None,
     reduction: int = _MEAN,
 ) -> Tensor:
-    """(1 - t) * x - w * log(sigmoid(x)), where w weighs the positive class."""
+    """(1 - t) * x - w * log(sigmoid(x)), where w is the weight of the positive class."""
     x, t = _pair(builder, self, target)
     decayed = builder.prim("exp", builder.prim("neg", builder.prim("abs", x)))
     likelihood = builder.apply(
@@ -147,7 +147,7 @@ def binary_cross_entropy_with_logits(
 def _targets(
     builder: PrimsBuilder, x: Tensor, target: Tensor, ignore_index: Expr
 ) -> tuple[int, Tensor, Tensor]:
-    """(axis of the classes, which targets count, their classes; 0 for those that do not)."""
+    """(axis of the classes, whether each target is used, its class or 0 if it is ignored)."""
     axis = 1 if x.rank > 1 else 0
     expected = (*x.shape[:axis], *x.shape[axis + 1 :])
     if not x.rank or not x.dtype.is_float or target.dtype not in (DType.I64, DType.U8):
@@ -157,11 +157,10 @@ def _targets(
     if not builder.extents.is_same_shape(target.shape, expected):
         raise InvalidGraphError(f"targets {text_of(target.shape)}; expected {text_of(expected)}")
     classes = builder.convert(target, DType.I64)
-    ignored = ignore_index.constant if ignore_index.is_constant else ignore_index
+    ignored = number_of(ignore_index)
     is_used = builder.apply("ne", classes, ignored)
-    # Negative indices would count from the end; a class must not.
-    extent = x.shape[axis]
-    outside = extent.constant if extent.is_constant else extent
+    # A negative class is an error; as an index it would count from the end.
+    outside = number_of(x.shape[axis])
     checked = builder.where(builder.apply("lt", classes, 0), outside, classes)
     return axis, is_used, builder.where(is_used, checked, 0)
 

@@ -1,4 +1,4 @@
-"""Rows of tables brought to a norm in place, and the rows of bags combined."""
+"""Embedding tables: renormalized rows, and combined rows of bags."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _SUM, _MEAN, _MAX = 0, 1, 2
 def embedding_renorm(
     builder: PrimsBuilder, self: Tensor, indices: Tensor, max_norm: float, norm_type: float
 ) -> Tensor:
-    """The table with the rows that are used scaled down to a norm, where theirs is larger."""
+    """The table whose used rows are scaled down to a norm if theirs is larger."""
     if self.rank != 2 or not self.dtype.is_float:
         raise InvalidGraphError(f"a table {self.dtype!r} {text_of(self.shape)}; expected floats")
-    positions = _field_spans(builder, indices)
+    positions = _flat_indices(builder, indices)
     rows = builder.widened(builder.prim("take", self, positions, dim=0))
     norms = vector_norm(builder, rows, norm_type, (1,), True)
-    # PyTorch's own constant, which keeps the quotient finite.
+    # PyTorch's constant, which keeps the quotient finite.
     scale = builder.apply("div", max_norm, builder.apply("add", norms, 1e-7))
     is_large = builder.apply("gt", norms, max_norm)
     scaled = builder.where(is_large, builder.apply("mul", rows, scale), rows)
-    # A row that is used twice is written twice with the same elements.
+    # A row that is used twice is written twice, with equal elements.
     updates = builder.convert(scaled, self.dtype)
     return builder.prim("scatter", self, positions, updates, dims=(0,), mode="set")
 
@@ -49,7 +49,8 @@ def embedding_bag(  # noqa: PLR0913, PLR0917  # the operator's own parameters
 ) -> tuple[Tensor | None, ...]:
     """The sum, the mean or the largest elements of each bag's rows.
 
-    What only gradients read (the bags of elements, their sizes, where extrema lie) is not made.
+    The results that only gradients read (bags of elements, sizes, positions of extrema) are
+    omitted.
     """
     if weight.rank != 2 or indices.rank != 1 or offsets.rank != 1 or mode not in (0, 1, 2):
         raise InvalidGraphError(
@@ -59,9 +60,9 @@ def embedding_bag(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     count = offsets.shape[0] - int(include_last_offset)
     if indices.shape[0] is ZERO or builder.extents.is_negative(count - 1):
         raise NotDecomposedError("no elements or no bags")
-    positions = _field_spans(builder, indices)
+    positions = _flat_indices(builder, indices)
     begins = builder.slice_axis(builder.convert(offsets, DType.I64), 0, ZERO, count)
-    # Bag k begins where k + 1 marks lie up to an element.
+    # An element is in bag k if k + 1 bags begin up to it.
     bags = builder.apply("sub", segment_numbers(builder, begins, positions.shape[0]), 1)
     is_used = builder.apply("ne", positions, padding_idx)
     rows = builder.widened(builder.prim("take", weight, positions, dim=0))
@@ -85,7 +86,7 @@ def embedding_bag(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     return builder.convert(found, weight.dtype), None, None, None
 
 
-def _field_spans(builder: PrimsBuilder, indices: Tensor) -> Tensor:
+def _flat_indices(builder: PrimsBuilder, indices: Tensor) -> Tensor:
     if indices.dtype not in (DType.I32, DType.I64):
         raise InvalidGraphError(f"indices of type {indices.dtype!r}; expected integers")
     return builder.reshape(indices, (numel_of(indices.shape),))

@@ -1,4 +1,4 @@
-"""Losses that are a few elementwise operations and a mean, and their gradients."""
+"""Losses of a few elementwise operations and a mean, and their gradients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from frontend_svc.operators.core.extents import numel_of
 from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import decomposes
-from frontend_svc.operators.core.values import Number, Tensor
+from frontend_svc.operators.core.values import Number, Tensor, number_of
 from frontend_svc.operators.reductions.over_axes import sum_dims
 from frontend_svc.operators.reductions.statistics import mean_dim
 from kernelfarm.dtypes import DType
@@ -18,7 +18,7 @@ _MEAN = 1
 
 @decomposes("aten.mse_loss.default")
 def mse_loss(builder: PrimsBuilder, self: Tensor, target: Tensor, reduction: int = _MEAN) -> Tensor:
-    """The squared difference: of each element, or its mean or sum."""
+    """The squared difference of each element, or its mean or sum."""
     dtype = builder.promoted(self, target)
     difference = _difference(builder, self, target)
     square = builder.prim("mul", difference, difference)
@@ -29,7 +29,7 @@ def mse_loss(builder: PrimsBuilder, self: Tensor, target: Tensor, reduction: int
 def mse_loss_backward(
     builder: PrimsBuilder, grad_output: Tensor, self: Tensor, target: Tensor, reduction: int
 ) -> Tensor:
-    """g * 2 * difference, shared among the elements of a mean."""
+    """g * 2 * difference; for a mean, divided by the number of elements."""
     difference = builder.apply("mul", _difference(builder, self, target), 2.0)
     return _graded(
         builder,
@@ -43,7 +43,7 @@ def mse_loss_backward(
 def smooth_l1_loss(
     builder: PrimsBuilder, self: Tensor, target: Tensor, reduction: int = _MEAN, beta: float = 1.0
 ) -> Tensor:
-    """Half the square over beta below beta, the distance less half of beta above."""
+    """0.5 * d * d / beta for distances d < beta, else d - 0.5 * beta."""
     dtype = builder.promoted(self, target)
     distance = builder.prim("abs", _difference(builder, self, target))
     if beta == 0.0:
@@ -56,7 +56,7 @@ def smooth_l1_loss(
 
 
 @decomposes("aten.smooth_l1_loss_backward.default")
-def smooth_l1_loss_backward(  # the operator's own parameters
+def smooth_l1_loss_backward(
     builder: PrimsBuilder,
     grad_output: Tensor,
     self: Tensor,
@@ -64,7 +64,7 @@ def smooth_l1_loss_backward(  # the operator's own parameters
     reduction: int,
     beta: float,
 ) -> Tensor:
-    """g * difference / beta within beta, g with the difference's sign outside."""
+    """g * difference / beta for distances below beta, else g with the difference's sign."""
     slope = _clipped_slope(
         builder, _difference(builder, self, target), beta, 1.0, 1.0 / beta if beta else 0.0
     )
@@ -77,7 +77,7 @@ def smooth_l1_loss_backward(  # the operator's own parameters
 def huber_loss(
     builder: PrimsBuilder, self: Tensor, target: Tensor, reduction: int = _MEAN, delta: float = 1.0
 ) -> Tensor:
-    """Half the square below delta, delta times (the distance less half of delta) above."""
+    """0.5 * d * d for distances d < delta, else delta * (d - 0.5 * delta)."""
     dtype = builder.promoted(self, target)
     distance = builder.prim("abs", _difference(builder, self, target))
     small = builder.prim("mul", builder.apply("mul", distance, 0.5), distance)
@@ -87,7 +87,7 @@ def huber_loss(
 
 
 @decomposes("aten.huber_loss_backward.default")
-def huber_loss_backward(  # the operator's own parameters
+def huber_loss_backward(
     builder: PrimsBuilder,
     grad_output: Tensor,
     self: Tensor,
@@ -95,7 +95,7 @@ def huber_loss_backward(  # the operator's own parameters
     reduction: int,
     delta: float,
 ) -> Tensor:
-    """g * difference within delta, g * delta with the difference's sign outside."""
+    """g * difference for distances below delta, else g * delta with the difference's sign."""
     slope = _clipped_slope(builder, _difference(builder, self, target), delta, delta, 1.0)
     return _graded(
         builder, grad_output, _shared(builder, slope, reduction), builder.promoted(self, target)
@@ -127,10 +127,10 @@ def soft_margin_loss_backward(
 
 
 def reduced_loss(builder: PrimsBuilder, x: Tensor, reduction: int) -> Tensor:
-    """Each element's loss, their mean, or their sum.
+    """The loss of each element, or the mean or sum of the losses.
 
     Raises:
-        InvalidGraphError: a reduction that PyTorch does not have.
+        InvalidGraphError: an unknown reduction.
     """
     forms: dict[int, Callable[[], Tensor]] = {
         0: lambda: x,
@@ -143,9 +143,8 @@ def reduced_loss(builder: PrimsBuilder, x: Tensor, reduction: int) -> Tensor:
 
 
 def share_of(x: Tensor) -> Number:
-    """How many elements share a mean's gradient."""
-    count = numel_of(x.shape)
-    return count.constant if count.is_constant else count
+    """The number of elements, by which the gradient of a mean is divided."""
+    return number_of(numel_of(x.shape))
 
 
 def _shared(builder: PrimsBuilder, slope: Tensor, reduction: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from frontend_svc.operators.core.extents import Shape, text_of
+from frontend_svc.operators.core.extents import Shape, numel_of, text_of
 from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.core.values import Tensor
@@ -12,7 +12,7 @@ from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr
 
 _EPSILON = {DType.F64: 2.220446049250313e-16, DType.F32: 1.1920928955078125e-07}
-"""The computing types' distance from 1 to the next number: PyTorch's default eps."""
+"""PyTorch's default eps: the distance from 1 to the next number in the computing type."""
 
 
 @decomposes("aten.native_layer_norm.default")
@@ -24,7 +24,7 @@ def native_layer_norm(
     bias: Tensor | None,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(x - mean) / sqrt(variance + eps) over the last axes, and the mean and 1/sqrt used."""
+    """(x - mean) / sqrt(variance + eps) over the last axes; and the mean and 1/sqrt(...)."""
     axes = _trailing_axes(builder, input, normalized_shape, (weight, bias))
     centered, mean, variance = moments_of(builder, builder.widened(input), axes)
     rstd = builder.prim("rsqrt", builder.apply("add", variance, eps))
@@ -45,7 +45,7 @@ def fused_rms_norm(
     weight: Tensor | None,
     eps: float | None,
 ) -> tuple[Tensor, Tensor]:
-    """x / sqrt(mean(x * x) + eps) over the last axes, and the 1/sqrt used."""
+    """x / sqrt(mean(x * x) + eps) over the last axes; and 1/sqrt(...)."""
     result, rstd = _rms_norm(builder, input, normalized_shape, weight, eps)
     return result, builder.convert(rstd, statistics_dtype(builder, input))
 
@@ -74,9 +74,9 @@ def native_group_norm(  # noqa: PLR0913, PLR0917  # the operator's own parameter
     group: int,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalization over groups of channels and all pixels; the mean and 1/sqrt used."""
+    """Normalization over groups of channels and all pixels; and the mean and 1/sqrt(...)."""
     if group < 1 or input.rank < 2 or not builder.extents.is_same(C // group * group, C):
-        raise InvalidGraphError(f"{group} groups of {C} channels; expected a divisor")
+        raise InvalidGraphError(f"{group} groups of {C} channels; expected a divisor of {C}")
     grouped = _regrouped(builder, input, (N, as_extent(group), C // group, HxW))
     centered, mean, variance = moments_of(builder, builder.widened(grouped), (2, 3))
     rstd = builder.prim("rsqrt", builder.apply("add", variance, eps))
@@ -104,7 +104,7 @@ def batch_norm_no_training(  # noqa: PLR0913, PLR0917  # the operator's own para
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalization by the running statistics; on a GPU these are saved, on a CPU nothing."""
+    """Normalization by the running statistics; PyTorch saves them on a GPU, nothing on a CPU."""
     x = builder.widened(input)
     mean = builder.widened(channel_operand(builder, input, running_mean))
     variance = builder.widened(channel_operand(builder, input, running_var))
@@ -135,7 +135,7 @@ def native_batch_norm(  # noqa: PLR0913, PLR0917  # the operator's own parameter
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalization by the running statistics in inference."""
+    """Normalization by the running statistics, for inference."""
     if training or running_mean is None or running_var is None:
         raise NotDecomposedError("batch normalization in training updates its running statistics")
     return batch_norm_no_training(
@@ -199,14 +199,7 @@ def _scaled(builder: PrimsBuilder, x: Tensor, weight: Tensor | None, bias: Tenso
 def _regrouped(builder: PrimsBuilder, x: Tensor, shape: Shape) -> Tensor:
     if not builder.extents.is_same_shape(x.shape[:2], (shape[0], shape[1] * shape[2])):
         raise InvalidGraphError(f"{text_of(x.shape)}; expected {shape[0]} x {shape[1] * shape[2]}")
-    return builder.reshape(x, builder.extents.resolved(shape, _numel(x)))
-
-
-def _numel(x: Tensor) -> Expr:
-    total = ONE
-    for extent in x.shape:
-        total = total * extent
-    return total
+    return builder.reshape(x, builder.extents.resolved(shape, numel_of(x.shape)))
 
 
 def _per_channel(builder: PrimsBuilder, x: Tensor, parameter: Tensor | None) -> Tensor | None:
@@ -214,16 +207,16 @@ def _per_channel(builder: PrimsBuilder, x: Tensor, parameter: Tensor | None) -> 
 
 
 def channel_operand(builder: PrimsBuilder, x: Tensor, parameter: Tensor) -> Tensor:
-    """A vector with one element per channel (axis 1), placed to broadcast over the rest."""
+    """A vector with one element per channel (axis 1), shaped to broadcast over the other axes."""
     channels = x.shape[1] if x.rank >= 2 else ZERO
     if parameter.rank != 1 or not builder.extents.is_same(parameter.shape[0], channels):
         raise InvalidGraphError(
-            f"{text_of(parameter.shape)} for {channels} channels; expected one element each"
+            f"{text_of(parameter.shape)} for {channels} channels; expected one element per channel"
         )
     return builder.reshape(parameter, (channels, *([ONE] * (x.rank - 2))))
 
 
 def statistics_dtype(builder: PrimsBuilder, x: Tensor) -> DType:
-    """The type of saved statistics: PyTorch's kernels keep the operand's, or its computing type."""
+    """The type of saved statistics: the operand's type or its computing type, as stated."""
     stated = builder.stated[1].dtype if len(builder.stated) > 1 else x.dtype
     return stated if stated in (x.dtype, x.dtype.compute_dtype) else x.dtype

@@ -5,7 +5,7 @@ from __future__ import annotations
 from frontend_svc.operators.core.extents import numel_of, text_of
 from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
-from frontend_svc.operators.core.values import Tensor
+from frontend_svc.operators.core.values import Tensor, number_of
 from frontend_svc.operators.nn.normalization import (
     as_extent,
     batch_norm_no_training,
@@ -32,9 +32,9 @@ def batch_norm_functional(  # noqa: PLR0913, PLR0917  # the operator's own param
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, ...]:
-    """Normalization by the batch's own statistics, and the running statistics moved towards them.
+    """Normalization by the statistics of the batch; and the updated running statistics.
 
-    The saved variance is 1/sqrt(variance + eps); the running one is divided by count - 1.
+    The saved variance is 1/sqrt(variance + eps); the running variance is divided by count - 1.
     """
     if not training:
         shared = (input, weight, bias, running_mean, running_var, momentum, eps)
@@ -42,9 +42,9 @@ def batch_norm_functional(  # noqa: PLR0913, PLR0917  # the operator's own param
         return *batch_norm_no_training(builder, *shared), *kept
     result, mean, rstd, variance = _by_batch(builder, input, weight, bias, eps)
     count = numel_of((input.shape[0], *input.shape[2:]))
-    total = builder.apply("mul", variance, count.constant if count.is_constant else count)
+    total = builder.apply("mul", variance, number_of(count))
     fewer = builder.extents.simplified(count - 1)
-    unbiased = builder.apply("div", total, fewer.constant if fewer.is_constant else fewer)
+    unbiased = builder.apply("div", total, number_of(fewer))
     saved = statistics_dtype(builder, input)
     return (
         result,
@@ -66,9 +66,9 @@ def batch_norm_with_update(  # noqa: PLR0913, PLR0917  # the operator's own para
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, ...]:
-    """The same in training, with what a library reserves for the gradient: nothing here."""
+    """As `batch_norm_functional` in training, with an empty reserve for the gradient."""
     if builder.stated[3:] and builder.stated[3].shape != (ZERO,):
-        raise NotDecomposedError("a library that keeps more than the batch's statistics")
+        raise NotDecomposedError("a library that saves more than the statistics of the batch")
     shared = (input, weight, bias, running_mean, running_var)
     stated, builder.stated = builder.stated, (*builder.stated[:3], *builder.stated[4:])
     result, mean, rstd, new_mean, new_var = batch_norm_functional(
@@ -113,7 +113,7 @@ def batch_norm_backward_of_library(  # noqa: PLR0913, PLR0917  # the operator's 
 ) -> _Gradients:
     """Gradients of the operand, the weight and the bias; `save_var` is 1/sqrt(variance + eps)."""
     if reserve.shape != (ZERO,):
-        raise NotDecomposedError("a library that keeps more than the batch's statistics")
+        raise NotDecomposedError("a library that saves more than the statistics of the batch")
     running, saved = (running_mean, running_var), (save_mean, save_var)
     return batch_norm_backward(
         builder, grad_out, input, weight, *running, *saved, update, eps, output_mask
@@ -130,7 +130,7 @@ def batch_norm_no_stats(  # noqa: PLR0913, PLR0917  # the operator's own paramet
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalization by the batch's own statistics, which nothing else keeps."""
+    """Normalization by the statistics of the batch, without running statistics."""
     if not training:
         raise NotDecomposedError("batch normalization in inference without statistics")
     result, mean, rstd, _ = _by_batch(builder, input, weight, bias, eps)
@@ -261,7 +261,7 @@ def group_norm_backward(  # noqa: PLR0913, PLR0917  # the operator's own paramet
     """Gradients of the operand, the weight and the bias."""
     wants = _needs_gradient(output_mask)
     if group < 1 or input.rank < 2 or not builder.extents.is_same(C // group * group, C):
-        raise InvalidGraphError(f"{group} groups of {C} channels; expected a divisor")
+        raise InvalidGraphError(f"{group} groups of {C} channels; expected a divisor of {C}")
     groups = (N, as_extent(group), C // group, HxW)
     if not builder.extents.is_same(numel_of(groups), numel_of(input.shape)):
         raise InvalidGraphError(f"{text_of(groups)} for shape {text_of(input.shape)}")
@@ -289,7 +289,7 @@ def group_norm_backward(  # noqa: PLR0913, PLR0917  # the operator's own paramet
 def _normalized_gradient(
     builder: PrimsBuilder, grad: Tensor, normal: Tensor, rstd: Tensor, axes: tuple[int, ...]
 ) -> Tensor:
-    """The gradient of x, given that of (x - mean) * rstd, where both statistics are of x."""
+    """The gradient of x from that of (x - mean) * rstd, where mean and rstd depend on x."""
     total = builder.reduce("sum", grad, axes, keepdim=True)
     dot = builder.reduce("sum", builder.apply("mul", grad, normal), axes, keepdim=True)
     left = builder.apply("sub", grad, _over(builder, total, normal, axes))
@@ -302,7 +302,7 @@ def _normalized_gradient(
 def _by_batch(
     builder: PrimsBuilder, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(result, mean, 1/sqrt(variance + eps), variance); statistics are vectors, computed wide."""
+    """(result, mean, 1/sqrt(variance + eps), variance); the statistics are wide vectors."""
     if x.rank < 2 or not x.dtype.is_float:
         raise InvalidGraphError(f"{x.dtype!r} of shape {text_of(x.shape)}; expected channels")
     axes = tuple(axis for axis in range(x.rank) if axis != 1)
@@ -313,8 +313,11 @@ def _by_batch(
         result = builder.apply("mul", result, _channels(builder, x, weight))
     if bias is not None:
         result = builder.apply("add", result, _channels(builder, x, bias))
-    vectors = (builder.reshape(value, (x.shape[1],)) for value in (mean, rstd, variance))
-    return builder.convert(result, x.dtype), *vectors  # type: ignore[return-value]  # three by construction
+    result = builder.convert(result, x.dtype)
+    mean, rstd, variance = (
+        builder.reshape(value, (x.shape[1],)) for value in (mean, rstd, variance)
+    )
+    return result, mean, rstd, variance
 
 
 def _moved(
@@ -328,20 +331,20 @@ def _moved(
 
 
 def _as_traced(builder: PrimsBuilder, running: Tensor, result: int) -> Tensor:
-    # The framework's trace may state the computing type for what its kernel keeps narrow.
+    # The trace may state the computing type although the framework's kernel uses a narrow type.
     stated = builder.stated[result].dtype if len(builder.stated) > result else running.dtype
     return builder.convert(running, stated) if stated is running.dtype.compute_dtype else running
 
 
 def _channels(builder: PrimsBuilder, x: Tensor, parameter: Tensor | None) -> Tensor:
     if parameter is None:
-        raise InvalidGraphError("statistics are missing; expected one element for each channel")
+        raise InvalidGraphError("no statistics; expected one element per channel")
     return builder.convert(channel_operand(builder, x, parameter), x.dtype.compute_dtype)
 
 
 def _over(builder: PrimsBuilder, total: Tensor, x: Tensor, axes: tuple[int, ...]) -> Tensor:
     count = numel_of(tuple(x.shape[axis] for axis in axes))
-    return builder.apply("div", total, count.constant if count.is_constant else count)
+    return builder.apply("div", total, number_of(count))
 
 
 def _needs_gradient(output_mask: tuple[bool, ...]) -> tuple[bool, ...]:

@@ -1,4 +1,4 @@
-"""Softmax and its logarithm, shifted by the row's maximum."""
+"""Softmax and its logarithm, shifted by the maximum of each row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernelfarm.errors import InvalidGraphError
 
 @decomposes("aten._softmax.default")
 def softmax(builder: PrimsBuilder, self: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
-    """exp(x - max) over its sum; NaN in a row of all -inf."""
+    """exp(x - max) divided by its sum; NaN in a row of -inf."""
     x = builder.widened(_float_operand(self))
     result = _exponents_over_sum(builder, x, _axes(self, dim))
     return builder.convert(result, _result_dtype(self, half_to_float))
@@ -49,7 +49,7 @@ def log_softmax_int(
 def safe_softmax(
     builder: PrimsBuilder, self: Tensor, dim: int, dtype: DType | None = None
 ) -> Tensor:
-    """Softmax with zeros, not NaN, in a row of all -inf."""
+    """Softmax with zeros instead of NaN in a row of -inf."""
     converted = builder.convert(self, dtype or self.dtype)
     x = builder.widened(_float_operand(converted))
     axes = _axes(self, dim)
@@ -63,7 +63,7 @@ def safe_softmax(
 def logsumexp(
     builder: PrimsBuilder, self: Tensor, dim: tuple[int, ...], keepdim: bool = False
 ) -> Tensor:
-    """log(sum(exp(x))) without overflow; infinities stay what they are."""
+    """log(sum(exp(x))) without overflow; infinities stay."""
     dtype = float_dtype(self.dtype)
     x = builder.convert(self, dtype.compute_dtype)
     axes = axes_of(dim, self.rank) if self.rank else ()

@@ -1,4 +1,4 @@
-"""Weights as a direction and a length, with their gradients."""
+"""Weight normalization: weights as a direction and a length, with their gradients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernelfarm.errors import InvalidGraphError
 
 @decomposes("aten._weight_norm_interface.default")
 def weight_norm(builder: PrimsBuilder, v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
-    """v * g / |v|, and the norms |v| of the parts along an axis."""
+    """v * g / |v|, and the norms |v| of the slices along an axis."""
     axes = _others(v, dim)
     wide = builder.widened(v)
     norms = builder.prim(
@@ -26,7 +26,7 @@ def weight_norm(builder: PrimsBuilder, v: Tensor, g: Tensor, dim: int = 0) -> tu
 
 
 @decomposes("aten._weight_norm_interface_backward.default")
-def weight_norm_backward(  # the operator's own parameters
+def weight_norm_backward(
     builder: PrimsBuilder,
     grad_w: Tensor,
     saved_v: Tensor,
@@ -40,8 +40,8 @@ def weight_norm_backward(  # the operator's own parameters
     dot = builder.reduce("sum", builder.apply("mul", grad, v), axes, keepdim=True)
     of_length = builder.apply("div", dot, norms)
     share = builder.apply("div", of_length, norms)
-    turned = builder.apply("sub", grad, builder.apply("mul", v, share))
-    of_direction = builder.apply("mul", builder.apply("div", g, norms), turned)
+    projected = builder.apply("sub", grad, builder.apply("mul", v, share))
+    of_direction = builder.apply("mul", builder.apply("div", g, norms), projected)
     return builder.convert(of_direction, saved_v.dtype), builder.convert(of_length, saved_g.dtype)
 
 

@@ -1,1 +1,1 @@
-"""Random numbers, from the bits of one draw."""
+"""Random numbers, computed from random bits and the position of each element."""

@@ -1,9 +1,9 @@
-"""Random numbers of every element type from the bits of one draw.
+"""Random numbers of every element type, from 64 random bits per element.
 
-An operator draws a seed of its own; element number n of its result (row-major, in the tensor as
-the program sees it) takes 64 bits from Philox at counter n. So neither tiling nor fusion nor the
-target changes a number. What is computed from the bits with exact operations is equal everywhere;
-logarithms and cosines round as the target's do.
+Each operator draws a seed of its own. Element n of its result (row-major, in the logical shape of
+the tensor) gets 64 bits from Philox at counter n. So tiling, fusion and target do not change a
+number. Numbers that exact operations compute from the bits are equal on every target; logarithms
+and cosines round as on the target.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kernelfarm.ir.algebra.expr import Expr, product_of
 Shape = tuple[Expr, ...]
 
 _MANTISSA_BITS = {DType.F64: 53, DType.F32: 24, DType.F16: 11, DType.BF16: 8}
-"""Random bits of a uniform number: as many as make every multiple of 2**-bits below 1 a number."""
+"""Random bits of a uniform number: every multiple of 2**-bits below 1 is exact in the type."""
 _WORD_BITS = 32
 _EPSILON = {DType.F64: 2.0**-52, DType.F32: 2.0**-23}
 
 
 class Draw:
-    """The random bits of one operator's result, for each element 64 (i64)."""
+    """The random bits of one operator's result: 64 for each element (i64)."""
 
     def __init__(self, builder: PrimsBuilder, shape: Shape) -> None:
         self._builder = builder
@@ -37,26 +37,26 @@ class Draw:
         return self._builder.prim("philox", self._seed, self._position)
 
     def more_bits(self) -> Tensor:
-        """64 more: at the counters that no position reaches."""
+        """64 more random bits, at counters that no position uses."""
         position = self._builder.prim("bitwise_not", self._position)
         return self._builder.prim("philox", self._seed, position)
 
     def is_below(self, p: float) -> Tensor:
-        """True with probability p, exact to 2**-64; p from 0 to 1."""
+        """True with probability p in [0, 1], exact to 2**-64."""
         threshold = math.floor(p * 2.0**64) - (1 << 63)
         if threshold >= 1 << 63:
             return self._builder.full(True, DType.BOOL, self.shape)
         return self._builder.apply("lt", self.bits(), threshold)
 
     def uniform(self, dtype: DType) -> Tensor:
-        """Multiples of 2**-bits from 0 up to, not including, 1; f32 for narrower floats.
+        """Multiples of 2**-bits in [0, 1); f32 for narrower floats.
 
-        A number is one of the type's own, so that rounding to it never gives 1.
+        Every number is exact in the type, so that rounding never gives 1.
         """
         return _fraction(self._builder, self.bits(), _MANTISSA_BITS[dtype], dtype.compute_dtype)
 
     def positive_uniform(self, dtype: DType) -> Tensor:
-        """Numbers above 0 and up to 1 for logarithms, f32 or f64: the small ones are fine."""
+        """Numbers in (0, 1] for logarithms, f32 or f64, with fine steps near 0."""
         wide = dtype.compute_dtype
         if wide is DType.F64:
             return _shifted_fraction(self._builder, self.bits(), 53, wide)
@@ -67,16 +67,17 @@ class Draw:
 
         Source: G. Box, M. Muller, "A note on the generation of random normal deviates", 1958.
         """
-        op, wide = self._builder, dtype.compute_dtype
+        builder, wide = self._builder, dtype.compute_dtype
         if wide is DType.F64:
-            turn = _fraction(op, self.more_bits(), 53, wide)
+            angle = _fraction(builder, self.more_bits(), 53, wide)
         else:
-            turn = _fraction(op, _high_word(op, self.bits()), 24, wide)
-        radius = op.prim("sqrt", op.apply("mul", self._log(wide), -2.0))
-        return op.prim("mul", radius, op.prim("cos", op.apply("mul", turn, math.tau)))
+            angle = _fraction(builder, _high_word(builder, self.bits()), 24, wide)
+        radius = builder.prim("sqrt", builder.apply("mul", self._log(wide), -2.0))
+        cosine = builder.prim("cos", builder.apply("mul", angle, math.tau))
+        return builder.prim("mul", radius, cosine)
 
     def exponential(self, dtype: DType) -> Tensor:
-        """The exponential distribution of rate 1, f32 or f64; never 0, as PyTorch's is not."""
+        """The exponential distribution of rate 1, f32 or f64; never 0, as in PyTorch."""
         wide = dtype.compute_dtype
         log = self._builder.apply("minimum", self._log(wide), -_EPSILON[wide] / 2)
         return self._builder.prim("neg", log)
@@ -84,32 +85,33 @@ class Draw:
     def cauchy(self, dtype: DType) -> Tensor:
         """The standard Cauchy distribution, f32 or f64.
 
-        The size is a cotangent and the sign a bit of its own: near 0 a tangent's operand is exact,
-        near pi/2 it is not, and there lie the tails.
+        The magnitude is a cotangent, and the sign is a bit of its own. The tails are where the
+        operand is near 0, and there it is exact; for a tangent they would be near pi/2, where it is
+        not.
         """
-        op = self._builder
-        angle = op.apply("mul", self.positive_uniform(dtype), math.pi / 2)
-        size = op.prim("div", op.prim("cos", angle), op.prim("sin", angle))
-        is_negative = op.apply("lt", self.more_bits(), 0)
-        return op.where(is_negative, op.prim("neg", size), size)
+        builder = self._builder
+        angle = builder.apply("mul", self.positive_uniform(dtype), math.pi / 2)
+        size = builder.prim("div", builder.prim("cos", angle), builder.prim("sin", angle))
+        is_negative = builder.apply("lt", self.more_bits(), 0)
+        return builder.where(is_negative, builder.prim("neg", size), size)
 
     def _log(self, dtype: DType) -> Tensor:
         return self._builder.prim("log", self.positive_uniform(dtype))
 
     def below(self, span: int) -> Tensor:
-        """Integers from 0 up to, not including, span (i64), 1 <= span < 2**63."""
-        op = self._builder
+        """Integers in [0, span) (i64), for 1 <= span < 2**63."""
+        builder = self._builder
         if span >= 1 << 31:
-            return op.apply("mod_floor", self.bits(), span)
-        # The high part of the product of 64 bits and the span: no division, and no number is
-        # favoured by more than 2**-33.
+            return builder.apply("mod_floor", self.bits(), span)
+        # The high part of the product of 64 bits and the span: it needs no division, and the bias
+        # of a number is at most 2**-33.
         # Source: D. Lemire, "Fast random integer generation in an interval", 2019.
         bits = self.bits()
-        low = op.apply("bit_and", bits, (1 << _WORD_BITS) - 1)
-        high = _shifted(op, bits, 64, _WORD_BITS)
-        carried = op.apply("shr_arith", op.apply("mul", low, span), _WORD_BITS)
-        whole = op.apply("add", op.apply("mul", high, span), carried)
-        return op.apply("shr_arith", whole, _WORD_BITS)
+        low = builder.apply("bit_and", bits, (1 << _WORD_BITS) - 1)
+        high = _shifted(builder, bits, 64, _WORD_BITS)
+        carried = builder.apply("shr_arith", builder.apply("mul", low, span), _WORD_BITS)
+        whole = builder.apply("add", builder.apply("mul", high, span), carried)
+        return builder.apply("shr_arith", whole, _WORD_BITS)
 
 
 def _low_word(builder: PrimsBuilder, bits: Tensor) -> Tensor:
@@ -131,7 +133,7 @@ def _fraction(builder: PrimsBuilder, bits: Tensor, count: int, dtype: DType) -> 
 
 
 def _shifted_fraction(builder: PrimsBuilder, bits: Tensor, count: int, dtype: DType) -> Tensor:
-    """The highest bits as a binary fraction, plus half of its last place: above 0, at most 1."""
+    """The highest bits as a binary fraction, plus half of its last digit: in (0, 1]."""
     return builder.apply("add", _fraction(builder, bits, count, dtype), 2.0 ** -(count + 1))
 
 

@@ -1,7 +1,6 @@
-"""Random choices and waiting times: coins, dropout, samples by weight, exponential and the like.
+"""Random choices and waiting times: coins, dropout, samples by weight, exponential numbers.
 
-The probabilities in a tensor are taken as they are: that they lie between 0 and 1 (or are no less
-than 0) is not checked, as on any accelerator.
+Probabilities and weights in a tensor are not checked for their range, as on any accelerator.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.core.values import Number, Tensor
 from frontend_svc.operators.random.bits import Draw
 from frontend_svc.operators.random.numbers import check_float, end_of
-from frontend_svc.operators.sorting.ordering import SORT_NOTE, ordered
+from frontend_svc.operators.sorting.ordering import decomposes_sort, ordered
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr
 
 MAX_SAMPLES = 16
-"""Samples of one row: each draws a number for every category."""
+"""The largest number of samples of a row; each sample draws a number for every category."""
 
 
 @decomposes("aten.bernoulli.default")
 def bernoulli(builder: PrimsBuilder, self: Tensor, *, generator: None = None) -> Tensor:
-    """1 with each element as probability, else 0."""
+    """1 with the probability that each element states, else 0."""
     return _coins(builder, self, self)
 
 
@@ -54,7 +53,7 @@ def dropout(builder: PrimsBuilder, input: Tensor, p: float, train: bool) -> Tens
 def native_dropout(
     builder: PrimsBuilder, input: Tensor, p: float, train: bool | None
 ) -> tuple[Tensor, Tensor]:
-    """As `dropout`, and the mask of what is kept."""
+    """As `dropout`, and the mask of the elements that are kept."""
     if train is False or p == 0.0:
         return input, builder.full(True, DType.BOOL, input.shape)
     return _dropped(builder, input, p)
@@ -70,7 +69,7 @@ def rrelu_with_noise(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     training: bool = False,
     generator: None = None,
 ) -> tuple[Tensor, Tensor]:
-    """A leaky relu whose slopes are random in training, and the slopes that were used."""
+    """A leaky relu with random slopes in training, and the slopes that were used."""
     check_float(self.dtype)
     low, high = _plain(lower), _plain(upper)
     x = builder.widened(self)
@@ -93,7 +92,7 @@ def rrelu_with_noise(  # noqa: PLR0913, PLR0917  # the operator's own parameters
 def exponential(
     builder: PrimsBuilder, self: Tensor, lambd: float = 1.0, *, generator: None = None
 ) -> Tensor:
-    """Exponential numbers of a rate."""
+    """Exponential numbers with a rate."""
     check_float(self.dtype)
     if not 0.0 < lambd < math.inf:
         raise NotDecomposedError(f"a rate of {lambd}: the framework handles it")
@@ -112,7 +111,7 @@ def cauchy(
     *,
     generator: None = None,
 ) -> Tensor:
-    """Numbers of the Cauchy distribution of a median and a width."""
+    """Numbers of the Cauchy distribution with a median and a width."""
     check_float(self.dtype)
     if not sigma > 0.0:
         raise NotDecomposedError(f"a width of {sigma}: the framework refuses it")
@@ -122,7 +121,7 @@ def cauchy(
 
 @decomposes("aten.geometric.default")
 def geometric(builder: PrimsBuilder, self: Tensor, p: float, *, generator: None = None) -> Tensor:
-    """Attempts up to the first success, at least 1, in any type."""
+    """The number of attempts up to the first success, at least 1, in any type."""
     if not 0.0 < p < 1.0:
         raise NotDecomposedError(f"a probability of {p}: the framework refuses it")
     if self.dtype is DType.BOOL:
@@ -135,13 +134,13 @@ def geometric(builder: PrimsBuilder, self: Tensor, p: float, *, generator: None 
     return builder.convert(attempts, self.dtype)
 
 
-@decomposes("aten.randperm.default", "aten.randperm.generator", note=SORT_NOTE)
+@decomposes_sort("aten.randperm.default", "aten.randperm.generator")
 def randperm(
     builder: PrimsBuilder, n: Expr, *, generator: None = None, dtype: DType | None = DType.I64
 ) -> Tensor:
-    """The integers below a number in a random order: that of as many words of 64 bits.
+    """The integers below a number in random order: the order of as many words of 64 bits.
 
-    Two words are equal, and their places then not random, once in 2**63 / n**2 permutations.
+    Once in 2**63 / n**2 permutations two words are equal; then the order of the two is not random.
     """
     result = dtype or DType.I64
     if not n.is_constant or not 0 <= n.constant <= end_of(result):
@@ -151,7 +150,7 @@ def randperm(
     )
 
 
-@decomposes("aten.multinomial.default", note=SORT_NOTE)
+@decomposes_sort("aten.multinomial.default")
 def multinomial(
     builder: PrimsBuilder,
     self: Tensor,
@@ -160,11 +159,10 @@ def multinomial(
     *,
     generator: None = None,
 ) -> Tensor:
-    """Categories by weight: each runs a race against the others, and the fastest is the sample.
+    """Categories by weight, from exponential waiting times whose rates are the weights.
 
-    Waiting times of the rates that the weights state: the first to arrive is category k with
-    probability weight k of the sum of weights. Of one race the first few to arrive are samples
-    without replacement.
+    The shortest waiting time is that of category k with probability weight k / (sum of weights).
+    The categories with the shortest few waiting times are samples without replacement.
     """
     check_float(self.dtype)
     if not 1 <= self.rank <= 2:
@@ -210,7 +208,7 @@ def _dropped(builder: PrimsBuilder, x: Tensor, p: float) -> tuple[Tensor, Tensor
     check_float(x.dtype)
     kept = _coin(builder, x, 1.0 - p)
     scale = 0.0 if p == 1.0 else 1.0 / (1.0 - p)
-    # A product, not a selection: what is dropped keeps its NaN, as in PyTorch.
+    # A product, not a selection: a dropped NaN stays NaN, as in PyTorch.
     wide = builder.widened(x)
     masked = builder.prim("mul", wide, builder.convert(kept, wide.dtype))
     return builder.convert(builder.apply("mul", masked, scale), x.dtype), kept

@@ -1,7 +1,7 @@
 """Tensors of random numbers: uniform, normal, integers.
 
-Forms that PyTorch refuses (a negative deviation, an empty range) go to the framework, which raises
-its own error.
+The framework runs forms that PyTorch refuses (a negative deviation, an empty range), so that it
+raises its own error.
 """
 
 from __future__ import annotations
@@ -18,45 +18,50 @@ from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import Expr
 
 _Maker = Callable[[PrimsBuilder, Shape, DType], Tensor]
-"""(lowering, shape, element type) -> the numbers."""
+"""(builder, shape, element type) -> random numbers."""
 
 _INTEGER_BITS = {DType.F64: 53, DType.F32: 24, DType.F16: 11, DType.BF16: 8}
-"""Up to 2**bits a float holds every integer."""
+"""A float represents every integer up to 2**bits."""
 
 
 def standard_uniform(builder: PrimsBuilder, shape: Shape, dtype: DType) -> Tensor:
-    """Numbers from 0 up to, not including, 1."""
+    """Numbers in [0, 1)."""
     check_float(dtype)
     return builder.convert(Draw(builder, shape).uniform(dtype), dtype)
 
 
 def standard_normal(builder: PrimsBuilder, shape: Shape, dtype: DType) -> Tensor:
-    """Normal numbers of mean 0 and deviation 1."""
+    """Normal numbers with mean 0 and standard deviation 1."""
     check_float(dtype)
     return builder.convert(Draw(builder, shape).normal(dtype), dtype)
 
 
-def _register(name: str, make: _Maker) -> None:
-    def of_size(
-        builder: PrimsBuilder,
-        size: tuple[Expr, ...],
-        *,
-        generator: None = None,
-        dtype: DType | None = None,
-    ) -> Tensor:
-        return make(builder, size, dtype or default_float(builder))
-
-    def of_tensor(
-        builder: PrimsBuilder, self: Tensor, *, generator: None = None, dtype: DType | None = None
-    ) -> Tensor:
-        return make(builder, self.shape, dtype or self.dtype)
-
-    decomposes(f"aten.{name}.default", f"aten.{name}.generator")(of_size)
-    decomposes(f"aten.{name}_like.default", f"aten.{name}_like.generator")(of_tensor)
+@decomposes("aten.rand.default", "aten.rand.generator", fixed={"make": standard_uniform})
+@decomposes("aten.randn.default", "aten.randn.generator", fixed={"make": standard_normal})
+def random_of_size(
+    builder: PrimsBuilder,
+    size: tuple[Expr, ...],
+    *,
+    generator: None = None,
+    dtype: DType | None = None,
+    make: _Maker,
+) -> Tensor:
+    """Random numbers of a given shape."""
+    return make(builder, size, dtype or default_float(builder))
 
 
-_register("rand", standard_uniform)
-_register("randn", standard_normal)
+@decomposes("aten.rand_like.default", "aten.rand_like.generator", fixed={"make": standard_uniform})
+@decomposes("aten.randn_like.default", "aten.randn_like.generator", fixed={"make": standard_normal})
+def random_like(
+    builder: PrimsBuilder,
+    self: Tensor,
+    *,
+    generator: None = None,
+    dtype: DType | None = None,
+    make: _Maker,
+) -> Tensor:
+    """Random numbers with another tensor's shape and type."""
+    return make(builder, self.shape, dtype or self.dtype)
 
 
 @decomposes("aten.uniform.default")
@@ -68,7 +73,7 @@ def uniform(
     *,
     generator: None = None,
 ) -> Tensor:
-    """Numbers from one bound up to, not including, the other."""
+    """Numbers in [from_, to)."""
     check_float(self.dtype)
     _check(from_ <= to and math.isfinite(to - from_), f"bounds {from_} and {to}")
     drawn = Draw(builder, self.shape).uniform(self.dtype)
@@ -76,7 +81,7 @@ def uniform(
         return builder.convert(drawn, self.dtype)
     moved = builder.apply("add", builder.apply("mul", drawn, to - from_), from_)
     rounded = builder.convert(moved, self.dtype)
-    # Rounding may reach the upper bound, which is no value unless it is the only one.
+    # Rounding may give the upper bound, which is excluded unless both bounds are equal.
     return builder.where(builder.apply("ge", rounded, to), from_, rounded)
 
 
@@ -89,7 +94,7 @@ def normal_functional(
     *,
     generator: None = None,
 ) -> Tensor:
-    """Normal numbers of one mean and deviation."""
+    """Normal numbers with one mean and one standard deviation."""
     return scaled_normal(builder, self.shape, self.dtype, mean, std)
 
 
@@ -103,7 +108,7 @@ def normal_of_size(
     generator: None = None,
     dtype: DType | None = None,
 ) -> Tensor:
-    """Normal numbers of one mean and deviation."""
+    """Normal numbers with one mean and one standard deviation."""
     return scaled_normal(builder, size, dtype or default_float(builder), mean, std)
 
 
@@ -111,7 +116,7 @@ def normal_of_size(
 def normal_of_means(
     builder: PrimsBuilder, mean: Tensor, std: float = 1.0, *, generator: None = None
 ) -> Tensor:
-    """Normal numbers around each element."""
+    """Normal numbers with each element as mean."""
     return scaled_normal(builder, mean.shape, mean.dtype, mean, std)
 
 
@@ -119,7 +124,7 @@ def normal_of_means(
 def normal_of_deviations(
     builder: PrimsBuilder, mean: float, std: Tensor, *, generator: None = None
 ) -> Tensor:
-    """Normal numbers with each element as deviation, none of which may be negative."""
+    """Normal numbers with each element as standard deviation; none may be negative."""
     return scaled_normal(builder, std.shape, std.dtype, mean, std)
 
 
@@ -127,7 +132,7 @@ def normal_of_deviations(
 def normal_of_both(
     builder: PrimsBuilder, mean: Tensor, std: Tensor, *, generator: None = None
 ) -> Tensor:
-    """Normal numbers of each mean with each deviation, broadcast, in the means' type."""
+    """Normal numbers with broadcast means and standard deviations, in the means' type."""
     shape = builder.extents.broadcast([mean.shape, std.shape])
     return scaled_normal(builder, shape, builder.promoted(mean, std), mean, std)
 
@@ -141,7 +146,7 @@ def log_normal(
     *,
     generator: None = None,
 ) -> Tensor:
-    """Exponentials of normal numbers of this mean and deviation."""
+    """Exponentials of normal numbers with this mean and standard deviation."""
     check_float(self.dtype)
     _check(std > 0.0, f"a deviation of {std}")
     drawn = Draw(builder, self.shape).normal(self.dtype)
@@ -152,7 +157,7 @@ def log_normal(
 def scaled_normal(
     builder: PrimsBuilder, shape: Shape, dtype: DType, mean: Tensor | float, std: Tensor | float
 ) -> Tensor:
-    """Normal numbers; means and deviations broadcast to the shape."""
+    """Normal numbers of a shape; means and standard deviations are broadcast to it."""
     check_float(dtype)
     if not isinstance(std, Tensor):
         _check(std >= 0.0, f"a deviation of {std}")
@@ -170,7 +175,7 @@ def randint(
     generator: None = None,
     dtype: DType | None = DType.I64,
 ) -> Tensor:
-    """Integers from 0 up to, not including, a number."""
+    """Integers in [0, high)."""
     return integers(builder, size, dtype or DType.I64, 0, high)
 
 
@@ -184,7 +189,7 @@ def randint_from(
     generator: None = None,
     dtype: DType | None = DType.I64,
 ) -> Tensor:
-    """Integers from one number up to, not including, another."""
+    """Integers in [low, high)."""
     return integers(builder, size, dtype or DType.I64, low, high)
 
 
@@ -197,7 +202,7 @@ def randint_like(
     generator: None = None,
     dtype: DType | None = None,
 ) -> Tensor:
-    """As `randint`, with another tensor's shape and type."""
+    """Integers in [0, high), with another tensor's shape and type."""
     return integers(builder, self.shape, dtype or self.dtype, 0, high)
 
 
@@ -211,26 +216,26 @@ def randint_like_from(
     generator: None = None,
     dtype: DType | None = None,
 ) -> Tensor:
-    """As `randint` between two numbers, with another tensor's shape and type."""
+    """Integers in [low, high), with another tensor's shape and type."""
     return integers(builder, self.shape, dtype or self.dtype, low, high)
 
 
 @decomposes("aten.random.to")
 def random_to(builder: PrimsBuilder, self: Tensor, to: int, *, generator: None = None) -> Tensor:
-    """Integers from 0 up to, not including, a number."""
+    """Integers in [0, to)."""
     return integers(builder, self.shape, self.dtype, 0, to)
 
 
 @decomposes("aten.random.default")
 def random(builder: PrimsBuilder, self: Tensor, *, generator: None = None) -> Tensor:
-    """Integers from 0 to the greatest up to which the type holds them all."""
+    """Integers from 0 to the largest number up to which the type represents all integers."""
     return integers(builder, self.shape, self.dtype, 0, min(end_of(self.dtype), (1 << 63) - 1))
 
 
 def integers(
     builder: PrimsBuilder, shape: Shape, dtype: DType, low: int | Expr, high: int | Expr
 ) -> Tensor:
-    """Integers from low up to, not including, high, in any type that holds them."""
+    """Integers in [low, high), in any type that represents them."""
     if isinstance(low, Expr) or isinstance(high, Expr):
         raise NotDecomposedError("a bound is a symbolic size")
     span = high - low
@@ -241,16 +246,16 @@ def integers(
 
 
 def check_float(dtype: DType) -> None:
-    """Passes types that have fractions.
+    """Checks that a type is a float.
 
     Raises:
-        NotDecomposedError: any other, which the framework refuses.
+        NotDecomposedError: another type; the framework refuses it.
     """
     _check(dtype in _INTEGER_BITS, f"random fractions of {dtype!r}")
 
 
 def default_float(builder: PrimsBuilder) -> DType:
-    """The type of a new tensor where the graph names none: the framework's default then.
+    """The type of a new tensor if the graph names none: the framework's default at capture.
 
     Raises:
         InvalidGraphError: the stated result is no float.
@@ -266,7 +271,7 @@ def _of_type(builder: PrimsBuilder, value: Tensor | float, dtype: DType) -> Tens
 
 
 def end_of(dtype: DType) -> int:
-    """One past the greatest integer up to which the type holds all integers."""
+    """One more than the largest integer up to which the type represents all integers."""
     if dtype.is_float:
         return int((1 << _INTEGER_BITS.get(dtype, 0)) + 1)
     if dtype is DType.BOOL:

@@ -1,1 +1,1 @@
-"""Reductions and scans over axes and segments, and what is made of them."""
+"""Reductions and scans over axes and segments, and operators that are made of them."""

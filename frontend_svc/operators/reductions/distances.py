@@ -1,4 +1,4 @@
-"""Distances between all rows of two matrices, and rows brought to a norm."""
+"""Distances between rows of matrices, and renormalization."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr
 def cdist_forward(
     builder: PrimsBuilder, x1: Tensor, x2: Tensor, p: float, compute_mode: int | None
 ) -> Tensor:
-    """The norms of the differences of all rows of the one and all rows of the other."""
+    """The norms of the differences between every row of one matrix and every row of another."""
     if x1.rank < 2 or x2.rank < 2 or not builder.extents.is_same(x1.shape[-1], x2.shape[-1]):
         raise InvalidGraphError(
             f"rows of {text_of(x1.shape)} and {text_of(x2.shape)}; expected as many columns"
@@ -31,13 +31,13 @@ def cdist_forward(
 
 @decomposes("aten._euclidean_dist.default")
 def euclidean_dist(builder: PrimsBuilder, x1: Tensor, x2: Tensor) -> Tensor:
-    """The Euclidean distances of all rows of the one and all rows of the other."""
+    """The Euclidean distances between every row of one matrix and every row of another."""
     return cdist_forward(builder, x1, x2, 2.0, None)
 
 
 @decomposes("aten._pdist_forward.default")
 def pdist_forward(builder: PrimsBuilder, self: Tensor, p: float = 2.0) -> Tensor:
-    """The norms of the differences of all pairs of rows, each once."""
+    """The norms of the differences of all pairs of rows, each pair once."""
     if self.rank != 2 or not self.dtype.is_float:
         raise InvalidGraphError(f"rows {self.dtype!r} {text_of(self.shape)}; expected two axes")
     count = self.shape[0]
@@ -53,7 +53,7 @@ def pdist_forward(builder: PrimsBuilder, self: Tensor, p: float = 2.0) -> Tensor
 
 
 def _pairs(builder: PrimsBuilder, count: Expr, pairs: Expr) -> tuple[Tensor, Tensor]:
-    """The two rows of each pair, in rising order."""
+    """The numbers of the two rows of each pair, in ascending order."""
     lengths = builder.apply("sub", number_of(count - 1), builder.iota(count))
     ends = builder.prim("cumsum", lengths, dim=0)
     first = segment_numbers(builder, ends, pairs)
@@ -64,14 +64,14 @@ def _pairs(builder: PrimsBuilder, count: Expr, pairs: Expr) -> tuple[Tensor, Ten
 
 @decomposes("aten.renorm.default")
 def renorm(builder: PrimsBuilder, self: Tensor, p: Number, dim: int, maxnorm: Number) -> Tensor:
-    """The parts along an axis whose norm is too large, scaled down to it."""
+    """The slices along an axis, scaled down to a norm if theirs is larger."""
     if isinstance(maxnorm, Expr) or not self.dtype.is_float:
-        raise NotDecomposedError("a norm that is a symbolic size")
+        raise NotDecomposedError("a norm that is a symbolic size, or of integers")
     axis = axis_of(dim, self.rank)
     rest = tuple(k for k in range(self.rank) if k != axis)
     wide = builder.widened(self)
     norm = vector_norm(builder, wide, p, rest, True) if rest else builder.prim("abs", wide)
-    # PyTorch's own constant, which keeps the quotient finite.
+    # PyTorch's constant, which keeps the quotient finite.
     scale = builder.apply("div", float(maxnorm), builder.apply("add", norm, 1e-7))
     factor = builder.where(builder.apply("gt", norm, float(maxnorm)), scale, 1.0)
     return builder.convert(builder.apply("mul", wide, factor), self.dtype)

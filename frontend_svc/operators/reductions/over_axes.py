@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from frontend_svc.operators.core.extents import axes_of
 from frontend_svc.operators.core.prims_builder import PrimsBuilder
@@ -14,11 +13,11 @@ from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 
 _EXTREMUM = {"amax": "any", "amin": "all"}
-"""What an extremum of bools is."""
+"""The prim that is an extremum of bools."""
 
 
 def reduced_axes(x: Tensor, dim: tuple[int, ...] | None) -> tuple[int, ...]:
-    """The axes that `dim` names; all of them if it is none or empty."""
+    """The axes of `dim`; all axes if it is None or empty."""
     if not dim:
         return tuple(range(x.rank))
     axes = axes_of(dim, x.rank)
@@ -77,7 +76,7 @@ def prod_dim(
 def amax(
     builder: PrimsBuilder, self: Tensor, dim: tuple[int, ...] = (), keepdim: bool = False
 ) -> Tensor:
-    """The largest element over axes; NaN wins."""
+    """The largest element over axes; NaN if an element is NaN."""
     return _extremum(builder, "amax", self, reduced_axes(self, dim), keepdim=keepdim)
 
 
@@ -85,19 +84,19 @@ def amax(
 def amin(
     builder: PrimsBuilder, self: Tensor, dim: tuple[int, ...] = (), keepdim: bool = False
 ) -> Tensor:
-    """The smallest element over axes; NaN wins."""
+    """The smallest element over axes; NaN if an element is NaN."""
     return _extremum(builder, "amin", self, reduced_axes(self, dim), keepdim=keepdim)
 
 
 @decomposes("aten.max.default")
 def max_all(builder: PrimsBuilder, self: Tensor) -> Tensor:
-    """The largest element; NaN wins."""
+    """The largest element; NaN if an element is NaN."""
     return amax(builder, self)
 
 
 @decomposes("aten.min.default")
 def min_all(builder: PrimsBuilder, self: Tensor) -> Tensor:
-    """The smallest element; NaN wins."""
+    """The smallest element; NaN if an element is NaN."""
     return amin(builder, self)
 
 
@@ -105,7 +104,7 @@ def min_all(builder: PrimsBuilder, self: Tensor) -> Tensor:
 def max_dim(
     builder: PrimsBuilder, self: Tensor, dim: int, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The largest element over an axis and the first position that holds it."""
+    """The largest element over an axis, and its first position."""
     value = amax(builder, self, (dim,), keepdim)
     return value, _position(builder, "argmax", self, dim, keepdim=keepdim)
 
@@ -114,7 +113,7 @@ def max_dim(
 def min_dim(
     builder: PrimsBuilder, self: Tensor, dim: int, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The smallest element over an axis and the first position that holds it."""
+    """The smallest element over an axis, and its first position."""
     value = amin(builder, self, (dim,), keepdim)
     return value, _position(builder, "argmin", self, dim, keepdim=keepdim)
 
@@ -144,13 +143,13 @@ def old_aminmax_dim(
 
 @decomposes("aten._is_any_true.default")
 def is_any_true(builder: PrimsBuilder, self: Tensor) -> Tensor:
-    """Whether one bool at least holds."""
+    """Whether at least one bool is true."""
     return _truth(builder, "any", self, tuple(range(self.rank)), keepdim=False)
 
 
 @decomposes("aten._is_all_true.default")
 def is_all_true(builder: PrimsBuilder, self: Tensor) -> Tensor:
-    """Whether all bools hold."""
+    """Whether all bools are true."""
     return _truth(builder, "all", self, tuple(range(self.rank)), keepdim=False)
 
 
@@ -174,7 +173,7 @@ def argmin(
 def count_nonzero(
     builder: PrimsBuilder, self: Tensor, dim: tuple[int, ...] | None = None
 ) -> Tensor:
-    """How many elements are not zero."""
+    """The number of elements that are not 0."""
     return sum_dims(builder, builder.convert(self, DType.BOOL), dim)
 
 
@@ -188,7 +187,7 @@ def vector_norm(
     *,
     dtype: DType | None = None,
 ) -> Tensor:
-    """(sum |x|^p)^(1/p) over axes, and its limits for p of 0 and infinity."""
+    """(sum |x|^p)^(1/p) over axes, and its limits for p = 0 and p = infinity."""
     if not isinstance(ord, bool | int | float):
         raise NotDecomposedError("the order of a norm is a symbolic size")
     if not self.dtype.is_float:
@@ -214,7 +213,7 @@ def norm(
     *,
     dtype: DType | None = None,
 ) -> Tensor:
-    """The same by its older name."""
+    """The vector norm by its older name."""
     return vector_norm(builder, self, 2 if p is None else p, dim, keepdim, dtype=dtype)
 
 
@@ -228,7 +227,7 @@ def power_sum(
     *,
     dtype: DType | None = None,
 ) -> Tensor:
-    """sum |x|^p over axes: a norm before its root."""
+    """sum |x|^p over axes."""
     if not isinstance(ord, bool | int | float) or not math.isfinite(ord):
         raise NotDecomposedError(f"the sum of powers {ord}")
     result = dtype or self.dtype
@@ -261,41 +260,43 @@ def _norm(
     return builder.apply("pow", builder.reduce("sum", powers, axes, keepdim=keepdim), 1.0 / order)
 
 
-def _register_truth(prim: str) -> None:
-    def all_axes(builder: PrimsBuilder, self: Tensor) -> Tensor:
-        return _truth(builder, prim, self, tuple(range(self.rank)), keepdim=False)
-
-    def one_axis(builder: PrimsBuilder, self: Tensor, dim: int, keepdim: bool = False) -> Tensor:
-        return _truth(builder, prim, self, reduced_axes(self, (dim,)), keepdim=keepdim)
-
-    def some_axes(
-        builder: PrimsBuilder,
-        self: Tensor,
-        dim: tuple[int, ...] | None = None,
-        keepdim: bool = False,
-    ) -> Tensor:
-        # An empty list reduces nothing here, unlike for sums.
-        axes = () if dim == () else reduced_axes(self, dim)
-        return _truth(builder, prim, self, axes, keepdim=keepdim)
-
-    forms: dict[str, Callable[..., Tensor]] = {
-        "default": all_axes,
-        "dim": one_axis,
-        "dims": some_axes,
-    }
-    for overload, function in forms.items():
-        decomposes(f"aten.{prim}.{overload}")(function)
+@decomposes("aten.any.default", fixed={"prim": "any"})
+@decomposes("aten.all.default", fixed={"prim": "all"})
+def truth_all(builder: PrimsBuilder, self: Tensor, *, prim: str) -> Tensor:
+    """Whether any element is not 0, or all of them are."""
+    return _truth(builder, prim, self, tuple(range(self.rank)), keepdim=False)
 
 
-for _prim in ("any", "all"):
-    _register_truth(_prim)
+@decomposes("aten.any.dim", fixed={"prim": "any"})
+@decomposes("aten.all.dim", fixed={"prim": "all"})
+def truth_dim(
+    builder: PrimsBuilder, self: Tensor, dim: int, keepdim: bool = False, *, prim: str
+) -> Tensor:
+    """Whether any element along an axis is not 0, or all of them are."""
+    return _truth(builder, prim, self, reduced_axes(self, (dim,)), keepdim=keepdim)
+
+
+@decomposes("aten.any.dims", fixed={"prim": "any"})
+@decomposes("aten.all.dims", fixed={"prim": "all"})
+def truth_dims(
+    builder: PrimsBuilder,
+    self: Tensor,
+    dim: tuple[int, ...] | None = None,
+    keepdim: bool = False,
+    *,
+    prim: str,
+) -> Tensor:
+    """Whether any element over axes is not 0, or all of them are."""
+    # An empty list reduces nothing here, unlike for sums.
+    axes = () if dim == () else reduced_axes(self, dim)
+    return _truth(builder, prim, self, axes, keepdim=keepdim)
 
 
 def _truth(
     builder: PrimsBuilder, prim: str, x: Tensor, axes: tuple[int, ...], *, keepdim: bool
 ) -> Tensor:
     result = builder.reduce(prim, builder.convert(x, DType.BOOL), axes, keepdim=keepdim)
-    # PyTorch answers in u8 for u8, else in bool.
+    # In PyTorch the result is u8 for u8, else bool.
     return builder.convert(result, DType.U8) if x.dtype is DType.U8 else result
 
 
@@ -309,7 +310,7 @@ def _extremum(
     builder: PrimsBuilder, prim: str, x: Tensor, axes: tuple[int, ...], *, keepdim: bool
 ) -> Tensor:
     if any(x.shape[axis] == 0 for axis in axes):
-        raise InvalidGraphError("an extremum over no elements; expected an axis that is not empty")
+        raise InvalidGraphError("an extremum over no elements; expected at least one element")
     if x.dtype is DType.BOOL:
         return builder.reduce(_EXTREMUM[prim], x, axes, keepdim=keepdim)
     return reduced(builder, prim, x, axes, keepdim=keepdim)

@@ -24,13 +24,13 @@ def cumprod(builder: PrimsBuilder, self: Tensor, dim: int, *, dtype: DType | Non
 
 @decomposes("aten.cummax.default")
 def cummax(builder: PrimsBuilder, self: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """The largest element so far, and where it stands: of equal ones the last."""
+    """The largest element so far, and the last position where it is."""
     return _extremum(builder, "cummax", self, dim)
 
 
 @decomposes("aten.cummin.default")
 def cummin(builder: PrimsBuilder, self: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """The smallest element so far, and where it stands: of equal ones the last."""
+    """The smallest element so far, and the last position where it is."""
     return _extremum(builder, "cummin", self, dim)
 
 
@@ -50,6 +50,6 @@ def _extremum(builder: PrimsBuilder, name: str, x: Tensor, dim: int) -> tuple[Te
 
 def _scan(builder: PrimsBuilder, name: str, x: Tensor, dim: int) -> Tensor:
     axis = axis_of(dim, x.rank)
-    if x.dtype is DType.BOOL:  # a result that is asked for as bool: `and` or `or` of numbers
+    if x.dtype is DType.BOOL:  # the request asks for a bool result
         return builder.convert(_scan(builder, name, builder.convert(x, DType.I64), dim), DType.BOOL)
     return builder.prim(name, x, dim=axis) if x.rank else x

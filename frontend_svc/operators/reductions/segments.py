@@ -1,6 +1,7 @@
-"""Segments of an axis: their numbers, repeated elements, triangles' indices, and reductions.
+"""Segments of an axis: segment numbers, repeated elements, indices of triangles, reductions.
 
-Segments lie one after the other; each element's segment is a running sum over marks at the ends.
+Segments follow each other without gaps. The segment of each element is a running sum of marks at
+the ends of segments.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr
 
 MAX_SEGMENTS = 256
-"""Segments that each element is compared with."""
+"""The largest number of segments that each element is compared with."""
 
 _PRIMS = {"sum": "sum", "mean": "sum", "max": "amax", "min": "amin", "prod": "prod"}
 _NEUTRAL = {"sum": 0.0, "amax": float("-inf"), "amin": float("inf"), "prod": 1.0}
@@ -22,7 +23,7 @@ _COMBINING = {"sum": "add", "amax": "maximum", "amin": "minimum", "prod": "mul"}
 
 
 def segment_numbers(builder: PrimsBuilder, ends: Tensor, total: Expr) -> Tensor:
-    """The segment of each of `total` elements, from where the segments end.
+    """The number of the segment of each of `total` elements, from the ends of the segments.
 
     Shapes: ends: (segments,), i64, rising, at most `total`; result: (total,), i64.
     """
@@ -32,11 +33,11 @@ def segment_numbers(builder: PrimsBuilder, ends: Tensor, total: Expr) -> Tensor:
     return builder.slice_axis(builder.prim("cumsum", marks, dim=0), 0, ZERO, total)
 
 
-@decomposes("aten.repeat_interleave.Tensor", note="extern if it does not state how many there are")
+@decomposes("aten.repeat_interleave.Tensor", note="extern without a stated output size")
 def repeat_interleave(
     builder: PrimsBuilder, repeats: Tensor, *, output_size: Expr | None = None
 ) -> Tensor:
-    """Each position as often as a vector says."""
+    """Each position, repeated as often as a vector states."""
     if repeats.rank != 1 or repeats.dtype not in (DType.I32, DType.I64):
         raise InvalidGraphError(f"repeats {text_of(repeats.shape)}; expected a vector of integers")
     if output_size is None:
@@ -76,7 +77,7 @@ def _clamped(builder: PrimsBuilder, x: Tensor, most: int) -> Tensor:
 def _triangle(
     builder: PrimsBuilder, lengths: Tensor, firsts: Tensor | None, dtype: DType
 ) -> Tensor:
-    """Rows of so many elements each, from their first columns on; as many as are stated."""
+    """Indices of rows of given lengths, from their first columns on; as many as are stated."""
     (stated,) = builder.stated
     if stated.rank != 2:
         raise InvalidGraphError(f"a result {text_of(stated.shape)}; expected two axes")
@@ -113,7 +114,7 @@ def segment_reduce(  # noqa: PLR0913  # the operator's own parameters
     starts, ends = _bounds(builder, data, along, lengths, offsets)
     segments = starts.shape[-1]
     if segments.is_constant and segments.constant > MAX_SEGMENTS:
-        raise NotDecomposedError(f"{segments} segments; up to {MAX_SEGMENTS} are compared")
+        raise NotDecomposedError(f"{segments} segments; at most {MAX_SEGMENTS} decompose")
     is_inside = _membership(builder, data.shape[along], starts, ends)
     lead, rest = data.shape[:along], data.shape[along + 1 :]
     behind = (ONE,) * len(rest)
@@ -135,10 +136,10 @@ def segment_reduce(  # noqa: PLR0913  # the operator's own parameters
 def _bounds(
     builder: PrimsBuilder, data: Tensor, axis: int, lengths: Tensor | None, offsets: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Where segments begin and end: both (axes before, segments), i64."""
+    """The begins and ends of segments: both (axes before, segments), i64."""
     given = lengths if lengths is not None else offsets
     if given is None or (lengths is not None and offsets is not None):
-        raise InvalidGraphError("lengths and offsets; expected one of both")
+        raise InvalidGraphError("lengths and offsets; expected exactly one of them")
     if given.dtype not in (DType.I32, DType.I64) or given.rank != axis + 1:
         raise InvalidGraphError(
             f"segments {text_of(given.shape)} of axis {axis}; expected integers"
@@ -151,13 +152,16 @@ def _bounds(
         return builder.apply("sub", ends, whole), ends
     count = whole.shape[-1] - 1
     if builder.extents.is_negative(count):
-        raise InvalidGraphError("no offsets; expected one at least")
+        raise InvalidGraphError("no offsets; expected at least one")
     starts = builder.slice_axis(whole, axis, ZERO, count)
     return starts, builder.slice_axis(whole, axis, ONE, whole.shape[-1])
 
 
 def _membership(builder: PrimsBuilder, extent: Expr, starts: Tensor, ends: Tensor) -> Tensor:
-    """Whether each element of an axis is in each segment: (axes before, segments, extent)."""
+    """Whether each element of an axis is in each segment.
+
+    Shapes: starts, ends: (axes before, segments); result: (axes before, segments, extent), bool.
+    """
     positions = builder.iota(extent)
     begins, stops = (builder.reshape(x, (*x.shape, ONE)) for x in (starts, ends))
     return builder.apply(

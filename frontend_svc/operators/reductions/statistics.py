@@ -5,7 +5,7 @@ from __future__ import annotations
 from frontend_svc.operators.core.extents import numel_of
 from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import decomposes
-from frontend_svc.operators.core.values import Number, Operand, Tensor
+from frontend_svc.operators.core.values import Number, Operand, Tensor, number_of
 from frontend_svc.operators.reductions.over_axes import reduced_axes
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
@@ -15,13 +15,13 @@ Axes = tuple[int, ...]
 
 
 def mean_of(builder: PrimsBuilder, x: Tensor, axes: Axes) -> Tensor:
-    """The mean over axes, which stay with extent 1; `x` is of a computing type."""
+    """The mean over axes, which remain with extent 1; `x` has a computing type."""
     total = builder.reduce("sum", x, axes, keepdim=True)
-    return builder.apply("div", total, _number_of(_count(x, axes)))
+    return builder.apply("div", total, number_of(_count(x, axes)))
 
 
 def moments_of(builder: PrimsBuilder, x: Tensor, axes: Axes) -> tuple[Tensor, Tensor, Tensor]:
-    """(x - mean, mean, mean square of x - mean) over axes, which stay with extent 1."""
+    """(x - mean, mean, mean square of x - mean) over axes, which remain with extent 1."""
     mean = mean_of(builder, x, axes)
     centered = builder.apply("sub", x, mean)
     return centered, mean, mean_of(builder, builder.prim("mul", centered, centered), axes)
@@ -49,80 +49,49 @@ def mean_dim(
     return builder.convert(_shaped(builder, mean, axes, keepdim), result)
 
 
-@decomposes("aten.var.correction")
-def var_correction(
+@decomposes("aten.var.correction", fixed={"is_root": False})
+@decomposes("aten.std.correction", fixed={"is_root": True})
+def variance(
     builder: PrimsBuilder,
     self: Tensor,
     dim: tuple[int, ...] | None = None,
     *,
     correction: Number | None = None,
     keepdim: bool = False,
+    is_root: bool,
 ) -> Tensor:
-    """The variance over axes, divided by count - correction."""
-    return _spread(builder, self, dim, correction, keepdim, is_root=False)[0]
+    """The variance over axes, divided by count - correction, or its root."""
+    return _spread(builder, self, dim, correction, keepdim, is_root=is_root)[0]
 
 
-@decomposes("aten.std.correction")
-def std_correction(
+@decomposes("aten.var_mean.correction", fixed={"is_root": False})
+@decomposes("aten.std_mean.correction", fixed={"is_root": True})
+def variance_and_mean(
     builder: PrimsBuilder,
     self: Tensor,
     dim: tuple[int, ...] | None = None,
     *,
     correction: Number | None = None,
     keepdim: bool = False,
-) -> Tensor:
-    """The standard deviation over axes."""
-    return _spread(builder, self, dim, correction, keepdim, is_root=True)[0]
-
-
-@decomposes("aten.var_mean.correction")
-def var_mean_correction(
-    builder: PrimsBuilder,
-    self: Tensor,
-    dim: tuple[int, ...] | None = None,
-    *,
-    correction: Number | None = None,
-    keepdim: bool = False,
+    is_root: bool,
 ) -> tuple[Tensor, Tensor]:
-    """The variance and the mean over axes."""
-    return _spread(builder, self, dim, correction, keepdim, is_root=False)
+    """The variance over axes, divided by count - correction, or its root; and the mean."""
+    return _spread(builder, self, dim, correction, keepdim, is_root=is_root)
 
 
-@decomposes("aten.std_mean.correction")
-def std_mean_correction(
-    builder: PrimsBuilder,
-    self: Tensor,
-    dim: tuple[int, ...] | None = None,
-    *,
-    correction: Number | None = None,
-    keepdim: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """The standard deviation and the mean over axes."""
-    return _spread(builder, self, dim, correction, keepdim, is_root=True)
-
-
-@decomposes("aten.var.dim")
-def var_dim(
+@decomposes("aten.var.dim", fixed={"is_root": False})
+@decomposes("aten.std.dim", fixed={"is_root": True})
+def variance_dim(
     builder: PrimsBuilder,
     self: Tensor,
     dim: tuple[int, ...] | None,
     unbiased: bool = True,
     keepdim: bool = False,
+    *,
+    is_root: bool,
 ) -> Tensor:
-    """The variance over axes, divided by count - 1 if unbiased."""
-    return _spread(builder, self, dim, int(unbiased), keepdim, is_root=False)[0]
-
-
-@decomposes("aten.std.dim")
-def std_dim(
-    builder: PrimsBuilder,
-    self: Tensor,
-    dim: tuple[int, ...] | None,
-    unbiased: bool = True,
-    keepdim: bool = False,
-) -> Tensor:
-    """The standard deviation over axes, of the variance divided by count - 1 if unbiased."""
-    return _spread(builder, self, dim, int(unbiased), keepdim, is_root=True)[0]
+    """The variance over axes, divided by count - 1 if unbiased, or its root."""
+    return _spread(builder, self, dim, int(unbiased), keepdim, is_root=is_root)[0]
 
 
 def _spread(
@@ -150,22 +119,18 @@ def _spread(
 def _divisor(
     builder: PrimsBuilder, count: Expr, correction: Number | None, dtype: DType
 ) -> Operand:
-    """count - correction, at least 0 (a division by it gives NaN or infinity, as in PyTorch)."""
+    """count - correction, at least 0; division by 0 gives NaN or infinity, as in PyTorch."""
     amount = 1 if correction is None else correction
     if isinstance(amount, float) and amount.is_integer():
         amount = int(amount)
     if isinstance(amount, float):
-        left = builder.apply("sub", builder.full(_number_of(count), dtype), amount)
+        left = builder.apply("sub", builder.full(number_of(count), dtype), amount)
         return builder.apply("maximum", left, 0.0)
-    return _number_of(builder.extents.larger(count - amount, ZERO))
+    return number_of(builder.extents.larger(count - amount, ZERO))
 
 
 def _count(x: Tensor, axes: Axes) -> Expr:
     return numel_of(tuple(x.shape[axis] for axis in axes))
-
-
-def _number_of(count: Expr) -> Number:
-    return count.constant if count.is_constant else count
 
 
 def _shaped(builder: PrimsBuilder, x: Tensor, axes: Axes, keepdim: bool) -> Tensor:

@@ -1,4 +1,4 @@
-"""Products of vectors: they read each element once, so a loop is as fast as any library."""
+"""Products of vectors: each element is read once, so a loop is as fast as a library."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def vdot(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
             " expected two vectors of one type"
         )
     if not builder.extents.is_same(self.shape[0], other.shape[0]):
-        raise InvalidGraphError(f"{self.shape[0]} by {other.shape[0]} elements; expected as many")
+        raise InvalidGraphError(
+            f"{self.shape[0]} by {other.shape[0]} elements; expected equal extents"
+        )
     if self.dtype is DType.BOOL:
         raise NotDecomposedError("a product of bools")
     product = builder.apply("mul", builder.widened(self), builder.widened(other))
@@ -44,7 +46,7 @@ def addr(
     beta: Number = 1,
     alpha: Number = 1,
 ) -> Tensor:
-    """beta * self + alpha * (outer product of two vectors); self does not count if beta is 0."""
+    """beta * self + alpha * (outer product of two vectors); self is ignored if beta is 0."""
     if (vec1.rank, vec2.rank) != (1, 1):
         raise InvalidGraphError(f"{text_of(vec1.shape)} by {text_of(vec2.shape)}; expected vectors")
     dtype = builder.promoted(self, vec1, vec2)
@@ -72,7 +74,7 @@ def _outer_bools(
 
 @decomposes("aten.linalg_cross.default")
 def linalg_cross(builder: PrimsBuilder, self: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
-    """The vector orthogonal to two vectors of three elements."""
+    """The cross product of vectors of three elements."""
     if self.dtype is not other.dtype or self.rank != other.rank:
         raise InvalidGraphError(f"{self.dtype!r} by {other.dtype!r}; expected one type and rank")
     axis = axis_of(dim, self.rank)

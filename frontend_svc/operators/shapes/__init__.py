@@ -1,1 +1,1 @@
-"""Tensors made, viewed, cut, joined and rearranged."""
+"""Creation, views, slicing, joining and rearranging of tensors."""

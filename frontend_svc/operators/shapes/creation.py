@@ -1,9 +1,8 @@
-"""Tensors from nothing: constants, ranges, identity."""
+"""Creation of tensors: constants, ranges, identity matrices."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.promotion import DEFAULT_FLOAT, number_dtype
@@ -15,22 +14,24 @@ from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr, ceil_div
 
 Sizes = tuple[Expr, ...]
 
-
 MAX_RANGE = 2**63
-"""Elements of a tensor are counted in 64 bits."""
+"""The numbers of a tensor's elements have 64 bits."""
+
+EMPTY = 0
+"""The elements of an empty tensor are undefined; zeros make runs repeatable."""
 
 
 @decomposes("aten.full.default")
 def full(
     builder: PrimsBuilder, size: tuple[Expr, ...], fill_value: Number, *, dtype: DType | None = None
 ) -> Tensor:
-    """A tensor of one number, of the number's type unless stated."""
+    """A tensor of one number; by default of the number's type."""
     return _filled(builder, size, fill_value, dtype or number_dtype(fill_value))
 
 
 @decomposes("aten.scalar_tensor.default")
 def scalar_tensor(builder: PrimsBuilder, s: Number, *, dtype: DType | None = None) -> Tensor:
-    """A number as a tensor without axes, a float unless stated."""
+    """A number as a tensor without axes; by default a float."""
     return _filled(builder, (), s, dtype or DEFAULT_FLOAT)
 
 
@@ -38,7 +39,7 @@ def scalar_tensor(builder: PrimsBuilder, s: Number, *, dtype: DType | None = Non
 def full_like(
     builder: PrimsBuilder, self: Tensor, fill_value: Number, *, dtype: DType | None = None
 ) -> Tensor:
-    """A tensor of one number with another's shape and type."""
+    """A tensor of one number with another tensor's shape and type."""
     return _filled(builder, self.shape, fill_value, dtype or self.dtype)
 
 
@@ -51,7 +52,7 @@ def new_full(
     *,
     dtype: DType | None = None,
 ) -> Tensor:
-    """A tensor of one number with another's type."""
+    """A tensor of one number with another tensor's type."""
     return _filled(builder, size, fill_value, dtype or self.dtype)
 
 
@@ -69,31 +70,39 @@ def fill_tensor(builder: PrimsBuilder, self: Tensor, value: Tensor) -> Tensor:
     return builder.expand(builder.convert(value, self.dtype), self.shape)
 
 
-def _register_constant(name: str, value: int) -> None:
-    def new(builder: PrimsBuilder, size: tuple[Expr, ...], *, dtype: DType | None = None) -> Tensor:
-        return _filled(builder, size, value, dtype or DEFAULT_FLOAT)
-
-    def like(builder: PrimsBuilder, self: Tensor, *, dtype: DType | None = None) -> Tensor:
-        return _filled(builder, self.shape, value, dtype or self.dtype)
-
-    def new_of(
-        builder: PrimsBuilder, self: Tensor, size: tuple[Expr, ...], *, dtype: DType | None = None
-    ) -> Tensor:
-        return _filled(builder, size, value, dtype or self.dtype)
-
-    overload = "memory_format" if name == "empty" else "default"
-    forms: dict[str, Callable[..., Tensor]] = {
-        f"aten.{name}.{overload}": new,
-        f"aten.{name}_like.default": like,
-        f"aten.new_{name}.default": new_of,
-    }
-    for operator, function in forms.items():
-        decomposes(operator)(function)
+@decomposes("aten.zeros.default", fixed={"value": 0})
+@decomposes("aten.ones.default", fixed={"value": 1})
+@decomposes("aten.empty.memory_format", fixed={"value": EMPTY})
+def constant(
+    builder: PrimsBuilder, size: tuple[Expr, ...], *, dtype: DType | None = None, value: int
+) -> Tensor:
+    """A tensor of one number, which the operator's name states."""
+    return _filled(builder, size, value, dtype or DEFAULT_FLOAT)
 
 
-# What an empty tensor holds is nobody's business; zeros make runs repeatable.
-for _name, _value in (("zeros", 0), ("ones", 1), ("empty", 0)):
-    _register_constant(_name, _value)
+@decomposes("aten.zeros_like.default", fixed={"value": 0})
+@decomposes("aten.ones_like.default", fixed={"value": 1})
+@decomposes("aten.empty_like.default", fixed={"value": EMPTY})
+def constant_like(
+    builder: PrimsBuilder, self: Tensor, *, dtype: DType | None = None, value: int
+) -> Tensor:
+    """A tensor of one number with another tensor's shape and type."""
+    return _filled(builder, self.shape, value, dtype or self.dtype)
+
+
+@decomposes("aten.new_zeros.default", fixed={"value": 0})
+@decomposes("aten.new_ones.default", fixed={"value": 1})
+@decomposes("aten.new_empty.default", fixed={"value": EMPTY})
+def new_constant(
+    builder: PrimsBuilder,
+    self: Tensor,
+    size: tuple[Expr, ...],
+    *,
+    dtype: DType | None = None,
+    value: int,
+) -> Tensor:
+    """A tensor of one number with another tensor's type."""
+    return _filled(builder, size, value, dtype or self.dtype)
 
 
 @decomposes("aten.empty_strided.default")
@@ -104,7 +113,7 @@ def empty_strided(
     *,
     dtype: DType | None = None,
 ) -> Tensor:
-    """A tensor of zeros; strides bind only at the graph's outputs."""
+    """A tensor of zeros; strides are binding at the graph's outputs only."""
     return _filled(builder, size, 0, dtype or DEFAULT_FLOAT)
 
 
@@ -116,7 +125,7 @@ def empty_permuted(
     *,
     dtype: DType | None = None,
 ) -> Tensor:
-    """A tensor of zeros; strides bind only at the graph's outputs."""
+    """A tensor of zeros; strides are binding at the graph's outputs only."""
     return _filled(builder, size, 0, dtype or DEFAULT_FLOAT)
 
 
@@ -129,7 +138,7 @@ def new_empty_strided(
     *,
     dtype: DType | None = None,
 ) -> Tensor:
-    """A tensor of zeros; strides bind only at the graph's outputs."""
+    """A tensor of zeros; strides are binding at the graph's outputs only."""
     return _filled(builder, size, 0, dtype or self.dtype)
 
 
@@ -174,7 +183,7 @@ def closed_range(
     *,
     dtype: DType | None = None,
 ) -> Tensor:
-    """start, start+step, ... up to end, which is included."""
+    """start, start+step, ... up to end, end included."""
     if isinstance(start, Expr) or isinstance(end, Expr) or isinstance(step, Expr):
         raise NotDecomposedError("a range with symbolic ends")
     result = dtype or DEFAULT_FLOAT
@@ -194,7 +203,7 @@ def iota(
     dtype: DType,
     requires_grad: bool = False,
 ) -> Tensor:
-    """start, start+step, ... of the given length."""
+    """start, start+step, ..., of a given length."""
     return _ramp(builder, _checked_length(length), start, step, dtype)
 
 
@@ -219,9 +228,9 @@ def _filled(builder: PrimsBuilder, size: Sizes, value: Number, dtype: DType) -> 
 def _truncated_range(
     builder: PrimsBuilder, start: Number, end: Number, step: Number, dtype: DType
 ) -> Tensor:
-    """A range of integers from numbers of which some are floats: they are truncated.
+    """A range of integers whose ends or step are floats, which are truncated.
 
-    Only i64 counts its elements from truncated numbers as well.
+    For i64 only, the number of elements is computed from the truncated numbers too.
     """
     length = _float_length(start, end, step)
     first, last, stride = (_as_size(number) for number in (start, end, step))
@@ -250,7 +259,9 @@ def _length(builder: PrimsBuilder, start: Number, end: Number, step: Number) -> 
     span, stride = (last - first, stride) if stride.constant > 0 else (first - last, -stride)
     length = builder.extents.simplified(ceil_div(span, stride))
     if length.is_constant and length.constant < 0:
-        raise InvalidGraphError(f"a range from {first} to {last}; expected the step to lead there")
+        raise InvalidGraphError(
+            f"a range from {first} to {last}; expected a step with the other sign"
+        )
     return length
 
 
@@ -261,11 +272,11 @@ def _float_length(start: Number, end: Number, step: Number) -> Expr:
 
 
 def _steps_between(start: float, end: float, step: float) -> float:
-    """How many steps lead from start to end; not rounded.
+    """The number of steps from start to end, not rounded.
 
     Raises:
-        InvalidGraphError: a number is not finite, the step is 0 or leads away, or there would be
-            more elements than a tensor can have.
+        InvalidGraphError: a number is not finite, the step is 0 or has the wrong sign, or there
+            would be more elements than a tensor can have.
     """
     seen = f"a range from {start} to {end} in steps of {step}"
     if step == 0 or not all(map(math.isfinite, (start, end, step))):
@@ -275,8 +286,8 @@ def _steps_between(start: float, end: float, step: float) -> float:
     except OverflowError:
         steps = math.inf
     if steps < 0:
-        raise InvalidGraphError(f"{seen}; expected a step that leads there")
-    # What overflows is infinite, or no number at all.
+        raise InvalidGraphError(f"{seen}; expected a step with the other sign")
+    # Overflow gives infinity or NaN.
     if not steps < MAX_RANGE:
         raise InvalidGraphError(f"{seen}; expected at most {MAX_RANGE} elements")
     return steps

@@ -1,4 +1,4 @@
-"""Diagonals read, written and made."""
+"""Diagonals: read, written and created."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def trace(builder: PrimsBuilder, self: Tensor) -> Tensor:
 def block_diag(builder: PrimsBuilder, tensors: tuple[Tensor, ...]) -> Tensor:
     """Matrices along the diagonal of a matrix of zeros."""
     if not tensors or any(tensor.rank > 2 for tensor in tensors):
-        raise InvalidGraphError("blocks; expected one or more with at most two axes")
+        raise InvalidGraphError("blocks; expected at least one, with at most two axes each")
     dtype = tensors[0].dtype
     for tensor in tensors[1:]:
         dtype = promote(dtype, tensor.dtype)
@@ -84,7 +84,7 @@ def block_diag(builder: PrimsBuilder, tensors: tuple[Tensor, ...]) -> Tensor:
 
 
 def _gathered(builder: PrimsBuilder, x: Tensor, length: Expr, offset: int) -> Tensor:
-    """The same by positions: a slice of the flat matrix needs proofs about its end."""
+    """The diagonal as a gather: for symbolic extents, a slice of the flat matrix is not proven."""
     number = builder.iota(length)
     row, column = (builder.apply("add", number, max(shift, 0)) for shift in (-offset, offset))
     found = builder.prim("gather_nd", x, row, column, dims=(x.rank - 2, x.rank - 1))
@@ -106,7 +106,7 @@ def _matrices(builder: PrimsBuilder, x: Tensor, dim1: int, dim2: int) -> tuple[T
 
 
 def to_positions(builder: PrimsBuilder, x: Tensor, dim1: int, dim2: int) -> Tensor:
-    """The last two axes moved to where they belong."""
+    """The last two axes moved to two dims."""
     first, second = axis_of(dim1, x.rank), axis_of(dim2, x.rank)
     if first == second:
         raise InvalidGraphError(f"dims {dim1} and {dim2}; expected two axes")

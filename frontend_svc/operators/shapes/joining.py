@@ -1,4 +1,4 @@
-"""Tensors joined, repeated and padded."""
+"""Joining, repeating and padding of tensors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr, ceil_div
 
 @decomposes("aten.cat.default", "aten.concat.default")
 def cat(builder: PrimsBuilder, tensors: tuple[Tensor, ...], dim: int = 0) -> Tensor:
-    """Tensors one after the other along an axis, in their promoted type."""
+    """The concatenation of tensors along an axis, in their promoted type."""
     if not tensors:
-        raise InvalidGraphError("nothing to join; expected a tensor")
+        raise InvalidGraphError("nothing to join; expected at least one tensor")
     dtype = tensors[0].dtype
     for tensor in tensors[1:]:
         dtype = promote(dtype, tensor.dtype)
-    # PyTorch skips empty vectors whatever the others' ranks.
+    # PyTorch skips empty vectors, whatever the ranks of the other tensors are.
     parts = [builder.convert(t, dtype) for t in tensors if t.shape != (ZERO,)]
     if not parts:
         return builder.convert(tensors[0], dtype)
@@ -36,7 +36,7 @@ def cat(builder: PrimsBuilder, tensors: tuple[Tensor, ...], dim: int = 0) -> Ten
 def stack(builder: PrimsBuilder, tensors: tuple[Tensor, ...], dim: int = 0) -> Tensor:
     """Tensors of one shape along a new axis."""
     if not tensors:
-        raise InvalidGraphError("nothing to stack; expected a tensor")
+        raise InvalidGraphError("nothing to stack; expected at least one tensor")
     shape = tensors[0].shape
     axis = axis_of(dim, len(shape) + 1)
     expected = (*shape[:axis], ONE, *shape[axis:])
@@ -51,17 +51,17 @@ def stack(builder: PrimsBuilder, tensors: tuple[Tensor, ...], dim: int = 0) -> T
 def chunk_cat(
     builder: PrimsBuilder, tensors: tuple[Tensor, ...], dim: int, num_chunks: int
 ) -> Tensor:
-    """Tensors cut in equal chunks along an axis, zeros filling the last; equal chunks joined."""
+    """Tensors split in equal chunks along an axis, the last padded with zeros; chunks joined."""
     if not tensors or num_chunks < 1:
         raise InvalidGraphError(f"{len(tensors)} tensors in {num_chunks} chunks; expected 1 each")
     if not all(x.rank for x in tensors):
-        raise InvalidGraphError("a tensor without axes; expected one to cut in chunks")
+        raise InvalidGraphError("a tensor without axes; expected at least one axis")
     parts = tuple(_chunks(builder, x, axis_of(dim, x.rank), num_chunks) for x in tensors)
     return cat(builder, parts, axis_of(dim, tensors[0].rank) + 1)
 
 
 def _chunks(builder: PrimsBuilder, x: Tensor, axis: int, count: int) -> Tensor:
-    """The chunks of an axis on it, and all elements of a chunk on one axis behind."""
+    """The chunks of an axis on this axis, and all elements of a chunk on the next one."""
     each = ceil_div(x.shape[axis], count)
     missing = builder.extents.simplified(each * count - x.shape[axis])
     if missing is not ZERO:
@@ -98,7 +98,7 @@ def repeat_interleave(
     if builder.extents.is_negative(repeats):
         raise InvalidGraphError(f"{repeats} repeats; expected 0 or more")
     if dim is None or not self.rank:
-        flat = builder.extents.resolved((ONE * -1,), _numel(self))
+        flat = builder.extents.resolved((ONE * -1,), numel_of(self.shape))
         x, axis = builder.reshape(self, flat), 0
     else:
         x, axis = self, axis_of(dim, self.rank)
@@ -111,13 +111,13 @@ def repeat_interleave(
 def constant_pad_nd(
     builder: PrimsBuilder, self: Tensor, pad: tuple[Expr, ...], value: Number = 0
 ) -> Tensor:
-    """Axes lengthened with a number, or shortened where the padding is negative."""
+    """Axes padded with a number, or shortened where the padding is negative."""
     if len(pad) % 2 or len(pad) > 2 * self.rank:
         raise InvalidGraphError(f"{len(pad)} paddings for {self.rank} axes; expected pairs")
     if isinstance(value, Expr):
         raise NotDecomposedError("padding with a symbolic size")
-    low, high, starts, limits = [ZERO] * self.rank, [ZERO] * self.rank, [], list(self.shape)
-    starts = [ZERO] * self.rank
+    low, high, starts = ([ZERO] * self.rank for _ in range(3))
+    limits = list(self.shape)
     for pair in range(len(pad) // 2):
         axis = self.rank - 1 - pair
         low[axis], starts[axis] = _grown(builder, pad[2 * pair])
@@ -151,11 +151,4 @@ def _check_alike(builder: PrimsBuilder, first: Tensor, other: Tensor, axis: int)
     pairs = enumerate(zip(first.shape, other.shape, strict=True))
     if not all(k == axis or builder.extents.is_same(a, b) for k, (a, b) in pairs):
         seen = f"{text_of(first.shape)} and {text_of(other.shape)}"
-        raise InvalidGraphError(f"shapes {seen}; expected equal extents but on axis {axis}")
-
-
-def _numel(x: Tensor) -> Expr:
-    total = ONE
-    for extent in x.shape:
-        total = total * extent
-    return total
+        raise InvalidGraphError(f"shapes {seen}; expected equal extents except on axis {axis}")

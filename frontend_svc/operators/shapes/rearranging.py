@@ -1,4 +1,4 @@
-"""Elements in other places, and parts by a mask."""
+"""Rearranged elements, and elements that a mask selects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kernelfarm.ir.algebra.expr import Expr
 def rot90(
     builder: PrimsBuilder, self: Tensor, k: int = 1, dims: tuple[int, ...] = (0, 1)
 ) -> Tensor:
-    """Two axes turned by k right angles."""
+    """The plane of two axes rotated by k right angles."""
     axes = axes_of(dims, self.rank)
     if len(axes) != 2:
         raise InvalidGraphError(f"dims {dims}; expected two")
@@ -38,7 +38,7 @@ def rot90(
 
 @decomposes("aten.channel_shuffle.default")
 def channel_shuffle(builder: PrimsBuilder, self: Tensor, groups: Expr) -> Tensor:
-    """The channels of several groups, taken in turns."""
+    """The channels of several groups, interleaved."""
     if self.rank < 3 or builder.extents.is_negative(groups - 1):
         raise InvalidGraphError(f"{groups} groups of shape {text_of(self.shape)}")
     batch, channels, *rest = self.shape
@@ -52,7 +52,7 @@ def channel_shuffle(builder: PrimsBuilder, self: Tensor, groups: Expr) -> Tensor
 
 @decomposes("aten.zero.default")
 def zero(builder: PrimsBuilder, self: Tensor) -> Tensor:
-    """All elements 0."""
+    """A tensor of zeros with the operand's shape and type."""
     return builder.full(0, self.dtype, self.shape)
 
 
@@ -65,7 +65,7 @@ def nansum(
     *,
     dtype: DType | None = None,
 ) -> Tensor:
-    """The sum over axes of what is a number."""
+    """The sum over axes of the elements that are not NaN."""
     if not self.dtype.is_float:
         return sum_dims(builder, self, dim, keepdim, dtype=dtype or sum_dtype(self.dtype))
     wide = builder.widened(self)
@@ -82,10 +82,10 @@ def unsafe_masked_index(
     indices: tuple[Tensor | None, ...],
     fill: Number,
 ) -> Tensor:
-    """Elements at broadcast index tensors where the mask says so, elsewhere a number."""
+    """Elements at broadcast index tensors where a mask holds, else a number."""
     dims = tuple(axis for axis, i in enumerate(indices) if i is not None)
     if dims != tuple(range(self.rank)) or mask.dtype is not DType.BOOL:
-        raise NotDecomposedError("a masked index of some axes")
+        raise NotDecomposedError("a masked index of a part of the axes")
     positions = [
         _inside(builder, i, self.shape[axis]) for axis, i in enumerate(indices) if i is not None
     ]
@@ -97,7 +97,7 @@ def unsafe_masked_index(
 
 
 def _inside(builder: PrimsBuilder, index: Tensor, extent: Expr) -> Tensor:
-    # What the mask hides may lie anywhere; PyTorch clamps it as well.
+    # Indices that the mask hides may be out of range; PyTorch clamps them too.
     if index.dtype not in (DType.I32, DType.I64):
         index = builder.convert(index, DType.I64)
     return builder.apply("minimum", builder.apply("maximum", index, 0), extent - 1)

@@ -1,11 +1,11 @@
-"""Parts of tensors: slices, selections, splits, and writing into parts."""
+"""Slices of tensors: slices, selections, splits, and writes into slices."""
 
 from __future__ import annotations
 
 from frontend_svc.operators.core.extents import axes_of, axis_of, numel_of
 from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
-from frontend_svc.operators.core.values import Tensor
+from frontend_svc.operators.core.values import Tensor, number_of
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr, ceil_div
 
@@ -22,7 +22,7 @@ def slice_(
     end: Expr | None = None,
     step: int = 1,
 ) -> Tensor:
-    """Elements start, start+step, ... below end of an axis; ends are clamped as in Python."""
+    """Elements start, start+step, ... of an axis, below end; ends are clamped as in Python."""
     axis, first, limit = _bounds(builder, self, dim, start, end)
     if step < 1:
         raise InvalidGraphError(f"step {step}; expected 1 or more")
@@ -76,7 +76,7 @@ def split_with_sizes(
 
 @decomposes("aten.chunk.default")
 def chunk(builder: PrimsBuilder, self: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """At most so many consecutive parts, of one size but for the last."""
+    """At most `chunks` consecutive parts of one size; the last may be shorter."""
     if chunks < 1:
         raise InvalidGraphError(f"{chunks} parts; expected 1 or more")
     extent = self.shape[_axis(self, dim)]
@@ -106,7 +106,7 @@ def flip(builder: PrimsBuilder, self: Tensor, dims: tuple[int, ...]) -> Tensor:
 def roll(
     builder: PrimsBuilder, self: Tensor, shifts: tuple[Expr, ...], dims: tuple[int, ...] = ()
 ) -> Tensor:
-    """Elements moved along axes, around the end."""
+    """Elements shifted along axes, cyclically."""
     if not dims and len(shifts) == 1:
         flat = builder.reshape(self, (numel_of(self.shape),))
         return builder.reshape(_rolled(builder, flat, 0, shifts[0]), self.shape)
@@ -155,7 +155,7 @@ def select_scatter(
 
 def _axis(x: Tensor, dim: int) -> int:
     if not x.rank:
-        raise InvalidGraphError("a tensor without axes; expected an axis to take a part of")
+        raise InvalidGraphError("a tensor without axes; expected at least one axis")
     return axis_of(dim, x.rank)
 
 
@@ -171,7 +171,7 @@ def _bounds(
 
 
 def _clamped(builder: PrimsBuilder, position: Expr, extent: Expr) -> Expr:
-    """A position as Python's slices take it: from the end if negative, then within the axis."""
+    """A position as in Python's slices: a negative one counts from the end; clamped to the axis."""
     if builder.extents.is_negative(position):
         return builder.extents.larger(position + extent, ZERO)
     return builder.extents.smaller(position, extent)
@@ -192,7 +192,7 @@ def _position(builder: PrimsBuilder, x: Tensor, axis: int, index: Expr) -> Expr:
     is_outside = builder.extents.is_negative(position) or builder.extents.is_at_most(
         extent, position
     )
-    # No extent is larger, and the next position would not fit in 64 bits.
+    # No extent is larger, and the next position would need more than 64 bits.
     if is_outside or position == _INT64_MAX:
         raise InvalidGraphError(f"index {index} of an axis with {extent} elements")
     return position
@@ -244,15 +244,14 @@ def _replaced(
 def _replaced_every(
     builder: PrimsBuilder, x: Tensor, source: Tensor, axis: int, part: tuple[Expr, Expr, int]
 ) -> Tensor:
-    """The tensor with elements start, start+step, ... below limit of an axis replaced."""
+    """The tensor with elements start, start+step, ... of an axis, below limit, replaced."""
     start, limit, step = part
     count = builder.extents.simplified(ceil_div(limit - start, step))
     expected = (*x.shape[:axis], count, *x.shape[axis + 1 :])
     if count == 0:
         return x
     source = builder.convert(builder.expand(source, expected), x.dtype)
-    first = start.constant if start.is_constant else start
-    distance = builder.apply("sub", builder.iota(x.shape[axis]), first)
+    distance = builder.apply("sub", builder.iota(x.shape[axis]), number_of(start))
     position = builder.apply("floor_div", distance, step)
     inside = builder.prim(
         "logical_and", builder.apply("ge", distance, 0), builder.apply("lt", position, count)

@@ -22,7 +22,7 @@ from kernelfarm.ir.algebra.expr import Expr, as_expr
 def linspace(
     builder: PrimsBuilder, start: Operand, end: Operand, steps: int, *, dtype: DType | None = None
 ) -> Tensor:
-    """Evenly spaced numbers from start to end, both included, counted from the nearer end."""
+    """Evenly spaced numbers from start to end, both included, computed from the nearer end."""
     result = dtype or _stated(builder)
     if result.is_float:
         return builder.convert(_spaced(builder, start, end, steps, result), result)
@@ -36,7 +36,7 @@ def linspace(
     "aten.logspace.Tensor_Scalar",
     "aten.logspace.Scalar_Tensor",
 )
-def logspace(  # the operator's own parameters
+def logspace(
     builder: PrimsBuilder,
     start: Operand,
     end: Operand,
@@ -51,7 +51,7 @@ def logspace(  # the operator's own parameters
         return builder.convert(
             builder.apply("pow", base, _spaced(builder, start, end, steps, result)), result
         )
-    # PyTorch truncates the ends of several numbers to the result's type, and computes in f64.
+    # For more than one number, PyTorch truncates the ends to the result's type; it computes in f64.
     first, last = start, end
     if steps != 1:
         first, last = (_truncated(builder, end, result) for end in (start, end))
@@ -97,7 +97,7 @@ def _step(
 
 
 def _truncated(builder: PrimsBuilder, end: Operand, dtype: DType) -> Operand:
-    """An end of a range of integers."""
+    """An end of a range of integers, truncated."""
     if isinstance(end, Tensor):
         return builder.convert(end, dtype)
     if isinstance(end, float) and not math.isfinite(end):

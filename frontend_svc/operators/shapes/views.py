@@ -23,7 +23,7 @@ from kernelfarm.ir.algebra.expr import ONE, Expr
     "aten.positive.default",
 )
 def same(builder: PrimsBuilder, self: Tensor) -> Tensor:
-    """The operand: values have no identity here."""
+    """The operand: a copy has the same value."""
     return self
 
 
@@ -60,7 +60,7 @@ def reshape_alias(
 
 @decomposes("aten.flatten.using_ints")
 def flatten(builder: PrimsBuilder, self: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """A run of axes made one."""
+    """Consecutive axes joined to one."""
     if not self.rank:
         return builder.reshape(self, (ONE,))
     first, last = axis_of(start_dim, self.rank), axis_of(end_dim, self.rank)
@@ -108,10 +108,12 @@ def t(builder: PrimsBuilder, self: Tensor) -> Tensor:
 def movedim(
     builder: PrimsBuilder, self: Tensor, source: tuple[int, ...], destination: tuple[int, ...]
 ) -> Tensor:
-    """Axes moved to other places; the rest keep their order."""
+    """Axes moved to other positions; the rest keep their order."""
     moved, axis_order = axes_of(source, self.rank), axes_of(destination, self.rank)
     if len(moved) != len(axis_order):
-        raise InvalidGraphError(f"{len(moved)} axes for {len(axis_order)} places; expected as many")
+        raise InvalidGraphError(
+            f"{len(moved)} axes for {len(axis_order)} positions; expected equal numbers"
+        )
     rest = iter(axis for axis in range(self.rank) if axis not in moved)
     at = dict(zip(axis_order, moved, strict=True))
     return builder.permute(self, [at[p] if p in at else next(rest) for p in range(self.rank)])
@@ -134,7 +136,7 @@ def squeeze(builder: PrimsBuilder, self: Tensor) -> Tensor:
     "aten.squeeze.dim", "aten.squeeze.dims", "aten.squeeze_copy.dim", "aten.squeeze_copy.dims"
 )
 def squeeze_dims(builder: PrimsBuilder, self: Tensor, dim: tuple[int, ...]) -> Tensor:
-    """The named axes dropped where their extent is 1."""
+    """The axes of the dims dropped where their extent is 1."""
     axes = axes_of(dim, self.rank)
     kept = [e for axis, e in enumerate(self.shape) if axis not in axes or e is not ONE]
     return builder.reshape(self, tuple(kept))
@@ -153,13 +155,13 @@ def expand(
 
 @decomposes("aten.expand_as.default")
 def expand_as(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
-    """Axes of extent 1 repeated to another's shape."""
+    """Axes of extent 1 repeated to another tensor's shape."""
     return expand(builder, self, other.shape)
 
 
 @decomposes("aten.pixel_shuffle.default")
 def pixel_shuffle(builder: PrimsBuilder, self: Tensor, upscale_factor: int) -> Tensor:
-    """Channels spread over squares of pixels."""
+    """Channels rearranged to squares of pixels."""
     factor = _checked_factor(self, upscale_factor)
     *lead, channels, height, width = self.shape
     split = channels // (factor * factor)
@@ -173,7 +175,7 @@ def pixel_shuffle(builder: PrimsBuilder, self: Tensor, upscale_factor: int) -> T
 
 @decomposes("aten.pixel_unshuffle.default")
 def pixel_unshuffle(builder: PrimsBuilder, self: Tensor, downscale_factor: int) -> Tensor:
-    """Squares of pixels gathered into channels."""
+    """Squares of pixels rearranged to channels."""
     factor = _checked_factor(self, downscale_factor)
     *lead, channels, height, width = self.shape
     rows, columns = height // factor, width // factor

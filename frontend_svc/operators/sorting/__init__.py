@@ -1,1 +1,1 @@
-"""Sorted rows, and what searches or counts in order."""
+"""Sorting, searching in sorted rows, and histograms."""

@@ -1,4 +1,4 @@
-"""Histograms: each element finds its bin, and bins add up.
+"""Histograms: the bin of each element is computed, and the weights of each bin are added up.
 
 Source: aten/src/ATen/native/Histogram.cpp and cpu/HistogramKernel.cpp of PyTorch.
 """
@@ -21,7 +21,7 @@ from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr, product_of
 
 @dataclass(frozen=True, slots=True)
 class _Binned:
-    """Where elements lie along one axis of bins.
+    """The bins of elements along one axis; `is_there` is false for elements outside of all bins.
 
     Shapes: bins: (elements,), i64, inside the axis; is_there: (elements,), bool.
     """
@@ -35,7 +35,7 @@ class _Binned:
 def histc(
     builder: PrimsBuilder, self: Tensor, bins: int = 100, min: Number = 0, max: Number = 0
 ) -> Tensor:
-    """How many elements lie in each of evenly spaced bins."""
+    """The number of elements in each of evenly spaced bins."""
     line = _line(builder, self)
     ends = _ends(builder, line, (_finite(min), _finite(max)), 1.0)
     binned = _evenly_binned(builder, line, ends, _checked(bins))
@@ -132,23 +132,23 @@ def histogramdd_of_edges(
 def _evenly_binned(
     builder: PrimsBuilder, line: Tensor, ends: tuple[Operand, Operand], count: int
 ) -> _Binned:
-    """By the position between two ends, as PyTorch rounds it."""
+    """Bins by the position between two ends, rounded as in PyTorch."""
     low, high = (builder.cast(end, line.dtype) for end in ends)
     offset = builder.apply("mul", builder.apply("sub", line, low), count)
     found = builder.apply("div", offset, builder.apply("sub", high, low))
     is_there = builder.apply(
         "logical_and", builder.apply("ge", line, low), builder.apply("le", line, high)
     )
-    # What is outside may be no number of a bin at all.
+    # For an element outside of the ends, the quotient may be no valid integer.
     position = builder.convert(builder.where(is_there, found, 0.0), DType.I64)
     return _Binned(as_expr(count), builder.apply("minimum", position, count - 1), is_there)
 
 
 def _binned_near(builder: PrimsBuilder, line: Tensor, edges: Tensor) -> _Binned:
-    """By the position between the ends, then by the edges beside it."""
+    """Bins by the position between the ends, corrected by the edges beside it."""
     count = edges.shape[0].constant - 1
     rough = _evenly_binned(builder, line, _outer(builder, edges), count)
-    # The search is over the edges beside the rough place: how many are not above the element.
+    # Count the edges beside the rough bin that are not above the element.
     exact = builder.apply("maximum", builder.apply("sub", rough.bins, 2), -1)
     for shift in (-1, 0, 1):
         near = builder.apply("add", rough.bins, shift)
@@ -161,11 +161,11 @@ def _binned_near(builder: PrimsBuilder, line: Tensor, edges: Tensor) -> _Binned:
 
 
 def _binned_between(builder: PrimsBuilder, line: Tensor, edges: Tensor) -> _Binned:
-    """By how many edges are not above the element."""
+    """Bins by the number of edges that are not above the element."""
     if edges.rank != 1:
         raise InvalidGraphError(f"edges {text_of(edges.shape)}; expected a vector")
     if not edges.shape[0].is_constant or edges.shape[0].constant < 2:
-        raise NotDecomposedError(f"{edges.shape[0]} edges of bins; expected a number from 2 on")
+        raise NotDecomposedError(f"{edges.shape[0]} edges of bins; expected at least 2")
     count = edges.shape[0].constant - 1
     low, high = _outer(builder, edges)
     is_there = builder.apply(
@@ -197,7 +197,7 @@ def _counted(
 
 
 def _densities(builder: PrimsBuilder, counts: Tensor, edges: Sequence[Tensor]) -> Tensor:
-    """Shares of all weights for each unit of the bins' extents."""
+    """Shares of the total weight, per unit of the bins' widths."""
     shares = builder.apply("div", counts, builder.reduce("sum", counts, range(counts.rank)))
     for axis, edge in enumerate(edges):
         count = edge.shape[0]
@@ -214,14 +214,14 @@ def _ends_of(
     if given is None:
         return _ends(builder, line, (0.0, 0.0), 0.5)
     if len(given) < 2 * axis + 2:
-        raise InvalidGraphError(f"{len(given)} ends; expected two for each axis")
+        raise InvalidGraphError(f"{len(given)} ends; expected 2 for each axis")
     return _ends(builder, None, (given[2 * axis], given[2 * axis + 1]), 0.5)
 
 
 def _ends(
     builder: PrimsBuilder, line: Tensor | None, given: tuple[float, float], margin: float
 ) -> tuple[Operand, Operand]:
-    """The outer edges: as given if they differ, else those of the elements; never equal."""
+    """The outer edges: the given ones if they differ, else those of the elements; never equal."""
     low, high = given
     if line is None or low != high:
         return (low - margin, high + margin) if low == high else given

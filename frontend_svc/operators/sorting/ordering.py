@@ -1,43 +1,47 @@
-"""Sorted rows, the first few of them, and single ranks.
+"""Sorted rows, their first elements, and single ranks.
 
-All of it is the order of positions (`argsort`) and elements picked by them. Of equal elements the
-one that comes first in the row ranks first, also where the framework states no order.
+All of them are the sorted order of positions (`argsort`) and elements gathered at these positions.
+Of equal elements, the first one in the row has the lower rank, even if the framework defines no
+order.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
+from frontend_svc.operators.core.coordinates import numbers_along
 from frontend_svc.operators.core.extents import axis_of, numel_of
 from frontend_svc.operators.core.prims_builder import PrimsBuilder
-from frontend_svc.operators.core.registry import DECOMPOSED, NotDecomposedError, decomposes
+from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.core.values import Tensor
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr
 
 MAX_SORTED = 1024
-"""Elements of a row that is sorted on accelerators, where a block holds it.
+"""The longest row that is sorted on accelerators, where one block holds a row.
 
-Half of what their emitters can: what is fused around a sort, or counts its runs, needs room too.
+Their emitters can sort twice as many elements: operations that fuse with a sort, or count its runs,
+need registers too.
 """
 
-SORT_NOTE = f"extern on accelerators for rows of more than {MAX_SORTED} elements, or of any number"
+decomposes_sort = partial(
+    decomposes,
+    note=f"extern on accelerators for rows of more than {MAX_SORTED} elements, or of any number",
+    sorts_rows=True,
+)
+"""Registers an operator that sorts rows, so that its decomposition depends on the target."""
 
 
-def is_sort(name: str) -> bool:
-    """True if what becomes of the operator of this name depends on how a target sorts."""
-    operator = DECOMPOSED.get(name)
-    return operator is not None and operator.note == SORT_NOTE
-
-
-@decomposes("aten.sort.default", note=SORT_NOTE)
+@decomposes_sort("aten.sort.default")
 def sort(
     builder: PrimsBuilder, self: Tensor, dim: int = -1, descending: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The elements in order along an axis, and where they stood; NaN is the largest."""
+    """The elements sorted along an axis, and their former positions; NaN is the largest."""
     return sort_stable(builder, self, stable=False, dim=dim, descending=descending)
 
 
-@decomposes("aten.sort.stable", note=SORT_NOTE)
+@decomposes_sort("aten.sort.stable")
 def sort_stable(
     builder: PrimsBuilder,
     self: Tensor,
@@ -46,13 +50,13 @@ def sort_stable(
     dim: int = -1,
     descending: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """As sort; every sort is stable."""
+    """As `sort`; every sort is stable."""
     axis = axis_of(dim, self.rank)
     order = ordered(builder, self, axis, descending=descending)
     return picked(builder, self, axis, order), order
 
 
-@decomposes("aten.topk.default", note=SORT_NOTE)
+@decomposes_sort("aten.topk.default")
 def topk(
     builder: PrimsBuilder,
     self: Tensor,
@@ -61,39 +65,39 @@ def topk(
     largest: bool = True,
     sorted: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """The k largest or smallest elements along an axis, in order, and where they stand."""
+    """The k largest or smallest elements along an axis, sorted, and their positions."""
     axis = axis_of(dim, self.rank)
     order = ordered(builder, self, axis, descending=largest)
     if not self.rank:
         return self, order
     extent = self.shape[axis]
     if builder.extents.is_negative(k) or builder.extents.is_negative(extent - k):
-        raise InvalidGraphError(f"the first {k} of {extent} elements; expected 0 to all")
+        raise InvalidGraphError(f"the first {k} of {extent} elements; expected 0 to {extent}")
     first = builder.slice_axis(order, axis, ZERO, k)
     return picked(builder, self, axis, first), first
 
 
-@decomposes("aten.kthvalue.default", note=SORT_NOTE)
+@decomposes_sort("aten.kthvalue.default")
 def kthvalue(
     builder: PrimsBuilder, self: Tensor, k: Expr, dim: int = -1, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The k-th smallest element along an axis, counted from 1, and where it stands."""
+    """The k-th smallest element along an axis, counted from 1, and its position."""
     axis = axis_of(dim, self.rank)
     order = ordered(builder, self, axis, descending=False)
     if not self.rank:
         return self, order
     extent = self.shape[axis]
     if builder.extents.is_negative(k - ONE) or builder.extents.is_negative(extent - k):
-        raise InvalidGraphError(f"the {k}th of {extent} elements; expected one from 1")
+        raise InvalidGraphError(f"element {k} of {extent} in order; expected 1 to {extent}")
     position = builder.slice_axis(order, axis, k - ONE, k)
     return _single(builder, self, axis, position, keepdim=keepdim)
 
 
 def ordered(builder: PrimsBuilder, x: Tensor, axis: int, *, descending: bool) -> Tensor:
-    """Where the elements of each rank stand along an axis.
+    """The positions along an axis of the elements of each rank.
 
     Raises:
-        NotDecomposedError: rows that the target does not sort.
+        NotDecomposedError: the target does not sort rows of this length.
     """
     if not x.rank:
         return builder.full(0, DType.I64)
@@ -106,14 +110,14 @@ def ordered(builder: PrimsBuilder, x: Tensor, axis: int, *, descending: bool) ->
 
 
 def picked(builder: PrimsBuilder, x: Tensor, axis: int, positions: Tensor) -> Tensor:
-    """The elements that stand at places along an axis."""
+    """The elements at positions along an axis."""
     return builder.prim("gather_along", x, positions, dim=axis) if x.rank else x
 
 
 def _single(
     builder: PrimsBuilder, x: Tensor, axis: int, position: Tensor, *, keepdim: bool
 ) -> tuple[Tensor, Tensor]:
-    """The element at one place of each row, and that place."""
+    """The element at one position of each row, and that position."""
     value = picked(builder, x, axis, position)
     if keepdim:
         return value, position
@@ -121,29 +125,29 @@ def _single(
     return builder.reshape(value, shape), builder.reshape(position, shape)
 
 
-@decomposes("aten.median.dim", note=SORT_NOTE)
+@decomposes_sort("aten.median.dim")
 def median_dim(
     builder: PrimsBuilder, self: Tensor, dim: int, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The lower median along an axis, and where it stands; of rows with NaN the first NaN."""
+    """The lower median along an axis, and its position; in a row with NaN the first NaN."""
     return _median(builder, self, dim, keepdim=keepdim, skips_nan=False)
 
 
-@decomposes("aten.nanmedian.dim", note=SORT_NOTE)
+@decomposes_sort("aten.nanmedian.dim")
 def nanmedian_dim(
     builder: PrimsBuilder, self: Tensor, dim: int, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The lower median of what is not NaN along an axis, and where it stands."""
+    """The lower median of the elements that are not NaN along an axis, and its position."""
     return _median(builder, self, dim, keepdim=keepdim, skips_nan=True)
 
 
-@decomposes("aten.median.default", note=SORT_NOTE)
+@decomposes_sort("aten.median.default")
 def median(builder: PrimsBuilder, self: Tensor) -> Tensor:
-    """The lower median of all elements; NaN if one is."""
+    """The lower median of all elements; NaN if an element is NaN."""
     return _median(builder, _flat(builder, self), 0, keepdim=False, skips_nan=False)[0]
 
 
-@decomposes("aten.nanmedian.default", note=SORT_NOTE)
+@decomposes_sort("aten.nanmedian.default")
 def nanmedian(builder: PrimsBuilder, self: Tensor) -> Tensor:
     """The lower median of all elements that are not NaN."""
     return _median(builder, _flat(builder, self), 0, keepdim=False, skips_nan=True)[0]
@@ -167,7 +171,7 @@ def _median(
     if not x.dtype.is_float:
         position = builder.slice_axis(order, axis, middle, middle + 1)
         return _single(builder, x, axis, position, keepdim=keepdim)
-    # NaN are last, so their first one has the rank that says how many numbers there are.
+    # NaN are sorted last, so the rank of the first one is the number of other elements.
     is_number = builder.prim("logical_not", builder.prim("isnan", builder.widened(x)))
     numbers = builder.reduce("sum", builder.convert(is_number, DType.I64), (axis,), keepdim=True)
     if skips_nan:
@@ -180,18 +184,18 @@ def _median(
     return _single(builder, x, axis, position, keepdim=keepdim)
 
 
-@decomposes("aten.mode.default", note=SORT_NOTE)
+@decomposes_sort("aten.mode.default")
 def mode(
     builder: PrimsBuilder, self: Tensor, dim: int = -1, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The smallest of the most frequent elements along an axis, and where it stands last."""
+    """The smallest of the most frequent elements along an axis, and its last position."""
     axis = axis_of(dim, self.rank)
     order = ordered(builder, self, axis, descending=False)
     if not self.rank:
         return self, order
     elements = picked(builder, self, axis, order)
-    # Equal elements are runs of ranks; a run's length stands at its end.
-    ranks = _along(builder, builder.iota(self.shape[axis]), axis, self.shape)
+    # Equal elements are runs of ranks; the length of a run is computed at its end.
+    ranks = numbers_along(builder, self.shape, axis)
     start = builder.where(_differs(builder, elements, axis, before=True), ranks, 0)
     length = builder.apply("sub", ranks, builder.prim("cummax", start, dim=axis))
     is_end = _differs(builder, elements, axis, before=False)
@@ -200,13 +204,8 @@ def mode(
     return _single(builder, self, axis, position, keepdim=keepdim)
 
 
-def _along(builder: PrimsBuilder, row: Tensor, axis: int, shape: tuple[Expr, ...]) -> Tensor:
-    """A row along one axis of a shape."""
-    return builder.prim("broadcast_in_dim", row, dims=(axis,), shape=shape)
-
-
 def _differs(builder: PrimsBuilder, x: Tensor, axis: int, *, before: bool) -> Tensor:
-    """Whether an element differs from the one before or after it; the outermost one does."""
+    """Whether an element differs from the one before or after it; true for the outermost."""
     extent = x.shape[axis]
     wide = builder.widened(x)
     left = builder.slice_axis(wide, axis, ZERO, extent - ONE)

@@ -1,4 +1,4 @@
-"""Places in sorted boundaries, by halves; membership by comparing, where there are few."""
+"""Binary search in sorted boundaries; membership in few elements, by comparison."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import ONE, Expr
 
 MAX_COMPARED = 256
-"""Elements that each element is compared with."""
+"""The largest number of elements that each element is compared with."""
 
 _MOST_STEPS = 40
-"""Steps of a search in rows of any number of elements: enough for 2**40."""
+"""Steps of a search in rows of symbolic length: enough for 2**40 elements."""
 
 
 @decomposes("aten.bucketize.Tensor")
@@ -26,7 +26,7 @@ def bucketize(
     out_int32: bool = False,
     right: bool = False,
 ) -> Tensor:
-    """How many boundaries are below each element, or not above it if `right`."""
+    """The number of boundaries below each element, or not above it if `right`."""
     if boundaries.rank != 1:
         raise InvalidGraphError(f"boundaries {text_of(boundaries.shape)}; expected a vector")
     dtype = DType.I32 if out_int32 else DType.I64
@@ -44,7 +44,7 @@ def searchsorted(  # noqa: PLR0913  # the operator's own parameters
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """The places where elements belong in sorted rows."""
+    """The positions at which elements belong in sorted rows."""
     if not sorted_sequence.rank:
         raise InvalidGraphError("a sequence without axes; expected one or more")
     rows = sorted_sequence if sorter is None else _sorted_by(builder, sorted_sequence, sorter)
@@ -65,10 +65,10 @@ def searchsorted_scalar(  # noqa: PLR0913  # the operator's own parameters
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """The place where a number belongs in a sorted vector."""
+    """The position at which a number belongs in a sorted vector."""
     if sorted_sequence.rank != 1 or isinstance(self, Expr):
-        raise NotDecomposedError("a number in rows, or a symbolic size")
-    # PyTorch makes the number a tensor of the sequence's type.
+        raise NotDecomposedError("a search for a number in several rows, or for a symbolic size")
+    # PyTorch converts the number to the type of the sequence.
     value = builder.full(self, sorted_sequence.dtype)
     return searchsorted(
         builder, sorted_sequence, value, out_int32=out_int32, right=right, side=side, sorter=sorter
@@ -84,7 +84,7 @@ def isin(
     assume_unique: bool = False,
     invert: bool = False,
 ) -> Tensor:
-    """Whether each element is one of others."""
+    """Whether each element is in a tensor."""
     _expect_few(numel_of(test_elements.shape))
     found = builder.reduce("any", _equal(builder, elements, test_elements), (elements.rank,))
     return builder.prim("logical_not", found) if invert else found
@@ -106,7 +106,7 @@ def isin_scalar(
     assume_unique: bool = False,
     invert: bool = False,
 ) -> Tensor:
-    """Whether each element is a number."""
+    """Whether each element is equal to a number."""
     tests = builder.full(test_element, builder.promoted(elements, test_element))
     return isin(builder, elements, tests, invert=invert)
 
@@ -120,7 +120,7 @@ def scalar_isin(
     assume_unique: bool = False,
     invert: bool = False,
 ) -> Tensor:
-    """Whether a number is one of others."""
+    """Whether a number is in a tensor."""
     return isin(
         builder,
         builder.full(element, builder.promoted(element, test_elements)),
@@ -138,7 +138,7 @@ def bucketize_scalar(
     out_int32: bool = False,
     right: bool = False,
 ) -> Tensor:
-    """How many boundaries are below a number, or not above it if `right`."""
+    """The number of boundaries below a number, or not above it if `right`."""
     value = builder.full(self, builder.promoted(self, boundaries))
     return bucketize(builder, value, boundaries, out_int32=out_int32, right=right)
 
@@ -157,9 +157,10 @@ def _sorted_by(builder: PrimsBuilder, sequence: Tensor, sorter: Tensor) -> Tenso
 def insertion_positions(
     builder: PrimsBuilder, rows: Tensor, values: Tensor, *, is_right: bool, dtype: DType
 ) -> Tensor:
-    """Where values belong in sorted rows, by halves as PyTorch searches.
+    """The positions at which values belong in sorted rows, by PyTorch's binary search.
 
-    Each step is one element read, so that rows that are not sorted, or hold NaN, answer alike.
+    Each step reads the element that PyTorch reads, so that the results are equal even for rows that
+    are not sorted or contain NaN.
 
     Shapes: rows: (n,) for values of any shape, or (..., n) for values (..., m); result as values.
     """
@@ -189,4 +190,6 @@ def insertion_positions(
 
 def _expect_few(count: Expr) -> None:
     if count.is_constant and count.constant > MAX_COMPARED:
-        raise NotDecomposedError(f"{count} elements to compare with; up to {MAX_COMPARED} are")
+        raise NotDecomposedError(
+            f"{count} elements to compare with; at most {MAX_COMPARED} decompose"
+        )

@@ -9,7 +9,7 @@ from frontend_svc.operators.core.real_formulas import Real, decomposes_real_x
 from frontend_svc.operators.special.series import chebyshev_series
 
 _BELOW, _ABOVE = -4.5, 2.1
-"""Between them are series in x, beyond them asymptotic series."""
+"""Between them series in x are used, beyond them asymptotic series."""
 
 
 @decomposes_real_x("special_airy_ai")

@@ -1,8 +1,8 @@
 """Chebyshev polynomials of four kinds and their shifted forms; the order is data.
 
-Low orders come from the recurrence. Higher ones are sines and cosines of multiples of an angle for
-x inside of [-1, 1], and powers of x + sqrt(x * x - 1) outside, so that any order costs the same.
-What is beyond the largest float is infinite; PyTorch's recurrence makes NaN of it.
+Low orders use the recurrence. Higher orders use sines and cosines of multiples of an angle for x in
+[-1, 1], and powers of x + sqrt(x * x - 1) outside, so that every order has the same cost. Results
+beyond the largest float are infinite; PyTorch's recurrence returns NaN for them.
 
 Source: J. C. Mason and D. C. Handscomb, Chebyshev Polynomials (2003), chapter 1.
 """
@@ -19,16 +19,17 @@ from frontend_svc.operators.core.registry import decomposes
 from frontend_svc.operators.core.values import Operand, Tensor
 
 _MOST_STEPS = 8
-"""The largest order by the recurrence: PyTorch turns to angles there, or two earlier."""
+"""The largest order by the recurrence; PyTorch changes to angles there, or two orders earlier."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """One kind of polynomials.
 
-    `first` is order 1. `inside` takes the angle and the order. `outside` takes the hyperbolic angle
-    and the order, and gives the polynomial of |x| over (|x| + sqrt(x * x - 1))**n. `at_one` is the
-    polynomial at 1. `mirrored` names the kind that gives (-1)**n times this one at -x.
+    `first` is order 1. `inside` is a function of the angle and the order. `outside` is a function
+    of the hyperbolic angle and the order: the polynomial of |x|, divided by (|x| + sqrt(x * x -
+    1))**n. `at_one` is the polynomial at 1. `mirrored` names the kind that is (-1)**n times this
+    one at -x.
     """
 
     first: Callable[[Real], Real]
@@ -73,7 +74,7 @@ _KINDS = {
 
 
 def _polynomial(kind: _Kind, x: Real, n: Real) -> Real:
-    """The polynomial of an order that is a whole number; 0 for negative orders."""
+    """The polynomial of a whole order; 0 for negative orders."""
     size = x.of("abs")
     is_below = x < 0.0
     mirrored = _KINDS[kind.mirrored]
@@ -103,21 +104,25 @@ def _recurrence(kind: _Kind, x: Real, n: Real) -> Real:
     return result
 
 
-def _register(letter: str, prefix: str, change: Callable[[Real], Real]) -> None:
-    def polynomial(builder: PrimsBuilder, x: Operand, n: Operand) -> Tensor:
-        dtype = float_dtype(builder.promoted(x, n))
-        x_wide, order = (
-            computing(builder, builder.cast(operand, dtype), dtype) for operand in (x, n)
-        )
-        shape = builder.extents.broadcast([x_wide.tensor.shape, order.tensor.shape])
-        x_wide, order = (Real(builder, builder.expand(r.tensor, shape)) for r in (x_wide, order))
-        result = _polynomial(_KINDS[letter], change(x_wide), order.of("trunc"))
-        return builder.convert(result.tensor, dtype)
-
-    name = f"aten.special_{prefix}chebyshev_polynomial_{letter}"
-    decomposes(f"{name}.default", f"{name}.x_scalar", f"{name}.n_scalar")(polynomial)
+def chebyshev_polynomial(
+    builder: PrimsBuilder, x: Operand, n: Operand, *, kind: _Kind, is_shifted: bool
+) -> Tensor:
+    """The polynomial of a kind and an order; shifted ones are polynomials of 2 * x - 1."""
+    dtype = float_dtype(builder.promoted(x, n))
+    at, order = (computing(builder, builder.cast(operand, dtype), dtype) for operand in (x, n))
+    shape = builder.extents.broadcast([at.tensor.shape, order.tensor.shape])
+    at, order = (Real(builder, builder.expand(r.tensor, shape)) for r in (at, order))
+    if is_shifted:
+        at = at + at - 1.0
+    return builder.convert(_polynomial(kind, at, order.of("trunc")).tensor, dtype)
 
 
-for _letter in _KINDS:
-    _register(_letter, "", lambda x: x)
-    _register(_letter, "shifted_", lambda x: x + x - 1.0)
+for _letter, _kind in _KINDS.items():
+    for _prefix in ("", "shifted_"):
+        _name = f"aten.special_{_prefix}chebyshev_polynomial_{_letter}"
+        decomposes(
+            f"{_name}.default",
+            f"{_name}.x_scalar",
+            f"{_name}.n_scalar",
+            fixed={"kind": _kind, "is_shifted": bool(_prefix)},
+        )(chebyshev_polynomial)

@@ -13,10 +13,10 @@ _ROOT_HALF = math.sqrt(0.5)
 
 
 def _inverse(x: Real, one_less: Real) -> Real:
-    """erfinv(x), given 1 - x * x, which is far more precise than x where x is near 1.
+    """erfinv(x), given 1 - x * x: near 1 that is far more precise than x.
 
-    Source: M. Giles, Approximating the erfinv function, GPU Computing Gems (2011), for the
-    variable; the intervals and series are our own.
+    Source: M. Giles, Approximating the erfinv function, GPU Computing Gems (2011), for the choice
+    of the variable; the intervals and series are our own.
     """
     depth = -one_less.of("log")
     root = depth.of("sqrt")
@@ -32,7 +32,7 @@ def _inverse(x: Real, one_less: Real) -> Real:
 
 @decomposes_real("erfinv")
 def erfinv(x: Real) -> Real:
-    """The number whose error function is x; infinite at 1 and -1, NaN beyond."""
+    """The inverse of the error function; infinite at 1 and -1, NaN beyond."""
     size = x.of("abs")
     return _inverse(x, (1.0 - size) * (1.0 + size))
 
@@ -51,7 +51,7 @@ def _scaled_complement(x: Real) -> Real:
 
 @decomposes_real("special_erfcx")
 def special_erfcx(x: Real) -> Real:
-    """exp(x * x) * erfc(x), which grows without bound below 0."""
+    """exp(x * x) * erfc(x); unbounded for negative x."""
     above = _scaled_complement(x.of("abs"))
     below = (x * x).of("exp") * 2.0 - above
     return (x < 0.0).where(below, above)

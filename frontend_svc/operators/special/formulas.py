@@ -1,4 +1,4 @@
-"""Elementwise functions of mathematics that are formulas over the basic ones."""
+"""Elementwise functions of mathematics that are formulas over basic functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INF, _NAN = math.inf, math.nan
 
 
 def _float_operand(builder: PrimsBuilder, x: Tensor) -> tuple[Tensor, DType]:
-    """The operand in its computing type, and the type in which a function of it answers."""
+    """The operand in its computing type, and the result type of a function of it."""
     dtype = float_dtype(x.dtype)
     return builder.convert(x, dtype.compute_dtype), dtype
 
@@ -27,21 +27,17 @@ def _float_operands(builder: PrimsBuilder, *operands: Operand) -> tuple[list[Ten
     return [builder.expand(x, shape) for x in found], dtype
 
 
-def _register_scale(name: str, factor: float) -> None:
-    def scale(builder: PrimsBuilder, self: Tensor) -> Tensor:
-        x, dtype = _float_operand(builder, self)
-        return builder.convert(builder.apply("mul", x, factor), dtype)
-
-    decomposes(f"aten.{name}.default")(scale)
-
-
-_register_scale("deg2rad", math.pi / 180)
-_register_scale("rad2deg", 180 / math.pi)
+@decomposes("aten.deg2rad.default", fixed={"factor": math.pi / 180})
+@decomposes("aten.rad2deg.default", fixed={"factor": 180 / math.pi})
+def scaled_angle(builder: PrimsBuilder, self: Tensor, *, factor: float) -> Tensor:
+    """An angle in another unit."""
+    x, dtype = _float_operand(builder, self)
+    return builder.convert(builder.apply("mul", x, factor), dtype)
 
 
 @decomposes("aten.sinc.default")
 def sinc(builder: PrimsBuilder, self: Tensor) -> Tensor:
-    """sin(pi x) / (pi x), 1 at 0."""
+    """sin(pi x) / (pi x); 1 at 0."""
     x, dtype = _float_operand(builder, self)
     angle = builder.apply("mul", x, math.pi)
     ratio = builder.prim("div", builder.prim("sin", angle), angle)
@@ -50,7 +46,7 @@ def sinc(builder: PrimsBuilder, self: Tensor) -> Tensor:
 
 @decomposes("aten.angle.default")
 def angle(builder: PrimsBuilder, self: Tensor) -> Tensor:
-    """pi for negative numbers, 0 for others."""
+    """pi for negative numbers, 0 for other numbers."""
     x, dtype = _float_operand(builder, self)
     turned = builder.where(
         builder.apply("lt", x, 0.0), builder.full(math.pi, x.dtype, x.shape), 0.0
@@ -60,7 +56,7 @@ def angle(builder: PrimsBuilder, self: Tensor) -> Tensor:
 
 @decomposes("aten.hypot.default")
 def hypot(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
-    """sqrt(x * x + y * y) without overflow on the way; infinite if either is."""
+    """sqrt(x * x + y * y) without overflow in between; infinite if either operand is."""
     (x, y), dtype = _float_operands(builder, self, other)
     x, y = builder.prim("abs", x), builder.prim("abs", y)
     large, small = builder.prim("maximum", x, y), builder.prim("minimum", x, y)
@@ -79,7 +75,7 @@ def logaddexp2(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
     power = builder.prim("exp2", builder.prim("neg", distance))
     added = builder.apply("mul", builder.prim("log1p", power), 1 / math.log(2))
     total = builder.prim("add", builder.prim("maximum", x, y), added)
-    # Equal infinities have no distance.
+    # The distance of equal infinities is NaN.
     is_same = builder.prim("logical_and", builder.prim("isinf", x), builder.prim("eq", x, y))
     return builder.convert(builder.where(is_same, x, total), dtype)
 
@@ -95,7 +91,7 @@ def ldexp(builder: PrimsBuilder, self: Tensor, other: Tensor) -> Tensor:
 
 @decomposes("aten.special_entr.default")
 def special_entr(builder: PrimsBuilder, self: Tensor) -> Tensor:
-    """-x * log(x), 0 at 0, minus infinity below."""
+    """-x * log(x); 0 at 0, minus infinity for negative x."""
     x, dtype = _float_operand(builder, self)
     inside = builder.prim("neg", builder.prim("mul", x, builder.prim("log", x)))
     known = builder.where(builder.apply("eq", x, 0.0), 0.0, inside)
@@ -108,7 +104,7 @@ def special_entr(builder: PrimsBuilder, self: Tensor) -> Tensor:
     "aten.special_xlog1py.self_scalar",
 )
 def special_xlog1py(builder: PrimsBuilder, self: Operand, other: Operand) -> Tensor:
-    """x * log(1 + y), 0 where x is 0 unless y is NaN."""
+    """x * log(1 + y); 0 where x is 0, unless y is NaN."""
     (x, y), dtype = _float_operands(builder, self, other)
     product = builder.prim("mul", x, builder.prim("log1p", y))
     known = builder.where(builder.apply("eq", x, 0.0), 0.0, product)

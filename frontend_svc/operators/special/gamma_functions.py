@@ -1,4 +1,4 @@
-"""The gamma function's logarithm and that logarithm's derivative."""
+"""The logarithm of the gamma function, and its derivative."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import ONE, as_expr
 
 _LARGE = 8
-"""From here on the asymptotic series hold."""
+"""The asymptotic series hold from this number on."""
 
 
 def _inverse_square(x: Real) -> Real:
@@ -53,7 +53,7 @@ def lgamma(x: Real) -> Real:
     above = _positive(size)
     sine = ((size - size.of("round_even")) * math.pi).of("sin").of("abs")
     reflected = (math.pi / (size * sine)).of("log") - above
-    # The product of two tiny factors underflows.
+    # For tiny x the product underflows.
     reflected = (size < 1e-18).where(-size.of("log"), reflected)
     result = (x < 0.0).where(reflected, above)
     is_pole = (x < 0.0) & sine.is_(0.0)
@@ -62,7 +62,7 @@ def lgamma(x: Real) -> Real:
 
 @decomposes_real("digamma")
 def digamma(x: Real) -> Real:
-    """The derivative of lgamma: NaN at -1, -2, ..., infinite at 0 with the opposite sign.
+    """The derivative of lgamma: NaN at -1, -2, ...; infinite at 0, with the opposite sign.
 
     Source: the reflection formula, Abramowitz and Stegun, 6.3.7.
     """
@@ -81,20 +81,20 @@ def digamma(x: Real) -> Real:
     return x.is_(0.0).where(x.full(math.inf).with_("copysign", -x), result)
 
 
-def _cotangent(turn: Real) -> Real:
-    """1 / tan(pi * turn) for a turn in [-0.5, 0.5]; its zeros are as precise as its pole."""
-    size = turn.of("abs")
+def _cotangent(x: Real) -> Real:
+    """1 / tan(pi * x) for x in [-0.5, 0.5]; it is as precise at its zeros as at its pole."""
+    size = x.of("abs")
     is_wide = size > 0.25
     tangent = (is_wide.where(0.5 - size, size) * math.pi).of("tan")
-    return is_wide.where(tangent, 1.0 / tangent).with_("copysign", turn)
+    return is_wide.where(tangent, 1.0 / tangent).with_("copysign", x)
 
 
 @decomposes("aten.mvlgamma.default")
 def mvlgamma(builder: PrimsBuilder, self: Tensor, p: int) -> Tensor:
     """The logarithm of the gamma function of p dimensions.
 
-    That is p * (p - 1) / 4 * log(pi) + lgamma(x) + lgamma(x - 1 / 2) + ... of p terms, which are an
-    axis of their own here.
+    That is p * (p - 1) / 4 * log(pi) + lgamma(x) + lgamma(x - 1 / 2) + ... (p terms). The terms are
+    computed on a new axis.
     """
     if p < 1:
         raise InvalidGraphError(f"a gamma function of {p} dimensions; expected 1 or more")

@@ -30,13 +30,8 @@ def _plain_i(x: Real, order: int) -> Real:
     return x.of("abs").of("exp") * _scaled_i(x, order)
 
 
-def bessel_i0(x: Real) -> Real:
-    """I0, the modified Bessel function of order 0."""
-    return _plain_i(x, 0)
-
-
 def _k(x: Real, order: int, *, is_scaled: bool) -> Real:
-    """K(x), times exp(x) if scaled; infinite at 0, NaN below."""
+    """K(x), times exp(x) if scaled; infinite at 0, NaN for negative x."""
     small, large = (
         (tables.K1_SMALL, tables.K1_LARGE) if order else (tables.K0_SMALL, tables.K0_LARGE)
     )
@@ -53,23 +48,49 @@ def _k(x: Real, order: int, *, is_scaled: bool) -> Real:
     return (x < 0.0).where(math.nan, result)
 
 
-def _register(order: int) -> None:
-    @decomposes_real("i0" if order == 0 else "special_i1", f"special_modified_bessel_i{order}")
-    def i(x: Real) -> Real:
-        return _plain_i(x, order)
-
-    @decomposes_real(f"special_i{order}e")
-    def scaled_i(x: Real) -> Real:
-        return _scaled_i(x, order)
-
-    @decomposes_real(f"special_modified_bessel_k{order}")
-    def k(x: Real) -> Real:
-        return _k(x, order, is_scaled=False)
-
-    @decomposes_real_x(f"special_scaled_modified_bessel_k{order}")
-    def scaled_k(x: Real) -> Real:
-        return _k(x, order, is_scaled=True)
+@decomposes_real("i0", "special_modified_bessel_i0")
+def bessel_i0(x: Real) -> Real:
+    """I0, the modified Bessel function of the first kind of order 0."""
+    return _plain_i(x, 0)
 
 
-for _order in (0, 1):
-    _register(_order)
+@decomposes_real("special_i1", "special_modified_bessel_i1")
+def bessel_i1(x: Real) -> Real:
+    """I1, the modified Bessel function of the first kind of order 1."""
+    return _plain_i(x, 1)
+
+
+@decomposes_real("special_i0e")
+def scaled_bessel_i0(x: Real) -> Real:
+    """exp(-|x|) * I0(x)."""
+    return _scaled_i(x, 0)
+
+
+@decomposes_real("special_i1e")
+def scaled_bessel_i1(x: Real) -> Real:
+    """exp(-|x|) * I1(x)."""
+    return _scaled_i(x, 1)
+
+
+@decomposes_real("special_modified_bessel_k0")
+def bessel_k0(x: Real) -> Real:
+    """K0, the modified Bessel function of the second kind of order 0."""
+    return _k(x, 0, is_scaled=False)
+
+
+@decomposes_real("special_modified_bessel_k1")
+def bessel_k1(x: Real) -> Real:
+    """K1, the modified Bessel function of the second kind of order 1."""
+    return _k(x, 1, is_scaled=False)
+
+
+@decomposes_real_x("special_scaled_modified_bessel_k0")
+def scaled_bessel_k0(x: Real) -> Real:
+    """exp(x) * K0(x)."""
+    return _k(x, 0, is_scaled=True)
+
+
+@decomposes_real_x("special_scaled_modified_bessel_k1")
+def scaled_bessel_k1(x: Real) -> Real:
+    """exp(x) * K1(x)."""
+    return _k(x, 1, is_scaled=True)

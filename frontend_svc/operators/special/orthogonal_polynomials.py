@@ -1,4 +1,4 @@
-"""Hermite, Laguerre and Legendre polynomials of an order that the graph states."""
+"""Hermite, Laguerre and Legendre polynomials whose order the graph states."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LARGEST_ORDER = 64
 class _Family:
     """Polynomials by a recurrence: `first` is order 1.
 
-    `following` takes x, order k, order k - 1, and k, and gives order k + 1.
+    `following` is a function of x, order k, order k - 1, and k; it returns order k + 1.
 
     Source: Abramowitz and Stegun, table 22.7.
     """
@@ -54,23 +54,24 @@ def _polynomial(family: _Family, x: Real, order: int) -> Real:
     return current
 
 
-def _register(name: str, family: _Family) -> None:
-    def polynomial(builder: PrimsBuilder, x: Tensor, n: Number) -> Tensor:
-        if isinstance(n, Expr):
-            raise NotDecomposedError("the order is a symbolic size")
-        if isinstance(n, float) and not n.is_integer():
-            raise InvalidGraphError(f"a polynomial of order {n}; expected a whole number")
-        if n > _LARGEST_ORDER:
-            raise NotDecomposedError(f"a polynomial of order above {_LARGEST_ORDER}")
-        dtype = float_dtype(builder.promoted(x, n))
-        return builder.convert(
-            _polynomial(family, computing(builder, x, dtype), int(n)).tensor, dtype
-        )
-
-    decomposes(f"aten.special_{name}.n_scalar", note=f"extern above order {_LARGEST_ORDER}")(
-        polynomial
-    )
+def orthogonal_polynomial(
+    builder: PrimsBuilder, x: Tensor, n: Number, *, family: _Family
+) -> Tensor:
+    """The polynomial of a family and an order."""
+    if isinstance(n, Expr):
+        raise NotDecomposedError("the order is a symbolic size")
+    if isinstance(n, float) and not n.is_integer():
+        raise InvalidGraphError(f"a polynomial of order {n}; expected a whole number")
+    if n > _LARGEST_ORDER:
+        raise NotDecomposedError(f"a polynomial of order above {_LARGEST_ORDER}")
+    dtype = float_dtype(builder.promoted(x, n))
+    result = _polynomial(family, computing(builder, x, dtype), int(n))
+    return builder.convert(result.tensor, dtype)
 
 
 for _name, _family in _FAMILIES.items():
-    _register(_name, _family)
+    decomposes(
+        f"aten.special_{_name}.n_scalar",
+        fixed={"family": _family},
+        note=f"extern above order {_LARGEST_ORDER}",
+    )(orthogonal_polynomial)

@@ -10,7 +10,7 @@ from frontend_svc.operators.core.real_formulas import Real, decomposes_real, dec
 from frontend_svc.operators.special.series import chebyshev_series, polynomial
 
 _SMALL = 5.0
-"""Where series in x * x end and those in 1 / (x * x) begin."""
+"""Below it series in x * x are used, above it series in 1 / (x * x)."""
 
 # Squares of the zeros of J0 and of J1 below 5.
 # Source: Abramowitz and Stegun, table 9.5.
@@ -55,7 +55,7 @@ def special_bessel_j0(x: Real) -> Real:
 
 @decomposes_real("special_bessel_j1")
 def special_bessel_j1(x: Real) -> Real:
-    """The Bessel function of the first kind of order 1, which is odd."""
+    """The Bessel function of the first kind of order 1, an odd function."""
     size = x.of("abs")
     near = _near_j(x, tables.J1_SMALL, _J1_ZEROS) * x
     far = _far(size, 1, is_second=False)
@@ -64,7 +64,7 @@ def special_bessel_j1(x: Real) -> Real:
 
 @decomposes_real("special_bessel_y0")
 def special_bessel_y0(x: Real) -> Real:
-    """The Bessel function of the second kind of order 0; NaN below 0."""
+    """The Bessel function of the second kind of order 0; NaN for negative x."""
     j = _near_j(x, tables.J0_SMALL, _J0_ZEROS)
     rest = chebyshev_series(x * x * (2 / _SMALL**2) - 1.0, tables.Y0_SMALL)
     near = x.of("log") * j * (2 / math.pi) + rest
@@ -73,7 +73,7 @@ def special_bessel_y0(x: Real) -> Real:
 
 @decomposes_real("special_bessel_y1")
 def special_bessel_y1(x: Real) -> Real:
-    """The Bessel function of the second kind of order 1; NaN below 0."""
+    """The Bessel function of the second kind of order 1; NaN for negative x."""
     j = _near_j(x, tables.J1_SMALL, _J1_ZEROS)
     rest = chebyshev_series(x * x * (2 / _SMALL**2) - 1.0, tables.Y1_SMALL)
     near = (x.of("log") * j * (2 / math.pi) + rest) * x - (2 / math.pi) / x
@@ -88,7 +88,7 @@ def _second_kind(x: Real, near: Real, far: Real) -> Real:
 
 @decomposes_real_x("special_spherical_bessel_j0")
 def special_spherical_bessel_j0(x: Real) -> Real:
-    """sin(x) / x, 1 at 0 and 0 at infinity."""
+    """sin(x) / x; 1 at 0 and 0 at infinity."""
     near = polynomial(x * x, _SINC_SERIES)
     result = (x.of("abs") < 0.5).where(near, x.of("sin") / x)
     return x.of("isinf").where(0.0, result)

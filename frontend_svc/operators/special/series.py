@@ -11,7 +11,7 @@ _EPSILON = {DType.F64: 2.0**-53, DType.F32: 2.0**-24}
 
 
 def chebyshev_series(u: Real, series: Sequence[float]) -> Real:
-    """A Chebyshev series at u in [-1, 1], of as many terms as show in the type of u.
+    """A Chebyshev series at u in [-1, 1], with as many terms as affect a result of the type of u.
 
     Source: C. W. Clenshaw, A note on the summation of Chebyshev series (1955).
     """
@@ -30,7 +30,7 @@ def chebyshev_series(u: Real, series: Sequence[float]) -> Real:
 
 
 def polynomial(x: Real, coefficients: Sequence[float]) -> Real:
-    """A polynomial by Horner's rule; coefficients lowest power first, at least two."""
+    """A polynomial by Horner's rule; at least two coefficients, lowest power first."""
     result = x * coefficients[-1] + coefficients[-2]
     for coefficient in reversed(coefficients[:-2]):
         result = result * x + coefficient

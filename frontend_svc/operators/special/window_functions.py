@@ -1,4 +1,4 @@
-"""Windows of signals, and the frequencies of transforms."""
+"""Window functions of signals, and the frequencies of Fourier transforms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernelfarm.ir.algebra.expr import as_expr
 
 _HAMMING = (0.54, 0.46)
 _KAISER = 12.0
-"""PyTorch's default shapes."""
+"""PyTorch's default parameters."""
 
 
 def _numbers(builder: PrimsBuilder, length: int, dtype: DType) -> Tensor:
@@ -26,7 +26,7 @@ def _numbers(builder: PrimsBuilder, length: int, dtype: DType) -> Tensor:
 
 
 def _span(length: int, *, periodic: bool) -> int:
-    """Steps between the first element and the last of the whole window."""
+    """Steps from the first element to the last one of the whole window."""
     return max(length if periodic else length - 1, 1)
 
 
@@ -61,7 +61,7 @@ def hann_window(
     "aten.hamming_window.periodic_alpha",
     "aten.hamming_window.periodic_alpha_beta",
 )
-def hamming_window(  # the operator's own parameters
+def hamming_window(
     builder: PrimsBuilder,
     window_length: int,
     periodic: bool = True,
@@ -132,7 +132,7 @@ def kaiser_window(
 def fft_fftfreq(
     builder: PrimsBuilder, n: int, d: float = 1.0, *, dtype: DType | None = None
 ) -> Tensor:
-    """The frequencies of a transform of n samples that are d apart, negative ones last."""
+    """The frequencies of a transform of n samples at a distance of d; negative ones last."""
     numbers = builder.iota(as_expr(n)) if n > 0 else _numbers(builder, n, dtype or DEFAULT_FLOAT)
     is_upper = builder.apply("ge", numbers, (n + 1) // 2)
     turned = builder.where(is_upper, builder.apply("sub", numbers, n), numbers)
@@ -143,12 +143,14 @@ def fft_fftfreq(
 def fft_rfftfreq(
     builder: PrimsBuilder, n: int, d: float = 1.0, *, dtype: DType | None = None
 ) -> Tensor:
-    """The frequencies of a transform of n real samples that are d apart."""
+    """The frequencies of a transform of n real samples at a distance of d."""
     return _frequencies(builder, builder.iota(as_expr(n // 2 + 1)), n, d, dtype or DEFAULT_FLOAT)
 
 
 def _frequencies(builder: PrimsBuilder, numbers: Tensor, n: int, d: float, dtype: DType) -> Tensor:
     if n < 1 or d == 0.0:
-        raise InvalidGraphError(f"{n} samples {d} apart; expected one at least, and a distance")
+        raise InvalidGraphError(
+            f"{n} samples at a distance of {d}; expected at least one, and a distance other than 0"
+        )
     wide = builder.convert(numbers, dtype.compute_dtype)
     return builder.convert(builder.apply("mul", wide, 1.0 / (n * d)), dtype)

@@ -1,4 +1,4 @@
-"""The Hurwitz zeta function and the derivatives of digamma, which are made of it."""
+"""The Hurwitz zeta function, and the derivatives of digamma, which it gives."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import ONE, as_expr
 
 _DIRECT_TERMS = 10
-"""Terms before the formula for the rest holds, as in Cephes' zeta.c."""
+"""Terms that are summed directly before the formula for the rest holds, as in Cephes' zeta.c."""
 
 _CORRECTIONS = {DType.F64: 12, DType.F32: 6}
 
 _LARGEST_ORDER = 32
-"""Factorials of larger numbers are no finite f32."""
+"""Factorials of larger numbers are not finite in f32."""
 
-# (2 * k)! / B(2 * k), k = 1, 2, ...: what the corrections are divided by.
+# The divisors of the corrections: (2 * k)! / B(2 * k), k = 1, 2, ...
 _DIVISORS = (
     12.0,
     -720.0,
@@ -41,10 +41,10 @@ _DIVISORS = (
 
 
 class _Exponent(Protocol):
-    """The s of q**-s."""
+    """The exponent s of q**-s."""
 
     def on_axis(self) -> _Exponent:
-        """The same for operands with one more axis, the last."""
+        """The same exponent for operands with a new last axis."""
 
     def power(self, base: Real, more: int = 0) -> Real:
         """base**(more - s)."""
@@ -54,7 +54,7 @@ class _Exponent(Protocol):
 
 
 class _Stated:
-    """An exponent that the graph states: powers are products."""
+    """An exponent that the graph states; powers are products."""
 
     def __init__(self, value: int) -> None:
         self._value = value
@@ -86,12 +86,12 @@ class _Computed:
 
 
 def _zeta(s: _Exponent, q: Real, sign: Real | float) -> Real:
-    """The sum for any q that is no pole; below 0, s must be an integer and `sign` (-1)**s.
+    """The sum for any q that is no pole; if q < 0, s must be an integer and `sign` (-1)**s.
 
-    Terms below zero, mirrored, are a difference of two sums over terms above zero. The three sums
-    and their terms are axes here, so that a power is written once and not thirty times.
+    The terms below zero, mirrored, are a difference of two sums of terms above zero. The three sums
+    and their terms are axes, so that one power is emitted instead of thirty.
     """
-    op, rank = q.builder, q.tensor.rank
+    builder, rank = q.builder, q.tensor.rank
     is_below = q < 0.0
     sign = is_below.where(q.full(1.0) * sign, 0.0)
     starts = _stacked(
@@ -102,17 +102,17 @@ def _zeta(s: _Exponent, q: Real, sign: Real | float) -> Real:
     signs = _stacked(q.full(1.0), sign, -sign)
     s = s.on_axis()
     tails = signs * _tail(s, starts + float(_DIRECT_TERMS - 1))
-    steps = Real(op, op.convert(op.iota(as_expr(_DIRECT_TERMS)), q.dtype))
+    steps = Real(builder, builder.convert(builder.iota(as_expr(_DIRECT_TERMS)), q.dtype))
     terms = _on_axis(signs) * s.on_axis().power(_on_axis(starts) + steps)
-    direct = op.reduce("sum", terms.tensor, [rank, rank + 1])
-    return Real(op, direct) + Real(op, op.reduce("sum", tails.tensor, [rank]))
+    direct = builder.reduce("sum", terms.tensor, [rank, rank + 1])
+    return Real(builder, direct) + Real(builder, builder.reduce("sum", tails.tensor, [rank]))
 
 
 def _tail(s: _Exponent, start: Real) -> Real:
-    """The sum of (place + k)**-s over k >= 1.
+    """The sum of (start + k)**-s over k >= 1.
 
-    Source: the Euler-Maclaurin formula. From s = 4 * place on even the first of these terms does
-    not show beside (place - 9)**-s, and the formula need not converge.
+    Source: the Euler-Maclaurin formula. For s >= 4 * start even the first of these terms is
+    negligible beside (start - 9)**-s, and the formula need not converge.
     """
     term = s.power(start)
     total = s.power(start, 1) / s.plus(-1) - term * 0.5
@@ -127,7 +127,7 @@ def _tail(s: _Exponent, start: Real) -> Real:
 
 
 def _on_axis(x: Real) -> Real:
-    """The same elements with one more axis, the last."""
+    """The same elements with a new last axis."""
     return Real(x.builder, x.builder.reshape(x.tensor, (*x.tensor.shape, ONE)))
 
 
@@ -146,7 +146,7 @@ def _stacked(first: Real, second: Real, third: Real) -> Real:
 def special_zeta(builder: PrimsBuilder, self: Operand, other: Operand) -> Tensor:
     """The sum of (q + k)**-s over k >= 0: infinite at s = 1 and at poles q, NaN for s < 1.
 
-    NaN also for a fractional s below q = 0.
+    NaN also for a fractional s if q < 0.
     """
     dtype = float_dtype(builder.promoted(self, other))
     s, q = (computing(builder, builder.cast(x, dtype), dtype) for x in (self, other))
@@ -195,8 +195,8 @@ def _whole_power(x: Real, exponent: int) -> Real:
 def _trigamma(x: Real) -> Real:
     """The derivative of digamma.
 
-    Source: `trigamma` of PyTorch's ATen/native/Math.h: the sine of an argument that is not reduced
-    makes poles below 0 large and not infinite, there as here.
+    Source: `trigamma` of PyTorch's ATen/native/Math.h. The sine of an argument that is not reduced
+    makes poles below 0 large instead of infinite, as in PyTorch.
     """
     is_below = x < 0.5
     y = is_below.where(1.0 - x, x)

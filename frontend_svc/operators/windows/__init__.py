@@ -1,1 +1,1 @@
-"""Windows slid over axes: pooling, padding, unfolding, and their gradients."""
+"""Sliding windows: pooling, padding, unfolding, and their gradients."""

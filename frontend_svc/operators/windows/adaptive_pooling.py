@@ -1,4 +1,4 @@
-"""Pooling to a given number of windows, which may differ in size by one element."""
+"""Pooling with a given number of windows, whose sizes may differ by one element."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from frontend_svc.operators.windows.average_pooling import MAX_TAPS, SMALLEST, a
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import ZERO, Expr, as_expr
 
+_NOTE = "extern for large windows of several sizes"
 _MOST_WINDOWS = 1 << 16
 """Windows along an axis whose sizes are compared one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Windows of an axis: window k reaches from floor(k * n / count) to ceil((k + 1) * n / count).
+    """Windows of an axis: window k is from floor(k * n / count) to ceil((k + 1) * n / count).
 
-    `taps` are the elements of the largest.
+    `taps` is the number of elements of the largest window.
     """
 
     extent: int
@@ -32,35 +33,23 @@ class _Axis:
     taps: int
 
 
-def _register(axes: int) -> None:
-    def average(builder: PrimsBuilder, self: Tensor, output_size: tuple[Expr, ...]) -> Tensor:
-        return _average(builder, self, _checked(builder, self, output_size, axes))
-
-    def largest(
-        builder: PrimsBuilder, self: Tensor, output_size: tuple[Expr, ...]
-    ) -> tuple[Tensor, Tensor]:
-        return _largest(builder, self, _checked(builder, self, output_size, axes))
-
-    note = "extern for large windows of several sizes"
-    decomposes(f"aten._adaptive_avg_pool{axes}d.default", note=note)(average)
-    decomposes(f"aten.adaptive_max_pool{axes}d.default", note=note)(largest)
-
-
-for _axes in (2, 3):
-    _register(_axes)
-
-
-def _checked(builder: PrimsBuilder, x: Tensor, sizes: Shape, axes: int) -> Shape:
+def _checked(x: Tensor, sizes: Shape, axes: int) -> Shape:
     sizes = sizes * axes if len(sizes) == 1 else sizes
     if x.rank not in (axes + 1, axes + 2) or len(sizes) != axes:
         raise InvalidGraphError(
-            f"{text_of(sizes)} windows of shape {text_of(x.shape)}; expected {axes} more than"
+            f"{text_of(sizes)} windows of shape {text_of(x.shape)}; expected {axes} axes beside"
             " channels and batches"
         )
     return sizes
 
 
-def _average(builder: PrimsBuilder, x: Tensor, sizes: Shape) -> Tensor:
+@decomposes("aten._adaptive_avg_pool2d.default", fixed={"axes": 2}, note=_NOTE)
+@decomposes("aten._adaptive_avg_pool3d.default", fixed={"axes": 3}, note=_NOTE)
+def adaptive_avg_pool(
+    builder: PrimsBuilder, self: Tensor, output_size: tuple[Expr, ...], *, axes: int
+) -> Tensor:
+    """The means of a given number of windows on each of the last axes."""
+    x, sizes = self, _checked(self, output_size, axes)
     if not x.dtype.is_float:
         raise InvalidGraphError(f"a mean of type {x.dtype!r}; expected a float")
     wide, extents = builder.widened(x), x.shape[-len(sizes) :]
@@ -84,7 +73,13 @@ def _average(builder: PrimsBuilder, x: Tensor, sizes: Shape) -> Tensor:
     return builder.convert(total, x.dtype)
 
 
-def _largest(builder: PrimsBuilder, x: Tensor, sizes: Shape) -> tuple[Tensor, Tensor]:
+@decomposes("aten.adaptive_max_pool2d.default", fixed={"axes": 2}, note=_NOTE)
+@decomposes("aten.adaptive_max_pool3d.default", fixed={"axes": 3}, note=_NOTE)
+def adaptive_max_pool(
+    builder: PrimsBuilder, self: Tensor, output_size: tuple[Expr, ...], *, axes: int
+) -> tuple[Tensor, Tensor]:
+    """The largest elements of a given number of windows on each axis, and their positions."""
+    x, sizes = self, _checked(self, output_size, axes)
     lowest = float("-inf") if x.dtype.is_float else SMALLEST.get(x.dtype)
     if lowest is None:
         raise NotDecomposedError(f"windows of type {x.dtype!r}")
@@ -93,7 +88,7 @@ def _largest(builder: PrimsBuilder, x: Tensor, sizes: Shape) -> tuple[Tensor, Te
     best_position: Tensor | None = None
     for tap, is_inside, position in _taps(builder, builder.widened(x), windows):
         here = builder.expand(position, tap.shape)
-        if best is None or best_position is None:  # the first element is inside every window
+        if best is None or best_position is None:  # every window contains its first element
             best, best_position = tap, here
             continue
         is_better = builder.prim("gt", tap, best)
@@ -135,14 +130,14 @@ def _bounds(builder: PrimsBuilder, axis: _Axis) -> tuple[Tensor, Tensor]:
 def _taps(
     builder: PrimsBuilder, x: Tensor, axes: Sequence[_Axis]
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """(element of every window, whether it is inside, its flat position), row by row."""
+    """(element of every window, whether the window contains it, its flat position), row by row."""
     lead = x.rank - len(axes)
     bounds = [_bounds(builder, axis) for axis in axes]
     for offsets in itertools.product(*(range(axis.taps) for axis in axes)):
         tap, inside, flat = x, None, None
-        for number, (axis, place) in enumerate(zip(axes, offsets, strict=True)):
+        for number, (axis, offset) in enumerate(zip(axes, offsets, strict=True)):
             begin, end = bounds[number]
-            position = builder.apply("add", begin, place)
+            position = builder.apply("add", begin, offset)
             is_inside = along(builder, builder.prim("lt", position, end), number, len(axes))
             position = builder.apply("minimum", position, axis.extent - 1)
             tap = builder.prim("take", tap, position, dim=lead + number)

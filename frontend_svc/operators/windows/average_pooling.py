@@ -1,6 +1,7 @@
-"""Pooling: each element of a window is one shifted view, so that a window is pointwise work.
+"""Average pooling, and the windows that all pooling operators share.
 
-A window's elements are unrolled; windows larger than `MAX_TAPS` are reductions over slid views.
+Small windows are unrolled: each of their elements is a shifted view, so that pooling is pointwise
+work. Windows of more than `MAX_TAPS` elements are reductions over a sliding window.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr, ceil_div
 
 MAX_TAPS = 64
-"""Elements of a window that are unrolled; 8 x 8."""
+"""The largest number of elements of a window that is unrolled; 8 x 8."""
 
 SMALLEST: dict[DType, int | float] = {
     DType.I8: -(2**7),
@@ -28,7 +29,7 @@ SMALLEST: dict[DType, int | float] = {
     DType.I64: -(2**63),
     DType.U8: 0,
 }
-"""What no integer is below; floats have minus infinity."""
+"""The smallest number of each integer type; for floats it is minus infinity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,11 @@ class Window:
 
     @property
     def reach(self) -> Expr:
-        """Elements of the padded axis that are looked at."""
+        """Elements of the padded axis that the windows read."""
         return (self.count - 1) * self.stride + (self.taps - 1) * self.dilation + 1
 
 
-def windows_of(  # noqa: PLR0913, PLR0917  # what pooling operators say of their windows
+def windows_of(  # noqa: PLR0913, PLR0917  # the parameters of pooling operators
     builder: PrimsBuilder,
     shape: Shape,
     kernel: Sequence[int],
@@ -63,7 +64,7 @@ def windows_of(  # noqa: PLR0913, PLR0917  # what pooling operators say of their
     """One window for each of the last axes.
 
     Raises:
-        InvalidGraphError: sizes that no pooling has.
+        InvalidGraphError: sizes that are not valid for pooling.
         NotDecomposedError: the number of windows is rounded up on a symbolic axis.
     """
     axes = len(kernel)
@@ -106,7 +107,7 @@ def _window(  # noqa: PLR0913  # as above
 def padded(
     builder: PrimsBuilder, x: Tensor, windows: Sequence[Window], value: int | float
 ) -> Tensor:
-    """The tensor with as much around its last axes as the windows look at."""
+    """The tensor with its last axes padded as far as the windows read."""
     lead = x.rank - len(windows)
     low = [as_expr(w.padding) for w in windows]
     high = []
@@ -123,9 +124,9 @@ def padded(
 
 
 def slid(builder: PrimsBuilder, around: Tensor, windows: Sequence[Window]) -> Tensor:
-    """Every window of a padded tensor: the places of windows, then the windows' own axes."""
+    """Every window of a padded tensor: the axes of windows, then the axes within a window."""
     lead = around.rank - len(windows)
-    # A window that is left out begins where the padding does not reach.
+    # Elements behind the last window are cut off.
     sizes, limits = (ONE,) * around.rank, list(around.shape)
     for axis, window in enumerate(windows):
         limits[lead + axis] = window.reach
@@ -143,19 +144,19 @@ def slid(builder: PrimsBuilder, around: Tensor, windows: Sequence[Window]) -> Te
 
 
 def window_axes(around: Tensor, windows: Sequence[Window]) -> tuple[int, ...]:
-    """The windows' own axes in `slid`."""
+    """The axes within a window of the result of `slid`."""
     return tuple(range(around.rank, around.rank + len(windows)))
 
 
 def taps_of(
     builder: PrimsBuilder, around: Tensor, windows: Sequence[Window]
 ) -> Iterator[tuple[tuple[int, ...], Tensor]]:
-    """(place in the window, that element of every window), row by row."""
+    """(position in the window, the element there of every window), row by row."""
     lead = around.rank - len(windows)
     for offsets in itertools.product(*(range(w.taps) for w in windows)):
         starts, limits, steps = [ZERO] * lead, list(around.shape[:lead]), [ONE] * lead
-        for window, place in zip(windows, offsets, strict=True):
-            start = as_expr(place * window.dilation)
+        for window, offset in zip(windows, offsets, strict=True):
+            start = as_expr(offset * window.dilation)
             starts.append(start)
             limits.append(start + (window.count - 1) * window.stride + 1)
             steps.append(as_expr(window.stride))
@@ -168,15 +169,15 @@ def taps_of(
 
 
 def along(builder: PrimsBuilder, vector: Tensor, axis: int, axes: int) -> Tensor:
-    """A vector placed on one of the last axes, to broadcast over the others."""
+    """A vector on one of the last axes, shaped to broadcast over the others."""
     return builder.reshape(vector, (*vector.shape, *([ONE] * (axes - 1 - axis))))
 
 
 def per_axis(sizes: tuple[int, ...], axes: int, name: str) -> tuple[int, ...]:
-    """One size for each axis; one stands for all.
+    """One size for each axis; a single size holds for all axes.
 
     Raises:
-        InvalidGraphError: as many sizes as neither.
+        InvalidGraphError: neither one size nor one for each axis.
     """
     if len(sizes) not in (1, axes):
         raise InvalidGraphError(f"{len(sizes)} sizes as {name}; expected 1 or {axes}")
@@ -209,9 +210,9 @@ def _average(  # noqa: PLR0913, PLR0917  # the operators' own parameters
 
 
 def _shortened(window: Window) -> Window:
-    """The window without the elements that lie behind the axis even in the first window.
+    """The window without the elements that are behind the axis even in the first window.
 
-    Models that pool whatever is there ask for windows of hundreds on axes of two.
+    Models that pool a whole axis may use windows of hundreds of elements on axes of two.
     """
     if not window.extent.is_constant:
         return window
@@ -237,14 +238,14 @@ def average_divisors(
     count_include_pad: bool,
     divisor: int | None,
 ) -> list[Tensor | int]:
-    """What the sums of windows are divided by: a number, or the counts along each axis.
+    """The divisors of the sums of windows: a number, or the counts along each axis.
 
     Raises:
         InvalidGraphError: a divisor of 0.
     """
     if divisor is not None:
         if divisor == 0:
-            raise InvalidGraphError("a divisor of 0; expected another")
+            raise InvalidGraphError("a divisor of 0; expected another number")
         return [divisor]
     if not ceil_mode and (count_include_pad or not any(w.padding for w in windows)):
         return [math.prod(window.taps for window in windows)]
@@ -255,7 +256,7 @@ def average_divisors(
 
 
 def _counts(builder: PrimsBuilder, window: Window, count_include_pad: bool) -> Tensor:
-    """How many elements each window of an axis has, i64; padding is counted if wanted."""
+    """The number of elements of each window of an axis, with or without padding; i64."""
     begin = builder.apply(
         "sub", builder.apply("mul", builder.iota(window.count), window.stride), window.padding
     )
@@ -283,8 +284,9 @@ def avg_pool1d(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     )
 
 
-@decomposes("aten.avg_pool2d.default", note="extern to round up symbolic sizes")
-def avg_pool2d(  # noqa: PLR0913, PLR0917  # the operator's own parameters
+@decomposes("aten.avg_pool2d.default", fixed={"axes": 2}, note="extern to round up symbolic sizes")
+@decomposes("aten.avg_pool3d.default", fixed={"axes": 3}, note="extern to round up symbolic sizes")
+def avg_pool(  # noqa: PLR0913, PLR0917  # the operators' own parameters
     builder: PrimsBuilder,
     self: Tensor,
     kernel_size: tuple[int, ...],
@@ -293,23 +295,9 @@ def avg_pool2d(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
+    *,
+    axes: int,
 ) -> Tensor:
-    """The means of windows of the last two axes."""
+    """The means of windows of the last axes."""
     sizes = kernel_size, stride, padding
-    return _average(builder, self, *sizes, ceil_mode, count_include_pad, divisor_override, 2)
-
-
-@decomposes("aten.avg_pool3d.default", note="extern to round up symbolic sizes")
-def avg_pool3d(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-    builder: PrimsBuilder,
-    self: Tensor,
-    kernel_size: tuple[int, ...],
-    stride: tuple[int, ...] = (),
-    padding: tuple[int, ...] = (0,),
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Tensor:
-    """The means of windows of the last three axes."""
-    sizes = kernel_size, stride, padding
-    return _average(builder, self, *sizes, ceil_mode, count_include_pad, divisor_override, 3)
+    return _average(builder, self, *sizes, ceil_mode, count_include_pad, divisor_override, axes)

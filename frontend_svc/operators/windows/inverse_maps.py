@@ -1,7 +1,8 @@
-"""Scatters of known places as gathers: which results an element of an axis went into.
+"""Inverse maps: for each element of an axis, the results that read it.
 
-Pooling, unfolding and mirrored padding read an element for a few results, at places known without
-data. Its gradient is the sum of theirs; their numbers are computed, so nothing is scattered.
+Pooling, unfolding and mirrored padding read an element for a few results, whose positions do not
+depend on data. The gradient of the element is the sum of their gradients. The positions are
+computed, so the gradient is a gather instead of a scatter.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr
 
 @dataclass(frozen=True, slots=True)
 class InverseMap:
-    """The results that may hold each element of an axis.
+    """The results that may read each element of an axis.
 
-    `places` are the element's places in windows.
+    `is_there` is false for results that do not exist; `positions` are those of the element within
+    windows.
 
-    Shapes: results, is_there, places: (extent, most results of an element); i64 (always inside
-        the axis of results), bool, i64 (always inside a window).
+    Shapes: results, is_there, positions: (extent, largest number of results of an element); i64
+        (inside the axis of results), bool, i64 (inside a window).
     """
 
     extent: Expr
@@ -34,7 +36,7 @@ class InverseMap:
 def inverse_map(
     builder: PrimsBuilder, extent: Expr, count: Expr, found: Tensor, is_there: Tensor | None
 ) -> InverseMap:
-    """The cover of results `found`, of which those outside of 0 to count - 1 do not exist."""
+    """The map to the results `found`; those outside of 0 to count - 1 do not exist."""
     last = number_of(count - 1)
     exists = builder.prim(
         "logical_and", builder.apply("ge", found, 0), builder.apply("le", found, last)
@@ -46,7 +48,7 @@ def inverse_map(
 
 
 def inverse_window_map(builder: PrimsBuilder, window: Window) -> InverseMap:
-    """The windows that cover each element of an axis, and its places in them."""
+    """The windows that cover each element of an axis, and its positions in them."""
     reached = builder.apply("add", elements_of(builder, window.extent), window.padding)
     if window.dilation == 1:
         most = -(-window.taps // window.stride)
@@ -71,7 +73,7 @@ def elements_of(builder: PrimsBuilder, extent: Expr) -> Tensor:
 
 
 def spread(builder: PrimsBuilder, x: Tensor, covers: Sequence[InverseMap]) -> Tensor:
-    """Each of the last axes as two: the elements, and the results that may hold each."""
+    """Each of the last axes as two axes: the elements, and the results that may read each."""
     lead = x.rank - len(covers)
     for number in reversed(range(len(covers))):
         x = builder.prim("take", x, covers[number].results, dim=lead + number)
@@ -81,14 +83,14 @@ def spread(builder: PrimsBuilder, x: Tensor, covers: Sequence[InverseMap]) -> Te
 def placed(
     builder: PrimsBuilder, table: Tensor, number: int, covers: Sequence[InverseMap]
 ) -> Tensor:
-    """A table of an axis's elements and results, to broadcast over the axes behind it."""
+    """A table of an axis's elements and results, shaped to broadcast over the later axes."""
     return builder.reshape(table, (*table.shape, *([ONE] * (2 * (len(covers) - 1 - number)))))
 
 
 def gathered(
     builder: PrimsBuilder, picked: Tensor, condition: Tensor | None, covers: Sequence[InverseMap]
 ) -> Tensor:
-    """The sum over what was picked from results that hold the element; of a computing type."""
+    """The sum of the picked elements over all results of each element; in a computing type."""
     for number, cover in enumerate(covers):
         there = placed(builder, cover.is_there, number, covers)
         condition = there if condition is None else builder.apply("logical_and", condition, there)

@@ -1,4 +1,4 @@
-"""The largest elements of windows and where they lie; ties and NaN as in PyTorch's kernels."""
+"""The largest elements of windows and their positions; ties and NaN as in PyTorch's kernels."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ from frontend_svc.operators.windows.average_pooling import (
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import as_expr, product_of
 
+_NOTE = "extern to round up symbolic sizes"
 
-@decomposes("aten.max_pool2d_with_indices.default", note="extern to round up symbolic sizes")
-def max_pool2d_with_indices(  # noqa: PLR0913, PLR0917  # the operator's own parameters
+
+@decomposes("aten.max_pool2d_with_indices.default", fixed={"axes": 2}, note=_NOTE)
+@decomposes("aten.max_pool3d_with_indices.default", fixed={"axes": 3}, note=_NOTE)
+def max_pool_with_indices(  # noqa: PLR0913, PLR0917  # the operators' own parameters
     builder: PrimsBuilder,
     self: Tensor,
     kernel_size: tuple[int, ...],
@@ -33,43 +36,25 @@ def max_pool2d_with_indices(  # noqa: PLR0913, PLR0917  # the operator's own par
     padding: tuple[int, ...] = (0,),
     dilation: tuple[int, ...] = (1,),
     ceil_mode: bool = False,
+    *,
+    axes: int,
 ) -> tuple[Tensor, Tensor]:
-    """The largest elements of windows of the last two axes, and where they lie."""
-    return _largest(builder, self, (kernel_size, stride, padding, dilation), ceil_mode, 2)
-
-
-@decomposes("aten.max_pool3d_with_indices.default", note="extern to round up symbolic sizes")
-def max_pool3d_with_indices(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-    builder: PrimsBuilder,
-    self: Tensor,
-    kernel_size: tuple[int, ...],
-    stride: tuple[int, ...] = (),
-    padding: tuple[int, ...] = (0,),
-    dilation: tuple[int, ...] = (1,),
-    ceil_mode: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """The largest elements of windows of the last three axes, and where they lie."""
-    return _largest(builder, self, (kernel_size, stride, padding, dilation), ceil_mode, 3)
-
-
-def _largest(
-    builder: PrimsBuilder, x: Tensor, sizes: tuple[tuple[int, ...], ...], ceil_mode: bool, axes: int
-) -> tuple[Tensor, Tensor]:
+    """The largest elements of windows of the last axes, and their positions."""
+    sizes = (kernel_size, stride or kernel_size, padding, dilation)
     names = ("kernel", "stride", "padding", "dilation")
     kernel, stride, padding, dilation = (
-        per_axis(size or sizes[0], axes, name) for size, name in zip(sizes, names, strict=True)
+        per_axis(size, axes, name) for size, name in zip(sizes, names, strict=True)
     )
-    windows = windows_of(builder, x.shape, kernel, stride, padding, dilation, ceil_mode)
-    wide = builder.widened(x)
-    lowest = float("-inf") if x.dtype.is_float else SMALLEST.get(x.dtype)
+    windows = windows_of(builder, self.shape, kernel, stride, padding, dilation, ceil_mode)
+    lowest = float("-inf") if self.dtype.is_float else SMALLEST.get(self.dtype)
     if lowest is None:
-        raise NotDecomposedError(f"windows of type {x.dtype!r}")
-    around = padded(builder, wide, windows, lowest)
+        raise NotDecomposedError(f"windows of type {self.dtype!r}")
+    around = padded(builder, builder.widened(self), windows, lowest)
     if math.prod(kernel) > MAX_TAPS:
         best, best_position = _largest_reduced(builder, around, windows, lowest)
     else:
         best, best_position = _largest_unrolled(builder, around, windows, lowest)
-    return builder.convert(best, x.dtype), best_position
+    return builder.convert(best, self.dtype), best_position
 
 
 def _largest_unrolled(
@@ -97,7 +82,7 @@ def _largest_unrolled(
 def _largest_reduced(
     builder: PrimsBuilder, around: Tensor, windows: Sequence[Window], lowest: float
 ) -> tuple[Tensor, Tensor]:
-    """The same by reductions: of equal elements the first counts, of several NaN the last."""
+    """The same by reductions: the position is that of the first largest element or the last NaN."""
     elements, axes = slid(builder, around, windows), window_axes(around, windows)
     best = builder.reduce("amax", elements, axes)
     tap = builder.reduce("argmax", elements, axes)
@@ -105,14 +90,14 @@ def _largest_reduced(
     if best.dtype.is_float:
         inner = tuple(as_expr(window.taps) for window in windows)
         numbers = builder.reshape(builder.iota(product_of(inner)), inner)
-        spoilt = builder.where(builder.prim("isnan", elements), numbers, -1)
-        tap = builder.where(builder.prim("isnan", best), builder.reduce("amax", spoilt, axes), tap)
+        of_nan = builder.where(builder.prim("isnan", elements), numbers, -1)
+        tap = builder.where(builder.prim("isnan", best), builder.reduce("amax", of_nan, axes), tap)
     position = _flat_position_of(builder, windows, tap)
     return best, builder.where(builder.apply("eq", best, lowest), first, position)
 
 
 def _flat_position_of(builder: PrimsBuilder, windows: Sequence[Window], tap: Tensor) -> Tensor:
-    """As `_flat_position`, of an element given by its number in the window."""
+    """As `_flat_position`, for elements given by their numbers in the windows."""
     total: Tensor | None = None
     behind = math.prod(window.taps for window in windows)
     for axis, window in enumerate(windows):
@@ -138,7 +123,10 @@ def _flat_position_of(builder: PrimsBuilder, windows: Sequence[Window], tap: Ten
 def _flat_position(
     builder: PrimsBuilder, windows: Sequence[Window], offsets: tuple[int, ...] | None
 ) -> Tensor:
-    """Position of a place of each window in the flattened last axes; None is the first inside."""
+    """Positions, in the flattened last axes, of one element of each window.
+
+    `offsets` is its position in the window; None means the first element that is not padding.
+    """
     total: Tensor | None = None
     for axis, window in enumerate(windows):
         begin = builder.apply(

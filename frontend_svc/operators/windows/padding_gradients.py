@@ -1,4 +1,4 @@
-"""Gradients of mirrored padding and of parts of tensors, as gathers and zeros around."""
+"""Gradients of padding, as gathers, and of slices, as padding with zeros."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr
 
 _CoverOf = Callable[[PrimsBuilder, Expr, int, int], InverseMap]
-"""(lowering, extent, elements added in front, and behind) -> where elements went."""
+"""(builder, extent, elements added in front, elements added behind) -> copies of elements."""
 
 
 def _mirrored(builder: PrimsBuilder, extent: Expr, low: int, high: int) -> InverseMap:
-    """An element lies at its own place, and mirrored at either end unless it is the end."""
+    """An element is copied to its own position, and mirrored at either end unless it is the end."""
     element, last = elements_of(builder, extent), number_of(extent - 1)
     own = builder.apply("add", element, low)
     in_front = builder.apply("sub", low, element)
@@ -39,7 +39,7 @@ def _mirrored(builder: PrimsBuilder, extent: Expr, low: int, high: int) -> Inver
 
 
 def _repeated(builder: PrimsBuilder, extent: Expr, low: int, high: int) -> InverseMap:
-    """An element lies at its own place; the ends lie everywhere beyond them as well."""
+    """An element is copied to its own position; an end also to every position beyond it."""
     element, count = elements_of(builder, extent), extent + low + high
     own = builder.apply("add", element, low)
     is_first = builder.apply("eq", element, 0)
@@ -51,41 +51,50 @@ def _repeated(builder: PrimsBuilder, extent: Expr, low: int, high: int) -> Inver
     return inverse_map(builder, extent, count, found, builder.apply("le", found, end))
 
 
-def _register(name: str, cover: _CoverOf, axes: int) -> None:
-    def backward(
-        builder: PrimsBuilder, grad_output: Tensor, self: Tensor, padding: tuple[int, ...]
-    ) -> Tensor:
-        if len(padding) != 2 * axes or self.rank not in (axes + 1, axes + 2):
-            raise InvalidGraphError(
-                f"{len(padding)} paddings of shape {text_of(self.shape)};"
-                f" expected {2 * axes} for {axes + 1} or {axes + 2} axes"
-            )
-        covers, input_shape = [], list(self.shape)
-        for number in range(axes):
-            low, high = padding[2 * (axes - 1 - number) : 2 * (axes - number)]
-            axis = self.rank - axes + number
-            extent = self.shape[axis]
-            input_shape[axis] = extent + low + high
-            if extent is ZERO or builder.extents.is_negative(input_shape[axis] - 1):
-                raise NotDecomposedError("padding of an empty axis")
-            covers.append(cover(builder, extent, low, high))
-        _check(builder, grad_output, tuple(input_shape))
-        found = spread(builder, builder.widened(grad_output), covers)
-        return builder.convert(gathered(builder, found, None, covers), self.dtype)
-
-    decomposes(f"aten.{name}{axes}d_backward.default")(backward)
+def pad_backward(
+    builder: PrimsBuilder,
+    grad_output: Tensor,
+    self: Tensor,
+    padding: tuple[int, ...],
+    *,
+    cover: _CoverOf,
+    axes: int,
+) -> Tensor:
+    """The gradient of padding: each element adds up the gradients of its copies."""
+    if len(padding) != 2 * axes or self.rank not in (axes + 1, axes + 2):
+        raise InvalidGraphError(
+            f"{len(padding)} paddings of shape {text_of(self.shape)};"
+            f" expected {2 * axes} for {axes + 1} or {axes + 2} axes"
+        )
+    covers, input_shape = [], list(self.shape)
+    for number in range(axes):
+        low, high = padding[2 * (axes - 1 - number) : 2 * (axes - number)]
+        axis = self.rank - axes + number
+        extent = self.shape[axis]
+        input_shape[axis] = extent + low + high
+        if extent is ZERO or builder.extents.is_negative(input_shape[axis] - 1):
+            raise NotDecomposedError("padding of an empty axis")
+        covers.append(cover(builder, extent, low, high))
+    _check(builder, grad_output, tuple(input_shape))
+    found = spread(builder, builder.widened(grad_output), covers)
+    return builder.convert(gathered(builder, found, None, covers), self.dtype)
 
 
 for _axes in (1, 2, 3):
-    _register("reflection_pad", _mirrored, _axes)
-    _register("replication_pad", _repeated, _axes)
+    _reflection, _replication = f"aten.reflection_pad{_axes}d", f"aten.replication_pad{_axes}d"
+    decomposes(f"{_reflection}_backward.default", fixed={"cover": _mirrored, "axes": _axes})(
+        pad_backward
+    )
+    decomposes(f"{_replication}_backward.default", fixed={"cover": _repeated, "axes": _axes})(
+        pad_backward
+    )
 
 
 @decomposes("aten.select_backward.default")
 def select_backward(
     builder: PrimsBuilder, grad_output: Tensor, input_sizes: tuple[Expr, ...], dim: int, index: Expr
 ) -> Tensor:
-    """Zeros with the gradient at one place of an axis."""
+    """Zeros with the gradient at one position of an axis."""
     axis = _axis(input_sizes, dim)
     extent = input_sizes[axis]
     position = index + extent if builder.extents.is_negative(index) else index
@@ -104,7 +113,7 @@ def slice_backward(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     end: Expr,
     step: int,
 ) -> Tensor:
-    """Zeros with the gradient at the places of a slice."""
+    """Zeros with the gradient at the positions of a slice."""
     axis = _axis(input_sizes, dim)
     if grad_output.rank != len(input_sizes):
         seen = f"{grad_output.rank} axes of {len(input_sizes)}"
@@ -146,7 +155,7 @@ def diagonal_backward(
 
 
 def _every(builder: PrimsBuilder, x: Tensor, axis: int, step: int) -> Tensor:
-    """The elements of an axis `step` apart, zeros between; nothing behind the last."""
+    """The elements of an axis `step` apart, with zeros between them; the last one is the end."""
     shape = x.shape
     column = builder.reshape(x, (*shape[: axis + 1], ONE, *shape[axis + 1 :]))
     wide = _surrounded(builder, column, axis + 1, ZERO, as_expr(step - 1))
@@ -156,7 +165,9 @@ def _every(builder: PrimsBuilder, x: Tensor, axis: int, step: int) -> Tensor:
 
 def _surrounded(builder: PrimsBuilder, x: Tensor, axis: int, low: Expr, high: Expr) -> Tensor:
     if builder.extents.is_negative(low) or builder.extents.is_negative(high):
-        raise InvalidGraphError(f"a part from {low} that is {-high} longer than its axis")
+        raise InvalidGraphError(
+            f"a slice from {low} that ends {-high} elements behind its axis; expected it inside"
+        )
     before, after = [ZERO] * x.rank, [ZERO] * x.rank
     before[axis], after[axis] = low, high
     zero = 0.0 if x.dtype.is_float else 0 if x.dtype.is_integer else False
@@ -165,7 +176,7 @@ def _surrounded(builder: PrimsBuilder, x: Tensor, axis: int, low: Expr, high: Ex
 
 def _axis(sizes: Shape, dim: int) -> int:
     if not sizes:
-        raise InvalidGraphError("a tensor without axes; expected an axis to take a part of")
+        raise InvalidGraphError("a tensor without axes; expected at least one axis")
     return axis_of(dim, len(sizes))
 
 

@@ -1,7 +1,7 @@
-"""Gradients of pooling, as gathers: an element asks each window that may cover it for its share.
+"""Gradients of pooling, as gathers: an element adds up its share of each window that covers it.
 
-Along an axis an element is covered by a few neighbouring windows. Their numbers are computed, the
-gradients of those that do cover it are picked, and the shares are added up.
+Along an axis, a few neighbouring windows cover an element. Their numbers are computed, the
+gradients of these windows are gathered, and the shares are added up.
 """
 
 from __future__ import annotations
@@ -32,78 +32,89 @@ from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import Expr, as_expr
 
 _MOST_EXTENT = 1 << 16
-"""Elements of an axis whose windows are counted here, one by one."""
+"""The longest axis whose elements are checked one by one for the windows that cover them."""
 
 
-def _register(axes: int) -> None:
-    def of_max(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-        builder: PrimsBuilder,
-        grad_output: Tensor,
-        self: Tensor,
-        kernel_size: tuple[int, ...],
-        stride: tuple[int, ...],
-        padding: tuple[int, ...],
-        dilation: tuple[int, ...],
-        ceil_mode: bool,
-        indices: Tensor,
-    ) -> Tensor:
-        names = ("kernel", "stride", "padding", "dilation")
-        given = (kernel_size, stride or kernel_size, padding, dilation)
-        kernel, step, around, apart = (
-            per_axis(sizes, axes, name) for sizes, name in zip(given, names, strict=True)
-        )
-        windows = windows_of(builder, self.shape, kernel, step, around, apart, ceil_mode)
-        _check_windows(builder, grad_output, self, tuple(window.count for window in windows))
-        covers = [inverse_window_map(builder, window) for window in windows]
-        return _of_largest(builder, self, grad_output, indices, covers)
-
-    def of_average(  # noqa: PLR0913, PLR0917  # the operator's own parameters
-        builder: PrimsBuilder,
-        grad_output: Tensor,
-        self: Tensor,
-        kernel_size: tuple[int, ...],
-        stride: tuple[int, ...],
-        padding: tuple[int, ...],
-        ceil_mode: bool,
-        count_include_pad: bool,
-        divisor_override: int | None,
-    ) -> Tensor:
-        kernel = per_axis(kernel_size, axes, "kernel")
-        step = per_axis(stride, axes, "stride") if stride else kernel
-        around = per_axis(padding, axes, "padding")
-        windows = windows_of(builder, self.shape, kernel, step, around, (1,) * axes, ceil_mode)
-        _check_windows(builder, grad_output, self, tuple(window.count for window in windows))
-        divisors = average_divisors(
-            builder, windows, ceil_mode, count_include_pad, divisor_override
-        )
-        covers = [inverse_window_map(builder, window) for window in windows]
-        return _of_average(builder, self, grad_output, divisors, covers)
-
-    def of_adaptive_max(
-        builder: PrimsBuilder, grad_output: Tensor, self: Tensor, indices: Tensor
-    ) -> Tensor:
-        covers = _adaptive_covers(builder, grad_output, self, axes)
-        return _of_largest(builder, self, grad_output, indices, covers)
-
-    def of_adaptive_average(builder: PrimsBuilder, grad_output: Tensor, self: Tensor) -> Tensor:
-        covers = _adaptive_covers(builder, grad_output, self, axes)
-        pairs = zip(grad_output.shape[-axes:], self.shape[-axes:], strict=True)
-        divisors = [
-            along(builder, _adaptive_sizes(builder, count, extent), axis, axes)
-            for axis, (count, extent) in enumerate(pairs)
-        ]
-        return _of_average(builder, self, grad_output, divisors, covers)
-
-    note = "extern to round up symbolic sizes"
-    decomposes(f"aten.max_pool{axes}d_with_indices_backward.default", note=note)(of_max)
-    decomposes(f"aten.avg_pool{axes}d_backward.default", note=note)(of_average)
-    note = "extern for a symbolic number of windows"
-    decomposes(f"aten.adaptive_max_pool{axes}d_backward.default", note=note)(of_adaptive_max)
-    decomposes(f"aten._adaptive_avg_pool{axes}d_backward.default", note=note)(of_adaptive_average)
+_NOTE = "extern to round up symbolic sizes"
+_ADAPTIVE_NOTE = "extern for a symbolic number of windows"
 
 
-for _axes in (2, 3):
-    _register(_axes)
+@decomposes("aten.max_pool2d_with_indices_backward.default", fixed={"axes": 2}, note=_NOTE)
+@decomposes("aten.max_pool3d_with_indices_backward.default", fixed={"axes": 3}, note=_NOTE)
+def max_pool_backward(  # noqa: PLR0913, PLR0917  # the operators' own parameters
+    builder: PrimsBuilder,
+    grad_output: Tensor,
+    self: Tensor,
+    kernel_size: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    ceil_mode: bool,
+    indices: Tensor,
+    *,
+    axes: int,
+) -> Tensor:
+    """The gradient of max pooling; `indices` are the positions of the largest elements."""
+    names = ("kernel", "stride", "padding", "dilation")
+    given = (kernel_size, stride or kernel_size, padding, dilation)
+    kernel, step, around, apart = (
+        per_axis(sizes, axes, name) for sizes, name in zip(given, names, strict=True)
+    )
+    windows = windows_of(builder, self.shape, kernel, step, around, apart, ceil_mode)
+    _check_windows(builder, grad_output, self, tuple(window.count for window in windows))
+    covers = [inverse_window_map(builder, window) for window in windows]
+    return _of_largest(builder, self, grad_output, indices, covers)
+
+
+@decomposes("aten.avg_pool2d_backward.default", fixed={"axes": 2}, note=_NOTE)
+@decomposes("aten.avg_pool3d_backward.default", fixed={"axes": 3}, note=_NOTE)
+def avg_pool_backward(  # noqa: PLR0913, PLR0917  # the operators' own parameters
+    builder: PrimsBuilder,
+    grad_output: Tensor,
+    self: Tensor,
+    kernel_size: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+    *,
+    axes: int,
+) -> Tensor:
+    """The gradient of average pooling."""
+    kernel = per_axis(kernel_size, axes, "kernel")
+    step = per_axis(stride, axes, "stride") if stride else kernel
+    around = per_axis(padding, axes, "padding")
+    windows = windows_of(builder, self.shape, kernel, step, around, (1,) * axes, ceil_mode)
+    _check_windows(builder, grad_output, self, tuple(window.count for window in windows))
+    divisors = average_divisors(builder, windows, ceil_mode, count_include_pad, divisor_override)
+    covers = [inverse_window_map(builder, window) for window in windows]
+    return _of_average(builder, self, grad_output, divisors, covers)
+
+
+@decomposes("aten.adaptive_max_pool2d_backward.default", fixed={"axes": 2}, note=_ADAPTIVE_NOTE)
+@decomposes("aten.adaptive_max_pool3d_backward.default", fixed={"axes": 3}, note=_ADAPTIVE_NOTE)
+def adaptive_max_pool_backward(
+    builder: PrimsBuilder, grad_output: Tensor, self: Tensor, indices: Tensor, *, axes: int
+) -> Tensor:
+    """The gradient of adaptive max pooling; `indices` are the positions of the largest elements."""
+    covers = _adaptive_covers(builder, grad_output, self, axes)
+    return _of_largest(builder, self, grad_output, indices, covers)
+
+
+@decomposes("aten._adaptive_avg_pool2d_backward.default", fixed={"axes": 2}, note=_ADAPTIVE_NOTE)
+@decomposes("aten._adaptive_avg_pool3d_backward.default", fixed={"axes": 3}, note=_ADAPTIVE_NOTE)
+def adaptive_avg_pool_backward(
+    builder: PrimsBuilder, grad_output: Tensor, self: Tensor, *, axes: int
+) -> Tensor:
+    """The gradient of adaptive average pooling."""
+    covers = _adaptive_covers(builder, grad_output, self, axes)
+    pairs = zip(grad_output.shape[-axes:], self.shape[-axes:], strict=True)
+    divisors = [
+        along(builder, _adaptive_sizes(builder, count, extent), axis, axes)
+        for axis, (count, extent) in enumerate(pairs)
+    ]
+    return _of_average(builder, self, grad_output, divisors, covers)
 
 
 def _of_largest(
@@ -147,8 +158,8 @@ def _of_average(
 def _adaptive_covers(builder: PrimsBuilder, grad: Tensor, x: Tensor, axes: int) -> list[InverseMap]:
     if x.rank not in (axes + 1, axes + 2) or grad.rank != x.rank:
         raise InvalidGraphError(
-            f"a gradient {text_of(grad.shape)} of {text_of(x.shape)}; expected {axes} axes more"
-            " than channels and batches"
+            f"a gradient {text_of(grad.shape)} of {text_of(x.shape)}; expected {axes} axes beside"
+            " channels and batches"
         )
     _check_windows(builder, grad, x, grad.shape[-axes:])
     pairs = list(zip(grad.shape[-axes:], x.shape[-axes:], strict=True))
@@ -158,7 +169,7 @@ def _adaptive_covers(builder: PrimsBuilder, grad: Tensor, x: Tensor, axes: int) 
 
 
 def _adaptive_cover(builder: PrimsBuilder, count: Expr, extent: Expr) -> InverseMap:
-    """Windows from floor(i * count / extent) to below ceil((i + 1) * count / extent) cover i."""
+    """The windows k of an element i: floor(i * n / extent) <= k < ceil((i + 1) * n / extent)."""
     k, n = count.as_int(), number_of(extent)
     element = elements_of(builder, extent)
     first = builder.apply("floor_div", builder.apply("mul", element, k), n)
@@ -169,7 +180,7 @@ def _adaptive_cover(builder: PrimsBuilder, count: Expr, extent: Expr) -> Inverse
 
 
 def _most_windows(builder: PrimsBuilder, count: int, extent: Expr) -> int:
-    """No element of the axis is covered by more windows."""
+    """The largest number of windows that cover one element of an axis."""
     if extent.is_constant and extent.constant <= _MOST_EXTENT:
         n = extent.constant
         return max(-(-(i + 1) * count // n) - i * count // n for i in range(n))

@@ -1,4 +1,4 @@
-"""The largest elements of windows that begin at random places, which come as numbers.
+"""The largest elements of windows that begin at random positions; the numbers are an operand.
 
 Source: aten/src/ATen/native/FractionalMaxPool2d.cpp and FractionalMaxPool3d.cpp of PyTorch.
 """
@@ -14,51 +14,35 @@ from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import ONE, as_expr, product_of
 
 _SAMPLE_OF_AXIS = {2: (1, 0), 3: (0, 1, 2)}
-"""Which of a channel's random numbers is for which axis, from the outermost."""
+"""The index of the random number of each axis, outermost axis first."""
 
 
-@decomposes("aten.fractional_max_pool2d.default", note="extern for symbolic sizes")
-def fractional_max_pool2d(
+_NOTE = "extern for symbolic sizes"
+
+
+@decomposes("aten.fractional_max_pool2d.default", fixed={"axes": 2}, note=_NOTE)
+@decomposes("aten.fractional_max_pool3d.default", fixed={"axes": 3}, note=_NOTE)
+def fractional_max_pool(
     builder: PrimsBuilder,
     self: Tensor,
     kernel_size: tuple[int, ...],
     output_size: tuple[int, ...],
     random_samples: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """The largest elements of windows of the last two axes, and where they lie."""
-    return _pooled(builder, self, kernel_size, output_size, random_samples, 2)
-
-
-@decomposes("aten.fractional_max_pool3d.default", note="extern for symbolic sizes")
-def fractional_max_pool3d(
-    builder: PrimsBuilder,
-    self: Tensor,
-    kernel_size: tuple[int, ...],
-    output_size: tuple[int, ...],
-    random_samples: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """The largest elements of windows of the last three axes, and where they lie."""
-    return _pooled(builder, self, kernel_size, output_size, random_samples, 3)
-
-
-def _pooled(  # the operators' own parameters
-    builder: PrimsBuilder,
-    x: Tensor,
-    kernel: tuple[int, ...],
-    sizes: tuple[int, ...],
-    samples: Tensor,
+    *,
     axes: int,
 ) -> tuple[Tensor, Tensor]:
+    """The largest elements of windows of the last axes, and their positions."""
+    x, kernel, sizes = self, kernel_size, output_size
     if x.rank not in (axes + 1, axes + 2) or len(kernel) != axes or len(sizes) != axes:
         raise InvalidGraphError(f"windows {kernel} of {text_of(x.shape)}; expected {axes} axes")
     if not x.dtype.is_float or min(*kernel, *sizes) < 1:
         raise InvalidGraphError(f"{sizes} windows {kernel} of {x.dtype!r}; expected 1 or more")
     old = x.shape[-axes:]
     if not all(extent.is_constant for extent in old):
-        raise NotDecomposedError("windows at random places of a symbolic axis")
+        raise NotDecomposedError("windows at random positions of a symbolic axis")
     lead = x.shape[:-axes]
     rows = numel_of(lead)
-    random = builder.reshape(builder.convert(samples, x.dtype), (rows, as_expr(axes)))
+    random = builder.reshape(builder.convert(random_samples, x.dtype), (rows, as_expr(axes)))
     position = builder.full(0, DType.I64)
     for axis, which in enumerate(_SAMPLE_OF_AXIS[axes]):
         share = builder.slice_axis(random, 1, as_expr(which), as_expr(which + 1))
@@ -90,7 +74,10 @@ def _pooled(  # the operators' own parameters
 
 
 def _firsts(builder: PrimsBuilder, share: Tensor, extent: int, count: int, taps: int) -> Tensor:
-    """Where the windows of each row begin: (rows, count), i64; the last ends with the axis."""
+    """The first position of each window of each row; the last window ends with the axis.
+
+    Shapes: share: (rows, 1); result: (rows, count), i64.
+    """
     if extent < taps:
         raise InvalidGraphError(f"windows of {taps} on {extent} elements; expected no more")
     last = extent - taps

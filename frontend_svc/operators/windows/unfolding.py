@@ -1,4 +1,4 @@
-"""Windows laid out as axes or columns, and what they were cut from put together again."""
+"""Windows as axes or columns, and the inverse: overlapping windows added up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kernelfarm.ir.algebra.expr import ONE, Expr
 
 @decomposes("aten.unfold.default", "aten.unfold_copy.default")
 def unfold(builder: PrimsBuilder, self: Tensor, dimension: int, size: Expr, step: Expr) -> Tensor:
-    """Windows of an axis, their elements on a new last axis."""
+    """Windows of an axis; their elements form a new last axis."""
     x = self if self.rank else builder.reshape(self, (ONE,))
     axis = axis_of(dimension, x.rank)
     if builder.extents.is_negative(step - 1) or builder.extents.is_negative(x.shape[axis] - size):
@@ -49,7 +49,7 @@ def unfold_backward(
     size: int,
     step: int,
 ) -> Tensor:
-    """Each element's gradients in all windows that hold it, added up."""
+    """The sum of each element's gradients over all windows that contain it."""
     axis = axis_of(dim, len(input_sizes))
     if not input_sizes or size < 1 or step < 1:
         raise NotDecomposedError("windows of a tensor without axes, or of no elements")
@@ -57,7 +57,7 @@ def unfold_backward(
     count = builder.extents.simplified((extent - size) // step + 1)
     expected = (*input_sizes[:axis], count, *input_sizes[axis + 1 :], ONE * size)
     if grad_in.rank == len(expected) and ONE in grad_in.shape:
-        # One gradient may serve a whole batch, as the window of an inverse transform does.
+        # One gradient may be shared by a whole batch, as the window of an inverse transform is.
         shared = [
             new if old is ONE and axis_number not in (axis, len(input_sizes)) else old
             for axis_number, (old, new) in enumerate(zip(grad_in.shape, expected, strict=True))
@@ -68,7 +68,7 @@ def unfold_backward(
             f"a gradient {text_of(grad_in.shape)}; expected {text_of(expected)}"
         )
     cover = inverse_window_map(builder, Window(extent, count, size, step, 0, 1))
-    # The element's axis and the axis of windows come first.
+    # The axis of elements and the axis of windows come first.
     found = _picked(builder, builder.widened(grad_in), [cover], (axis,), (grad_in.rank - 1,))
     rest = range(2, found.rank)
     total = gathered(builder, builder.permute(found, [*rest, 0, 1]), None, [cover])
@@ -106,7 +106,7 @@ def col2im(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     padding: tuple[int, ...],
     stride: tuple[int, ...],
 ) -> Tensor:
-    """Columns put back where windows of an image would be, added up where they overlap."""
+    """An image from columns that are its windows; overlapping windows are added up."""
     if self.rank not in (2, 3) or len(output_size) != 2 or not self.dtype.is_float:
         raise InvalidGraphError(
             f"{self.dtype!r} columns {text_of(self.shape)}; expected floats with 2 or 3 axes"
@@ -137,7 +137,7 @@ def _picked(
     result_axes: tuple[int, ...],
     offset_axes: tuple[int, ...],
 ) -> Tensor:
-    """x at each element's results and places: two axes for each cover, then the others of x."""
+    """x at each element's results and positions: two axes for each map, then the others of x."""
     tables = [placed(builder, cover.results, k, covers) for k, cover in enumerate(covers)]
     for number, cover in enumerate(covers):
         if cover.positions is not None:

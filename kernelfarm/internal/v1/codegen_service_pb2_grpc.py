@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class CodegenServiceStub(object):
-    """Compiles loop kernels.
+    """Compiles loop kernels to artifacts.
     """
 
     def __init__(self, channel):
@@ -48,26 +48,29 @@ class CodegenServiceStub(object):
 
 
 class CodegenServiceServicer(object):
-    """Compiles loop kernels.
+    """Compiles loop kernels to artifacts.
     """
 
     def BuildKernels(self, request, context):
-        """Finds or compiles every kernel, one target for all. Streams an artifact as soon as it exists.
+        """Finds or compiles kernels for one target. Streams the artifacts of each kernel as soon as they
+        exist; the first failure ends the stream.
 
-        INVALID_ARGUMENT: a kernel fails the verifier or the target is unknown. Do not retry.
-        FAILED_PRECONDITION: a kernel cannot be compiled for this target (too large, an operation that
-        the target lacks); the message names it. Do not retry.
-        RESOURCE_EXHAUSTED: too many kernels are in flight, of this tenant or of all; retry after the
-        delay in RetryInfo.
-        UNAVAILABLE: broker, cache or workers do not answer; retry with backoff.
-        INTERNAL: our bug.
+        INVALID_ARGUMENT: a kernel breaks a rule of the verifier, or the target is unknown. Do not
+        retry.
+        FAILED_PRECONDITION: a kernel cannot be compiled for this target (it is too large, or the
+        target lacks an operation); the message names it. Do not retry.
+        RESOURCE_EXHAUSTED: too many kernels are in flight, of this tenant or of all tenants; retry
+        after the delay in RetryInfo.
+        UNAVAILABLE: broker, cache or workers do not answer; retry with backoff. Kernels that were
+        built are found by the next call.
+        INTERNAL: our bug; report it with the request id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetToolchains(self, request, context):
-        """Tells the targets and toolchains of the workers that have reported.
+        """Returns the targets and toolchains of the workers that have reported.
 
         UNAVAILABLE: the cache does not answer; retry with backoff.
         """
@@ -97,7 +100,7 @@ def add_CodegenServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class CodegenService(object):
-    """Compiles loop kernels.
+    """Compiles loop kernels to artifacts.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class OptimizerServiceStub(object):
-    """Turns a Prims graph into fused loop kernels and an execution plan.
+    """Optimizes Prims graphs to fused loop kernels and plans.
     """
 
     def __init__(self, channel):
@@ -48,29 +48,29 @@ class OptimizerServiceStub(object):
 
 
 class OptimizerServiceServicer(object):
-    """Turns a Prims graph into fused loop kernels and an execution plan.
+    """Optimizes Prims graphs to fused loop kernels and plans.
     """
 
     def Optimize(self, request, context):
-        """Optimizes one graph for one target.
+        """Optimizes one graph for one target. If the call is cancelled or its deadline passes, the work
+        ends.
 
-        The work is ended when the call is cancelled or its deadline passes.
-
-        INVALID_ARGUMENT: the graph fails the verifier or the target is unknown. Do not retry.
-        RESOURCE_EXHAUSTED: the work takes more steps, processor time or memory than it may (reasons
-        WORK_BUDGET, WORK_TIME, WORK_MEMORY), or too much work of the tenant waits (FARM_FULL: retry
-        after the delay in RetryInfo).
-        UNAVAILABLE: the process that worked on it ended; retry with backoff.
-        INTERNAL: our bug.
+        INVALID_ARGUMENT: the graph breaks a rule of the verifier, or the target is unknown. Do not
+        retry.
+        RESOURCE_EXHAUSTED: the work needs more steps, processor time or memory than it may use
+        (reasons WORK_BUDGET, WORK_TIME, WORK_MEMORY): do not retry. Or too much work of the tenant
+        waits (reason FARM_FULL): retry after the delay in RetryInfo.
+        UNAVAILABLE: the child process ended; retry with backoff.
+        INTERNAL: our bug; report it with the request id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetToolchain(self, request, context):
-        """Tells what optimizes here, for the tags of cache entries.
+        """Returns the toolchain of the optimizer, for the tags of cache entries.
 
-        INTERNAL: our bug.
+        INTERNAL: our bug; report it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -98,7 +98,7 @@ def add_OptimizerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OptimizerService(object):
-    """Turns a Prims graph into fused loop kernels and an execution plan.
+    """Optimizes Prims graphs to fused loop kernels and plans.
     """
 
     @staticmethod

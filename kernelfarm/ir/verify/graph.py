@@ -20,6 +20,17 @@ def verify_graph(graph: Graph) -> None:
         check_client_graph(graph)
     except InvalidGraphError as error:
         raise VerificationError(str(error)) from error
+    verify_prims(graph)
+
+
+def verify_prims(graph: Graph) -> None:
+    """Passes a graph whose nodes follow the rules of their prims.
+
+    The graph passed `check_client_graph`, as every graph that was decoded did.
+
+    Raises:
+        VerificationError: the first broken rule, by node index and prim.
+    """
     types = {value: tensor for value, tensor in graph.types().items()}
     for index, node in enumerate(graph.nodes):
         try:

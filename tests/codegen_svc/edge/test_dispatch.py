@@ -20,7 +20,7 @@ from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import open_channel
 from kernelfarm.v1 import compile_service_pb2
 from kernelfarm.wire import binary_digest
-from tests.support.codegen_calls import TARGET, build
+from tests.support.codegen_calls import TARGET, artifacts_of, build
 from tests.support.codegen_processes import CodegenFarm
 from tests.support.farm import TIMEOUT_S
 from tests.support.fresh_kernels import fresh_kernel
@@ -30,7 +30,7 @@ async def test_an_out_of_tree_vendor_compiles_with_its_variants_in_order(
     stub: CodegenServiceStub,
 ) -> None:
     built = await build(stub, fresh_kernel("plain_variants"))
-    special, general = built[0].artifacts
+    special, general = artifacts_of(built[0])
     assert len(special.guard.atoms) == 1 and not general.guard.atoms
     assert general.target == TARGET
     assert general.toolchain.startswith("echo@")
@@ -46,8 +46,8 @@ async def test_the_second_request_makes_no_job(
     second = await build(stub, *kernels)
     assert all(response.caused_job for response in first.values())
     assert not any(response.caused_job for response in second.values())
-    assert {i: r.artifacts[0] for i, r in first.items()} == {
-        i: r.artifacts[0] for i, r in second.items()
+    assert {i: artifacts_of(r)[0] for i, r in first.items()} == {
+        i: artifacts_of(r)[0] for i, r in second.items()
     }
     assert codegen.compilations("plain_a") == 1
 
@@ -114,7 +114,7 @@ async def test_one_bad_kernel_does_not_spoil_its_companions_for_later(
     good = fresh_kernel("plain_companion")
     with pytest.raises(KernelRejectedError):
         await build(stub, good, fresh_kernel("rejected_2"))
-    assert (await build(stub, good))[0].artifacts
+    assert (await build(stub, good))[0].signed
     assert codegen.compilations("plain_companion") == 1
 
 
@@ -180,7 +180,7 @@ async def test_toolchains_of_reported_workers_are_told(stub: CodegenServiceStub)
 
 async def test_warm_up_jobs_are_built_too(stub: CodegenServiceStub) -> None:
     warm_up = compile_service_pb2.PRIORITY_WARM_UP
-    assert (await build(stub, fresh_kernel("plain_warm"), priority=warm_up))[0].artifacts
+    assert (await build(stub, fresh_kernel("plain_warm"), priority=warm_up))[0].signed
 
 
 async def test_a_hundred_kernels_at_once_are_all_built(stub: CodegenServiceStub) -> None:

@@ -61,7 +61,7 @@ async def test_a_kernel_that_turns_out_slow_starts_again_and_counts_as_no_attemp
         (attempts,) = raw.keys("kf:{default}:tries:k:*")
         assert raw.scard(attempts) == 1, "the attempt that goes on, and no other"
     codegen.release_job("gated_slow")
-    assert (await slow).artifacts
+    assert (await slow).signed
     with redis.Redis.from_url(codegen.cache.url) as raw:
         assert raw.hget("kf:{default}:stats", "k.slow_kernels") == b"1"
         assert int(raw.hget("kf:{default}:stats", "k.processor_ms") or 0) > 0
@@ -75,13 +75,13 @@ async def test_quick_kernels_go_on_beside_slow_ones(
     slow = [asyncio.create_task(build(stub, name)) for name in names]
     await until(codegen, "worker", b"found to be slow", found + len(names))
     for number in range(4):
-        assert (await build(stub, f"plain_beside{number}")).artifacts
+        assert (await build(stub, f"plain_beside{number}")).signed
     assert not any(task.done() for task in slow)
     second = [name for name in names if codegen.compilations(name) > 1]
     assert len(second) <= 1, "one process stays free for quick kernels"
     for name in names:
         codegen.release_job(name)
-    assert all(built.artifacts for built in await asyncio.gather(*slow))
+    assert all(built.signed for built in await asyncio.gather(*slow))
 
 
 async def test_a_slow_kernel_has_a_limit_too(tmp_path: Path) -> None:

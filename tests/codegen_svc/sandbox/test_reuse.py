@@ -11,6 +11,7 @@ from kernelfarm.internal.v1 import codegen_service_pb2 as pb
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import open_channel, translated_errors
 from kernelfarm.v1 import artifact_pb2
+from tests.support.codegen_calls import artifacts_of
 from tests.support.codegen_processes import CodegenFarm, codegen_farm
 from tests.support.farm import TIMEOUT_S
 from tests.support.fresh_kernels import fresh_kernel
@@ -41,7 +42,7 @@ async def build(stub: CodegenServiceStub, name: str, tenant: str) -> artifact_pb
     )
     with translated_errors("codegen"):
         (response,) = [r async for r in stub.BuildKernels(request, timeout=TIMEOUT_S)]
-    return response.artifacts[-1]
+    return artifacts_of(response)[-1]
 
 
 async def notes(stub: CodegenServiceStub, name: str, tenant: str) -> list[str]:

@@ -24,6 +24,7 @@ from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import open_channel, translated_errors
 from kernelfarm.v1 import artifact_pb2
 from tests.codegen_svc.sandbox.mechanisms import ALL
+from tests.support.codegen_calls import artifacts_of
 from tests.support.codegen_processes import CodegenFarm, codegen_farm
 from tests.support.farm import TIMEOUT_S, wait_until
 from tests.support.fresh_kernels import fresh_kernel
@@ -62,7 +63,7 @@ async def build(stub: CodegenServiceStub, name: str) -> artifact_pb2.Artifact:
     request = pb.BuildKernelsRequest(kernels=[fresh_kernel(name)], target=TARGET)
     with translated_errors("codegen"):
         (response,) = [r async for r in stub.BuildKernels(request, timeout=TIMEOUT_S)]
-    return response.artifacts[-1]
+    return artifacts_of(response)[-1]
 
 
 def demand(level: ConfinementLevel, *mechanisms: Mechanism) -> None:

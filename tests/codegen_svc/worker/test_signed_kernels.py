@@ -14,7 +14,7 @@ from kernelfarm.service.channels import open_channel
 from kernelfarm.signing import CacheAddress, check_content, check_manifest
 from kernelfarm.signing.key_files import PUBLIC_KEYS, make_keys, read_keyring
 from kernelfarm.wire.manifest import manifest_from_proto
-from tests.support.codegen_calls import build
+from tests.support.codegen_calls import artifacts_of, build
 from tests.support.codegen_processes import CodegenFarm, codegen_farm
 from tests.support.fresh_kernels import fresh_kernel
 
@@ -24,8 +24,8 @@ async def test_a_worker_signs_each_variant_for_its_key(
 ) -> None:
     (built,) = (await build(stub, fresh_kernel("plain_signed"))).values()
     keyring = read_keyring(codegen.folder / "keys" / PUBLIC_KEYS)
-    assert len(built.signed) == len(built.artifacts) == 2
-    for signed, artifact in zip(built.signed, built.artifacts, strict=True):
+    assert len(built.signed) == 2
+    for signed, artifact in zip(built.signed, artifacts_of(built), strict=True):
         manifest = manifest_from_proto(signed.manifest)
         check_manifest(manifest, CacheAddress("default", Space.KERNELS, artifact.key), keyring, 0)
         check_content(manifest, signed.content)

@@ -1,6 +1,6 @@
-"""Requests that cannot be served: each gets status, reason, and a message with seen and expected.
+"""Invalid requests: each gets a status, a reason, and a message with what was seen and expected.
 
-After each of them the service goes on serving.
+After each of them the service still serves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.small_graphs import CPU, h_request
 
 @pytest.fixture(autouse=True)
 def still_serving(farm: Farm) -> Iterator[None]:
-    """After each test the farm still compiles, and no child had to be started again."""
+    """After each test the farm still compiles, and no child was restarted."""
     before = {name: child["restarts"] for name, child in farm.status()["children"].items()}
     yield
     assert compile_at(farm.endpoint, h_request(64, 128)).program.artifacts
@@ -62,7 +62,7 @@ def test_a_shape_that_contradicts_its_operator_is_refused(farm: Farm) -> None:
     check(error, "INVALID_ARGUMENT", "INVALID_GRAPH", "aten.add.Tensor", "7", "128")
 
 
-def test_an_unknown_target_is_answered_with_the_known_ones(farm: Farm) -> None:
+def test_an_unknown_target_is_refused_with_the_known_ones(farm: Farm) -> None:
     error = refusal_of(farm.endpoint, h_request(64, 128, "cpu:z80"))
     check(error, "INVALID_ARGUMENT", "UNKNOWN_TARGET", "cpu:z80", CPU)
 
@@ -73,7 +73,7 @@ def test_a_request_without_targets_is_refused(farm: Farm) -> None:
     check(refusal_of(farm.endpoint, request), "INVALID_ARGUMENT", "INVALID_REQUEST", "target")
 
 
-def test_a_target_that_is_asked_for_twice_is_refused(farm: Farm) -> None:
+def test_a_target_that_is_named_twice_is_refused(farm: Farm) -> None:
     error = refusal_of(farm.endpoint, h_request(64, 128, CPU, CPU))
     check(error, "INVALID_ARGUMENT", "INVALID_REQUEST", CPU, "twice")
 
@@ -138,15 +138,17 @@ def test_a_key_of_the_wrong_length_is_refused(farm: Farm) -> None:
     ],
     ids=["lookup", "read_blobs"],
 )
-def test_what_is_not_stored_is_not_found(farm: Farm, ask: Callable[[object], object]) -> None:
+def test_a_program_or_blob_that_is_not_stored_is_not_found(
+    farm: Farm, ask: Callable[[object], object]
+) -> None:
     with stub_of(farm.endpoint) as stub, pytest.raises(grpc.RpcError) as caught:
         ask(stub)
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
     assert "00000000" in caught.value.details()
 
 
-def test_refused_graphs_leave_nothing_in_the_frontend(farm: Farm) -> None:
-    """On 3c2bd51 each of them kept 1.4 MB until the collector ran, once in a long while."""
+def test_refused_graphs_leave_no_memory_in_the_frontend(farm: Farm) -> None:
+    """At commit 3c2bd51 each kept 1.4 MB until the garbage collector ran."""
     request = h_request()
     size_bytes = request.graph.nodes[0].ByteSize()
     request.graph.nodes.extend([request.graph.nodes[0]] * (129_000 // size_bytes))

@@ -1,4 +1,4 @@
-"""Blobs on their way to clients: in chunks, and no more memory than the budget has."""
+"""Blobs are sent in chunks, and use no more memory than the budget allows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def digest_of(content: bytes) -> bytes:
 
 @pytest.fixture
 async def programs() -> AsyncIterator[TieredProgramCache]:
-    """A gateway's programs over a store that holds two blobs."""
+    """The programs of a gateway over a store with two blobs."""
     server = start_server(ServerRole.CACHE)
     cache = KernelCache(server.url, space=Space.PROGRAMS)
     await cache.put_blobs({digest_of(blob): blob for blob in (SMALL, LARGE)})
@@ -35,7 +35,7 @@ async def programs() -> AsyncIterator[TieredProgramCache]:
 
 
 async def test_a_large_blob_comes_in_chunks(programs: TieredProgramCache) -> None:
-    budget = ByteBudget(1, "blobs")  # a single one is always sent
+    budget = ByteBudget(1, "blobs")  # a single blob is always sent
     digests = (digest_of(LARGE), digest_of(SMALL))
     chunks = [chunk async for chunk in read_blobs(programs, digests, budget)]
     assert [(c.index, c.offset_bytes, c.is_last) for c in chunks] == [
@@ -47,7 +47,7 @@ async def test_a_large_blob_comes_in_chunks(programs: TieredProgramCache) -> Non
     assert budget.held_bytes == 0
 
 
-async def test_while_a_client_takes_a_blob_slowly_others_are_told_to_come_again(
+async def test_while_a_client_reads_a_blob_slowly_others_must_retry(
     programs: TieredProgramCache,
 ) -> None:
     budget = ByteBudget(len(LARGE), "blobs")
@@ -56,7 +56,7 @@ async def test_while_a_client_takes_a_blob_slowly_others_are_told_to_come_again(
     with pytest.raises(FarmFullError, match=f"blobs of {len(LARGE)} bytes") as refused:
         await anext(read_blobs(programs, (digest_of(SMALL),), budget))
     assert refused.value.retry_after_s is not None
-    await slow.aclose()  # its client went away
+    await slow.aclose()  # the client left
     async with aclosing(read_blobs(programs, (digest_of(SMALL),), budget)) as again:
         assert [chunk.data async for chunk in again] == [SMALL]
     assert budget.held_bytes == 0

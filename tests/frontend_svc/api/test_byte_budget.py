@@ -1,4 +1,4 @@
-"""How much may be in flight at one gateway."""
+"""The limit of bytes in flight at one gateway."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelfarm.errors import FarmFullError
 from kernelfarm.service.tenants.identity import Identity, NamespaceConfig, bind_identity
 
 
-def test_requests_beyond_the_budget_are_told_to_come_again() -> None:
+def test_requests_beyond_the_budget_must_retry() -> None:
     budget = ByteBudget(100, "requests")
     with budget.held(60), budget.held(40):
         with pytest.raises(FarmFullError, match="at most 100") as refused, budget.held(1):
@@ -31,7 +31,7 @@ def test_a_single_request_larger_than_the_budget_is_served() -> None:
 
 
 def held_by(budget: ByteBudget, tenant: str, size_bytes: int) -> AbstractContextManager[None]:
-    """As a call of a tenant, which runs in a context of its own."""
+    """The budget as a call of a tenant holds it, in a context of its own."""
 
     def enter() -> AbstractContextManager[None]:
         bind_identity(Identity(tenant, frozenset(), NamespaceConfig(tenant)))
@@ -43,15 +43,15 @@ def held_by(budget: ByteBudget, tenant: str, size_bytes: int) -> AbstractContext
 
 
 def test_one_tenant_leaves_half_to_the_others() -> None:
-    """Who asked for blobs and never read them took every other tenant's share."""
+    """A tenant that requests blobs and never reads them must not use up the whole budget."""
     budget = ByteBudget(100, "blobs")
     first = held_by(budget, "acme", 40)
     with pytest.raises(
-        FarmFullError, match=r"40 bytes of tenant 'acme' .* at most 50 of one tenant"
+        FarmFullError, match=r"40 bytes of tenant 'acme' .* at most 50 bytes of one tenant"
     ):
         held_by(budget, "acme", 20)
     second = held_by(budget, "beta", 50)
     for manager in (first, second):
         manager.__exit__(None, None, None)
     assert budget.held_bytes == 0
-    held_by(budget, "acme", 80).__exit__(None, None, None)  # a single one is always served
+    held_by(budget, "acme", 80).__exit__(None, None, None)  # a single item is always served

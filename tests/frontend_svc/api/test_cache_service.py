@@ -45,7 +45,7 @@ def compiled(farm: Farm, request: api.CompileRequest) -> api.ProgramResult:
     return compile_at(farm.endpoint, request).program
 
 
-def test_a_second_hit_comes_from_the_gateways_memory(farm: Farm) -> None:
+def test_a_second_hit_comes_from_the_memory_tier(farm: Farm) -> None:
     first = compiled(farm, request_of(401))
     assert (first.outcome, first.tier) == (api.CACHE_OUTCOME_MISS, api.CACHE_TIER_UNSPECIFIED)
     wait_until(
@@ -58,7 +58,7 @@ def test_a_second_hit_comes_from_the_gateways_memory(farm: Farm) -> None:
     assert (hit.plan, list(hit.artifacts)) == (first.plan, list(first.artifacts))
 
 
-def test_a_program_that_is_wanted_signed_can_be_checked_with_the_pinned_keys(farm: Farm) -> None:
+def test_a_signed_program_is_verified_with_the_pinned_keys(farm: Farm) -> None:
     plain = compiled(farm, request_of(402))
     signed = compiled(farm, request_of(402, wants_signed=True))
     assert not signed.HasField("plan") and not signed.artifacts
@@ -80,7 +80,7 @@ def test_a_program_that_is_wanted_signed_can_be_checked_with_the_pinned_keys(far
     assert lookup.program.signed.content == signed.signed.content
 
 
-def test_the_farm_hands_its_public_keys_out(farm: Farm) -> None:
+def test_the_farm_returns_its_public_keys(farm: Farm) -> None:
     with stub_of(farm.endpoint) as stub:
         reported = stub.GetCapabilities(api.GetCapabilitiesRequest())
     assert reported.is_signed and reported.namespace == "default"
@@ -89,7 +89,9 @@ def test_the_farm_hands_its_public_keys_out(farm: Farm) -> None:
     assert {key.space for key in keyring.keys} == set(Space)
 
 
-def test_what_is_invalidated_is_compiled_again_by_every_tag(farm: Farm, admin: CacheAdmin) -> None:
+def test_an_invalidation_by_every_tag_causes_a_new_compilation(
+    farm: Farm, admin: CacheAdmin
+) -> None:
     request = request_of(403, "bert@1", wants_signed=True)
     first = manifest_from_proto(compiled(farm, request).signed.manifest)
     kinds = {tag.partition(":")[0]: tag for tag in first.tags}
@@ -101,7 +103,7 @@ def test_what_is_invalidated_is_compiled_again_by_every_tag(farm: Farm, admin: C
             "a gateway hit",
         )
         began = admin.invalidate([tag])
-        # From now on no gateway serves it: there is nothing to wait for.
+        # No gateway serves the program any more, so the test need not wait.
         again = compiled(farm, request)
         assert again.outcome == api.CACHE_OUTCOME_MISS, tag
         assert began.gateways == 1
@@ -131,10 +133,8 @@ def test_tags_outside_of_the_grammar_are_refused(admin: CacheAdmin, tags: list[s
         admin.invalidate(tags)
 
 
-def test_a_watcher_hears_of_invalidations_and_resumes_where_it_was(
-    farm: Farm, admin: CacheAdmin
-) -> None:
-    heard: list[WatchEvent] = []
+def test_a_watcher_receives_invalidations_and_resumes(farm: Farm, admin: CacheAdmin) -> None:
+    received: list[WatchEvent] = []
     is_listening = threading.Event()
 
     def listen() -> None:
@@ -142,22 +142,24 @@ def test_a_watcher_hears_of_invalidations_and_resumes_where_it_was(
             for event in watcher.watch():
                 is_listening.set()
                 if event.tags:
-                    heard.append(event)
+                    received.append(event)
                     return
 
     thread = threading.Thread(target=listen)
     thread.start()
     assert is_listening.wait(TIMEOUT_S)
-    first = admin.invalidate(["op:heard", "op:too"])
+    first = admin.invalidate(["op:received", "op:too"])
     thread.join(TIMEOUT_S)
-    (event,) = heard
-    assert (event.tags, event.epoch) == (("op:heard", "op:too"), first.epoch)
+    (event,) = received
+    assert (event.tags, event.epoch) == (("op:received", "op:too"), first.epoch)
     admin.invalidate(["op:missed"])
     missed = next(event for event in admin.watch(event.resume_token) if event.tags)
     assert (missed.tags, missed.epoch) == (("op:missed",), first.epoch + 1)
 
 
-def test_a_token_of_another_life_flushes_and_nonsense_is_refused(admin: CacheAdmin) -> None:
+def test_a_token_of_another_incarnation_flushes_and_a_malformed_one_is_refused(
+    admin: CacheAdmin,
+) -> None:
     assert next(iter(admin.watch(f"{'0' * 32}:7"))).is_flush
     with pytest.raises(CallerError, match="resume token"):
         next(iter(admin.watch("nonsense")))
@@ -214,7 +216,7 @@ def test_a_miss_is_explained_by_the_tag_that_was_invalidated(farm: Farm, admin: 
     assert (nothing.reason, nothing.nearest_key) == (cache_api.MISS_REASON_KEY, b"")
 
 
-def test_usage_tells_what_a_sweep_counted_and_hits_by_tier(farm: Farm, admin: CacheAdmin) -> None:
+def test_usage_has_what_a_sweep_counted_and_hits_by_tier(farm: Farm, admin: CacheAdmin) -> None:
     compiled(farm, request_of(408, "swept@1"))
     admin.invalidate(["model:swept@1"])
     swept = admin.sweep()
@@ -236,7 +238,7 @@ def counters(admin: CacheAdmin, space: int) -> dict[str, int]:
     return dict(admin.usage().spaces[space].counters)
 
 
-def test_facts_that_meet_no_guard_get_the_general_variant(farm: Farm) -> None:
+def test_facts_for_which_no_guard_holds_get_the_general_variant(farm: Farm) -> None:
     request = request_of(409)
     request.facts.symbols["s0"] = 3
     request.facts.inputs.add(sizes=[409, 24], strides=[24, 1], alignment_bytes=64, dtype="f32")
@@ -261,7 +263,7 @@ def told_by(*command: str) -> str:
     return shown.output
 
 
-def test_operators_do_all_of_it_from_the_command_line(farm: Farm) -> None:
+def test_operators_do_all_of_this_from_the_command_line(farm: Farm) -> None:
     at = ("--endpoint", farm.endpoint)
     key = compiled(farm, request_of(410, "shown@1")).key.hex()
     assert "is found" in told_by("explain-miss", key, *at)

@@ -1,4 +1,4 @@
-"""A captured graph through every room, over real sockets."""
+"""A captured graph through every service, over real sockets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_h_compiles_to_at_most_two_kernels(farm: Farm) -> None:
     assert keys == {kernel.key for kernel in program.plan.kernels}
 
 
-def test_the_stages_are_told_in_order(farm: Farm) -> None:
+def test_the_stages_are_reported_in_order(farm: Farm) -> None:
     stages = [event.stage for event in compile_at(farm.endpoint, h_request(65, 128)).stages]
     firsts = list(dict.fromkeys(stages))
     assert firsts == ["import", "lookup", "decompose", "optimize", "codegen", "publish"]
@@ -70,7 +70,7 @@ def test_options_are_part_of_the_key(farm: Farm) -> None:
     assert len(keys) == 2
 
 
-def test_several_targets_come_with_one_request(farm: Farm) -> None:
+def test_one_request_compiles_for_several_targets(farm: Farm) -> None:
     targets = [name for name in all_targets() if name.startswith("cpu:")]
     programs = compile_at(farm.endpoint, h_request(68, 128, *targets)).programs
     assert sorted(program.target for program in programs) == sorted(targets)

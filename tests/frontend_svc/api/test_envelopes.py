@@ -1,4 +1,4 @@
-"""Envelopes are the public messages, byte for byte, with their graphs left as bytes."""
+"""Envelopes equal the public messages byte for byte; only their graphs stay bytes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_graph_that_occurs_twice_is_merged_as_parsers_do() -> None:
     assert graph_pb2.Graph.FromString(graph) == CompileRequest.FromString(whole).graph
 
 
-def test_no_graph_and_an_empty_graph_are_told_apart() -> None:
+def test_no_graph_and_an_empty_graph_differ() -> None:
     assert graph_of(CompileEnvelope.FromString(b"")) is None
     empty = CompileRequest(graph=graph_pb2.Graph()).SerializeToString()
     assert graph_of(CompileEnvelope.FromString(empty)) == b""
@@ -70,7 +70,7 @@ def large_request() -> CompileRequest:
     return request
 
 
-def test_a_large_graph_is_a_view_into_what_was_sent() -> None:
+def test_a_large_graph_is_a_view_of_the_request() -> None:
     request = large_request()
     data = request.SerializeToString()
     read = COMPILE_PARSER(data)
@@ -84,8 +84,10 @@ def test_a_large_graph_is_a_view_into_what_was_sent() -> None:
     "change",
     [
         lambda data: data + CompileRequest(graph=h_request().graph).SerializeToString(),
-        lambda data: data + b"\x1a\x01x" * 1_000,  # more targets than are looked at
-        lambda data: data + b"\x1a\x81\x80\x04" + b"x" * 65_537,  # others than the graph are large
+        lambda data: data + b"\x1a\x01x" * 1_000,  # more fields than are scanned
+        lambda data: (
+            data + b"\x1a\x81\x80\x04" + b"x" * 65_537
+        ),  # other fields than the graph are large
         lambda data: data + b"\x9b\x06\x9c\x06",  # an unknown group
         lambda data: data + b"\x99\x06" + bytes(8) + b"\x9d\x06" + bytes(4) + b"\x98\x06\xac\x02",
     ],

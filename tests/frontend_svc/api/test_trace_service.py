@@ -1,4 +1,4 @@
-"""Traces at a farm with tenants: who may publish, what is refused, whose are found, what counts."""
+"""Traces in a farm with tenants: who may publish, what is refused, what is found and counted."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Traces:
         self.signer = read_signer(city.farm.data_dir / "keys" / TRACE_KEY, Space.TRACES)
 
     def look_up(self, digest: bytes, **asked: Any) -> list[api.LookupTraceResponse]:
-        """All parts of the answer."""
+        """All messages of the response."""
         request = api.LookupTraceRequest(digest=digest, wants_program=True, **asked)
         with open_blocking_channel(self._endpoint, None, self._token) as channel:
             try:
@@ -116,7 +116,7 @@ def a_digest() -> bytes:
     return bytes([next(_numbers)]) * 32
 
 
-def test_a_trace_comes_with_its_program_and_the_blobs_that_are_not_held(
+def test_a_trace_comes_with_its_program_and_the_blobs_that_the_client_lacks(
     tenant_farm: TenantFarm,
 ) -> None:
     request = h_request(401, 24)
@@ -138,7 +138,7 @@ def test_a_trace_comes_with_its_program_and_the_blobs_that_are_not_held(
     assert [part.WhichOneof("part") for part in held] == ["trace", "program"]
 
 
-def test_a_trace_whose_program_is_gone_says_so(tenant_farm: TenantFarm) -> None:
+def test_a_trace_without_its_program_is_reported(tenant_farm: TenantFarm) -> None:
     acme, digest = Traces(tenant_farm, "acme"), a_digest()
     acme.put(acme.made(digest))
     parts = acme.look_up(digest)
@@ -146,7 +146,9 @@ def test_a_trace_whose_program_is_gone_says_so(tenant_farm: TenantFarm) -> None:
     assert parts[1].miss.is_program
 
 
-def test_a_tenants_traces_are_its_own_and_warmers_are_everybodys(tenant_farm: TenantFarm) -> None:
+def test_a_tenants_traces_are_private_and_warmers_traces_are_shared(
+    tenant_farm: TenantFarm,
+) -> None:
     acme, beta = Traces(tenant_farm, "acme"), Traces(tenant_farm, "beta")
     own, shared = a_digest(), a_digest()
     assert acme.put(acme.made(own)) == api.PUT_TRACE_OUTCOME_STORED
@@ -155,7 +157,7 @@ def test_a_tenants_traces_are_its_own_and_warmers_are_everybodys(tenant_farm: Te
     warmer = Traces(tenant_farm, "acme", Role.WARMER)
     assert warmer.put(warmer.made(shared)) == api.PUT_TRACE_OUTCOME_STORED
     assert beta.finds(shared) and acme.finds(shared)
-    # What acme has signed for itself cannot be put into another's part, nor into the shared one.
+    # A trace that acme signed for itself cannot be published in another namespace.
     for other in (beta, warmer):
         with pytest.raises(CallerError, match="without the tags"):
             other.put(acme.made(own))
@@ -163,7 +165,7 @@ def test_a_tenants_traces_are_its_own_and_warmers_are_everybodys(tenant_farm: Te
             other.put(acme.made(own, tags=(tenant_tag(other.namespace.partition("/")[2]),)))
 
 
-def test_who_only_reads_and_who_is_nobody_publishes_nothing(tenant_farm: TenantFarm) -> None:
+def test_readers_and_unauthenticated_callers_publish_nothing(tenant_farm: TenantFarm) -> None:
     trace = Traces(tenant_farm, "acme").made(a_digest())
     with pytest.raises(PermissionDeniedError, match="role member or warmer"):
         Traces(tenant_farm, "acme", Role.READER).put(trace)
@@ -173,7 +175,7 @@ def test_who_only_reads_and_who_is_nobody_publishes_nothing(tenant_farm: TenantF
         Traces(tenant_farm, "acme", None).put(trace)
 
 
-def test_a_live_trace_stays_as_it_is(tenant_farm: TenantFarm) -> None:
+def test_a_live_trace_is_not_replaced(tenant_farm: TenantFarm) -> None:
     acme, digest = Traces(tenant_farm, "acme"), a_digest()
     first = acme.made(digest)
     assert acme.put(first) == api.PUT_TRACE_OUTCOME_STORED
@@ -182,7 +184,7 @@ def test_a_live_trace_stays_as_it_is(tenant_farm: TenantFarm) -> None:
     assert acme.look_up(digest)[0].trace == first
 
 
-def spoilt(trace: manifest_pb2.SignedVariant) -> manifest_pb2.SignedVariant:
+def truncated(trace: manifest_pb2.SignedVariant) -> manifest_pb2.SignedVariant:
     trace.content = trace.content[:-1]
     return trace
 
@@ -194,9 +196,9 @@ def meddled(trace: manifest_pb2.SignedVariant) -> manifest_pb2.SignedVariant:
 
 REFUSED: dict[str, tuple[type[KernelfarmError], Any]] = {
     "forged": (ForgedManifestError, lambda t, d: meddled(t.made(d))),
-    "a stranger's": (UntrustedKeyError, lambda t, d: t.made(d, signer=new_signer(Space.TRACES))),
+    "untrusted key": (UntrustedKeyError, lambda t, d: t.made(d, signer=new_signer(Space.TRACES))),
     "expired": (ExpiredManifestError, lambda t, d: t.made(d, not_after_s=5)),
-    "truncated": (PoisonedBlobError, lambda t, d: spoilt(t.made(d))),
+    "truncated": (PoisonedBlobError, lambda t, d: truncated(t.made(d))),
     "of another tenant": (ManifestMismatchError, lambda t, d: t.made(d, namespace="default/beta")),
     "a program": (CallerError, lambda t, d: t.made(d, space=Space.PROGRAMS)),
     "with blobs": (CallerError, lambda t, d: t.made(d, blobs=(blob_ref(b"b"),))),
@@ -213,7 +215,7 @@ REFUSED: dict[str, tuple[type[KernelfarmError], Any]] = {
 
 
 @pytest.mark.parametrize("harm", REFUSED)
-def test_what_is_no_trace_of_this_tenant_is_refused_and_nothing_is_kept(
+def test_a_trace_that_is_not_of_this_tenant_is_refused_and_not_stored(
     tenant_farm: TenantFarm,
     harm: str,
 ) -> None:
@@ -233,7 +235,7 @@ def test_digests_of_a_wrong_length_are_refused(
         Traces(tenant_farm, "acme").look_up(**asked)
 
 
-def test_invalidating_a_tenant_or_a_model_makes_its_traces_cold(tenant_farm: TenantFarm) -> None:
+def test_invalidating_a_tenant_or_a_model_makes_its_traces_stale(tenant_farm: TenantFarm) -> None:
     acme, digest = Traces(tenant_farm, "acme"), a_digest()
     trace = acme.made(digest, tags=("model:m@1", "tenant:acme"))
     acme.put(trace)
@@ -244,11 +246,11 @@ def test_invalidating_a_tenant_or_a_model_makes_its_traces_cold(tenant_farm: Ten
         administrator.cache("Invalidate", cache_api.InvalidateRequest(tags=[tag]))
         (part,) = acme.look_up(digest)
         assert (part.miss.reason, part.miss.detail) == (cache_api.MISS_REASON_EPOCH, tag)
-        # What was made before does not come back; what is made now may be kept.
+        # An earlier trace stays stale; a new one may be stored.
         assert acme.put(trace) == api.PUT_TRACE_OUTCOME_STALE
         trace = acme.made(digest, tags=("model:m@1", "tenant:acme"))
         assert acme.put(trace) == api.PUT_TRACE_OUTCOME_STORED
-    # A caller's own model counts too, whatever the trace says.
+    # The model of the caller counts too, whatever model the trace states.
     administrator.cache("Invalidate", cache_api.InvalidateRequest(tags=["model:mine@1"]))
     assert acme.look_up(digest, model="mine@1")[0].HasField("miss")
     assert acme.finds(digest)
@@ -283,7 +285,7 @@ def test_traces_count_in_usage_and_quotas_and_are_swept(tenant_farm: TenantFarm)
 
 
 def parts_of(number: int, **changes: str) -> dict[str, str]:
-    """What a digest is over, of a graph of this number."""
+    """The parts of the digest of a graph with this number."""
     parts = {"graph": f"g{number}", "calls": f"c{number}", "target": "cpu:x86-64-v3"}
     return {**parts, "torch": "2.13.0", "options": "deterministic=False", **changes}
 
@@ -303,11 +305,11 @@ def test_a_miss_is_explained_by_the_part_of_the_digest_that_differs(
     assert reported.trace.key == trace_digest(parts_of(1, torch="2.11.0"))
     assert reported.trace.nearest_key == digest
     assert differences(reported) == {"torch": ("2.11.0", "2.13.0")}
-    # A part that one of the two does not have differs too.
+    # A part that only one of the two has differs too.
     more = differences(acme.explain(parts=parts_of(1, graph="other", mode="new")))
     assert more == {"graph": ("other", "g1"), "mode": ("new", "")}
     assert acme.explain(parts=parts_of(2, target="cpu:x86-64-v4")).trace.nearest_key == b""
-    # Who knows the digest alone is told as much, once it was here.
+    # The digest alone suffices after a trace with it was published.
     found = acme.explain(digest=digest)
     assert (found.trace.reason, found.manifest.key) == (cache_api.MISS_REASON_NONE, digest)
     assert found.program.reason == cache_api.MISS_REASON_KEY
@@ -326,7 +328,7 @@ def test_a_miss_is_explained_by_the_tag_that_was_invalidated(tenant_farm: Tenant
     assert differences(reported)["tag"][1] == "model:m@3 was invalidated after it was made"
 
 
-def test_nobody_is_told_of_anothers_traces_and_everybody_of_the_shared_ones(
+def test_explanations_show_shared_traces_but_none_of_other_tenants(
     tenant_farm: TenantFarm,
 ) -> None:
     acme, beta, warmer = (
@@ -368,7 +370,7 @@ def test_parts_that_do_not_give_the_digest_are_refused(tenant_farm: TenantFarm, 
 
 
 @pytest.mark.parametrize("asked", [{}, {"digest": b"short"}, {"parts": BAD_PARTS["too long"]}])
-def test_questions_without_a_whole_digest_are_refused(
+def test_requests_without_a_valid_digest_are_refused(
     tenant_farm: TenantFarm, asked: dict[str, Any]
 ) -> None:
     with pytest.raises((CallerError, MalformedMessageError), match="expected"):

@@ -1,4 +1,4 @@
-"""The gateway's memory: bounded, sure or silent, obedient."""
+"""The memory tier of a gateway: bounded, silent without a lease, and invalidated."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def keep(tier: GatewayTier, variant: StoredVariant, key: bytes = KEY, *tags: str
     return tier.put(key, (variant,), tags, tier.changes())
 
 
-def test_what_is_kept_is_found(tier: GatewayTier) -> None:
+def test_a_cached_program_is_found(tier: GatewayTier) -> None:
     keep(tier, stored(GELU))
     kept = tier.get(KEY, ())
     assert kept is not None and kept.variants == (stored(GELU),)
     assert tier.get(OTHER, ()) is None
 
 
-def test_an_unsure_tier_has_nothing(tier: GatewayTier, clock: Clock) -> None:
+def test_a_tier_whose_lease_has_ended_serves_nothing(tier: GatewayTier, clock: Clock) -> None:
     keep(tier, stored(GELU))
     tier.set_lease_end(clock.now_s + 2)
     assert tier.get(KEY, ())
@@ -80,7 +80,7 @@ def test_an_unsure_tier_has_nothing(tier: GatewayTier, clock: Clock) -> None:
     assert tier.get(KEY, ())
 
 
-def test_an_invalidation_drops_what_is_older_and_depends_on_it(tier: GatewayTier) -> None:
+def test_an_invalidation_drops_older_programs_that_depend_on_the_tag(tier: GatewayTier) -> None:
     keep(tier, stored(GELU, epoch=5))
     tier.apply_invalidation(bumped(6, "op:other"))
     assert tier.get(KEY, ())
@@ -90,7 +90,7 @@ def test_an_invalidation_drops_what_is_older_and_depends_on_it(tier: GatewayTier
     assert tier.get(KEY, ()) is None and len(tier) == 0
 
 
-def test_a_callers_tag_must_have_been_vouched_for(tier: GatewayTier) -> None:
+def test_the_store_must_have_confirmed_a_callers_tag(tier: GatewayTier) -> None:
     keep(tier, stored(GELU))
     assert tier.get(KEY, (MODEL,)) is None
     keep(tier, stored(GELU), KEY, MODEL)
@@ -99,7 +99,9 @@ def test_a_callers_tag_must_have_been_vouched_for(tier: GatewayTier) -> None:
     assert tier.get(KEY, ()) is None
 
 
-def test_what_was_looked_up_before_an_invalidation_is_not_kept(tier: GatewayTier) -> None:
+def test_a_program_that_was_looked_up_before_an_invalidation_is_not_cached(
+    tier: GatewayTier,
+) -> None:
     before = tier.changes()
     tier.apply_invalidation(bumped(6, GELU))
     assert tier.put(KEY, (stored(GELU),), (), before) is None
@@ -108,7 +110,7 @@ def test_what_was_looked_up_before_an_invalidation_is_not_kept(tier: GatewayTier
     assert tier.put(KEY, (stored(GELU),), (), before) is None
 
 
-def test_a_flush_and_an_absent_blob_drop(tier: GatewayTier) -> None:
+def test_a_flush_and_a_missing_blob_drop_programs(tier: GatewayTier) -> None:
     keep(tier, stored(GELU))
     tier.drop_referencing(hashlib.sha256(b"another blob").digest())
     assert tier.get(KEY, ())
@@ -128,11 +130,11 @@ def test_nothing_stays_longer_than_its_age_or_its_manifest_allows(
     clock.now_s = 1000 + 599
     keep(tier, stored(GELU))
     assert tier.get(KEY, ())
-    clock.now_s += 2  # now past the manifest's time
+    clock.now_s += 2  # now after the end of the manifest's validity
     assert tier.get(KEY, ()) is None
 
 
-def test_the_least_recently_used_go_first_and_the_bound_holds(clock: Clock) -> None:
+def test_the_least_recently_used_programs_are_evicted_and_the_limit_holds(clock: Clock) -> None:
     tier = GatewayTier(20_000, 60, clock, clock)
     tier.set_lease_end(clock.now_s + 9)
     keys = [bytes([number]) * 32 for number in range(4)]
@@ -144,7 +146,7 @@ def test_the_least_recently_used_go_first_and_the_bound_holds(clock: Clock) -> N
     assert keep(tier, stored(size=20_000, key=OTHER), OTHER) is None  # larger than the whole tier
 
 
-def test_a_rate_tells_when_to_come_back(clock: Clock) -> None:
+def test_a_rate_limit_states_when_to_retry(clock: Clock) -> None:
     rate = RateLimiter(2, clock)
     rate.take("walks")
     rate.take("walks")

@@ -1,4 +1,4 @@
-"""Programs from two tiers: the variant that fits the caller, and gateways that obey."""
+"""Programs from two tiers: the variant for each caller, and invalidation of all gateways."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def server() -> Iterator[EmbeddedServer]:
 
 
 class Gateway:
-    """One frontend's tiers over a server."""
+    """The tiers of one frontend over a server."""
 
     def __init__(self, url: str, name: str) -> None:
         self.cache = KernelCache(url, space=Space.PROGRAMS)
@@ -75,7 +75,7 @@ async def content_for(gateway: Gateway, asking: Caller) -> tuple[bytes, CacheTie
 
 
 async def until_in_memory(gateway: Gateway, asking: Caller = UNKNOWN_CALLER) -> bytes:
-    """The content, once this gateway is sure of it; each turn waits for its next sign of life."""
+    """The content, after this gateway may serve it from memory; waits for events of the feed."""
     async for _ in gateway.feed.watch(None):
         found = await content_for(gateway, asking)
         assert found is not None
@@ -117,10 +117,10 @@ async def test_three_sizes_that_each_add_a_variant_all_hit_from_the_second_round
             else:
                 assert found[0] == b"%d" % size
     assert misses == 3
-    assert (await gateway.cache.stats())["guard_misses"] == 2  # the first met no entry at all
+    assert (await gateway.cache.stats())["guard_misses"] == 2  # the first look-up found no entry
 
 
-async def test_no_gateway_serves_what_was_invalidated_once_the_call_returned(
+async def test_no_gateway_serves_an_invalidated_program_after_the_call_returned(
     gateways: tuple[Gateway, Gateway],
 ) -> None:
     one, two = gateways
@@ -135,7 +135,7 @@ async def test_no_gateway_serves_what_was_invalidated_once_the_call_returned(
     assert await content_for(two, UNKNOWN_CALLER) == (b"new", CacheTier.STORE)
 
 
-async def test_a_gateway_that_does_not_answer_is_waited_for_until_it_serves_no_more(
+async def test_an_invalidation_waits_until_a_hung_gateway_may_not_serve_any_more(
     gateways: tuple[Gateway, Gateway],
 ) -> None:
     one, two = gateways
@@ -154,11 +154,11 @@ async def test_a_lost_table_flushes_memory_and_watchers(
     gateway = gateways[0]
     await publish(gateway.cache, b"old")
     await until_in_memory(gateway)
-    heard: list[FeedEvent] = []
+    received: list[FeedEvent] = []
 
     async def listen() -> None:
         async for event in gateway.feed.watch(None):
-            heard.append(event)
+            received.append(event)
             if event.is_flush:
                 return
 
@@ -166,10 +166,10 @@ async def test_a_lost_table_flushes_memory_and_watchers(
     await gateway.cache.client.delete("kf:{default}:ep")
     await asyncio.wait_for(listening, TIMEOUT_S)
     assert len(gateway.tier) == 0
-    assert heard[-1].epoch.incarnation == (await gateway.cache.epochs.current()).incarnation
+    assert received[-1].epoch.incarnation == (await gateway.cache.epochs.current()).incarnation
 
 
-async def test_an_absent_blob_is_not_found_and_its_programs_are_forgotten(
+async def test_a_missing_blob_is_not_found_and_its_programs_are_dropped(
     gateways: tuple[Gateway, Gateway],
 ) -> None:
     gateway = gateways[0]
@@ -184,7 +184,7 @@ async def test_an_absent_blob_is_not_found_and_its_programs_are_forgotten(
     assert (await gateway.cache.stats())["missing_blobs"] == 1
 
 
-async def test_a_blob_that_one_gateway_misses_is_forgotten_by_all(
+async def test_a_blob_that_one_gateway_misses_is_dropped_by_all(
     gateways: tuple[Gateway, Gateway],
 ) -> None:
     one, two = gateways
@@ -198,11 +198,11 @@ async def test_a_blob_that_one_gateway_misses_is_forgotten_by_all(
         if not len(two.tier):
             break
     assert await content_for(two, UNKNOWN_CALLER) is None
-    assert not await one.cache.report_missing_blob(sha256)  # once is enough
+    assert not await one.cache.report_missing_blob(sha256)  # one report is enough
     assert not await one.cache.report_missing_blob(hashlib.sha256(b"never stored").digest())
 
 
-async def test_what_memory_serves_against_the_rules_is_found_out_and_counted(
+async def test_a_stale_program_that_memory_serves_is_found_and_counted(
     gateways: tuple[Gateway, Gateway],
 ) -> None:
     gateway = gateways[0]
@@ -212,7 +212,7 @@ async def test_what_memory_serves_against_the_rules_is_found_out_and_counted(
     assert await gateway.cache.epochs.wait_for_gateways(epoch) == 2
     assert (await gateway.cache.stats())["stale_serves"] == 0
     async for _ in gateway.feed.watch(None):
-        # Here is what it should have dropped when it obeyed.
+        # Put a program back that the invalidation dropped.
         name = gateway.programs._prefix + KEY
         gateway.tier.put(name, (stored,), (), gateway.tier.changes())
         if await content_for(gateway, UNKNOWN_CALLER) == (b"old", CacheTier.GATEWAY):
@@ -231,5 +231,5 @@ async def test_watches_end_when_the_gateway_drains(gateways: tuple[Gateway, Gate
         async for _ in gateway.feed.watch(None):
             gateway.feed.end_watches()
 
-    with pytest.raises(UnavailableError, match="gateway ends"):
+    with pytest.raises(UnavailableError, match="gateway drains"):
         await asyncio.wait_for(listen(), TIMEOUT_S)

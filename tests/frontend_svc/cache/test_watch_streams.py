@@ -1,4 +1,4 @@
-"""Streams of invalidations: limited for each tenant, and silent about the models of others."""
+"""Invalidation streams: limited for each tenant, and without the models of other tenants."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_a_watch_shows_the_models_that_its_tenant_named_and_the_shared_one
     assert everything == FeedEvent(EPOCH, (THEIRS, "tenant:beta"))
 
 
-async def test_a_tenant_that_was_here_before_models_were_noted_drops_everything(
+async def test_a_tenant_whose_models_were_not_recorded_from_the_start_drops_everything(
     tenant_caches: TenantCaches,
 ) -> None:
     part = tenant_caches.of(identity_of("acme").namespace_config)
@@ -83,13 +83,13 @@ async def test_a_tenant_that_was_here_before_models_were_noted_drops_everything(
         EPOCH, is_flush=True
     )
     assert await shown(tenant_caches, identity_of("acme"), OURS) == FeedEvent(EPOCH, (OURS,))
-    # Once nothing lives any more that was not noted, what is not ours is hidden.
+    # After everything that was not recorded has expired, tags of other tenants are hidden.
     long_ago_ms = round((time.time() - BLOB_TTL_S - 1) * 1e3)
     await part.cache.client.hset(part.cache.redis_keys.models, "@since", long_ago_ms)
     assert await shown(tenant_caches, identity_of("acme"), THEIRS) == FeedEvent(EPOCH)
 
 
-async def test_too_many_models_are_not_noted_and_nothing_is_missed(
+async def test_too_many_models_are_not_recorded_and_nothing_is_missed(
     tenant_caches: TenantCaches,
 ) -> None:
     part = tenant_caches.of(identity_of("acme").namespace_config)
@@ -100,7 +100,7 @@ async def test_too_many_models_are_not_noted_and_nothing_is_missed(
     )
 
 
-async def test_models_are_noted_once_the_store_is_back(
+async def test_models_are_recorded_after_the_store_is_back(
     tenant_caches: TenantCaches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = tenant_caches.of(identity_of("acme").namespace_config).cache.client
@@ -118,7 +118,9 @@ async def test_models_are_noted_once_the_store_is_back(
     assert await models.unnamed([OURS]) == (set(), True)
 
 
-def test_a_tenant_has_so_many_streams_and_leaves_others_theirs(tenant_caches: TenantCaches) -> None:
+def test_a_tenant_has_a_limit_of_streams_and_others_have_theirs(
+    tenant_caches: TenantCaches,
+) -> None:
     watches = WatchStreams(tenant_caches, 3, 2)
     with watches.watching("acme"), watches.watching("acme"):
         with pytest.raises(WatchesQuotaError, match=r"2 streams .* tenant 'acme'"):

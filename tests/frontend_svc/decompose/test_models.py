@@ -1,4 +1,4 @@
-"""Real captured programs lower completely, and their Prims give what eager gives."""
+"""Real captured graphs decompose, and their Prims equal eager."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ def externs(program: Compiled) -> list[str]:
     return [str(node.attr("op")) for node in lowered.graph.nodes if node.op == "extern"]
 
 
-def test_h_gives_what_eager_gives() -> None:
+def test_h_equals_eager() -> None:
     program = Compiled(h, torch.randn(32, 128), torch.randn(32, 128))
     assert_equals_eager(program, 1e-5)
     assert externs(program) == []
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_both_sides_of_the_branches_give_what_eager_gives(sign: float) -> None:
+def test_both_sides_of_the_branches_equal_eager(sign: float) -> None:
     assert_equals_eager(Compiled(f, torch.full((5,), sign * 9.0)), 1e-6)
     assert_equals_eager(Compiled(g, torch.full((4, 3), sign), torch.randn(4, 3) * 0.1), 1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_the_reference_model_gives_what_eager_gives(dtype: torch.dtype) -> None:
+def test_the_reference_model_equals_eager(dtype: torch.dtype) -> None:
     source = real_inputs.reference_model()
     source = source.half() if dtype is torch.float16 else source
     program = Compiled(source.model, *source.args)
@@ -70,7 +70,7 @@ def test_the_reference_model_gives_what_eager_gives(dtype: torch.dtype) -> None:
     assert externs(program) == ["aten.addmm.default"] * 3
 
 
-def test_the_reference_model_with_a_symbolic_batch_gives_what_eager_gives() -> None:
+def test_the_reference_model_with_a_symbolic_batch_equals_eager() -> None:
     source = real_inputs.reference_model()
     program = Compiled(source.model, *source.args, dynamic=True)
     assert_equals_eager(program, 1e-5)
@@ -78,16 +78,16 @@ def test_the_reference_model_with_a_symbolic_batch_gives_what_eager_gives() -> N
     assert lowered.graph.symbols
 
 
-def test_h_with_symbolic_sizes_gives_what_eager_gives() -> None:
+def test_h_with_symbolic_sizes_equals_eager() -> None:
     program = Compiled(h, torch.randn(32, 100), torch.randn(32, 100), dynamic=True)
     assert_equals_eager(program, 1e-5)
 
 
-def test_llama_gives_what_eager_gives(llama: Compiled) -> None:
+def test_llama_equals_eager(llama: Compiled) -> None:
     assert_equals_eager(llama, 1e-4)
 
 
-def test_llama_with_a_symbolic_length_gives_what_eager_gives() -> None:
+def test_llama_with_a_symbolic_length_equals_eager() -> None:
     source = real_inputs.llama()
     (ids,) = source.args
     torch._dynamo.mark_dynamic(ids, 1)
@@ -98,7 +98,7 @@ def test_llama_with_a_symbolic_length_gives_what_eager_gives() -> None:
     verify_graph(lowered.graph)
 
 
-def test_lowered_graphs_obey_the_rules_of_prims(llama: Compiled, bert: Compiled) -> None:
+def test_decomposed_graphs_follow_the_rules_of_prims(llama: Compiled, bert: Compiled) -> None:
     for program in (llama, bert):
         verify_graph(program.lowered[0].graph)
 
@@ -108,7 +108,7 @@ def test_llama_leaves_only_contractions_and_attention_to_the_framework(llama: Co
     assert len(externs(llama)) == 15 + 2
 
 
-def test_llama_s_running_sum_folds_and_no_gather_but_the_embedding_is_left(
+def test_llama_s_running_sum_folds_and_only_the_gather_of_the_embedding_is_left(
     llama: Compiled,
 ) -> None:
     names = prim_names(llama.lowered[0])
@@ -116,7 +116,7 @@ def test_llama_s_running_sum_folds_and_no_gather_but_the_embedding_is_left(
     assert [name for name in names if name in ("take", "gather_nd", "gather_along")] == ["take"]
 
 
-def test_bert_gives_what_eager_gives(bert: Compiled) -> None:
+def test_bert_equals_eager(bert: Compiled) -> None:
     assert_equals_eager(bert, 1e-4)
 
 
@@ -132,7 +132,7 @@ def test_every_captured_node_is_reported_with_a_reason(llama: Compiled, bert: Co
         assert all(entry.detail for entry in lowered.report)
 
 
-def test_the_report_tells_folded_from_decomposed_and_extern(llama: Compiled) -> None:
+def test_the_report_distinguishes_folded_decomposed_and_extern(llama: Compiled) -> None:
     fates: dict[str, set[NodeOutcome]] = {}
     for entry in llama.lowered[0].report:
         fates.setdefault(entry.op, set()).add(entry.outcome)

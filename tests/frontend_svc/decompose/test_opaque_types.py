@@ -1,8 +1,8 @@
 """Opaque types: graphs that mix them with prims mean the same before and after every stage.
 
-Captured graphs are drawn together with their meaning in NumPy. The lowered graph, the program and
-its plan after a round over the wire give the same values; what they send to the framework is
-computed by that meaning, so that a wrong operand or order of steps shows.
+Captured graphs are generated together with their meaning in NumPy. The Prims graph, the program,
+and its plan after encoding and decoding compute the same values. Extern steps are computed by that
+meaning, so that a wrong operand or a wrong order of steps is found.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.support.captured_graphs import one_node_graph, tensor
 
 Array = npt.NDArray[Any]
 TARGET = target_facts("cpu:x86-64-v3")
-PATIENT = settings(deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+NO_DEADLINE = settings(deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 OPAQUE = [dtype for dtype in DType if dtype not in KERNEL_DTYPES]
 F32, C64, U32, BOOL = DType.F32, DType.C64, DType.U32, DType.BOOL
 WIDTH = 4
@@ -160,7 +160,7 @@ def _meant(case: Case) -> list[Array]:
 
 
 @given(case=cases())
-@settings(PATIENT, max_examples=150)
+@settings(NO_DEADLINE, max_examples=150)
 def test_graphs_that_mix_opaque_values_and_prims_mean_the_same_after_every_stage(
     case: Case,
 ) -> None:
@@ -187,8 +187,8 @@ def _assert_same(found: Sequence[Any], expected: Sequence[Array]) -> None:
 
 
 @given(case=cases())
-@settings(PATIENT, max_examples=50)
-def test_every_step_with_an_opaque_tensor_goes_to_the_framework_with_its_reason(
+@settings(NO_DEADLINE, max_examples=50)
+def test_every_node_with_an_opaque_tensor_is_extern_with_a_reason(
     case: Case,
 ) -> None:
     lowered = decompose_to_prims(case.graph)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from frontend_svc.cache.gateway_tier import GatewayTier
 from frontend_svc.cache.tenant_caches import TenantCache, TenantCaches
+from frontend_svc.flow.compile_options import CompileOptions
 from frontend_svc.flow.events import CompileJob
 from kernelfarm.cache import KernelCache, SigningPolicy, Space
 from kernelfarm.service.tenants.identity import NamespaceConfig
 from tests.support.small_graphs import CPU, h_request
 
-OPTIONS = (("deterministic", "False"),)
+OPTIONS = CompileOptions()
 
 
 def part_of(tenant: str = "") -> TenantCache:

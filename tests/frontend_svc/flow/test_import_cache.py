@@ -1,4 +1,4 @@
-"""What a gateway remembers of requests' bytes, and for whom."""
+"""The import cache: program keys and errors by the digest of a request's bytes and tenant."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
+from frontend_svc.flow.compile_options import CompileOptions
 from frontend_svc.flow.failure_ttls import FailureTtls
 from frontend_svc.flow.graph_job_client import GraphJobClient
 from frontend_svc.flow.import_cache import CALLER_ERROR_TTL_S, ImportCache, request_digest
@@ -40,7 +41,7 @@ async def test_requests_with_equal_bytes_are_decoded_once_and_have_equal_keys(
     cpu: GraphJobClient,
 ) -> None:
     imports = ImportCache(cpu, TIMES)
-    expected = program_keys(h_graph(), (CPU,), OPTIONS)
+    expected = program_keys(h_graph(), (CPU,), OPTIONS.key_pairs())
     part = part_of()
     together = await asyncio.gather(*(imports.of(job_of(part=part)) for _ in range(8)))
     assert len({id(imported) for imported, _ in together}) == 1
@@ -53,13 +54,13 @@ async def test_requests_with_equal_bytes_are_decoded_once_and_have_equal_keys(
     assert (await later.graph()).ops == tuple(sorted({node.op for node in h_graph().nodes}))
 
 
-async def test_keys_are_remembered_for_the_last_requests_only(cpu: GraphJobClient) -> None:
+async def test_keys_are_cached_for_the_last_requests_only(cpu: GraphJobClient) -> None:
     imports = ImportCache(cpu, TIMES, most=2)
     part = part_of()
     for rows in (1, 2, 3):
         await imports.of(job_of(rows, part))
-    remembered = [request_digest(job_of(rows, part)) in imports for rows in (1, 2, 3)]
-    assert remembered == [False, True, True]
+    cached = [request_digest(job_of(rows, part)) in imports for rows in (1, 2, 3)]
+    assert cached == [False, True, True]
 
 
 async def test_a_wrong_graph_is_refused_each_time(cpu: GraphJobClient) -> None:
@@ -73,7 +74,7 @@ async def test_a_wrong_graph_is_refused_each_time(cpu: GraphJobClient) -> None:
         assert request_digest(job) not in imports
 
 
-async def test_a_mistake_is_found_once_for_who_repeats_it_at_once(cpu: GraphJobClient) -> None:
+async def test_a_mistake_that_is_repeated_at_once_is_decoded_once(cpu: GraphJobClient) -> None:
     moments = iter((0.0, CALLER_ERROR_TTL_S - 1, CALLER_ERROR_TTL_S + 1, CALLER_ERROR_TTL_S + 1))
     imports = ImportCache(cpu, TIMES, clock=lambda: next(moments))
     message = h_request().graph
@@ -85,7 +86,7 @@ async def test_a_mistake_is_found_once_for_who_repeats_it_at_once(cpu: GraphJobC
             await imports.of(job)
         errors.append((str(caught.value), caught.value.was_cached))
     assert len({text for text, _ in errors}) == 1
-    assert [was_known for _, was_known in errors] == [False, True, False]
+    assert [was_cached for _, was_cached in errors] == [False, True, False]
 
 
 async def test_bytes_that_are_no_graph_are_malformed(cpu: GraphJobClient) -> None:
@@ -93,7 +94,7 @@ async def test_bytes_that_are_no_graph_are_malformed(cpu: GraphJobClient) -> Non
         await ImportCache(cpu, TIMES).of(replace(job_of(), graph=b"\xff\xff\xff"))
 
 
-async def test_a_graph_that_spends_its_budget_is_refused_without_trying_for_a_while() -> None:
+async def test_a_graph_that_spends_its_budget_is_refused_from_the_cache_for_a_while() -> None:
     moments = iter((0.0, TIMES.rejection_s - 1, TIMES.rejection_s + 1, TIMES.rejection_s + 1))
     async with cpu_work(max_work_steps=1) as cpu:
         imports = ImportCache(cpu, TIMES, clock=lambda: next(moments))
@@ -102,10 +103,10 @@ async def test_a_graph_that_spends_its_budget_is_refused_without_trying_for_a_wh
             with pytest.raises(WorkBudgetError) as caught:
                 await imports.of(job_of())
             errors.append(caught.traceback[-1].name)
-    assert errors[0] == errors[2] != errors[1]  # found by a child, remembered, found again
+    assert errors[0] == errors[2] != errors[1]  # found by a child, cached, found again
 
 
-async def test_a_message_that_needs_too_much_memory_is_told_so() -> None:
+async def test_a_message_that_needs_too_much_memory_is_refused_with_the_limit() -> None:
     number = graph_pb2.Argument(integer=1).SerializeToString()
     items = b"".join(embedded(field_number(graph_pb2.ArgumentList, "items"), number))
     listed = b"".join(embedded(field_number(graph_pb2.Argument, "list"), items * 7_000_000))
@@ -115,7 +116,7 @@ async def test_a_message_that_needs_too_much_memory_is_told_so() -> None:
     limits = {"max_work_memory_bytes": 512 * MIB, "max_work_steps": 10**9}
     async with cpu_work(**limits) as cpu:
         imports = ImportCache(cpu, TIMES)
-        for _ in range(2):  # the second time it is remembered
+        for _ in range(2):  # the second time from the cache
             with pytest.raises(WorkMemoryError, match="512 MiB"):
                 await imports.of(
                     replace(job_of(), graph=h_request().graph.SerializeToString() + graph)
@@ -123,14 +124,14 @@ async def test_a_message_that_needs_too_much_memory_is_told_so() -> None:
         assert (await imports.of(job_of()))[1].nodes == 7
 
 
-def test_whatever_selects_a_program_and_whoever_asks_is_in_the_digest() -> None:
+def test_everything_that_selects_a_program_and_the_tenant_are_in_the_digest() -> None:
     job = job_of()
     others = [
         job_of(65),
         replace(job, targets=("cuda:sm_90a",)),
         replace(job, targets=(CPU, "cuda:sm_90a")),
-        replace(job, options=(("deterministic", "True"),)),
-        replace(job, options=()),
+        replace(job, options=CompileOptions(is_deterministic=True)),
+        replace(job, options=CompileOptions(fallback_random=True)),
         replace(job, tenant_cache=part_of("another")),
     ]
     digests = {request_digest(other) for other in (job, *others)}

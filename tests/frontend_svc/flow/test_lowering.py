@@ -1,4 +1,4 @@
-"""Requests of several targets are decomposed once where they may."""
+"""A request for several targets is decomposed once for all targets that sort alike."""
 
 from __future__ import annotations
 

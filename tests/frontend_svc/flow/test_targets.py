@@ -1,15 +1,15 @@
-"""Targets of a request are bounded before they are compared."""
+"""The number of a request's targets is checked before they are compared."""
 
 from __future__ import annotations
 
 import pytest
 
-from frontend_svc.flow.compile_flow import MAX_TARGETS, check_targets
+from frontend_svc.flow.targets import MAX_TARGETS, check_targets
 from kernelfarm.errors import CallerError, MalformedMessageError
 
 
 def test_many_targets_are_refused_before_they_are_compared() -> None:
-    """On 3c2bd51 the time grew with the square of their number."""
+    """At commit 3c2bd51 the time grew with the square of their number."""
     with pytest.raises(CallerError, match=f"1000000 targets; expected at most {MAX_TARGETS}"):
         check_targets(tuple(map(str, range(1_000_000))))
     with pytest.raises(MalformedMessageError, match="a target of 1000 characters"):

@@ -12,7 +12,7 @@ from kernelfarm.service.process_pool.pool import ProcessPool
 
 @asynccontextmanager
 async def cpu_work(processes: int = 1, **settings: object) -> AsyncIterator[GraphJobClient]:
-    """The work of a frontend with these settings; its processes end with the block."""
+    """A client of child processes of a frontend with these settings; they end with the block."""
     chosen = FrontendSettings(cpu_processes=processes, **settings)
     pool = ProcessPool("frontend_svc.graph_jobs", chosen.pool_limits(processes))
     try:

@@ -1,6 +1,6 @@
 """Operators that graphs of public models contain, in inference and in training.
 
-Counted in about a thousand traced graphs; what changed an argument stands here as functionalized.
+Counted in about a thousand traced graphs; operators that changed an argument are functionalized.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`as_strided`: views where the stated layout makes it one, else a step of the framework."""
+"""`as_strided`: a view if the stated layout allows it, else an extern step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tensor(shape: tuple[int, ...], strides: tuple[int, ...] | None = None) -> Te
 def graph_of(
     layout: TensorType, size: tuple[int, ...], stride: tuple[int, ...], offset: int | None
 ) -> Graph:
-    """`neg`, whose result lies as stated, and `as_strided` of it."""
+    """`neg`, whose result has the stated layout, and `as_strided` of it."""
     source = TensorType(DType.F32, layout.shape, contiguous_strides(layout.shape))
     negated = Node("aten.neg.default", (Ref(0),), (), (1,), (layout,))
     kind = tensor(size, stride)
@@ -99,7 +99,7 @@ def test_any_window_within_a_dense_value_is_a_view(
 
 
 def test_chunks_of_a_symbolic_length_that_overlap_are_a_view() -> None:
-    """As long documents' attention cuts them: chunks of 4, every 2."""
+    """As in attention for long documents: chunks of 4, every 2."""
     chunks = symbol("s0")
     length = 2 * chunks + 2
     x, kind = TensorType(DType.F32, (length,), (ONE,)), tensor_of(chunks, as_expr(4))
@@ -120,7 +120,7 @@ def tensor_of(*shape: Expr) -> TensorType:
 
 
 @pytest.mark.parametrize(("offset", "expected"), [((), []), ((0,), ["extern"])])
-def test_an_offset_into_an_input_s_memory_is_counted_by_the_framework(
+def test_an_offset_into_the_memory_of_an_input_is_extern(
     offset: tuple[int, ...], expected: list[str]
 ) -> None:
     kind = tensor((2, 3))
@@ -130,7 +130,7 @@ def test_an_offset_into_an_input_s_memory_is_counted_by_the_framework(
     assert [node.op for node in nodes if node.op == "extern"] == expected
 
 
-def test_a_window_beyond_an_input_is_read_by_the_framework_as_memory_lies_there() -> None:
+def test_a_window_beyond_an_input_is_extern() -> None:
     kind = tensor((2, 3))
     read = Node("aten.as_strided.default", (Ref(0), (2, 3), (3, 1)), (), (1,), (kind,))
     graph = Graph("aten", (), (Input(0, tensor((4,))),), (read,), (Ref(1),), (kind,))

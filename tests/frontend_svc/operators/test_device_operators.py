@@ -1,4 +1,4 @@
-"""Operators that PyTorch has for accelerators only: their formulas are the oracle."""
+"""Operators that PyTorch has for accelerators only, compared with their formulas."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_masked_scale_multiplies_by_mask_and_scale() -> None:
     torch.testing.assert_close(got, x * mask * 1.25)
 
 
-def test_a_log_sigmoid_hands_on_nothing_on_a_gpu_whatever_its_rank() -> None:
+def test_a_log_sigmoid_saves_nothing_on_a_gpu_for_any_rank() -> None:
     for shape in ((5,), (4, 9)):
         x = normal(*shape)
         types = [tensor(*shape), tensor(0)]

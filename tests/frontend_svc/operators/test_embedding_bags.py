@@ -1,4 +1,4 @@
-"""Bags of embeddings: what the forward operator gives is what eager gives."""
+"""Bags of embeddings: results of the forward operator equal eager's."""
 
 from __future__ import annotations
 

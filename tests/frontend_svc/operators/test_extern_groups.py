@@ -18,10 +18,10 @@ MOST_GROUPS = 60
 
 
 def functional_operators() -> Iterator[str]:
-    """What functional capture can produce: it has a tensor result and changes no argument.
+    """Operators that functional capture can produce: with a tensor result, and no changed argument.
 
-    Operators with a kernel that the dispatcher calls composite and implicitly differentiable are
-    left out: tracing takes those apart into what they call.
+    Operators with a composite kernel that is implicitly differentiable are left out: tracing
+    replaces them by the operators that they call.
     """
     is_registered = torch._C._dispatch_has_kernel_for_dispatch_key
     for registered in torch._C._dispatch_get_all_op_names():
@@ -55,7 +55,7 @@ def test_operators_of_public_models_are_in_the_table() -> None:
     assert unknown == []
 
 
-def test_groups_are_few_and_differ() -> None:
+def test_groups_are_few_and_different() -> None:
     names = [group.name for group in EXTERN_GROUPS]
     assert len(set(names)) == len(names) <= MOST_GROUPS
 
@@ -91,7 +91,7 @@ def test_checked_operators_are_extern() -> None:
         ("mylib.magic.default", "not in the table: a custom operator"),
     ],
 )
-def test_the_report_tells_the_group_s_reason(operator: str, said: str) -> None:
+def test_the_report_states_the_reason_of_the_group(operator: str, said: str) -> None:
     graph = one_node_graph(operator, [tensor(4, 4)], [Ref(0)], tensor(4, 4))
     (report,) = decompose_to_prims(graph).report
     assert report.outcome is NodeOutcome.EXTERN

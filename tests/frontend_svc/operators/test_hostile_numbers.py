@@ -1,4 +1,4 @@
-"""Whatever numbers a client sends with an operator, the answer is Prims or a clear refusal."""
+"""For any numbers that a client sends with an operator, the result is Prims or a clear refusal."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from frontend_svc.operators.core.values import Number, Operand
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import CallerError, InvalidGraphError
 from kernelfarm.ir.algebra.expr import Expr, as_expr, symbol
+from kernelfarm.ir.check_graph import check_client_graph
 from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, SizeSymbol, TensorType
 from kernelfarm.ir.work_budget import work_budget
 from tests.support.captured_graphs import one_node_graph, tensor
@@ -28,7 +29,7 @@ FLOATS = (0.0, -0.0, 0.5, -2.0, 1e19, 1e308, -1e308, 5e-324, math.inf, -math.inf
 SIZES = (SizeSymbol("s0", 2, None), SizeSymbol("s1", 0, 2**63 - 1))
 SHAPES = ((4,), (2, 4), (2, 3, 4), (1, 2, 4, 4), (1, 2, 4, 4, 4), (), (0,), (4, 4), (2**40, 2**40))
 MAX_STEPS = 300_000
-"""An operator on small tensors takes thousands; each test case ends, whatever it would cost."""
+"""An operator on small tensors takes thousands of steps; costly cases end at this limit."""
 
 KINDS = {reader: kind for kind, reader in READERS.items()}
 
@@ -108,6 +109,7 @@ def _check(operator: Operator, seed: int) -> None:
     graph = _Case(operator, random.Random(f"{operator.name} {seed}")).graph
     try:
         with work_budget(MAX_STEPS):
+            check_client_graph(graph)
             decompose_to_prims(graph)
     except CallerError:
         return

@@ -1,7 +1,7 @@
-"""PyTorch's own operator database as an outside judge: hundreds of operators, thousands of samples.
+"""PyTorch's own operator database as an independent check: hundreds of operators, many samples.
 
-What the operators trace to is captured as a client captures it; what the table does not know runs
-in torch. Random results are not compared.
+Traced operators are captured as a client captures them; torch runs operators that are not in the
+table. Random results are not compared.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WITHOUT_VALUE_SEMANTICS = {
     "as_strided_scatter",
     "nn.functional.embedding_bag",
 }
-"""What these give depends on memory, or on shapes that differ from those they were traced with."""
+"""Results of these depend on memory, or on shapes other than the traced ones."""
 
 
 class Sample:
@@ -63,7 +63,7 @@ class Sample:
         return pytree.tree_leaves(self._info.op(first, *args, **kwargs))
 
     def captured(self) -> CapturedGraph | None:
-        """The graph as a client would send it; None where it would not send one."""
+        """The graph as a client would send it; None if it would send none."""
         try:
             function = torch.func.functionalize(self.__call__)
             module = make_fx(function, tracing_mode="fake")(*self.tensors)
@@ -87,7 +87,7 @@ def is_comparable(captured: CapturedGraph) -> bool:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", sorted({i.name for i in op_db} - WITHOUT_VALUE_SEMANTICS))
-def test_what_an_operator_traces_to_gives_what_eager_gives(name: str) -> None:
+def test_a_traced_operator_equals_eager(name: str) -> None:
     compared = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

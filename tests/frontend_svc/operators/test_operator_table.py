@@ -1,4 +1,4 @@
-"""The operator table for people is what the code says."""
+"""The page of operators is equal to the table in the code."""
 
 from __future__ import annotations
 

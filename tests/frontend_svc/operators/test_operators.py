@@ -1,4 +1,4 @@
-"""Every operator that decomposes gives what eager gives, with static and with symbolic shapes."""
+"""Every operator that decomposes equals eager, with static and with symbolic shapes."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ TESTED_IN_FILES_OF_THEIR_OWN = {
     "aten._fused_rms_norm_backward.default",
     "aten._masked_scale.default",
 }
-"""Some results are not made, or PyTorch has no kernel for the CPU."""
+"""Some results are omitted, or PyTorch has no kernel for the CPU."""
 
 RANDOM = ("random.choices", "random.numbers")
-"""Families without values of their own: `test_random_numbers` has distributions."""
+"""Families whose values are random: `test_random_numbers` checks distributions."""
 
 OF_STATIC_SIZES_ONLY = {
     "aten.adaptive_max_pool2d.default",
     "aten.adaptive_max_pool3d.default",
-    # PyTorch's own shape rules for these take no symbols.
+    # PyTorch's shape rules for these accept no symbols.
     "aten.hardshrink_backward.default",
     "aten.softshrink_backward.default",
-    # How many pixels or elements there are decides which Prims there are.
+    # The Prims depend on the number of pixels or elements.
     "aten._upsample_bicubic2d_aa.default",
     "aten._upsample_bicubic2d_aa.vec",
     "aten._upsample_bilinear2d_aa.default",
@@ -53,7 +53,7 @@ OF_STATIC_SIZES_ONLY = {
     "aten._histogramdd_from_bin_tensors.default",
     "aten.histogram.bin_ct",
     "aten.histogram.bins_tensor",
-    # Rows of any number of elements go to the framework.
+    # The framework runs these for rows of symbolic length.
     "aten.kthvalue.default",
     "aten.median.default",
     "aten.median.dim",
@@ -72,20 +72,20 @@ for _call in calls():
 
 @pytest.mark.filterwarnings("ignore:var.*degrees of freedom")
 @pytest.mark.parametrize("op", sorted(SAMPLES))
-def test_prims_of_an_operator_give_what_eager_gives(op: str) -> None:
+def test_prims_of_an_operator_equal_eager(op: str) -> None:
     for call in SAMPLES[op]:
         assert_equals_eager(call, is_symbolic=False)
 
 
 @pytest.mark.parametrize("op", sorted(SAMPLES.keys() - OF_STATIC_SIZES_ONLY))
-def test_prims_with_symbolic_sizes_give_what_eager_gives(op: str) -> None:
+def test_prims_with_symbolic_sizes_equal_eager(op: str) -> None:
     assert_equals_eager(SAMPLES[op][0], is_symbolic=True)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:var.*degrees of freedom")
 @pytest.mark.parametrize("op", sorted(SAMPLES.keys() - OF_STATIC_SIZES_ONLY))
-def test_all_samples_with_symbolic_sizes_give_what_eager_gives(op: str) -> None:
+def test_all_samples_with_symbolic_sizes_equal_eager(op: str) -> None:
     for call in SAMPLES[op]:
         assert_equals_eager(call, is_symbolic=True)
 
@@ -103,7 +103,7 @@ def test_every_name_in_the_table_is_an_operator_of_this_torch() -> None:
         assert overload in packet.overloads(), f"{name}: overloads are {packet.overloads()}"
 
 
-def test_parameters_bear_the_operator_s_own_names_in_its_order() -> None:
+def test_parameters_have_the_operator_s_own_names_in_its_order() -> None:
     """The client sends arguments by position, and keyword arguments by PyTorch's names."""
     for name, operator in DECOMPOSED.items():
         theirs = schema_of(name).arguments
@@ -111,7 +111,7 @@ def test_parameters_bear_the_operator_s_own_names_in_its_order() -> None:
         every = {a.name for a in theirs}
         ours = [p.name for p in operator.signature.parameters]
         in_order = [p.name for p in operator.signature.parameters if p.is_positional]
-        # A function that serves several overloads may name what one of them lacks.
+        # A function for several overloads may have a parameter that one of them lacks.
         shared = [n for n in in_order if n in positional]
         assert shared == [n for n in positional if n in in_order], f"{name}: {in_order}"
         unread = every - PLACEMENT - set(ours)

@@ -1,4 +1,4 @@
-"""Which sorts are decomposed: all on processors, rows that a block holds on accelerators."""
+"""Sorts that decompose: all on processors; rows that fit in a block on accelerators."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from frontend_svc.decompose.pipeline import decompose_to_prims
-from frontend_svc.operators.sorting.ordering import MAX_SORTED, is_sort
+from frontend_svc.operators.core.registry import sorts_rows
+from frontend_svc.operators.sorting.ordering import MAX_SORTED
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.check_graph import PRIMS_DIALECT
 from kernelfarm.ir.graph_ir import Graph
@@ -24,7 +25,7 @@ def _ops(graph: Graph, target: str) -> set[str]:
 
 
 @pytest.mark.parametrize("target", ["cuda:sm_90a", "rocm:gfx942", "ascend:910b"])
-def test_accelerators_sort_rows_that_a_block_holds(target: str) -> None:
+def test_accelerators_sort_rows_that_fit_in_a_block(target: str) -> None:
     fits = captured_graph(Call("aten.sort.default", [torch.zeros(2, MAX_SORTED)]))
     assert "argsort" in _ops(fits, target)
     longer = captured_graph(Call("aten.sort.default", [torch.zeros(2, MAX_SORTED + 1)]))
@@ -45,8 +46,8 @@ def test_a_row_that_is_too_long_is_named_as_the_reason() -> None:
 
 
 def test_only_operators_that_sort_depend_on_how_a_target_sorts() -> None:
-    assert is_sort("aten.topk.default") and is_sort("aten.median.dim")
-    assert not is_sort("aten.add.Tensor") and not is_sort("aten.no_such.op")
+    assert sorts_rows("aten.topk.default") and sorts_rows("aten.median.dim")
+    assert not sorts_rows("aten.add.Tensor") and not sorts_rows("aten.no_such.op")
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_only_operators_that_sort_depend_on_how_a_target_sorts() -> None:
         ("aten.topk.default(%0, -1)", "the first -1 of 4 elements"),
     ],
 )
-def test_more_than_a_row_holds_is_refused(line: str, message: str) -> None:
+def test_more_elements_than_a_row_has_are_refused(line: str, message: str) -> None:
     text = (
         'graph aten 1\n%0: f32[3, 4]@[4, 1] = input "x"\n'
         f"%1: f32[3, 4], %2: i64[3, 4] = {line} from [0]\nreturn %1: f32[3, 4]@[4, 1]\n"

@@ -35,7 +35,7 @@ Operand = torch.Tensor | bool | int | float
 
 
 def operands() -> list[Operand]:
-    """A tensor with axes and one without of every type, and a number of every kind."""
+    """A tensor with axes and one without axes of every type, and a number of every kind."""
     with_axes = [torch.ones(2, dtype=dtype) for dtype in TYPES]
     without_axes = [torch.ones((), dtype=dtype) for dtype in TYPES]
     return [*with_axes, *without_axes, *NUMBERS]

@@ -1,4 +1,4 @@
-"""Random operators: their distributions, types and bounds, and what goes to the framework."""
+"""Random operators: their distributions, types and bounds, and the forms that are extern."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.single_operator import Call, captured_graph, to_numpy, to_tor
 COUNT = 20_000
 SEED = 0x1234_5678_9ABC_DEF0
 LARGEST_STEP = 2.7 / math.sqrt(COUNT)
-"""Of an empirical distribution from the true one: exceeded once in two million times by chance."""
+"""Distance of an empirical distribution from the true one; chance exceeds it once in 2 million."""
 SIGMAS = 5
 F32 = DType.F32
 
@@ -35,7 +35,7 @@ erf = np.vectorize(math.erf)
 
 
 def drawn(call: Call, seed: int = SEED, *, is_symbolic: bool = False) -> list[torch.Tensor]:
-    """What the Prims of an operator give for a seed."""
+    """The results of an operator's Prims for a seed."""
     graph = decompose_to_prims(captured_graph(call, is_symbolic=is_symbolic)).graph
     verify_graph(graph)
     assert "extern" not in [node.op for node in graph.nodes]
@@ -174,7 +174,7 @@ DISCRETE: dict[str, tuple[Call, dict[float, float]]] = {
 @pytest.mark.parametrize("seed", [SEED, 0, -1])
 @pytest.mark.parametrize("name", DISCRETE)
 def test_numbers_have_their_frequencies(name: str, seed: int) -> None:
-    """Pearson's chi-square; what has no probability never comes."""
+    """Pearson's chi-square; values without probability never occur."""
     made, frequencies = DISCRETE[name]
     (result,) = drawn(made, seed)
     values = result.double().reshape(-1)
@@ -212,14 +212,14 @@ def test_symbolic_sizes_give_the_numbers_of_static_ones(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*CONTINUOUS, *DISCRETE])
-def test_types_and_shapes_are_eager_s(name: str) -> None:
+def test_types_and_shapes_equal_eager_s(name: str) -> None:
     made = (CONTINUOUS | DISCRETE)[name][0]
     for ours, theirs in zip(drawn(made), made.eager(), strict=True):
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int16, torch.float32])
-def test_permutations_hold_each_integer_once_at_random_places(dtype: torch.dtype) -> None:
+def test_permutations_contain_each_integer_once_at_random_positions(dtype: torch.dtype) -> None:
     named = {"dtype": dtype, "generator": None}
     (result,) = drawn(call("aten.randperm.generator", 1000, **named))
     torch.testing.assert_close(result.sort().values, torch.arange(1000).to(dtype))
@@ -239,27 +239,27 @@ def test_samples_without_replacement_differ_and_follow_the_weights() -> None:
     for k, weight in enumerate((0.1, 0.2, 0.3, 0.4)):
         spread = SIGMAS * math.sqrt(weight * (1 - weight) * COUNT)
         assert abs(int((first == k).sum()) - weight * COUNT) < spread
-        # The second is k if another came first, by its weight among what is left.
+        # The second sample is k if the first is another one, by the weights that are left.
         rest = [w for w in (0.1, 0.2, 0.3, 0.4) if w != weight]
         chance = sum(w * weight / (1 - w) for w in rest)
         assert abs(int((second == k).sum()) - chance * COUNT) < SIGMAS * math.sqrt(COUNT) / 2
 
 
-def test_native_dropout_scales_what_its_mask_keeps() -> None:
+def test_native_dropout_scales_the_elements_that_its_mask_keeps() -> None:
     x = torch.linspace(1, 2, COUNT, dtype=torch.float16)
     result, mask = drawn(call("aten.native_dropout.default", x, 0.3, True))
     assert abs(int(mask.sum()) - 0.7 * COUNT) < SIGMAS * math.sqrt(0.21 * COUNT)
     torch.testing.assert_close(result, ((x * mask).float() * (1 / 0.7)).half())
 
 
-def test_what_dropout_drops_keeps_its_nan() -> None:
+def test_a_dropped_nan_stays_nan() -> None:
     x = torch.full((64,), math.nan)
     (result,) = drawn(call("aten.dropout.default", x, 0.5, True))
     assert bool(result.isnan().all())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_leaky_slopes_are_random_below_zero_alone(dtype: torch.dtype) -> None:
+def test_leaky_slopes_are_random_below_zero_only(dtype: torch.dtype) -> None:
     x = X.to(dtype)
     result, noise = drawn(
         call("aten.rrelu_with_noise_functional.default", x, torch.zeros_like(x), 0.1, 0.3, True)
@@ -294,7 +294,7 @@ def without_chance() -> list[Call]:
 
 
 @pytest.mark.parametrize("number", range(len(without_chance())))
-def test_where_nothing_is_left_to_chance_eager_s_values_come(number: int) -> None:
+def test_values_that_are_certain_equal_eager_s(number: int) -> None:
     made = without_chance()[number]
     for ours, theirs in zip(drawn(made), made.eager(), strict=True):
         torch.testing.assert_close(ours, theirs)
@@ -326,7 +326,7 @@ def test_the_framework_raises_its_own_errors(name: str) -> None:
     assert [node.op for node in decompose_to_prims(graph).graph.nodes] == ["extern"]
 
 
-def test_the_framework_s_numbers_are_left_to_it_if_asked_for() -> None:
+def test_the_framework_draws_random_numbers_if_requested() -> None:
     graph = captured_graph(call("aten.rand_like.default", X))
     lowered = decompose_to_prims(graph, fallback_random=True)
     assert [node.op for node in lowered.graph.nodes] == ["extern"]

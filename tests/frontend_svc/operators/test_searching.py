@@ -1,4 +1,4 @@
-"""Searches answer as eager's do: sides, types, NaN, rows of several axes, rows out of order."""
+"""Searches equal eager's: sides, types, NaN, rows of several axes, rows that are not sorted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def numbers(*shape: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.uint8])
 @pytest.mark.parametrize("is_right", [False, True])
-def test_values_find_their_places_in_rows(dtype: torch.dtype, is_right: bool) -> None:
+def test_values_get_their_positions_in_rows(dtype: torch.dtype, is_right: bool) -> None:
     for length, is_short in itertools.product(LENGTHS, (False, True)):
         rest = {"right": is_right, "out_int32": is_short}
         row = numbers(length, dtype=dtype, seed=length).sort().values
@@ -53,7 +53,7 @@ def test_rows_of_any_number_of_elements_are_searched() -> None:
     assert_equals_eager(Call("aten.bucketize.Tensor", [values, row]), is_symbolic=True)
 
 
-def test_a_sorter_stands_for_the_order() -> None:
+def test_a_sorter_gives_the_order() -> None:
     for seed in range(4):
         rows = numbers(3, 8, dtype=torch.float32, seed=seed)
         values = numbers(3, 5, dtype=torch.float32, seed=seed + 9)

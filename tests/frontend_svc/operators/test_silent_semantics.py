@@ -1,4 +1,4 @@
-"""Meanings that break silently: wrong by a sign, a type or a NaN, and no shape tells."""
+"""Semantics that break silently: a wrong sign, type or NaN, which no shape shows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAN, INF = math.nan, math.inf
 
 
 def result_of(op: str, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """The Prims' first result, once it is known to have eager's type."""
+    """The first result of the Prims, after a check that it has eager's type."""
     call = Call(op, args, kwargs)
     result = interpreted(call)[0]
     assert result.dtype == call.eager()[0].dtype
@@ -22,20 +22,20 @@ def result_of(op: str, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("op", ["maximum", "minimum"])
-def test_nan_wins_over_every_number_in_maximum_and_minimum(op: str) -> None:
+def test_maximum_and_minimum_are_nan_if_an_operand_is(op: str) -> None:
     left = torch.tensor([NAN, 1.0, NAN, INF])
     right = torch.tensor([1.0, NAN, NAN, NAN])
     assert result_of(f"aten.{op}.default", left, right).isnan().all()
 
 
 @pytest.mark.parametrize("op", ["fmax", "fmin"])
-def test_numbers_win_over_nan_in_fmax_and_fmin(op: str) -> None:
+def test_fmax_and_fmin_ignore_nan_if_an_operand_is_a_number(op: str) -> None:
     left, right = torch.tensor([NAN, 1.0]), torch.tensor([1.0, NAN])
     assert result_of(f"aten.{op}.default", left, right).tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("op", ["amax", "amin"])
-def test_nan_wins_in_extrema_over_an_axis(op: str) -> None:
+def test_extrema_over_an_axis_are_nan_if_an_element_is(op: str) -> None:
     x = torch.tensor([[1.0, NAN, 3.0], [1.0, 2.0, 3.0]])
     assert result_of(f"aten.{op}.default", x, [1]).isnan().tolist() == [True, False]
 
@@ -125,7 +125,7 @@ def test_softmax_does_not_overflow() -> None:
     assert result.tolist() == [0.5, 0.5]
 
 
-def test_where_drops_the_nan_of_the_branch_that_it_does_not_take() -> None:
+def test_where_ignores_nan_in_the_other_branch() -> None:
     condition = torch.tensor([True, False])
     result = result_of("aten.where.self", condition, torch.ones(2), torch.tensor([NAN, 3.0]))
     assert result.tolist() == [1.0, 3.0]
@@ -148,14 +148,14 @@ def test_negative_indices_count_from_the_end() -> None:
     assert result_of("aten.index.Tensor", x, [torch.tensor([-1, 0, -5])]).tolist() == [4, 0, 0]
 
 
-def test_index_axes_stand_in_front_when_a_slice_parts_them() -> None:
+def test_index_axes_come_first_if_a_slice_separates_them() -> None:
     x = torch.randn(3, 4, 5)
     i, j = torch.tensor([0, 1]), torch.tensor([2, 3])
     assert result_of("aten.index.Tensor", x, [i, None, j]).shape == (2, 4)
     assert result_of("aten.index.Tensor", x, [None, i, j]).shape == (3, 2)
 
 
-def test_conversion_to_integers_truncates_and_to_bool_asks_for_zero() -> None:
+def test_conversion_to_integers_truncates_and_to_bool_compares_with_zero() -> None:
     x = torch.tensor([1.9, -1.9, 0.4])
     assert result_of("aten._to_copy.default", x, dtype=torch.int32).tolist() == [1, -1, 0]
     y = torch.tensor([0.4, -0.0, NAN])
@@ -205,7 +205,7 @@ def test_any_of_bytes_is_a_byte() -> None:
     assert result_of("aten.any.default", x).item() == 1
 
 
-def test_embedding_reads_the_padding_row_like_any_other() -> None:
+def test_embedding_reads_the_padding_row_like_other_rows() -> None:
     table = torch.randn(4, 3)
     rows = torch.tensor([1, 2, 1])
     assert torch.equal(result_of("aten.embedding.default", table, rows, 1), table[rows])

@@ -1,4 +1,4 @@
-"""Special functions are as precise as their type, against 50 digits, and end where they should."""
+"""Special functions are as exact as their type (compared with 50 digits) and have their limits."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 from tests.support.single_operator import Call, interpreted
 
 MOST_EPSILONS = 12
-"""Chebyshev sums, a product and an elementary function or two: each is off by a few."""
+"""Chebyshev sums, a product and elementary functions: each has an error of a few epsilons."""
 
 
 @dataclass(frozen=True)
 class Function:
     """One function with its exact values on [low, high].
 
-    `sensitivity` times the rounding unit is how far the result may be off. It has two sources:
-    what one rounding of the argument, or of a phase or an exponent made of it, changes; and sums
-    of terms that are larger than the result, as near zeros of the function.
+    `sensitivity` times the rounding unit is the error that is allowed. It has two sources: the
+    rounding of the argument, or of a phase or an exponent that is computed from it; and sums whose
+    terms are larger than the result, as near zeros of the function.
     """
 
     name: str
@@ -151,12 +151,12 @@ def test_digamma_at_zero_has_the_sign_of_neither_side() -> None:
 
 @given(st.integers(2, 8), st.lists(st.floats(-9.4, 9.4), min_size=4, max_size=16))
 @settings(max_examples=20, deadline=None)
-def test_polygamma_is_eager_s_between_its_poles(order: int, points: list[float]) -> None:
+def test_polygamma_is_equal_to_eager_between_its_poles(order: int, points: list[float]) -> None:
     x = torch.tensor(points, dtype=torch.float64)
     x = x[(x - x.round()).abs() > 1e-3]
     with np.errstate(all="ignore"):
         result = interpreted(Call("aten.polygamma.default", [order, x]))[0]
-    # Terms of both signs may cancel; the nearest pole's is the largest.
+    # Terms of both signs may cancel; the largest is that of the nearest pole.
     factor = torch.special.gammaln(torch.tensor(order + 1.0, dtype=torch.float64)).exp()
     scale = factor * (1 + (x - x.round()).abs() ** -(order + 1.0))
     error = (result - torch.polygamma(order, x)).abs()
@@ -180,6 +180,6 @@ def test_a_chebyshev_polynomial_of_high_order_needs_no_recurrence(
                 value = mp.re(first if kind == "t" else second)
             if abs(value) > 1e307:
                 continue
-            # The order times a rounding of the angle; U is as many times larger.
+            # The order times the rounding of the angle; U itself is as many times larger.
             largest = max(abs(value), order + 1 if kind == "u" else 1)
             assert abs(result - value) <= 8 * order * 2.0**-52 * largest, (kind, point)

@@ -223,7 +223,7 @@ def test_a_take_beyond_the_axis_stays_an_error() -> None:
     assert ops(applied(graph, FOLD_CONSTANTS, SIMPLIFY_PRIMS)) == ["iota", "take"]
 
 
-def test_a_known_condition_picks_its_branch() -> None:
+def test_a_constant_condition_selects_its_branch() -> None:
     def build(b: GraphBuilder, x: int, y: int) -> int:
         return b.add("where", full(b, False, 4, dtype=DType.BOOL), x, y)
 

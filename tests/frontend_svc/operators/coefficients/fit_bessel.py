@@ -1,4 +1,4 @@
-"""What is fitted for modified Bessel functions, each as a function of u in [-1, 1]."""
+"""The fitted functions for modified Bessel functions, each a function of u in [-1, 1]."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import mpmath as mp
 
 
 def small_i(order: int) -> Callable[[Any], Any]:
-    """exp(-x) * I(x), over x for order 1, on 0 <= x <= 8; u = x / 4 - 1."""
+    """exp(-x) * I(x), divided by x for order 1, on 0 <= x <= 8; u = x / 4 - 1."""
 
     def function(u: Any) -> Any:
         x = 4 * (u + 1)

@@ -1,4 +1,4 @@
-"""What is fitted for relatives of the error function, each as a function of u in [-1, 1]."""
+"""The fitted functions for functions related to erf, each a function of u in [-1, 1]."""
 
 from __future__ import annotations
 

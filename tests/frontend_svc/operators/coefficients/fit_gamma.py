@@ -1,4 +1,4 @@
-"""What is fitted for the gamma function's logarithm, each as a function of u in [-1, 1]."""
+"""The fitted functions for the logarithm of gamma, each a function of u in [-1, 1]."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def near(u: Any) -> Any:
 
 
 def stirling(u: Any) -> Any:
-    """x times what Stirling's formula lacks, on x >= 8; u = 128 / x**2 - 1."""
+    """x times the error of Stirling's formula, on x >= 8; u = 128 / x**2 - 1."""
     x = 8 * mp.sqrt(2 / (u + 1))
     formula = (x - mp.mpf(1) / 2) * mp.log(x) - x + mp.log(2 * mp.pi) / 2
     return x * (mp.loggamma(x) - formula)

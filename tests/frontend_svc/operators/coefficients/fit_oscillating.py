@@ -1,4 +1,4 @@
-"""What is fitted for Bessel's and Airy's oscillating functions, each of u in [-1, 1]."""
+"""The fitted functions for Bessel's and Airy's functions, each a function of u in [-1, 1]."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import mpmath as mp
 
 
 def small_j(order: int) -> Callable[[Any], Any]:
-    """J(x) over x**order and over its first zeros, on 0 <= x <= 5; u = x * x / 12.5 - 1."""
+    """J(x) divided by x**order and by its first zeros, on 0 <= x <= 5; u = x * x / 12.5 - 1."""
     with mp.workdps(60):
         zeros = [mp.besseljzero(order, k) ** 2 for k in (1, 2)]
     if order:
@@ -27,7 +27,7 @@ def small_j(order: int) -> Callable[[Any], Any]:
 
 
 def small_y(order: int) -> Callable[[Any], Any]:
-    """Y(x) without its logarithm and its pole, over x**order, on 0 < x <= 5; u as above."""
+    """Y(x) without logarithm and pole, divided by x**order, on 0 < x <= 5; u as above."""
 
     def function(u: Any) -> Any:
         x = mp.sqrt((u + 1) * mp.mpf("12.5"))

@@ -1,4 +1,4 @@
-"""Chebyshev series fitted with 50 digits, and the modules of coefficients made of them.
+"""Fits Chebyshev series with 50 digits, and writes the modules of coefficients.
 
 `python -m tests.frontend_svc.operators.coefficients.fit_series bessel` (or another name of
 `MODULES`) writes `frontend_svc/operators/coefficients/bessel.py`.
@@ -23,7 +23,7 @@ from tests.frontend_svc.operators.coefficients import (
 mp.mp.dps = 50
 NODES = 128
 SMALLEST = mp.mpf(2) ** -57
-"""Terms below this share of the largest do not show in f64."""
+"""Terms below this share of the largest term are negligible in f64."""
 
 MODULES = {
     "bessel": ("Chebyshev series of modified Bessel functions", fit_bessel),
@@ -52,7 +52,7 @@ def series(function: Callable[[Any], Any]) -> list[float]:
 
 
 def module_text(about: str, name: str, tables: Mapping[str, Callable[[Any], Any]]) -> str:
-    """The module of one family's coefficients."""
+    """The text of the module of one family's coefficients."""
     lines = [
         f'"""{about}.',
         "",
