@@ -22,9 +22,6 @@ from typing import Union
 
 from kernelfarm.ir.artifact import GuardOp
 
-MAX_ALIGNMENT_BYTES = 4096
-"""Alignments beyond a page are told as this."""
-
 _VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){0,7}")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kernelfarm.errors import InternalError
 from kernelfarm.ir.algebra.expr import ZERO, Expr, as_expr, product_of
 from kernelfarm.ir.algebra.simplify import Bounds, Range
-from kernelfarm.ir.graph_ir import Arg, Constant, Graph, Node, Ref, TensorType, refs_in, uses_of
+from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType, refs_in, uses_of
 from kernelfarm.ir.prims import CLIENT_OPS, PRIMS, PrimKind
 from kernelfarm.ir.work_budget import spend
 
@@ -156,11 +156,6 @@ def scatter_bases(facts: GraphFacts) -> frozenset[int]:
     """Values whose memory a scatter updates in place."""
     nodes = (node for node in facts.graph.nodes if node.op == "scatter")
     return frozenset(operands(node)[0] for node in nodes)
-
-
-def constant_inputs(graph: Graph) -> tuple[int, ...]:
-    """Values of the graph's constants, in the order in which the plan numbers them."""
-    return tuple(i.value for i in graph.inputs if isinstance(i.kind, Constant))
 
 
 def references(values: tuple[int, ...]) -> tuple[Arg, ...]:

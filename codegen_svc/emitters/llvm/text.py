@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from kernelfarm.ir.printable import printable_line
 
-VOID = "void"
 I1, I8, I16, I32, I64 = "i1", "i8", "i16", "i32", "i64"
 HALF, FLOAT, DOUBLE, PTR = "half", "float", "double", "ptr"
 
