@@ -148,8 +148,7 @@ class _GroupBody:
                 if not isinstance(made, Indirect):
                     raise InternalError(f"statement {number} is {made}; expected an indirect index")
                 axis_map[name] = symbol(made.symbol)
-                assert isinstance(self._bounds.ranges, dict)  # made by us, so that it can learn
-                self._bounds.ranges[made.symbol] = Range(ZERO, extent - ONE)
+                self._bounds.add_range(made.symbol, Range(ZERO, extent - ONE))
                 return number
             case IndexValue(dtype=dtype, expr=expr):
                 return body.index_value(expr, dtype)

@@ -253,11 +253,9 @@ class ValueLowering:
         fresh = f"%{len(self.body.statements)}"
         number = self.body.add(Indirect(fresh, pick, extent), DType.I64)
         statement = self.body.statements[number]
-        assert isinstance(statement, Indirect)  # what was just added
-        found = Range(ZERO, extent - 1)
+        assert isinstance(statement, Indirect)  # the body gives an equal statement
         for bounds in (self.bounds, scope.bounds):
-            assert isinstance(bounds.ranges, dict)  # made by us, so that it can learn symbols
-            bounds.ranges[statement.symbol] = found
+            bounds.add_range(statement.symbol, Range(ZERO, extent - 1))
         return symbol(statement.symbol)
 
     def _is_below(self, part: Expr, limit: Expr) -> int:

@@ -6,7 +6,7 @@ Every rule here needs to know how large its symbols can be; each is fuzzed again
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kernelfarm.ir.algebra.atoms import Monomial, atom_symbols, lone_atom
 from kernelfarm.ir.algebra.expr import (
@@ -40,9 +40,11 @@ class Range:
     upper: Expr | None
 
 
-@dataclass(frozen=True)
 class Bounds:
-    """Ranges of symbols.
+    """Ranges of symbols, and the answers to earlier questions about them.
+
+    A range can be added, none can be taken back: every range that was ever stated must hold, so
+    that earlier answers stay true.
 
     Example:
         >>> from kernelfarm.ir.algebra.expr import symbol
@@ -52,14 +54,24 @@ class Bounds:
         'i'
     """
 
-    ranges: Mapping[str, Range] = field(default_factory=dict)
-    # Results by expression: a pass asks the same few questions for every node.
-    _intervals: dict[Expr, Interval] = field(default_factory=dict, compare=False, repr=False)
-    _proofs: dict[Expr, bool] = field(default_factory=dict, compare=False, repr=False)
-    _simplified: dict[Expr, Expr] = field(default_factory=dict, compare=False, repr=False)
-    _dependencies: dict[str, frozenset[str]] = field(
-        default_factory=dict, compare=False, repr=False
-    )
+    __slots__ = ("_dependencies", "_intervals", "_proofs", "_ranges", "_simplified")
+
+    def __init__(self, ranges: Mapping[str, Range] | None = None) -> None:
+        self._ranges = dict(ranges or {})
+        # Answers by expression: a pass asks the same few questions for every node.
+        self._intervals: dict[Expr, Interval] = {}
+        self._proofs: dict[Expr, bool] = {}
+        self._simplified: dict[Expr, Expr] = {}
+        self._dependencies: dict[str, frozenset[str]] = {}
+
+    @property
+    def ranges(self) -> Mapping[str, Range]:
+        """The range of each symbol that has one."""
+        return self._ranges
+
+    def add_range(self, name: str, added: Range) -> None:
+        """States that a symbol is within a range, from now on."""
+        self._ranges[name] = added
 
     @staticmethod
     def of_extents(extents: Mapping[str, IntLike]) -> Bounds:
@@ -70,11 +82,11 @@ class Bounds:
     def with_size(self, name: str, lower: int, upper: int | None) -> Bounds:
         """The same with one more size symbol."""
         top = None if upper is None else as_expr(upper)
-        return Bounds({**self.ranges, name: Range(as_expr(lower), top)})
+        return Bounds({**self._ranges, name: Range(as_expr(lower), top)})
 
     def merged(self, other: Bounds) -> Bounds:
         """Both; the other's ranges win."""
-        return Bounds({**self.ranges, **other.ranges})
+        return Bounds({**self._ranges, **other._ranges})
 
     def is_nonnegative(self, expr: Expr) -> bool:
         """True if `expr >= 0` is proven for every assignment within the ranges."""
@@ -156,7 +168,7 @@ class Bounds:
         constant, kept = expr.constant, []
         for monomial, coefficient in expr.terms:
             name = next(iter(atom_symbols(monomial[0])))
-            found = self.ranges.get(name) if name in removable else None
+            found = self._ranges.get(name) if name in removable else None
             end = None if found is None else found.lower if coefficient > 0 else found.upper
             if end is None or not end.is_constant:
                 kept.append((monomial, coefficient))
@@ -174,7 +186,7 @@ class Bounds:
 
     def _without(self, expr: Expr, name: str) -> Expr | None:
         """The expression at the end of a symbol's range at which it is smallest."""
-        found = self.ranges.get(name)
+        found = self._ranges.get(name)
         parts = None if found is None else expr.linear_in(name)
         if found is None or parts is None or name in _symbols_of(found):
             return None
@@ -202,7 +214,7 @@ class Bounds:
         known = self._dependencies.get(name)
         if known is None:
             self._dependencies[name] = frozenset()  # what a range's own symbol finds
-            found = self.ranges.get(name)
+            found = self._ranges.get(name)
             below = frozenset() if found is None else _symbols_of(found)
             known = self._dependencies[name] = below.union(*map(self._dependencies_of, below))
         return known
@@ -225,7 +237,7 @@ class Bounds:
                 return either(max, low, 0) if a + b == 0 else low, both(max, ah, bh)
 
     def _symbol_interval(self, name: str) -> Interval:
-        found = self.ranges.get(name)
+        found = self._ranges.get(name)
         if found is None:
             return None, None
         low = self.interval(found.lower)[0]
