@@ -10,13 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from codegen_svc.emitters.triton.block import (
-    Block,
-    make_block,
-    reduction_text,
-    scan_of,
-    statement_lines,
-)
+from codegen_svc.emitters.triton.block import Block, make_block
 from codegen_svc.emitters.triton.float8 import check_float8_is_storage
 from codegen_svc.emitters.triton.index import R_FLAT, X_FLAT, numel
 from codegen_svc.emitters.triton.math_functions import HELPERS, used_helpers
@@ -24,6 +18,7 @@ from codegen_svc.emitters.triton.names import checked_identifier, comment_text, 
 from codegen_svc.emitters.triton.phases import Phase, plan_phases
 from codegen_svc.emitters.triton.scalar import ScalarRules
 from codegen_svc.emitters.triton.scan import carry_lines
+from codegen_svc.emitters.triton.statements import reduction_text, scan_of, statement_lines
 from codegen_svc.emitters.triton.tiling import Tiling
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.loop_ir import (
@@ -52,11 +47,6 @@ class TritonSource:
     signature: tuple[tuple[str, str], ...]
     constexprs: tuple[tuple[str, int], ...]
     notes: tuple[str, ...]
-
-    @property
-    def pointer_count(self) -> int:
-        """Number of leading pointer arguments."""
-        return sum(1 for _, kind in self.signature if kind.startswith("*"))
 
 
 def emit_triton(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> TritonSource:
