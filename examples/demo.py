@@ -133,9 +133,9 @@ def check_branches() -> list[tuple[str, float, float, float, float]]:
 def compile_everything(name: str, title: str) -> Tally:
     """Compiles every input for every target: float32 for CPUs, float16 for accelerators."""
     tally = Tally()
-    targets = list(all_targets())
-    cpus = [target for target in targets if target.startswith("cpu:")]
-    others = [target for target in targets if not target.startswith("cpu:")]
+    targets = all_targets()
+    cpus = [name for name, facts in targets.items() if facts.processor is not None]
+    others = [name for name, facts in targets.items() if facts.processor is None]
     begun = time.monotonic()
     with progress_bar() as progress:
         bar = progress.add_task(title, total=len(WHOLE_GRAPHS) * len(targets), detail="")
@@ -223,7 +223,7 @@ def show_kernels(first: Tally) -> None:
     for name in ("input", "captured nodes", "launches", "distinct kernels", "extern steps"):
         table.add_column(name, justify="left" if name == "input" else "right")
     for name, compiled in first.programs.items():
-        target = next(target for target in compiled if target.startswith("cpu:"))
+        target = next(name for name in compiled if all_targets()[name].processor is not None)
         model = compiled[target]
         plan = model.programs[target].plan
         launches = sum(hasattr(step, "kernel") for step in plan.steps)

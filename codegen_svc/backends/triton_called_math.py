@@ -16,23 +16,13 @@ from pathlib import Path
 from typing import Final
 
 from codegen_svc.backends.wheel_digest import wheel_digest
-from codegen_svc.cost_estimate import inlined_math_s
 from kernelfarm.errors import UnavailableError
-from kernelfarm.ir.loop_ir import Kernel
 
-# A kernel whose inlined functions would compile longer than this calls them. Kernels of models stay
-# below: the largest of them use a handful.
-_CALLS_ABOVE_S: Final = 2.0
 # Smaller functions cost less than a call.
 _CALLED_INSTRUCTIONS: Final = 30
 _REMEDY: Final = "pip install 'llvmlite==0.50.*'"
 _NAME: Final = re.compile(r'@"?([\w.$]+)"?\(')
 _ALWAYS_INLINE: Final = re.compile(r"^(attributes #\d+ = \{.*?)\balwaysinline\b", re.MULTILINE)
-
-
-def calls_math(kernel: Kernel, vendor: str) -> bool:
-    """True if the kernel's mathematical functions should be called."""
-    return inlined_math_s(kernel, vendor) > _CALLS_ABOVE_S
 
 
 def rewriter_digest() -> str:

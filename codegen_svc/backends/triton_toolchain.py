@@ -229,16 +229,6 @@ def _value_or_digest(value: str) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else value
 
 
-def nvidia_tool(name: str) -> Path | None:
-    """A tool of the wheel's NVIDIA folder, None if absent."""
-    try:
-        root = metadata.distribution("triton").locate_file("triton/backends/nvidia/bin")
-    except metadata.PackageNotFoundError:
-        return None
-    path = Path(str(root)) / name
-    return path if path.is_file() else None
-
-
 def triton_status() -> ToolStatus:
     """Triton as found in this environment."""
     version = triton_version()

@@ -32,7 +32,7 @@ from kernelfarm.ir.verify import verify_kernel
 from kernelfarm.service.interceptors import current_request_id
 from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.service.server import Listener, ServiceRegistration, serve
-from kernelfarm.targets import TargetFacts, all_targets, target_facts
+from kernelfarm.targets import TargetFacts, all_targets, target_facts, vendor_facts
 from kernelfarm.v1 import artifact_pb2, compile_service_pb2, manifest_pb2
 from kernelfarm.wire import kernel_from_proto
 from kernelfarm.wire.job import job_to_bytes
@@ -152,5 +152,5 @@ def _job(message: loops_pb2.Kernel, target: TargetFacts) -> KernelJob:
         target=target.name,
         queue=target.vendor,
         job=job_to_bytes(message, target.name),
-        cost_s=estimated_cost_s(kernel, target.vendor),
+        cost_s=estimated_cost_s(kernel, vendor_facts(target.vendor).compile_cost),
     )

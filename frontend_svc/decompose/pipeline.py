@@ -34,12 +34,13 @@ class Decomposition:
 
 
 def decompose_to_prims(
-    graph: Graph, *, fallback_random: bool = False, sorts_any_row: bool = False
+    graph: Graph, *, fallback_random: bool = False, max_sorted_elems: int | None = None
 ) -> Decomposition:
     """Decomposes a captured graph to Prims.
 
-    With `fallback_random`, whatever draws random numbers is left to the framework; unless
-    `sorts_any_row` (a fact of the target), so are sorts of rows that are long or of any length.
+    With `fallback_random`, the framework runs every operator that draws random numbers. It also
+    runs sorts of rows that may have more than `max_sorted_elems` elements (a fact of the target),
+    unless that is None.
     Inputs and outputs keep their positions, and output types their binding strides.
 
     Raises:
@@ -50,7 +51,9 @@ def decompose_to_prims(
         raise InvalidGraphError(f"a graph of dialect {graph.dialect!r}; expected {ATEN_DIALECT!r}")
     with phase("decompose"):
         check_client_graph(graph)
-        imported = import_aten(graph, fallback_random=fallback_random, sorts_any_row=sorts_any_row)
+        imported = import_aten(
+            graph, fallback_random=fallback_random, max_sorted_elems=max_sorted_elems
+        )
     lowered = imported.graph
     notes: list[PassNote] = []
     for step in PASSES:

@@ -220,7 +220,7 @@ def _status(data: bytes) -> None:
 def _lowering(data: bytes) -> None:
     """Decode and decompose alone: many more operators in the same time."""
     graph = graph_from_proto(message_class("kernelfarm.v1.Graph").FromString(data))
-    lowered = decompose_to_prims(graph, sorts_any_row=bool(len(data) % 2))
+    lowered = decompose_to_prims(graph, max_sorted_elems=None if len(data) % 2 else 1024)
     verify_graph(lowered.graph)
     message = _accepted(lambda: graph_to_proto(lowered.graph), "encode its Prims")
     _accepted(lambda: graph_from_proto(message), "decode its Prims")
@@ -230,7 +230,7 @@ def _services(data: bytes) -> None:
     """Decode, decompose, optimize and write code, for a processor and for a GPU."""
     graph = graph_from_proto(message_class("kernelfarm.v1.Graph").FromString(data))
     program_key(graph, CPU, OPTIONS)
-    lowered = decompose_to_prims(graph, sorts_any_row=True)
+    lowered = decompose_to_prims(graph)
     for target in (CPU, GPU):
         _optimized(lowered.graph, target)
 

@@ -32,7 +32,7 @@ from kernelfarm.ir.algebra.expr import ceil_div
 from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
 from kernelfarm.ir.loop_ir import Kernel, Scan
 from kernelfarm.ir.text import print_kernel
-from kernelfarm.targets import TargetFacts
+from kernelfarm.targets import LocalBufferFacts, TargetFacts
 
 BINARY_STAGE = "kernel.o"
 STUB_REASON = (
@@ -81,8 +81,8 @@ class AscendBackend:
 
     def build(self, kernel: Kernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
         """The general variant; for varying sizes one with 32-bit positions before it."""
-        limit = int(target.extra("max_name_chars"))
-        if len(kernel.name) > limit:
+        limit = target.max_kernel_name_chars
+        if limit is not None and len(kernel.name) > limit:
             raise KernelRejectedError(
                 f"kernel name {kernel.name!r} has {len(kernel.name)} characters; {target.name}"
                 f" takes at most {limit}"
@@ -95,16 +95,17 @@ class AscendBackend:
 
 
 def _build(kernel: Kernel, target: TargetFacts, variant: VariantPlan) -> BuiltKernel:
+    chip = target.section(LocalBufferFacts)
     tiling = local_tiling(kernel, target, variant.index_bits)
     if tiling is None:
         raise KernelRejectedError(
-            f"kernel {kernel.name} does not fit the {target.local_buffer_bytes} bytes of"
+            f"kernel {kernel.name} does not fit the {chip.size_bytes} bytes of"
             f" {target.name}'s unified buffer at any tiling"
         )
     source = emit_triton(kernel, tiling, scalar_rules(target, kernel))
     ttir = str(compile_triton(source, _FRONTEND, _OPTIONS, {}, last_stage="ttir").stages["ttir"])
     linalg = lower_to_linalg(kernel.name, ttir)
-    launch = _launch_facts(kernel, target, tiling)
+    launch = _launch_facts(kernel, chip, tiling)
     compiler = find_bishengir()
     if compiler is not None:
         binary = compile_linalg(compiler, kernel.name, linalg, target.arch)
@@ -140,7 +141,7 @@ def _stages(
     )
 
 
-def _launch_facts(kernel: Kernel, target: TargetFacts, tiling: Tiling) -> LaunchFacts:
+def _launch_facts(kernel: Kernel, chip: LocalBufferFacts, tiling: Tiling) -> LaunchFacts:
     buffers = ("buffer",) * len(kernel.params)
     sizes = ("size",) * len(kernel.sizes)
     needed = local_bytes(kernel, tiling)
@@ -153,19 +154,19 @@ def _launch_facts(kernel: Kernel, target: TargetFacts, tiling: Tiling) -> Launch
         arguments=(*_LEADING, *buffers, *sizes, *_TRAILING),
         extras=(
             ("index_bits", str(tiling.index_bits)),
-            ("tiling", _tiling_json(kernel, target, tiling, needed)),
+            ("tiling", _tiling_json(kernel, chip, tiling, needed)),
         ),
     )
 
 
-def _tiling_json(kernel: Kernel, target: TargetFacts, tiling: Tiling, needed: int) -> str:
+def _tiling_json(kernel: Kernel, chip: LocalBufferFacts, tiling: Tiling, needed: int) -> str:
     form = "persistent" if tiling.is_persistent else "looped" if kernel.reduction else "pointwise"
     facts = {
         "form": form,
         "rblock": tiling.rblock,
         "unified_buffer_bytes": needed,
-        "unified_buffer_limit_bytes": target.local_buffer_bytes,
-        "vector_cores": target.vector_cores,
+        "unified_buffer_limit_bytes": chip.size_bytes,
+        "vector_cores": chip.vector_cores,
         "xblock": tiling.xblock,
         "xblock_sub": tiling.xsub,
     }

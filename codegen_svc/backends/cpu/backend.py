@@ -15,7 +15,7 @@ from kernelfarm.errors import UnavailableError
 from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import print_kernel
-from kernelfarm.targets import TargetFacts
+from kernelfarm.targets import ProcessorFacts, TargetFacts
 
 # `int32_t symbol(void *const *buffers, const int64_t *sizes, int32_t threads)`; `arguments` lists
 # what lies in the two tables, in order.
@@ -74,12 +74,13 @@ class CpuBackend:
             StageText("object", compiled.object, is_text=False),
             StageText("so", library, is_text=False),
         )
+        flags = " ".join(target.section(ProcessorFacts).flags)
         launch = LaunchFacts(
             symbol=kernel.name,
             arguments=("buffer",) * len(kernel.params)
             + ("size",) * len(kernel.sizes)
             + ("threads",),
-            extras=(("abi", ABI), ("cpu_flags", target.extra("cpu_flags"))),
+            extras=(("abi", ABI), ("cpu_flags", flags)),
         )
         return (BuiltKernel("so", stages, launch),)
 

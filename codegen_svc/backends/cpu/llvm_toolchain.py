@@ -10,7 +10,7 @@ from typing import Any
 
 from codegen_svc.emitters.llvm.kernel import CodeTarget
 from kernelfarm.errors import InternalError, KernelRejectedError, UnavailableError
-from kernelfarm.targets import TargetFacts
+from kernelfarm.targets import LlvmFacts, ProcessorFacts, TargetFacts
 
 LLVMLITE_REMEDY = "pip install 'llvmlite==0.50.*'"
 # Architectures whose assembler llvmlite registers when it runs on them.
@@ -66,10 +66,11 @@ def _machine(triple: str, cpu: str, features: str) -> Any:
 
 
 def code_target(target: TargetFacts) -> CodeTarget:
-    """What LLVM is told of a chip."""
-    triple, cpu, features = (target.extra(key) for key in ("triple", "cpu", "features"))
-    layout = str(_machine(triple, cpu, features).target_data)
-    return CodeTarget(triple, layout, cpu, features, target.vector_bytes * 8)
+    """The target description that LLVM and the emitter need."""
+    llvm = target.section(LlvmFacts)
+    layout = str(_machine(llvm.triple, llvm.cpu, llvm.features).target_data)
+    vector_bits = target.section(ProcessorFacts).vector_bytes * 8
+    return CodeTarget(llvm.triple, layout, llvm.cpu, llvm.features, vector_bits)
 
 
 def has_assembler(triple: str) -> bool:

@@ -6,14 +6,10 @@ import subprocess
 
 from codegen_svc.backends.contract import Backend, ToolNeeds, ToolStatus
 from codegen_svc.backends.cuda.cubin_facts import read_cubin
+from codegen_svc.backends.cuda.wheel_tools import nvidia_tool
 from codegen_svc.backends.triton_called_math import rewriter_digest
 from codegen_svc.backends.triton_gpu import GpuToolchain, ResourceUsage, build_gpu_kernel
-from codegen_svc.backends.triton_toolchain import (
-    CompiledStages,
-    backend_fingerprint,
-    nvidia_tool,
-    triton_status,
-)
+from codegen_svc.backends.triton_toolchain import CompiledStages, backend_fingerprint, triton_status
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.targets import TargetFacts

@@ -13,12 +13,6 @@ from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
 
-MAX_SORTED = 2048
-"""Elements of a row that one block sorts.
-
-With them ptxas takes 2 to 4 s and Ascend's buffer is half full; each doubling doubles both.
-"""
-
 _WIDE = frozenset((DType.F64, DType.I64))
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from codegen_svc.emitters.triton.index import kernel_bounds, numel
-from codegen_svc.emitters.triton.sort import MAX_SORTED
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.loop_ir import (
@@ -26,7 +25,7 @@ from kernelfarm.ir.loop_ir import (
     operands_of,
     varying_values,
 )
-from kernelfarm.targets import TargetFacts
+from kernelfarm.targets import GpuFacts, LocalBufferFacts, TargetFacts, TritonFacts
 
 POINTWISE_ELEMS_PER_THREAD = 8
 """One 16-byte access of f16 or two of f32: more brought nothing on an H200."""
@@ -96,16 +95,19 @@ def gpu_tiling(
 ) -> Tiling | None:
     """The tiling for a chip with warps, shrunk `level` times; None if there is no smaller one.
 
-    `width_limit`: a promise that a reduction of varying extent has at most so many points.
+    `width_limit`: an assumption that a reduction of varying extent has at most so many points.
     """
-    if not is_reduction(kernel):
-        tiling = _pointwise(kernel, target, index_bits)
+    gpu = target.section(GpuFacts)
+    if sorts_rows(kernel):
+        tiling = _sorting_tiling(kernel, target, index_bits)
+    elif is_reduction(kernel):
+        tiling = _reduction(kernel, gpu, index_bits, width_limit)
     else:
-        tiling = _reduction(kernel, target, index_bits, width_limit)
+        tiling = _pointwise(kernel, gpu, index_bits)
     for _ in range(level):
-        smaller = _shrunk(tiling, target)
+        smaller = _shrunk(tiling, gpu)
         if scans_rows(kernel) and tiling.is_persistent and tiling.rblock > _SCAN_RBLOCK:
-            smaller = _scanning_tiling(target, index_bits)
+            smaller = _scanning_tiling(gpu, index_bits)
         if smaller is None or (sorts_rows(kernel) and not smaller.is_persistent):
             return None
         tiling = smaller
@@ -121,33 +123,28 @@ def needs_64_bit_indices(kernel: Kernel) -> bool:
     return any(high is None or high > INDEX_LIMIT for _, high in map(bounds.interval, exprs))
 
 
-def _pointwise(kernel: Kernel, target: TargetFacts, index_bits: int) -> Tiling:
+def _pointwise(kernel: Kernel, gpu: GpuFacts, index_bits: int) -> Tiling:
     points = static_numel(kernel.outer)
     xblock = _POINTWISE_BLOCK
     if points is not None:
-        xblock = max(target.warp_size, min(xblock, next_power_of_2(points)))
-    warps = _warps(xblock, POINTWISE_ELEMS_PER_THREAD, target)
+        xblock = max(gpu.warp_size, min(xblock, next_power_of_2(points)))
+    warps = _warps(xblock, POINTWISE_ELEMS_PER_THREAD, gpu)
     return Tiling(xblock, xblock, 0, False, index_bits, warps, 1)
 
 
-def _reduction(
-    kernel: Kernel, target: TargetFacts, index_bits: int, width_limit: int | None
-) -> Tiling:
+def _reduction(kernel: Kernel, gpu: GpuFacts, index_bits: int, width_limit: int | None) -> Tiling:
     rows, width = static_numel(kernel.outer), static_numel(kernel.reduction)
-    if sorts_rows(kernel):
-        return _sorting_tiling(kernel, rows, target, index_bits)
     if reads_columns(kernel):
-        return _column_tiling(rows, width, target, index_bits)
-    per_thread = int(target.extra("reduction_elems_per_thread"))
+        return _column_tiling(rows, width, gpu, index_bits)
     widest = width if width is not None else width_limit
-    most = int(target.extra("max_persistent_elems"))
+    most = gpu.max_persistent_elems
     most = min(most, _MAX_HELD_SCAN) if scans_rows(kernel) else most
     if widest is None or next_power_of_2(widest) > most:
         looped = _scanning_tiling if scans_rows(kernel) else _looped_tiling
-        return looped(target, index_bits)
+        return looped(gpu, index_bits)
     rblock = next_power_of_2(widest)
     xblock = _filling_rows(max(1, _TILE // 2 // rblock), rows)
-    warps = _warps(xblock * rblock, per_thread, target)
+    warps = _warps(xblock * rblock, gpu.reduction_elems_per_thread, gpu)
     return Tiling(xblock, xblock, rblock, widest > 0, index_bits, warps, 1)
 
 
@@ -161,27 +158,27 @@ def scans_rows(kernel: Kernel) -> bool:
     return any(isinstance(s, Scan) for s in kernel.body)
 
 
-def _longest_sorted(kernel: Kernel) -> int:
+def _longest_sorted(kernel: Kernel, target: TargetFacts) -> int:
     """The most elements that a row can have.
 
     Raises:
-        KernelRejectedError: no block can hold them.
+        KernelRejectedError: a block of the target cannot sort so many.
     """
+    most = target.section(TritonFacts).max_sort_elems
     _, longest = kernel_bounds(kernel).interval(numel(kernel.reduction))
-    if longest is None or longest > MAX_SORTED:
+    if longest is None or longest > most:
         length = "any number of" if longest is None else str(longest)
         raise KernelRejectedError(
-            f"kernel {kernel.name} sorts rows of {length} elements; one block sorts {MAX_SORTED}"
+            f"kernel {kernel.name} sorts rows of {length} elements; a block of {target.name} sorts"
+            f" at most {most}"
         )
     return longest
 
 
-def _sorting_tiling(
-    kernel: Kernel, rows: int | None, target: TargetFacts, index_bits: int
-) -> Tiling:
-    rblock = next_power_of_2(_longest_sorted(kernel))
-    xblock = _filling_rows(max(1, _TILE // 2 // rblock), rows)
-    warps = _warps(xblock * rblock, POINTWISE_ELEMS_PER_THREAD, target)
+def _sorting_tiling(kernel: Kernel, target: TargetFacts, index_bits: int) -> Tiling:
+    rblock = next_power_of_2(_longest_sorted(kernel, target))
+    xblock = _filling_rows(max(1, _TILE // 2 // rblock), static_numel(kernel.outer))
+    warps = _warps(xblock * rblock, POINTWISE_ELEMS_PER_THREAD, target.section(GpuFacts))
     return Tiling(xblock, xblock, rblock, True, index_bits, warps, 1)
 
 
@@ -192,19 +189,17 @@ def _filling_rows(xblock: int, rows: int | None) -> int:
     return xblock
 
 
-def _looped_tiling(target: TargetFacts, index_bits: int) -> Tiling:
-    warps = _warps(_LOOPED_RBLOCK, _LOOPED_ELEMS_PER_THREAD, target)
+def _looped_tiling(gpu: GpuFacts, index_bits: int) -> Tiling:
+    warps = _warps(_LOOPED_RBLOCK, _LOOPED_ELEMS_PER_THREAD, gpu)
     return Tiling(1, 1, _LOOPED_RBLOCK, False, index_bits, warps, 2)
 
 
-def _scanning_tiling(target: TargetFacts, index_bits: int) -> Tiling:
+def _scanning_tiling(gpu: GpuFacts, index_bits: int) -> Tiling:
     """Rows of a scan in pieces: a piece waits for the one before it, so few threads share one."""
-    return replace(_looped_tiling(target, index_bits), rblock=_SCAN_RBLOCK, num_warps=4)
+    return replace(_looped_tiling(gpu, index_bits), rblock=_SCAN_RBLOCK, num_warps=4)
 
 
-def _column_tiling(
-    rows: int | None, width: int | None, target: TargetFacts, index_bits: int
-) -> Tiling:
+def _column_tiling(rows: int | None, width: int | None, gpu: GpuFacts, index_bits: int) -> Tiling:
     """Neighbouring outer points lie side by side in memory, so a block spans many of them."""
     xblock = _COLUMN_XBLOCK if rows is None else min(_COLUMN_XBLOCK, next_power_of_2(rows))
     while rows is not None and xblock > _MIN_COLUMN_XBLOCK and rows // xblock < _FILL_PROGRAMS:
@@ -213,7 +208,7 @@ def _column_tiling(
     if width is not None:
         rblock = min(rblock, next_power_of_2(width))
     is_persistent = width is not None and 0 < width <= rblock
-    warps = _warps(xblock * rblock, POINTWISE_ELEMS_PER_THREAD, target)
+    warps = _warps(xblock * rblock, POINTWISE_ELEMS_PER_THREAD, gpu)
     return Tiling(
         xblock, xblock, rblock, is_persistent, index_bits, warps, 1 if is_persistent else 2
     )
@@ -234,19 +229,17 @@ def reads_columns(kernel: Kernel) -> bool:
     return votes > 0
 
 
-def _warps(tile_elems: int, per_thread: int, target: TargetFacts) -> int:
-    limit = min(_MAX_WARPS, target.max_threads_per_block // target.warp_size)
-    return max(1, min(limit, next_power_of_2(tile_elems // (target.warp_size * per_thread))))
+def _warps(tile_elems: int, per_thread: int, gpu: GpuFacts) -> int:
+    limit = min(_MAX_WARPS, gpu.max_threads_per_block // gpu.warp_size)
+    return max(1, min(limit, next_power_of_2(tile_elems // (gpu.warp_size * per_thread))))
 
 
-def _shrunk(tiling: Tiling, target: TargetFacts) -> Tiling | None:
+def _shrunk(tiling: Tiling, gpu: GpuFacts) -> Tiling | None:
     """The next smaller tiling: wide rows looped, more warps, fewer rows, smaller blocks."""
     if tiling.is_persistent and tiling.rblock > _EASY_PERSISTENT_ELEMS:
-        return _looped_tiling(target, tiling.index_bits)
-    limit = target.max_threads_per_block // target.warp_size
-    elems_per_thread = (
-        tiling.xblock * max(1, tiling.rblock) // (tiling.num_warps * target.warp_size)
-    )
+        return _looped_tiling(gpu, tiling.index_bits)
+    limit = gpu.max_threads_per_block // gpu.warp_size
+    elems_per_thread = tiling.xblock * max(1, tiling.rblock) // (tiling.num_warps * gpu.warp_size)
     if tiling.num_warps < limit and elems_per_thread >= 2 * POINTWISE_ELEMS_PER_THREAD:
         return replace(tiling, num_warps=tiling.num_warps * 2)
     if tiling.xblock > 1:
@@ -259,39 +252,37 @@ def _shrunk(tiling: Tiling, target: TargetFacts) -> Tiling | None:
 
 # Chips with a local buffer -------------------------------------------------------------------
 
-_MAX_STATIC_PROGRAM_ROWS = 1 << 16
 _DYNAMIC_SUBBLOCKS = 8
 _MAX_LOCAL_TILE = 1 << 15
 
 
 def local_tiling(kernel: Kernel, target: TargetFacts, index_bits: int) -> Tiling | None:
     """The largest tiling whose live blocks fit the local buffer; None if none does."""
+    chip = target.section(LocalBufferFacts)
     width = static_numel(kernel.reduction) if is_reduction(kernel) else 1
     if sorts_rows(kernel):
-        return _largest_rows(
-            kernel, target, index_bits, next_power_of_2(_longest_sorted(kernel)), True
-        )
+        rblock = next_power_of_2(_longest_sorted(kernel, target))
+        return _largest_rows(kernel, chip, index_bits, rblock, True)
     persistent = [next_power_of_2(width)] if width else []
     looped = [1 << bits for bits in range(12, 3, -1)] if is_reduction(kernel) else []
     for rblock, is_persistent in [(r, True) for r in persistent] + [(r, False) for r in looped]:
-        tiling = _largest_rows(kernel, target, index_bits, rblock, is_persistent)
+        tiling = _largest_rows(kernel, chip, index_bits, rblock, is_persistent)
         if tiling is not None:
             return tiling
     return None
 
 
 def _largest_rows(
-    kernel: Kernel, target: TargetFacts, index_bits: int, rblock: int, is_persistent: bool
+    kernel: Kernel, chip: LocalBufferFacts, index_bits: int, rblock: int, is_persistent: bool
 ) -> Tiling | None:
     rows = static_numel(kernel.outer)
-    cores = max(1, target.vector_cores)
-    share = _MAX_LOCAL_TILE if rows is None else max(1, -(-rows // cores))
+    share = _MAX_LOCAL_TILE if rows is None else max(1, -(-rows // chip.vector_cores))
     xsub = min(next_power_of_2(share), max(1, _MAX_LOCAL_TILE // rblock))
     while xsub >= 1:
         blocks = _DYNAMIC_SUBBLOCKS if rows is None else -(-share // xsub)
         stored = rblock if is_reduction(kernel) else 0
         tiling = Tiling(blocks * xsub, xsub, stored, is_persistent and bool(stored), index_bits)
-        if local_bytes(kernel, tiling) <= target.local_buffer_bytes:
+        if local_bytes(kernel, tiling) <= chip.size_bytes:
             return tiling
         xsub //= 2
     return None

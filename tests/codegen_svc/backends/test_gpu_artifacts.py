@@ -15,14 +15,14 @@ from elftools.elf.elffile import ELFFile
 from codegen_svc.backends.contract import Backend
 from codegen_svc.backends.cuda.backend import BACKEND as CUDA
 from codegen_svc.backends.cuda.cubin_facts import read_cubin
+from codegen_svc.backends.cuda.wheel_tools import nvidia_tool
 from codegen_svc.backends.rocm.backend import BACKEND as ROCM
 from codegen_svc.backends.rocm.hsaco_facts import read_hsaco
-from codegen_svc.backends.triton_toolchain import nvidia_tool
 from codegen_svc.emitters.triton.tiling import gpu_tiling
 from kernelfarm.errors import InternalError, KernelRejectedError
 from kernelfarm.ir.artifact import BuiltKernel, GuardOp, GuardSubject
 from kernelfarm.ir.text import parse_kernel
-from kernelfarm.targets import all_targets, target_facts
+from kernelfarm.targets import GpuFacts, all_targets, target_facts
 from tests.support.loop_kernels import emitter_shapes
 from tests.support.third_party import need, output_of
 
@@ -50,13 +50,13 @@ def binaries(target: str, kernel: str) -> Iterator[tuple[BuiltKernel, bytes]]:
 
 
 def check_limits(target: str, kernel: str) -> None:
-    facts = target_facts(target)
+    gpu = target_facts(target).section(GpuFacts)
     for built in build(target, kernel):
         launch = built.launch
-        assert 0 < launch.registers <= int(facts.extra("max_registers"))
-        assert launch.shared_bytes <= facts.max_shared_bytes
+        assert 0 < launch.registers <= gpu.max_registers
+        assert launch.shared_bytes <= gpu.max_shared_bytes
         assert launch.spills == 0
-        assert launch.num_warps * launch.warp_size <= facts.max_threads_per_block
+        assert launch.num_warps * launch.warp_size <= gpu.max_threads_per_block
 
 
 def check_cubins(target: str, kernel: str, folder: Path) -> None:
@@ -88,7 +88,7 @@ def test_code_objects_name_their_chip_and_kernel(target: str) -> None:
     for built, hsaco in binaries(target, "layer_norm_silu"):
         noted = read_hsaco(hsaco, built.launch.symbol)
         assert noted.target.endswith(facts.arch)
-        assert noted.wave_size == facts.warp_size == built.launch.warp_size
+        assert noted.wave_size == facts.section(GpuFacts).warp_size == built.launch.warp_size
         assert noted.vector_spills == noted.scalar_spills == 0
         elf = ELFFile(io.BytesIO(hsaco))
         assert (elf["e_type"], elf["e_machine"]) == ("ET_DYN", "EM_AMDGPU")
