@@ -1,10 +1,10 @@
-"""Mathematical functions that a kernel calls instead of holding a copy for each use.
+"""Libraries of mathematical functions that a kernel calls, instead of holding a copy for each use.
 
-Triton inlines its vendor's library into every element's code: one f32 tangent is 200 KB of LLVM IR
-in a block of eight elements for each thread, and 250 of them took 120 s and 1.5 GB of ptxas.
-Kernels that would grow so get the library with its larger functions marked `noinline`, and one
-element for each thread. Values are those of inlined functions but for the contraction of products
-and sums across the call, which `docs/gpu.md` compares.
+Triton inlines the vendor's library into every element's code. One f32 tangent is 200 KB of LLVM IR
+in a block of eight elements for each thread; 250 of them took 120 s and 1.5 GB in ptxas. For a
+kernel that would grow so, the library's larger functions are marked `noinline`, and each thread
+computes one element. The values are those of inlined functions, except that products and sums are
+not contracted across a call (`docs/gpu.md` compares them).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ALWAYS_INLINE: Final = re.compile(r"^(attributes #\d+ = \{.*?)\balwaysinline\b"
 
 
 def rewriter_digest() -> str:
-    """What rewrites libraries, for fingerprints.
+    """Digest of the wheel that rewrites libraries, for fingerprints.
 
     Raises:
         UnavailableError: llvmlite is not installed.
@@ -35,7 +35,7 @@ def rewriter_digest() -> str:
 
 
 def called_library(path: str) -> str:
-    """A file with the library of a path, in which larger functions are not inlined.
+    """The path of a copy of a library in which larger functions are not inlined.
 
     Raises:
         UnavailableError: llvmlite is not installed.

@@ -1,4 +1,4 @@
-"""What the GPU backends share: tilings are tried until the toolchain's report fits the chip."""
+"""The GPU backends' common part: tries tilings until the toolchain's report fits the chip."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ _SCRATCH_POINTERS = ("scratch", "scratch")
 
 @dataclass(frozen=True, slots=True)
 class ResourceUsage:
-    """What a binary needs of a chip, as its toolchain reports it; `spills` per thread."""
+    """The resources that a binary needs, as its toolchain reports them.
+
+    Units: `spills` in bytes per thread.
+    """
 
     registers: int
     spills: int
@@ -37,7 +40,7 @@ class ResourceUsage:
 
 @dataclass(frozen=True, slots=True)
 class GpuToolchain:
-    """What differs between vendors: the binary's stage, options, and how to read its needs."""
+    """What differs between vendors: the stage of the binary, options, and how to read its needs."""
 
     binary_stage: str
     uses_pointer_range: bool
@@ -59,8 +62,8 @@ def build_gpu_kernel(
     """The kernel's variants, most specific first, the general one last.
 
     Raises:
-        KernelRejectedError: the kernel has no form on the target, or needs more than the chip has
-            at every tiling.
+        KernelRejectedError: the target cannot express the kernel, or the kernel needs more than the
+            chip has at every tiling.
     """
     variants = plan_variants(kernel, toolchain.uses_pointer_range)
     return tuple(_build_variant(kernel, target, toolchain, variant) for variant in variants)
@@ -84,7 +87,7 @@ def _build_variant(
 ) -> BuiltKernel:
     """Shrinks the tile until nothing spills and two programs fit a multiprocessor.
 
-    If no tile is so small, the first that spills least is kept.
+    If no tile achieves that, the first of those that spill least is used.
     """
     if calls_math(kernel, vendor_facts(target.vendor).compile_cost):
         called = _with_calls(kernel, target, toolchain, variant)
@@ -117,9 +120,9 @@ def _build_variant(
 def _with_calls(
     kernel: Kernel, target: TargetFacts, toolchain: GpuToolchain, variant: VariantPlan
 ) -> _Attempt | None:
-    """The first block of at most one element for each thread that fits; None if none does.
+    """The first block of at most one element for each thread that fits the chip; None if none does.
 
-    What calls keep on the stack is no reason to try a smaller one.
+    Registers that calls save on the stack are no reason to try a smaller block.
     """
     warp_size = target.section(GpuFacts).warp_size
     for level in range(_MAX_TILINGS):
@@ -151,7 +154,7 @@ def _compile(
     compiled = compile_triton(source, where, options, variant.assumptions, library_of=library_of)
     if compiled.facts.get("global_scratch_size") or compiled.facts.get("profile_scratch_size"):
         raise KernelRejectedError(
-            f"kernel {kernel.name} asks for scratch memory, which launches do not provide"
+            f"kernel {kernel.name} needs scratch memory, which launches do not provide"
         )
     return _Attempt(source, tiling, compiled, toolchain.usage_of(kernel.name, compiled))
 
@@ -162,9 +165,10 @@ def _fits(usage: ResourceUsage, target: TargetFacts) -> bool:
 
 
 def _is_alone(attempt: _Attempt, target: TargetFacts) -> bool:
-    """True if one program takes most of the registers, so that no second one hides its waits.
+    """True if one program takes most of the registers, so that no second one hides its latency.
 
-    A LayerNorm over rows of 16384 on an H200 ran at 2.1 TB/s alone and at 3.7 TB/s looped.
+    On an H200, a LayerNorm over rows of 16384 ran at 2.1 TB/s with one such program per
+    multiprocessor, and at 3.7 TB/s as a loop.
     """
     gpu = target.section(GpuFacts)
     registers = gpu.registers_per_multiprocessor

@@ -1,4 +1,4 @@
-"""The Ascend backend: Triton source, Triton IR, Linalg, and an object or a stub of one."""
+"""The Ascend backend: Triton source to Triton IR, Linalg, and an object or a stub."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ STUB_REASON = (
     f"no {TOOL} on this machine: the object carries the Linalg text, the tiling and the launch"
     " facts, and no code; it cannot run"
 )
-# Triton IR is the same for every chip; a frontend has to be named, and this one's options are the
-# narrowest: IEEE precision, no fusion of multiplications with additions.
+# Triton IR is the same for every chip, but Triton needs the name of a chip. The options are the
+# strictest: IEEE precision, no fusion of multiplications with additions.
 _FRONTEND = CompileTarget("cuda", 80, 32)
 _OPTIONS = {"enable_fp_fusion": False, "default_dot_input_precision": "ieee", "num_warps": 4}
-# Triton-Ascend's launcher passes these before and after our arguments.
+# Triton-Ascend's launcher passes these arguments before and after ours.
 _LEADING = ("scratch", "scratch")
 _TRAILING = ("grid_x", "grid_y", "grid_z", "program_x", "program_y", "program_z")
 
 
 class AscendBackend:
-    """Huawei's code generator, as far as a machine without CANN can go."""
+    """Huawei's code generator; on a machine without CANN it makes stubs."""
 
     vendor = "ascend"
 
@@ -66,7 +66,7 @@ class AscendBackend:
         )
 
     def needs(self) -> ToolNeeds:
-        """The adapter, and CANN's folder, in which the compiler finds its other programs."""
+        """The adapter, and CANN's folder, where the compiler finds its other programs."""
         adapter, compiler = find_adapter(), find_bishengir()
         folders = [adapter.parent] if adapter else []
         if compiler:
@@ -74,13 +74,13 @@ class AscendBackend:
         return ToolNeeds(readable=tuple(folders))
 
     def fingerprint(self) -> str:
-        """Digest over triton's wheel, the adapter, our code, and which compiler ends the chain."""
+        """Digest over Triton's wheel, the adapter, our code, and the compiler of the last step."""
         compiler = find_bishengir()
         last = file_digest(compiler) if compiler else "stub"
         return backend_fingerprint(__file__, file_digest(require_adapter()), last)
 
     def build(self, kernel: Kernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
-        """The general variant; for varying sizes one with 32-bit positions before it."""
+        """The general variant; if sizes vary, one with 32-bit positions before it."""
         limit = target.max_kernel_name_chars
         if limit is not None and len(kernel.name) > limit:
             raise KernelRejectedError(

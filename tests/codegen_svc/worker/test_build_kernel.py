@@ -88,9 +88,9 @@ def test_equal_builds_are_equal_bytes() -> None:
 @pytest.mark.parametrize(
     ("variants", "fault"),
     [
-        ((), "gave no variant"),
+        ((), "returned no variant"),
         ((built(), built(GUARD)), "last variant has a guard"),
-        ((built(binary_stage="cubin"),), "no stage is named 'cubin'"),
+        ((built(binary_stage="cubin"),), "0 stages are named 'cubin'"),
         ((built(binary_stage="llir"),), "no ELF file"),
     ],
 )
