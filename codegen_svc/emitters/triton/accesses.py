@@ -42,7 +42,7 @@ def store_line(block: Block, number: int, store: Store) -> str:
     value = block.names[store.value]
     if param.dtype is DType.BOOL:
         value = f"{value}.to(tl.uint8)"
-    # What varies over no outer point is one element, and then the kernel has but one point.
+    # A store that does not differ between outer points: the kernel has only one outer point.
     mask = _point_mask(block, number) if number in block.across_x else ""
     mask = f", mask={mask}" if mask else ""
     position = _pointer_text(block, number, store.index)
@@ -62,7 +62,7 @@ def indirect_lines(block: Block, number: int, statement: Indirect) -> list[str]:
     if block.tiling.index_bits == 64 and block.dtypes[statement.value] is not DType.I64:
         lines.append(f"{name} = {name}.to(tl.int64)")
     if not block.rules.takes_lone_pointers and _is_one_lane(block, number):
-        # Triton-Ascend's adapter takes no pointers of a block of one index; of a number it does.
+        # The compiler refuses pointers made of a block of one index, but accepts those of a number.
         axes = "tl.sum(tl.sum({}, 1), 0)" if block.rank == 2 else "tl.sum({}, 0)"
         unit = f"tl.full({block.unit_shape}, 0, {name}.dtype)"
         lines.append(f"{name} = {unit} + {axes.format(name)}")
@@ -70,7 +70,7 @@ def indirect_lines(block: Block, number: int, statement: Indirect) -> list[str]:
 
 
 def position_text(block: Block, number: int, index: Expr) -> str:
-    """An index expression as a block; never a Triton scalar, so that masks and values fit."""
+    """An index expression as a block; never a Triton scalar, so that masks and values fit it."""
     text = block.writer.text(index)
     if number in block.across_x or number in block.varying:
         return text
@@ -79,7 +79,7 @@ def position_text(block: Block, number: int, index: Expr) -> str:
 
 
 def _pointer_text(block: Block, number: int, index: Expr) -> str:
-    """The positions of a load or store, one for each point that its mask or value varies over."""
+    """The positions of a load or store, one for each point that its mask or value differs for."""
     spans = block.is_across_x(index), block.is_varying(index)
     needs = number in block.across_x, number in block.varying
     if spans == needs:
@@ -96,7 +96,7 @@ def _pointer_text(block: Block, number: int, index: Expr) -> str:
 
 
 def _repeats_along(block: Block, number: int, index: Expr) -> int | None:
-    """The axis of a two-axis block along which a masked load names each element again."""
+    """The axis of a two-axis block along which a masked load repeats each element; None if none."""
     match block.is_across_x(index), block.is_varying(index):
         case (True, False) if number in block.varying:
             return 1
@@ -106,7 +106,7 @@ def _repeats_along(block: Block, number: int, index: Expr) -> int | None:
 
 
 def _unrepeated_load_lines(block: Block, number: int, load: Load, axis: int) -> list[str]:
-    """Reads each element once, if any lane that names it is on; then its mask chooses by lane."""
+    """Reads each element once, if the mask of any of its lanes is on; then applies the mask."""
     name, param = block.names[number], block.kernel.param(load.param)
     masks, zero = _masks(block, number, load), _zero(param.dtype)
     position = position_text(block, number, load.index)
@@ -131,7 +131,7 @@ def _other_text(block: Block, load: Load, dtype: DType) -> str | None:
 
 
 def _masks(block: Block, number: int, load: Load) -> str:
-    """Lanes that may be read: points of the kernel, and the load's own mask."""
+    """The mask of the lanes that may be read: the kernel's points and the load's own mask."""
     parts = []
     if block.x_mask and number in block.across_x:
         parts.append(block.x_mask)
@@ -143,7 +143,7 @@ def _masks(block: Block, number: int, load: Load) -> str:
 
 
 def _scatter_line(block: Block, number: int, store: Store) -> str:
-    """An update, one for each point, whichever points its index and value vary over."""
+    """The line of an update, which happens once for each point."""
     shape = f"[{block.x_size}]"
     if block.rank == 2:
         shape = block.full_shape if number in block.varying else f"[{block.x_size}, 1]"

@@ -1,4 +1,4 @@
-"""What the text of one kernel's statements depends on: its tiling, names, types and masks."""
+"""The facts about a kernel that the text of its statements needs: tiling, names, types, masks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernelfarm.ir.loop_ir import Indirect, Kernel, index_of, operands_of, varyi
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The facts about a kernel and its tiling that the text of its statements needs.
+    """A kernel with its tiling, and the names, types and extents of its statements' blocks.
 
     The block of a statement in `across_x` extends over the outer points, that of a statement in
     `varying` over the reduction points. `x_mask` and `r_mask` are names of masks, empty if every
@@ -35,22 +35,22 @@ class Block:
 
     @property
     def rank(self) -> int:
-        """Axes of every block: 2 if the kernel has reduction axes."""
+        """The number of axes of every block: 2 if the kernel has reduction axes, else 1."""
         return 2 if self.kernel.reduction else 1
 
     @property
     def unit_shape(self) -> str:
-        """Shape text of a block of one element."""
+        """The text of the shape of a block of one element."""
         return "[1, 1]" if self.rank == 2 else "[1]"
 
     @property
     def full_shape(self) -> str:
-        """Shape text of a block over all points held at once."""
+        """The text of the shape of a block over all points held at the same time."""
         return f"[{self.x_size}, RBLOCK]" if self.rank == 2 else f"[{self.x_size}]"
 
     @property
     def x_size(self) -> str:
-        """Name of the number of outer points held at once."""
+        """The name of the number of outer points held at the same time."""
         return "XBLOCK_SUB" if self.tiling.xsub != self.tiling.xblock else "XBLOCK"
 
     def is_across_x(self, index: Expr) -> bool:
@@ -70,7 +70,7 @@ class Block:
 
 
 def make_block(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> Block:
-    """The facts about a kernel that its text needs."""
+    """The block of a kernel."""
     names = value_names(kernel)
     renamed = {s.symbol: names[n] for n, s in enumerate(kernel.body) if isinstance(s, Indirect)}
     return Block(

@@ -33,7 +33,7 @@ from kernelfarm.ir.loop_ir import (
 
 
 def statement_lines(block: Block, number: int) -> list[str]:
-    """The lines of one statement that is no reduction."""
+    """The lines of one statement other than a reduction."""
     statement = block.kernel.body[number]
     name = block.names[number]
     match statement:
@@ -73,7 +73,7 @@ def reduction_text(block: Block, number: int) -> ReductionText:
 
 
 def scan_of(block: Block, number: int) -> RunningScan:
-    """The facts of a scan statement that its text needs."""
+    """A scan statement with the facts that its text needs."""
     statement = block.kernel.body[number]
     if not isinstance(statement, Scan):
         raise ValueError(f"statement {number} is no scan")
@@ -94,14 +94,14 @@ def _number_text(block: Block, number: int, statement: Literal | IndexValue) -> 
 def _running_lines(block: Block, number: int) -> list[str]:
     statement = block.kernel.body[number]
     if isinstance(statement, Reduce):
-        raise ValueError("reductions have lines of their own")
+        raise ValueError(f"statement {number} is a reduction; see `reduction_text`")
     if isinstance(statement, Sort):
         return sort_lines(_sort_of(block, number, statement))
     return scan_lines(scan_of(block, number), is_looped=not block.tiling.is_persistent)
 
 
 def _sort_of(block: Block, number: int, sort: Sort) -> RowSort:
-    """The facts of a sort statement that its text needs; the block holds whole rows."""
+    """A sort statement with the facts that its text needs; the block holds whole rows."""
     dtype = block.dtypes[sort.operand]
     if dtype is None or not block.tiling.is_persistent:
         raise KernelRejectedError(f"sort {number} needs a value for each point of a whole row")

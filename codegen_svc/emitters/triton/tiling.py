@@ -1,8 +1,7 @@
-"""How a kernel's points are divided among programs: block sizes from hardware facts.
+"""The division of a kernel's points among programs: block sizes from a chip's facts.
 
-Pure functions of a kernel and a chip's facts. A tiling is a guess for GPUs (the toolchain reports
-registers and spills, and the backend asks for the next smaller one) and a computation for chips
-with a local buffer (every live block must fit).
+For GPUs a tiling is a guess: the toolchain reports registers and spills, and the backend may try
+the next smaller one. For chips with a local buffer it is computed: every live block must fit.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from kernelfarm.ir.loop_ir import (
 from kernelfarm.targets import GpuFacts, LocalBufferFacts, TargetFacts, TritonFacts
 
 POINTWISE_ELEMS_PER_THREAD = 8
-"""One 16-byte access of f16 or two of f32: more brought nothing on an H200."""
+"""One 16-byte access of f16 or two of f32; on an H200 more did not help."""
 
 _POINTWISE_BLOCK = 1024
 _TILE = 2048
@@ -37,16 +36,16 @@ _LOOPED_RBLOCK = 4096
 _LOOPED_ELEMS_PER_THREAD = 16
 # A block's scan is unrolled: with 4096 a kernel of five scans took ptxas 26 s.
 _SCAN_RBLOCK = 1024
-# On an H200 rows of 5000 and 8192 take 0.46 to 0.91 times as long in pieces as held; rows of 3000
-# 1.01 to 1.05 times.
+# On an H200, rows of 5000 and 8192 elements take 0.46 to 0.91 times as long in pieces as held
+# whole; rows of 3000 take 1.01 to 1.05 times as long.
 _MAX_HELD_SCAN = 4096
-# Wider rows held whole leave room for one program per multiprocessor at most.
+# If wider rows are held whole, a multiprocessor has room for at most one program.
 _EASY_PERSISTENT_ELEMS = 8192
 _COLUMN_XBLOCK = 64
-# 32 bytes of f16, one sector of memory.
+# 32 bytes of f16: one sector of memory.
 _MIN_COLUMN_XBLOCK = 16
 _MAX_WARPS = 16
-# About the number of multiprocessors of a large chip: fewer programs leave some of them idle.
+# About the number of multiprocessors of a large chip; fewer programs leave some of them idle.
 _FILL_PROGRAMS = 128
 _INDEX_MARGIN = 1 << 20
 INDEX_LIMIT = (1 << 31) - _INDEX_MARGIN
@@ -57,8 +56,8 @@ INDEX_LIMIT = (1 << 31) - _INDEX_MARGIN
 class Tiling:
     """Block sizes of one kernel.
 
-    `xblock` outer points per program, taken `xsub` at a time; `rblock` reduction points at a time,
-    0 without reduction axes. Persistent: all reduction points of a row are held at once.
+    A program computes `xblock` outer points, `xsub` at a time, and `rblock` reduction points at a
+    time, 0 without reduction axes. If `is_persistent`, it holds all reduction points of a row.
     """
 
     xblock: int
@@ -76,7 +75,7 @@ def is_reduction(kernel: Kernel) -> bool:
 
 
 def static_numel(axes: tuple[Axis, ...]) -> int | None:
-    """Number of points of a nest if it is known, else None."""
+    """The number of points of a nest if it is static, else None."""
     points = numel(axes)
     return points.as_int() if points.is_constant else None
 
@@ -149,12 +148,12 @@ def _reduction(kernel: Kernel, gpu: GpuFacts, index_bits: int, width_limit: int 
 
 
 def sorts_rows(kernel: Kernel) -> bool:
-    """True if a block must hold whole rows."""
+    """True if the kernel sorts, so that a block must hold whole rows."""
     return any(isinstance(s, Sort) for s in kernel.body)
 
 
 def scans_rows(kernel: Kernel) -> bool:
-    """True if a value of a row is made of those before it."""
+    """True if the kernel scans: a value of a row depends on those before it."""
     return any(isinstance(s, Scan) for s in kernel.body)
 
 
@@ -183,7 +182,7 @@ def _sorting_tiling(kernel: Kernel, target: TargetFacts, index_bits: int) -> Til
 
 
 def _filling_rows(xblock: int, rows: int | None) -> int:
-    """Rows of one program: fewer if a large chip would have too few programs."""
+    """Rows of one program; fewer if a large chip would get too few programs."""
     while rows is not None and xblock > 1 and rows // xblock < _FILL_PROGRAMS:
         xblock //= 2
     return xblock
@@ -195,12 +194,12 @@ def _looped_tiling(gpu: GpuFacts, index_bits: int) -> Tiling:
 
 
 def _scanning_tiling(gpu: GpuFacts, index_bits: int) -> Tiling:
-    """Rows of a scan in pieces: a piece waits for the one before it, so few threads share one."""
+    """A scan of rows in pieces: a piece waits for the one before it, so it has few threads."""
     return replace(_looped_tiling(gpu, index_bits), rblock=_SCAN_RBLOCK, num_warps=4)
 
 
 def _column_tiling(rows: int | None, width: int | None, gpu: GpuFacts, index_bits: int) -> Tiling:
-    """Neighbouring outer points lie side by side in memory, so a block spans many of them."""
+    """For neighbouring outer points that are adjacent in memory: a block spans many of them."""
     xblock = _COLUMN_XBLOCK if rows is None else min(_COLUMN_XBLOCK, next_power_of_2(rows))
     while rows is not None and xblock > _MIN_COLUMN_XBLOCK and rows // xblock < _FILL_PROGRAMS:
         xblock //= 2
@@ -215,7 +214,7 @@ def _column_tiling(rows: int | None, width: int | None, gpu: GpuFacts, index_bit
 
 
 def reads_columns(kernel: Kernel) -> bool:
-    """True if most varying accesses step by one along the outer axis, not the reduction axis."""
+    """True if most varying accesses have stride 1 along the outer axis, not the reduction axis."""
     if not kernel.outer or not kernel.reduction:
         return False
     outer, inner = kernel.outer[-1].name, kernel.reduction[-1].name
@@ -235,7 +234,7 @@ def _warps(tile_elems: int, per_thread: int, gpu: GpuFacts) -> int:
 
 
 def _shrunk(tiling: Tiling, gpu: GpuFacts) -> Tiling | None:
-    """The next smaller tiling: wide rows looped, more warps, fewer rows, smaller blocks."""
+    """The next smaller tiling: wide rows looped over, more warps, fewer rows, smaller blocks."""
     if tiling.is_persistent and tiling.rblock > _EASY_PERSISTENT_ELEMS:
         return _looped_tiling(gpu, tiling.index_bits)
     limit = gpu.max_threads_per_block // gpu.warp_size
@@ -289,11 +288,11 @@ def _largest_rows(
 
 
 def local_bytes(kernel: Kernel, tiling: Tiling) -> int:
-    """Bytes of the local buffer that the live blocks of one sub-block need at their peak.
+    """The most bytes of the local buffer that the live blocks of one sub-block need.
 
-    Every loaded block counts twice: the compiler's double buffering fetches the next one while the
-    current is used. Rows are counted for values that do not vary; a reduction needs more blocks
-    while it takes a step.
+    A loaded block counts twice, because the compiler's double buffering fetches the next one while
+    the current one is used. A value that does not vary has one element for each row. A reduction
+    needs more blocks during a step.
     """
     last_use = _last_uses(kernel)
     varying = varying_values(kernel)
@@ -313,19 +312,19 @@ def local_bytes(kernel: Kernel, tiling: Tiling) -> int:
 
 
 def _work_bytes(kernel: Kernel, number: int) -> int:
-    """Bytes for each point while a statement is computed, its operands and result apart."""
+    """Bytes for each point that computing a statement needs, beside its operands and result."""
     statement = kernel.body[number]
     if isinstance(statement, Sort):
-        # The keys, where one of them stands alone, positions, ranks, and two masks as words.
+        # Keys, one key at a time, positions, ranks, and two masks as words.
         return 2 * _value_bytes(kernel, statement.operand) + 4 * 4
     if not isinstance(statement, Reduce):
         return 0
-    # Halves; a guided one has a distance, its scale and what is added.
+    # Halves of the block; a guided reduction has a distance, its scale and a summand.
     return _value_bytes(kernel, number) * (3 if statement.op in GUIDES else 1)
 
 
 def _accumulators(statement: Statement) -> int:
-    """Blocks that a loop carries: a guided reduction has some for its guide, too."""
+    """Blocks that a loop carries; a guided reduction has some for its guide too."""
     if not isinstance(statement, Reduce):
         return 0
     return {"softmax_sum": 2, "welford_m2": 3}.get(statement.op, 1)
