@@ -103,7 +103,7 @@ class IndexWriter:
                 return f"tl.maximum({self._render(a)}, {self._render(b)})"
 
     def _symbol(self, name: str) -> str:
-        """A symbol's name in the text; only declared names may occur, as Python compiles the text."""
+        """A symbol's name in the text, which Python compiles: only declared names may occur."""
         if name not in self.bounds.ranges:
             raise KernelRejectedError(
                 f"an index uses {name!r}; expected an axis, a size or an index"
