@@ -28,7 +28,7 @@ class ScanState:
 
     @property
     def kept(self) -> tuple[DType, ...]:
-        """Types of the kept values: the running value; for positions of extrema, the position too."""
+        """Types of the kept values: the running value, and a position for positions of extrema."""
         dtype = self.operand_dtype
         if self.scan.op.endswith("_index"):
             return (dtype, DType.I64)
