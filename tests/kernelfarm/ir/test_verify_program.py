@@ -99,7 +99,7 @@ BROKEN: list[tuple[Callable[[], Plan], str]] = [
     (lambda: with_buffer(4, dtype=DType.F64), "ext0 of f64 seen as f32; expected equal widths"),
     (
         lambda: with_step(2, replace(PLAN.steps[2], results=(replace(RESULT, buffer="in0"), None))),
-        "writes in0, which is read only",
+        "writes in0, which is read-only",
     ),
     (
         lambda: with_step(2, replace(PLAN.steps[2], args=(replace(VIEW, strides=(ONE,)),))),
