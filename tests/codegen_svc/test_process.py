@@ -60,17 +60,17 @@ def test_a_port_that_cannot_be_bound_ends_the_edge_with_1(tmp_path: Path) -> Non
 
 
 def test_services_stop_on_sigterm_with_0_and_log_nothing_but_json(tmp_path: Path) -> None:
-    with codegen_farm(tmp_path) as room:
-        edge, worker = room.start_edge(), room.start_worker()
+    with codegen_farm(tmp_path) as farm:
+        edge, worker = farm.start_edge(), farm.start_worker()
         edge.terminate()
         worker.terminate()
         assert (edge.wait(TIMEOUT_S), worker.wait(TIMEOUT_S)) == (0, 0)
-        events = [line["event"] for line in json_lines(room, "edge")]
+        events = [line["event"] for line in json_lines(farm, "edge")]
         assert events == ["listening", "draining", "stopped"]
-        assert "worker_ready" in [line["event"] for line in json_lines(room, "worker")]
+        assert "worker_ready" in [line["event"] for line in json_lines(farm, "worker")]
 
 
-def json_lines(room: CodegenFarm, name: str) -> list[dict[str, str]]:
+def json_lines(farm: CodegenFarm, name: str) -> list[dict[str, str]]:
     """A log's lines; Celery announces its shutdown in plain text before the logs are ours again."""
-    lines = room.log(name).decode().splitlines()
+    lines = farm.log(name).decode().splitlines()
     return [json.loads(line) for line in lines if line and not line.startswith("worker: ")]

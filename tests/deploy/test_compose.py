@@ -106,7 +106,7 @@ def test_the_image_runs_the_frontend_and_not_as_root(dockerfile: str) -> None:
     listens = dict(re.findall(r"(KERNELFARM_\w+_LISTEN)=(\S+)", final))
     for name, address in listens.items():
         assert name in VARIABLES
-        # The same port as where the other rooms look for it by default.
+        # The port at which the other services look for it by default.
         service = name.removeprefix("KERNELFARM_").removesuffix("_LISTEN").lower()
         kind = getattr(import_module(f"{service}_svc.settings"), f"{service.capitalize()}Settings")
         default = kind.model_fields[f"{service}_listen"].default

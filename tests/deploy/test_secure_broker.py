@@ -1,4 +1,4 @@
-"""The broker of the secure overlay: strangers get nothing, edge and workers what they need."""
+"""The broker of the secure overlay: edge and workers have their rights, others have none."""
 
 from __future__ import annotations
 

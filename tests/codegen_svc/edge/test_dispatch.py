@@ -1,4 +1,4 @@
-"""Kernels through the codegen room: real edge, broker, cache and workers; the echo vendor."""
+"""Kernels through code generation: real edge, broker, cache and workers, and the echo vendor."""
 
 from __future__ import annotations
 

@@ -43,9 +43,9 @@ async def build(stub: CodegenServiceStub, name: str) -> pb.BuildKernelsResponse:
     return response
 
 
-async def until(room: CodegenFarm, log: str, text: bytes, times: int) -> None:
+async def until(farm: CodegenFarm, log: str, text: bytes, times: int) -> None:
     async with asyncio.timeout(TIMEOUT_S):
-        while room.log(log).count(text) < times:
+        while farm.log(log).count(text) < times:
             await asyncio.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-"""Tenants in the codegen room: real edge, broker, cache and worker; the echo vendor."""
+"""Tenants in code generation: real edge, broker, cache and worker, and the echo vendor."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ def request_of(
 
 
 async def until(is_true: Callable[[], bool]) -> None:
-    """Returns when the condition holds; the edge tells of turns in its log alone."""
+    """Returns when the condition holds; the edge reports waiting jobs only in its log."""
     async with asyncio.timeout(60):
         while not is_true():
             await asyncio.sleep(0.01)
 
 
-def events(room: CodegenFarm, event: str) -> int:
+def events(farm: CodegenFarm, event: str) -> int:
     """How often the edge logged an event."""
-    return room.log("edge").count(f'"event": "{event}"'.encode())
+    return farm.log("edge").count(f'"event": "{event}"'.encode())
 
 
-async def blocked_job(room: CodegenFarm) -> str:
+async def blocked_job(farm: CodegenFarm) -> str:
     """The kernel at whose gate the worker waits."""
     arrived: list[Path] = []
-    await until(lambda: bool(arrived.extend(room.blocked_jobs.glob("*.pid")) or arrived))
+    await until(lambda: bool(arrived.extend(farm.blocked_jobs.glob("*.pid")) or arrived))
     arrived[0].unlink()
     return arrived[0].stem
 

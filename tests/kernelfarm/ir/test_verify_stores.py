@@ -89,7 +89,9 @@ for d0 in 12*s0
 """
     parts = [rows_kernel("a", FIRST, SECOND), reader, rows_kernel("b", THIRD)]
     positions = [("in0", "out0"), ("out0", "out1"), ("in0", "out0")]
-    with pytest.raises(VerificationError, match="expected all slices of a value before its readers"):
+    with pytest.raises(
+        VerificationError, match="expected all slices of a value before its readers"
+    ):
         verify_program(program_of(parts, positions))
     verify_program(
         program_of([parts[0], parts[2], reader], [positions[0], positions[2], positions[1]])

@@ -1,4 +1,4 @@
-"""Budgets count steps, whoever spends them, and tell clearly what happened."""
+"""Budgets count all steps, and their errors say what happened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failed calls become errors of our own, also when the other side told no details."""
+"""Failed calls become errors of our hierarchy, also if the other side sent no details."""
 
 from __future__ import annotations
 
