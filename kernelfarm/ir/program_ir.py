@@ -35,7 +35,7 @@ class BufferKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SymbolSource:
-    """A size symbol and the input that gives its value: an extent, or the integer if `axis` is -1."""
+    """A size symbol and the input that gives its value: an extent, or the integer if axis is -1."""
 
     symbol: str
     input: int

@@ -14,7 +14,7 @@ from tests.support.loop_kernels.chains import chain
 NVIDIA = vendor_facts("cuda").compile_cost
 
 
-def test_the_estimate_grows_with_operations_and_knows_costly_ones() -> None:
+def test_the_estimate_grows_with_operations_and_their_costs() -> None:
     for cost in (facts.compile_cost for facts in all_vendors().values()):
         few, many = (estimated_cost_s(chain("sin", n), cost) for n in (2, 12))
         assert 0 < few < many

@@ -31,7 +31,7 @@ def test_a_bad_setting_ends_the_process_with_2_and_its_name(command: list[str]) 
     assert "KERNELFARM_JOB_TIME_LIMIT_S" in ended.stderr and "soon" in ended.stderr
 
 
-def test_an_unknown_queue_ends_the_worker_with_2_and_those_that_exist() -> None:
+def test_an_unknown_queue_ends_the_worker_with_2_and_the_known_ones() -> None:
     ended = run(["codegen_svc.worker", "--queue", "abacus"])
     assert ended.returncode == 2
     assert "abacus" in ended.stderr and "cpu" in ended.stderr
@@ -71,6 +71,6 @@ def test_services_stop_on_sigterm_with_0_and_log_nothing_but_json(tmp_path: Path
 
 
 def json_lines(farm: CodegenFarm, name: str) -> list[dict[str, str]]:
-    """A log's lines; Celery announces its shutdown in plain text before the logs are ours again."""
+    """Lines of a log; Celery writes some plain text at shutdown before our handler is back."""
     lines = farm.log(name).decode().splitlines()
     return [json.loads(line) for line in lines if line and not line.startswith("worker: ")]

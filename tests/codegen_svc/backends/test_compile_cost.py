@@ -1,4 +1,4 @@
-"""Kernels of many mathematical functions call them, and so stay small."""
+"""Kernels that use many mathematical functions call them, so their code stays small."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ def test_a_called_sine_is_one_function_of_the_binary() -> None:
 
 
 @pytest.mark.parametrize("op", ["exp", "sin", "erf", "tanh", "log", "neg"])
-def test_a_handful_of_functions_is_inlined_as_ever(op: str) -> None:
+def test_few_functions_are_inlined(op: str) -> None:
     for target in BACKENDS:
         assert not calls_math(chain(op, 8), cost_of(target))

@@ -1,4 +1,4 @@
-"""A compilation that misbehaves reaches nothing, costs one attempt of one kernel, and is named."""
+"""A misbehaving compilation reaches nothing, costs one attempt, and is named in the error."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def demand(level: ConfinementLevel, *mechanisms: Mechanism) -> None:
         pytest.skip(f"{PREFIX}{', '.join(missing)} of this host")
 
 
-async def test_artifact_and_log_tell_how_the_compilation_was_confined(
+async def test_artifact_and_log_state_how_the_compilation_was_confined(
     codegen: CodegenFarm, stub: CodegenServiceStub, level: ConfinementLevel
 ) -> None:
     assert (await build(stub, "plain_told")).sandbox == str(level)
@@ -80,7 +80,7 @@ async def test_artifact_and_log_tell_how_the_compilation_was_confined(
 
 
 async def attempts_of(farm: CodegenFarm, stub: CodegenServiceStub, name: str) -> dict[str, str]:
-    """What a compilation got of all that it wished."""
+    """What each forbidden access of a compilation returned."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         wishes = {
             "read": [
@@ -200,7 +200,7 @@ LOSSES = [lose_folder, lose_zygote, lose_supervisors, lose_compilers]
 
 
 @pytest.mark.parametrize("lose", [*LOSSES, stop_zygote])
-async def test_what_was_lost_between_two_kernels_is_started_again(
+async def test_sandbox_processes_and_folders_lost_between_kernels_are_replaced(
     lose: Callable[[CodegenFarm], None], codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
     assert (await build(stub, f"plain_before_{lose.__name__}")).stages
@@ -212,7 +212,7 @@ async def test_what_was_lost_between_two_kernels_is_started_again(
 
 
 @pytest.mark.parametrize("lose", LOSSES)
-async def test_what_was_lost_during_a_compilation_costs_the_kernel_nothing(
+async def test_a_kernel_is_compiled_although_a_process_or_folder_is_lost_meanwhile(
     lose: Callable[[CodegenFarm], None], codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
     name = f"gated_{lose.__name__}"
@@ -224,7 +224,7 @@ async def test_what_was_lost_during_a_compilation_costs_the_kernel_nothing(
     assert (await build(stub, f"plain_after_{name}")).stages
 
 
-async def test_a_folder_that_is_lost_under_a_compilation_is_a_shortage_and_no_bug(
+async def test_a_folder_lost_during_a_compilation_makes_the_kernel_unavailable(
     codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
     """Each attempt removes its own folder, so the second is lost too."""
@@ -234,7 +234,7 @@ async def test_a_folder_that_is_lost_under_a_compilation_is_a_shortage_and_no_bu
     assert (await build(stub, "plain_after_homeless")).stages
 
 
-async def test_a_worker_that_cannot_start_what_was_lost_takes_its_report_back_until_it_can(
+async def test_a_worker_that_cannot_compile_withdraws_its_report_until_it_can(
     tmp_path: Path,
 ) -> None:
     temporary = tmp_path / "temporary"
@@ -248,7 +248,7 @@ async def test_a_worker_that_cannot_start_what_was_lost_takes_its_report_back_un
             stub = CodegenServiceStub(channel)
             assert (await build(stub, "plain_before")).stages
             while not (await stub.GetToolchains(pb.GetToolchainsRequest())).targets:
-                await asyncio.sleep(0.1)  # only what was reported can be withdrawn
+                await asyncio.sleep(0.1)  # only a report can be withdrawn
             temporary.rename(tmp_path / "away")
             with pytest.raises(UnavailableError, match="cannot be started"):
                 await build(stub, "plain_meanwhile")
@@ -274,7 +274,7 @@ async def test_an_endless_compilation_ends_at_its_limit_and_the_worker_goes_on(
 
 
 def test_a_worker_whose_host_offers_less_than_demanded_does_not_start(tmp_path: Path) -> None:
-    """Landlock is taken away from the worker by a filter, as an old kernel would lack it."""
+    """A filter hides Landlock from the worker, as if the host's kernel were old."""
     blocked = "import sys, errno, struct; " + _BLOCKING
     with codegen_farm(tmp_path, sandbox=f"required:{ALL}") as farm:
         worker = farm.start_code(blocked, name="weak")

@@ -32,7 +32,7 @@ async def test_a_worker_signs_each_variant_for_its_key(
         assert f"toolchain:{artifact.toolchain}" in manifest.tags
 
 
-async def test_a_kernel_that_is_invalidated_while_it_is_made_is_made_again(
+async def test_a_kernel_invalidated_during_its_compilation_is_compiled_again(
     stub: CodegenServiceStub, codegen: CodegenFarm
 ) -> None:
     making = asyncio.create_task(build(stub, fresh_kernel("gated_stale")))
@@ -46,7 +46,7 @@ async def test_a_kernel_that_is_invalidated_while_it_is_made_is_made_again(
     assert manifest_from_proto(built.signed[0].manifest).epoch == 1
 
 
-async def test_what_an_unknown_key_signed_is_refused_and_counted(tmp_path: Path) -> None:
+async def test_an_artifact_signed_by_an_unknown_key_is_refused_and_counted(tmp_path: Path) -> None:
     make_keys(tmp_path / "others")
     (tmp_path / "farm").mkdir()
     with codegen_farm(tmp_path / "farm") as farm:

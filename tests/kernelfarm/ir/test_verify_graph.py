@@ -1,4 +1,4 @@
-"""Rules of prims: each is broken once, and the verifier says how."""
+"""The verifier reports a violation of each rule of prims."""
 
 import pytest
 
@@ -162,7 +162,7 @@ def test_the_builder_never_shares_extern_nodes() -> None:
     assert first != second
 
 
-def test_the_builder_marks_where_nodes_stem_from() -> None:
+def test_the_builder_records_the_origins_of_nodes() -> None:
     builder = GraphBuilder(locations=("model.py:1",))
     x = builder.add_input(TensorType(DType.F32, (as_expr(2),), (ONE,)))
     with builder.origin(3, 4, location=1):

@@ -1,4 +1,4 @@
-"""Rules of loop kernels: each is broken once, and the verifier says how."""
+"""The verifier reports a violation of each rule of loop kernels."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Rules of programs: each is broken once, and the verifier says how."""
+"""The verifier reports a violation of each rule of programs."""
 
 from collections.abc import Callable
 from dataclasses import replace

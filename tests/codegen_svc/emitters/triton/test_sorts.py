@@ -47,7 +47,7 @@ BACKENDS = pytest.mark.parametrize(
 
 
 def sort_kernel(dtype: DType, order: str, width: int, rows: int = ROWS) -> Kernel:
-    """Positions and elements of rows in order."""
+    """Sorted positions and the elements in that order."""
     numel, kind = rows * width, dtype.value
     return parse_kernel(
         f"kernel sort_{order}\nparam in in0: {kind}[{numel}]\nparam out out0: i64[{numel}]\n"
@@ -99,7 +99,7 @@ def test_a_sort_equals_the_loop_interpreter(number: int, sort_results: Any) -> N
 
 @BACKENDS
 def test_gpus_sort_rows_that_a_block_holds(backend: Any, target: str) -> None:
-    # A sort of 64 elements compiles for seconds; of what differs by type, 16 show as much.
+    # A sort of 64 elements takes seconds to compile; 16 are enough to compare types.
     kernels = [sort_kernel(d, "ascending", n) for d, n in ((F32, 40), (F64, 12), (U8, 12))]
     for kernel in (*kernels, parse_kernel(AMONG_OTHERS)):
         built = backend.build(kernel, target_facts(target))[-1]
@@ -140,7 +140,7 @@ def test_rows_that_no_block_holds_are_refused() -> None:
             backend.build(sort_kernel(F32, "ascending", 2049), target_facts(target))
 
 
-def test_the_frontend_sends_no_longer_rows_than_blocks_hold() -> None:
+def test_the_frontend_sends_only_rows_that_a_block_holds() -> None:
     for target in all_targets().values():
         if target.triton is not None:
             assert target.max_sorted_elems is not None
