@@ -1,8 +1,8 @@
 """Facts about chips and vendors' toolchains as data, each fact with its source.
 
-A chip is one TOML file with `name = "vendor:arch"`. What holds for every chip of a vendor stands
-under `chips` in the vendor's own file, the one with `vendor = "..."`; a chip's file may state
-otherwise. A plug-in adds a package of such files as an entry point of the group
+A chip is one TOML file with `name = "vendor:arch"`. Facts that all chips of a vendor share
+are under `chips` in the vendor's own file, the one with `vendor = "..."`; a chip's file may
+override them. A plug-in adds a package of such files as an entry point of the group
 `kernelfarm.targets`.
 """
 
@@ -36,7 +36,7 @@ def all_targets() -> dict[str, TargetFacts]:
     """Every known chip by descriptor, in sorted order.
 
     Raises:
-        InternalError: a file states what no fact is, or states a chip twice.
+        InternalError: a file has an unknown or mistyped fact, or a chip has two files.
     """
     files = list(_files())
     shared = {data["vendor"]: data.get("chips", {}) for _, data in files if "vendor" in data}
@@ -60,7 +60,7 @@ def all_vendors() -> dict[str, VendorFacts]:
     """Every vendor of a known chip by name, in sorted order.
 
     Raises:
-        InternalError: a file states what no fact is.
+        InternalError: a file has an unknown or mistyped fact.
     """
     stated = {
         data["vendor"]: parse_record(VendorFacts, _without(data, "chips"), file)

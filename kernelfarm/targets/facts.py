@@ -1,4 +1,4 @@
-"""What the farm knows of a chip, and of a vendor's toolchain, as typed records.
+"""Facts about a chip and about a vendor's toolchain, as typed records.
 
 A section that does not apply to a chip is None: passes and emitters ask for facts, never for the
 name of a vendor.

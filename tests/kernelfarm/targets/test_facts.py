@@ -70,7 +70,7 @@ def test_values_keep_their_types() -> None:
         ({"max_two_pass_elems": {"sum": {"rows": 1.5}}}, "sum: rows is 1.5; expected int"),
     ],
 )
-def test_a_file_that_states_what_no_fact_is_is_refused(more: dict[str, Any], message: str) -> None:
+def test_an_unknown_missing_or_mistyped_fact_is_refused(more: dict[str, Any], message: str) -> None:
     with pytest.raises(InternalError, match=f"echo_one.toml: .*{message}"):
         parsed(**more)
 
@@ -80,7 +80,7 @@ def test_a_section_that_a_backend_needs_is_named_if_it_is_missing() -> None:
         parsed().section(LlvmFacts)
 
 
-def test_a_chip_may_state_otherwise_than_its_vendor() -> None:
+def test_a_chip_may_override_facts_of_its_vendor() -> None:
     wide, narrow = target_facts("rocm:gfx942"), target_facts("rocm:gfx1100")
     assert wide.section(GpuFacts).max_threads_per_block == 1024
     assert wide.section(GpuFacts).triton_arch == "gfx942"
@@ -101,7 +101,7 @@ def test_kernel_names_fit_every_chip() -> None:
     assert min(limit for limit in limits if limit is not None) == MAX_NAME_CHARS
 
 
-def test_a_name_that_is_no_chip_or_vendor_is_refused_with_those_that_exist() -> None:
+def test_an_unknown_chip_or_vendor_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UnknownTargetError, match="expected one of: rocm:gfx1100, rocm:gfx1201"):
         target_facts("rocm:gfx000")
     with pytest.raises(UnknownTargetError, match="expected one of: ascend, cpu, cuda, rocm"):
