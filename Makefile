@@ -1,4 +1,4 @@
-# Every target works on a fresh Debian or Ubuntu machine with Python 3.11 or newer.
+# Every target works on a new Debian or Ubuntu machine with Python 3.11 or newer.
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,9 +14,9 @@ help: ## Show this list.
 
 setup: $(STAMP) ## Make .venv with everything that the farm, its client and its tests need.
 
-# torch is for the client and the tests alone; the services never import it. The version is exact,
-# because a newer build for accelerators weighs gigabytes. triton-ascend installs under the name
-# `triton` too, so it gets a folder of its own: only its lowering tool is used.
+# Only the client and the tests need torch; the services never import it. Its version is exact, because
+# a newer build for accelerators takes gigabytes. triton-ascend installs its package as `triton` too, so
+# it has a folder of its own, and only its lowering tool is used.
 $(STAMP): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found; set PYTHON=<python 3.11 or newer>"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "make: the venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }
@@ -32,13 +32,13 @@ test: setup ## Run the default test suite; as root, install the tools that it ch
 	@.ci/third_party_tools
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-# What depends on the processor: numbers of whole programs, plans, loading. The CPU backend's own tests
-# (tests/codegen_svc/emitters/llvm) run for both levels of x86-64 in each run, wherever the processor has them.
+# Tests that depend on the processor: numbers of whole programs, plans, loading. The CPU backend's own tests
+# (tests/codegen_svc/emitters/llvm) always run for both levels of x86-64, if the processor has them.
 V3_TESTS := tests/e2e/test_numerics.py tests/e2e/test_row_statistics.py \
   tests/e2e/test_loop_kinds.py tests/kernelfarm/client/loaders/test_cpu.py tests/codegen_svc/backends/cpu/test_artifacts.py \
   tests/kernelfarm/client/runtime/test_runner.py tests/kernelfarm/client/test_compile_model.py
 
-test-v3: setup ## Run what depends on the processor as one without AVX-512 does.
+test-v3: setup ## Run the tests that depend on the processor for one without AVX-512.
 	KERNELFARM_HOST_TARGET=cpu:x86-64-v3 $(BIN)/python -m pytest $(V3_TESTS) $(PYTEST_ARGS)
 
 # Only the first run writes, in one process. The others fail if a text differs between hash seeds.
@@ -51,19 +51,19 @@ goldens: setup ## Rewrite the goldens of passes and emitters; review the differe
 	PYTHONHASHSEED=2 $(BIN)/python -m pytest -q -m golden $$modules && \
 	git --no-pager diff --stat -- tests
 
-servers: setup ## Run the cache on every server of the matrix, and farms on each; absent ones are told as NOT RUN.
+servers: setup ## Run the tests of cache and farm with every server of the matrix; reports missing ones as NOT RUN.
 	$(BIN)/python -m pytest tests/kernelfarm/cache --servers=all $(PYTEST_ARGS)
 	@for server in redis-6.2 redis-7 valkey-9; do \
 	  $(BIN)/python -m pytest tests/codegen_svc tests/faults --farm-server=$$server $(PYTEST_ARGS) || exit 1; \
 	done
 
-lint: setup ## Style, import contract, protos.
+lint: setup ## Check style, import contracts and protos.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 	cd protos && ../$(BIN)/buf lint
 
-types: setup ## Static types, strict.
+types: setup ## Check static types, strictly.
 	$(BIN)/mypy
 
 protos: setup ## Generate the protobuf and gRPC code.
@@ -75,7 +75,7 @@ protos: setup ## Generate the protobuf and gRPC code.
 docs: setup ## Generate the tables under docs/ from the code.
 	$(BIN)/python -m frontend_svc.operators > docs/operators.md
 
-bench: setup ## Cold and warm start, launches and whole models beside Inductor; compile time; the cache.
+bench: setup ## Measure cold and warm starts, launches and models beside Inductor, compile time, the cache.
 	$(BIN)/python -m benchmarks.cold_start
 	$(BIN)/python -m benchmarks.warm_start
 	$(BIN)/python -m benchmarks.launches
@@ -83,5 +83,5 @@ bench: setup ## Cold and warm start, launches and whole models beside Inductor; 
 	$(BIN)/python -m benchmarks.models --inductor
 	$(BIN)/python -m benchmarks.cache
 
-clean: ## Remove what setup made.
+clean: ## Remove the files that setup made.
 	rm -rf $(VENV) *.egg-info build dist

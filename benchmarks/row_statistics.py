@@ -144,7 +144,7 @@ def in_one_pass(kernel: Kernel) -> Kernel:
     """The same in one pass, as the optimizer writes it where that is always better."""
     limits = TwoPassLimits(rows=0, columns=0, varying=True)
     facts: TargetFacts = replace(
-        target_facts(host_cpu_target()), two_pass_limits=tuple((op, limits) for op in GUIDES)
+        target_facts(host_cpu_target()), max_two_pass_elems=tuple((op, limits) for op in GUIDES)
     )
     (made,) = reduce_in_one_pass(BuiltSteps((kernel,), ()), facts).kernels
     return made

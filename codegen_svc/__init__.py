@@ -1,1 +1,1 @@
-"""The code generators' room: loop kernels in, artifacts out, one queue for each vendor."""
+"""The code generation service: loop kernels in, artifacts out, one queue for each vendor."""

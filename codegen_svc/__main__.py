@@ -1,4 +1,4 @@
-"""`python -m codegen_svc`: the code generators' edge."""
+"""`python -m codegen_svc`: starts the edge, the gRPC server of the code generators."""
 
 import sys
 

@@ -1,10 +1,9 @@
 """The queues: one Celery queue for each vendor, JSON messages that carry keys and never payloads.
 
-What a lost, late or doubled message does is decided by the lease in the cache, not by the broker:
-a task whose fence is old exits at once, and an edge sends again what no worker took. So the broker
-is told of no acknowledgement, and none can be lost: kombu's transport for Redis counts a message
-whose acknowledgement failed as one in work for ever, and a worker with such a message takes no
-other one.
+The lease in the cache decides the effect of a lost, late or doubled message, not the broker: a task
+whose fence is old exits at once, and an edge sends a job again if no worker took it. Workers
+therefore acknowledge no message. kombu's transport for Redis would count a message whose
+acknowledgement failed as one in work for ever, and its worker would take no other message.
 """
 
 from __future__ import annotations
@@ -23,40 +22,41 @@ from kernelfarm.errors import UnavailableError
 
 BUILD_TASK = "codegen.build"
 
-# The message header that takes a request's id to the worker's log.
+# Header: the id of the request, for the worker's log.
 REQUEST_ID_HEADER = "kernelfarm_request_id"
-# The message header that tells a kernel which is expected to compile long.
+# Header: true if the kernel is expected to compile long.
 SLOW_HEADER = "kernelfarm_slow"
+# Header: true if the kernel compiles at a lower priority, because its tenant uses more than others.
 STANDS_BACK_HEADER = "kernelfarm_stands-back"
 
-# Where a worker's queue rides in the configuration, which the pool's processes inherit.
+# The worker's queue, as a setting of Celery's configuration, which pool processes inherit.
 QUEUE_SETTING = "kernelfarm_queue"
 
-# Where a worker's heartbeat file is told to the pool's processes.
+# The worker's heartbeat file, in the same configuration.
 HEARTBEAT_SETTING = "kernelfarm_heartbeat_file"
 
-# Redis queues serve lower numbers first: one list for somebody waiting, one for warm-up.
+# Redis queues serve lower numbers first: one list for jobs that a user waits for, one for warm-up.
 INTERACTIVE = 0
 WARM_UP = 9
 
-# A server that is there answers within this time, or is as good as away.
+# A broker that has not answered within this time counts as unreachable.
 BROKER_TIMEOUT_S = 2.0
-# How long a caller waits until a job is sent, all attempts and the jobs before it included: about
-# the time in which a supervisor replaces a broker that hangs.
+# How long a caller waits until its job is sent, with all attempts and with the jobs before it. A
+# supervisor replaces a broker that hangs in about this time.
 _SEND_S = 15.0
 
-# The sandbox's limit comes first; where it fails the soft one reports, and the hard one ends a
-# process that does not listen.
+# The sandbox's limit comes first. If it fails, Celery's soft limit reports the job, and the hard
+# limit kills a process that ignores the soft one.
 _SOFT_LIMIT_MARGIN_S = 5.0
 _HARD_LIMIT_MARGIN_S = 15.0
 
 
 @signals.setup_logging.connect  # type: ignore[untyped-decorator] # Celery has no types
 def leave_logs_alone(**_: object) -> None:
-    """Keeps Celery from configuring the logs, which our processes do themselves."""
+    """Keeps Celery from configuring the logs: our processes configure them."""
 
 
-# What kombu raises when the broker does not answer.
+# kombu raises these if the broker does not answer.
 _BROKER_ERRORS = (KombuError, OperationalError, OSError)
 
 
@@ -75,9 +75,9 @@ def make_app(settings: FarmSettings) -> Celery:
             "queue_order_strategy": "priority",
             "socket_keepalive": True,
             "socket_connect_timeout": BROKER_TIMEOUT_S,
-            # Not for waiting for a job: the event loop reads when there is something.
+            # It does not limit the wait for a job: the event loop reads when data has arrived.
             "socket_timeout": BROKER_TIMEOUT_S,
-            # A connection whose other end is gone, and nobody said so, is dropped after this time.
+            # Detects a connection whose other end vanished without closing it.
             "health_check_interval": 5,
             "retry_on_timeout": False,
             "max_retries": 1,
@@ -91,7 +91,7 @@ def make_app(settings: FarmSettings) -> Celery:
         task_time_limit=hard_limit_s,
         task_soft_time_limit=settings.job_time_limit_s + _SOFT_LIMIT_MARGIN_S,
         worker_prefetch_multiplier=1,
-        # Takes a message when a process is free, and not by counts that belong to a connection.
+        # Takes a message when a process is free, instead of by counts of one connection.
         worker_disable_prefetch=True,
         worker_consumer="codegen_svc.worker.consumer:FarmConsumer",
         worker_pool_start_method="spawn",
@@ -108,7 +108,10 @@ def make_app(settings: FarmSettings) -> Celery:
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """What a task's message carries: which key to build, under which fence, and how."""
+    """The content of a task's message: which key to build, under which fence, and how.
+
+    `stands_back`: compile at a lower priority.
+    """
 
     queue: str
     namespace: str
@@ -121,7 +124,7 @@ class QueuedJob:
 
 
 class JobQueue:
-    """Sends tasks from an asyncio service; kombu blocks, so it runs in a thread of its own."""
+    """Sends tasks from an asyncio service. kombu blocks, so it runs in its own thread."""
 
     def __init__(self, settings: FarmSettings) -> None:
         self._app = make_app(settings)
@@ -131,12 +134,12 @@ class JobQueue:
         """Queues a job.
 
         Raises:
-            UnavailableError: the broker does not take it, within seconds.
+            UnavailableError: the broker did not take the job within seconds.
         """
         await self._in_thread(partial(self._send, job))
 
     async def connect(self) -> None:
-        """Connects ahead, so that the first job need not.
+        """Connects before the first job, which then need not wait for the connection.
 
         Raises:
             UnavailableError: the broker does not answer yet; `send` will try again.
@@ -144,12 +147,12 @@ class JobQueue:
         await self._in_thread(self._connect)
 
     def close(self) -> None:
-        """Ends the connections to the broker."""
+        """Closes the connections to the broker."""
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._app.close()
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
-        """Does blocking work, whose waits have ends; what did not begin in time never does."""
+        """Runs blocking work with a timeout; work that has not begun by then is cancelled."""
         loop = asyncio.get_running_loop()
         try:
             await asyncio.wait_for(loop.run_in_executor(self._thread, work), _SEND_S)
@@ -187,5 +190,5 @@ class JobQueue:
 
 
 def _kombu_url(url: str) -> str:
-    """Kombu's spelling of a Redis URL: its unix sockets have another scheme."""
+    """The URL as kombu spells it: it has another scheme for unix sockets."""
     return url.replace("unix://", "redis+socket://", 1) if url.startswith("unix://") else url

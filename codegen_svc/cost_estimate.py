@@ -1,10 +1,12 @@
-"""How long compiling a kernel will take, told from its operations before it is compiled.
+"""An estimate of the time that compiling a kernel takes, from its operations.
 
-The numbers are processor time in milliseconds for one operation in one variant, over what the first
-operation costs: from chains of 1 and 4 operations over 1,024 f32 elements (eight for each thread),
-each about twice as long for f64, on a cloud machine of two cores with Triton 3.9.0, its ptxas 12.9
-and llvmlite 0.50. They decide who goes first and whether functions are called; a kernel that is
-misjudged is found out by the clock.
+Each vendor's numbers are a fact of `kernelfarm.targets` (`CompileCost`): processor time in
+milliseconds that one operation adds to one variant. They were measured with chains of 1 and 4
+operations over 1,024 f32 elements (eight for each thread) on a cloud machine of two cores, with
+Triton 3.9.0, its ptxas 12.9 and llvmlite 0.50. An operation on f64 takes about twice as long.
+
+The estimate decides the order of jobs and whether mathematical functions are called. If it is
+wrong, the measured time corrects it (`codegen_svc/worker`).
 """
 
 from __future__ import annotations
@@ -13,74 +15,57 @@ from typing import Final
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.loop_ir import Compute, Kernel, Literal, Reduce, Scan, Sort
+from kernelfarm.targets import CompileCost
 
-_NVIDIA_MS: Final = {
-    **dict.fromkeys(("expm1", "log", "log2", "log10", "log1p", "asinh", "acosh", "atanh"), 45.0),
-    **dict.fromkeys(("sin", "cos"), 140.0),
-    **dict.fromkeys(("asin", "acos", "atan", "atan2"), 150.0),
-    **dict.fromkeys(("sinh", "cosh", "tanh", "erf", "erfc"), 40.0),
-    **dict.fromkeys(("floor_div", "mod_floor", "fmod"), 90.0),
-    "tan": 610.0,
-    "pow": 350.0,
-}
-_AMD_MS: Final = {
-    **dict.fromkeys(("expm1", "log10", "log1p", "sinh", "cosh", "acosh"), 25.0),
-    **dict.fromkeys(("sin", "cos"), 110.0),
-    **dict.fromkeys(("asin", "acos", "atan2"), 130.0),
-    **dict.fromkeys(("atan", "tanh", "asinh", "atanh", "erf", "erfc"), 60.0),
-    **dict.fromkeys(("floor_div", "mod_floor", "fmod"), 80.0),
-    "tan": 220.0,
-    "pow": 370.0,
-}
-_CPU_MS: Final = {
-    **dict.fromkeys(("tan", "sin", "cos", "pow", "erf", "erfc", "atan2", "asin", "acos"), 15.0),
-    **dict.fromkeys(("floor_div", "mod_floor", "fmod", "exp", "log", "tanh"), 8.0),
-}
-_TABLES: Final = {"cuda": _NVIDIA_MS, "rocm": _AMD_MS, "cpu": _CPU_MS}
-
-_PLAIN_MS: Final = {"cuda": 3.0, "rocm": 3.0, "cpu": 1.5, "ascend": 1.0}
-_BASE_MS: Final = {"cuda": 60.0, "rocm": 40.0, "cpu": 20.0, "ascend": 150.0}
-# Triton unrolls what sorts and scans do along a row; five scans of 1,024 took ptxas seconds.
+# Triton unrolls a sort or scan along its row: ptxas took seconds for five scans of 1,024 elements.
 _SCAN_MS, _SORT_MS, _REDUCE_MS = 400.0, 1500.0, 30.0
-_VARIANTS: Final = {"cuda": 3, "rocm": 3, "cpu": 1, "ascend": 2}
-# Powers up to this are multiplied out.
+# How many times cheaper they are as loops.
+_LOOP_SAVING: Final = 20
+# Powers up to this one are written as multiplications.
 _MAX_MULTIPLICATIONS: Final = 64
-# A called function costs its call, in blocks of one element for each thread.
+# A function that is called costs its call, in blocks of one element for each thread.
 _CALLED_MS: Final = 12.0
+# If the copies of its functions would take longer than this, a kernel calls them. The kernels of
+# models stay below: the largest of them use a handful of functions.
+_CALLS_ABOVE_S: Final = 2.0
 
 
-def inlined_math_s(kernel: Kernel, vendor: str) -> float:
-    """What the mathematical functions of a kernel cost one variant if each use is a copy."""
-    table = _TABLES.get(vendor, {})
-    return sum(_weight(kernel, compute, table) for compute in _computes(kernel)) / 1e3
+def inlined_math_s(kernel: Kernel, cost: CompileCost) -> float:
+    """The time that a kernel's mathematical functions add to one variant, if each use is a copy."""
+    table = dict(cost.math_ms)
+    return sum(_math_ms(kernel, compute, table) for compute in _computes(kernel)) / 1e3
 
 
-def estimated_cost_s(kernel: Kernel, vendor: str, *, calls_above_s: float = 2.0) -> float:
-    """Processor time that compiling all variants of a kernel will take."""
-    math_s = inlined_math_s(kernel, vendor)
-    if vendor in {"cuda", "rocm"} and math_s > calls_above_s:
-        table = _TABLES[vendor]
-        math_s = sum(_CALLED_MS for c in _computes(kernel) if _weight(kernel, c, table)) / 1e3
-    plain_s = _PLAIN_MS.get(vendor, 3.0) * len(kernel.body) / 1e3
+def calls_math(kernel: Kernel, cost: CompileCost) -> bool:
+    """True if the kernel should call its mathematical functions instead of holding copies."""
+    return cost.calls_math and inlined_math_s(kernel, cost) > _CALLS_ABOVE_S
+
+
+def estimated_cost_s(kernel: Kernel, cost: CompileCost) -> float:
+    """The processor time that compiling all variants of a kernel takes."""
+    math_s = inlined_math_s(kernel, cost)
+    if calls_math(kernel, cost):
+        table = dict(cost.math_ms)
+        math_s = sum(_CALLED_MS for c in _computes(kernel) if _math_ms(kernel, c, table)) / 1e3
+    plain_s = cost.plain_ms * len(kernel.body) / 1e3
     wide_s = sum(_row_ms(statement) for statement in kernel.body) / 1e3
-    if vendor == "cpu":
-        wide_s /= 20  # its loops are not unrolled
-    base_s = _BASE_MS.get(vendor, 50.0) / 1e3
-    return _VARIANTS.get(vendor, 2) * (base_s + math_s + plain_s + wide_s)
+    if not cost.unrolls_rows:
+        wide_s /= _LOOP_SAVING
+    return cost.variants * (cost.base_ms / 1e3 + math_s + plain_s + wide_s)
 
 
 def _computes(kernel: Kernel) -> list[Compute]:
     return [statement for statement in kernel.body if isinstance(statement, Compute)]
 
 
-def _weight(kernel: Kernel, compute: Compute, table: dict[str, float]) -> float:
+def _math_ms(kernel: Kernel, compute: Compute, table: dict[str, float]) -> float:
     if not compute.dtype.is_float or _is_product(kernel, compute):
         return 0.0
     return table.get(compute.op, 0.0) * (2.0 if compute.dtype is DType.F64 else 1.0)
 
 
 def _is_product(kernel: Kernel, compute: Compute) -> bool:
-    """True for a power that emitters write as multiplications or a root."""
+    """True if emitters write the power as multiplications or as a root."""
     if compute.op != "pow":
         return False
     exponent = kernel.body[compute.operands[1]]

@@ -15,76 +15,79 @@ _OUTPUT_BYTES = 256 << 20
 
 
 class FarmSettings(SigningSettings):
-    """What edge and workers must agree on."""
+    """Settings on which the edge and the workers must agree."""
 
     broker_url: str = "redis://127.0.0.1:6379/0"
     cache_url: str = "redis://127.0.0.1:6380/0"
     namespace: str = Field(default="default", pattern=r"^[^{}/\s]{1,200}$")
 
     job_time_limit_s: float = Field(default=120.0, gt=0)
-    """A kernel that compiles longer is given up."""
+    """Longest compilation of one kernel; a longer one fails."""
 
 
 class CodegenSettings(FarmSettings):
-    """Everything that an operator of the edge may set."""
+    """All settings of the edge."""
 
     codegen_listen: str = "127.0.0.1:50053"
 
     queued_lease_ttl_s: float = Field(default=6.0, gt=0)
-    """An edge that dies loses its queued kernels to the next that wants them after this time."""
+    """Time to live of the lease of a queued kernel. If an edge dies, another edge can queue its
+    kernels after this time."""
     requeue_after_s: float = Field(default=5.0, gt=0)
-    """A queued job that no worker took is queued again after this time, then after twice, ..."""
+    """If no worker took a queued job, it is queued again after this time, then after twice, ..."""
     no_worker_grace_s: float = Field(default=30.0, gt=0)
-    """How long a job waits for a first worker of its queue to report, or for one that is started
-    again."""
+    """How long a job waits for a worker of its queue: for the first to report, or for a restart."""
     max_attempts: int = Field(default=2, gt=0)
-    """A kernel that ended so many workers is refused."""
+    """A kernel that ended so many workers is quarantined."""
     quarantine_ttl_s: float = Field(default=600.0, gt=0)
-    """For how long it is refused."""
+    """For how long a quarantined kernel is refused."""
     max_jobs: int = Field(default=4096, gt=0)
-    """Kernels that one edge has in flight; more are told to come back."""
+    """Most in-flight kernels of one edge; further ones are refused with a retry status."""
     max_jobs_per_tenant: int = Field(default=2048, gt=0)
-    """Of these, kernels of one tenant."""
+    """Most of these that one tenant may have."""
     queue_headroom: int = Field(default=0, ge=0)
-    """Jobs that one edge has in a queue beside two for each worker process; others take turns."""
+    """Jobs that one edge may have in a queue beside two for each worker process; further jobs wait
+    in its fair queue."""
     slow_kernel_s: float = Field(default=4.0, gt=0)
-    """Kernels that are expected to compile longer leave one worker process of a vendor free."""
+    """A kernel that is expected to compile longer is slow; slow kernels leave one worker process of
+    a vendor free."""
 
 
 class WorkerSettings(FarmSettings):
-    """Everything that an operator of a worker may set."""
+    """All settings of a worker."""
 
     quick_time_limit_s: float = Field(default=10.0, gt=0)
-    """A kernel that was not expected to be slow and takes more processor time, or three times as
-    long by the clock, is ended, and compiled again as a slow one; that counts as no attempt."""
+    """Processor time of a kernel that was not expected to be slow. If its compilation takes more,
+    or three times as long by the clock, it is ended and compiled again as a slow one; that does not
+    count as an attempt."""
     slow_niceness: int = Field(default=10, ge=0, le=19)
-    """How much lower the priority of slow kernels, and of those of tenants that use more than
-    others, is than that of the rest, as `nice` counts."""
+    """Niceness (see `nice`) of compiling slow kernels, and kernels of tenants that use more than
+    others."""
     worker_lease_ttl_s: float = Field(default=5.0, gt=0)
-    """A worker that dies loses its job to the next one after this time."""
+    """Time to live of a worker's lease. If it dies, another takes its job after this time."""
     rejection_ttl_s: float = Field(default=600.0, gt=0)
-    """How long a kernel that the toolchain refuses is refused without asking again."""
+    """How long the toolchain's refusal of a kernel is remembered."""
     bug_ttl_s: float = Field(default=60.0, gt=0)
-    """How long a failure that is our own bug is told without trying again."""
+    """How long a failure that is our own bug is remembered."""
     shortage_ttl_s: float = Field(default=2.0, gt=0)
-    """How long a failure for want of memory, disk or a tool is told without trying again."""
+    """How long a failure for lack of memory, disk or a tool is remembered."""
     report_every_s: float = Field(default=4.0, gt=0)
-    """How often a process that can take jobs says so; three reports are lost before it counts as
-    gone."""
+    """How often a process that can take jobs reports itself; after three missing reports it counts
+    as gone."""
     worker_wedged_after_s: float = Field(default=12.0, gt=0)
-    """A worker ends itself if it asks for no job for so long, although the broker answers and one
-    of its processes is free."""
+    """A worker ends itself if it requests no job for so long although the broker answers and one of
+    its processes is free."""
     worker_heartbeat_file: Path | None = None
-    """What the worker touches while it takes jobs, for probes: `kernelfarm.service.liveness`."""
+    """File that the worker touches while it takes jobs; see `kernelfarm.service.liveness`."""
 
     sandbox: str = STRONGEST
-    """How compilations are confined: `strongest`: by whatever the host offers; or the least that
-    must be reached, else the worker does not start: `required:` and some of `namespaces`,
-    `landlock`, `seccomp` and `limits` joined by `+`."""
+    """How compilations are confined. `strongest`: by every mechanism that the host offers.
+    `required:` and some of `namespaces`, `landlock`, `seccomp` and `limits` joined by `+`: the
+    worker does not start unless the host offers these."""
     sandbox_memory_bytes: int = Field(default=4 << 30, ge=1 << 29)
     """Memory of one compilation."""
     sandbox_file_bytes: int = Field(default=256 << 20, ge=1 << 20)
-    """What one compilation may write to files; they lie in memory where the host can."""
+    """Bytes that one compilation may write to files, which are in memory if the host allows it."""
     sandbox_open_files: int = Field(default=256, ge=32)
     """Files that one process of a compilation may have open."""
     sandbox_processes: int = Field(default=64, ge=8)
@@ -97,7 +100,7 @@ class WorkerSettings(FarmSettings):
         return value
 
     def sandbox_limits(self) -> SandboxLimits:
-        """The bounds of one compilation."""
+        """The limits of one compilation."""
         return SandboxLimits(
             memory_bytes=self.sandbox_memory_bytes,
             processor_s=math.ceil(self.job_time_limit_s) + 1,

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes what compose.secure.yaml needs, into a folder: keys, certificates, users of cache and broker
-# with fresh passwords, and a tenants file with one administrator, whose token is printed once.
+# Makes a folder with the secrets of compose.secure.yaml: keys, certificates, users of cache and broker
+# with new passwords, and a tenants file with one administrator, whose token it prints once.
 # Usage: make_secrets.sh FOLDER [PUBLIC_NAME]     needs openssl and kernelfarm
 set -eu
 umask 077
@@ -9,7 +9,7 @@ public_name=${2:-localhost}
 here=$(cd "$(dirname "$0")" && pwd)
 
 if [ -e "$folder" ]; then
-  echo "make_secrets.sh: $folder is there already; nothing was changed" >&2
+  echo "make_secrets.sh: $folder exists already; nothing was changed" >&2
   exit 1
 fi
 mkdir -p "$folder/tenants"
@@ -29,7 +29,7 @@ new_certificate() { # FILE CA NAMES
   rm "$1.csr" "$1.ext"
 }
 
-# Rooms have a CA of their own: whoever bears one of its certificates is a room.
+# Services have a CA of their own: a caller with one of its certificates is a service.
 new_ca internal-ca "kernelfarm services"
 for service in frontend optimizer codegen worker; do
   new_certificate "$service" internal-ca "DNS:$service,DNS:localhost,IP:127.0.0.1"

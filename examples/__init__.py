@@ -1,1 +1,1 @@
-"""Real inputs, and programs that show the farm at work."""
+"""Real models and inputs, and programs that demonstrate the farm."""

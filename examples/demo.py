@@ -1,7 +1,7 @@
-"""The farm at work, from nothing: what `make demo` runs.
+"""A demonstration of the farm, run by `make demo`.
 
-Starts a whole farm on loopback, compiles real models for every vendor, checks the numbers on the
-CPU, compiles everything a second time from the cache, prints tables, and stops what it started.
+It starts a whole farm on loopback, compiles real models for every vendor, checks the numbers on the
+CPU, compiles everything a second time from the cache, prints tables, and stops the farm.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from kernelfarm.client.farm.client import StageProgress
 from kernelfarm.targets import all_targets
 
 ROUNDING = 8.0
-"""Our error may be this many times eager's own (both against float64), plus one unit of float32."""
+"""The error against float64 may be this many times eager's own, plus one unit of float32."""
 
 console = Console(width=max(100, Console().width))
 
 
 @dataclass
 class Tally:
-    """What the passes over all inputs and targets added up to."""
+    """Totals of the compilations of all inputs for all targets."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     jobs: Counter[str] = field(default_factory=Counter)
@@ -42,7 +42,7 @@ class Tally:
 
 
 def main() -> int:
-    """Runs the demo; 0 if every number was right and the second pass made no job."""
+    """Runs the demo; returns 0 if all numbers were correct and the second pass made no jobs."""
     torch.set_grad_enabled(False)
     begun = time.monotonic()
     console.rule("[bold]kernelfarm: one request, many vendors, no accelerator")
@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def show_numerics() -> list[str]:
-    """Runs everything through `torch.compile` on this CPU and compares with eager."""
+    """Runs all models through `torch.compile` on this CPU, and compares them with eager."""
     table = Table(title="torch.compile on this CPU, against eager", title_justify="left")
     for name in ("input", "first call s", "error", "eager's error", "verdict"):
         table.add_column(name, justify="left" if name in ("input", "verdict") else "right")
@@ -107,7 +107,7 @@ def in_float64(source: RealInput) -> torch.Tensor:
 
 
 def check_branches() -> list[tuple[str, float, float, float, float]]:
-    """Both sides of the branches of `f` and `g`; both capture as several sub-graphs."""
+    """The same for both branches of `f` and `g`, which are captured as several sub-graphs."""
     torch._dynamo.config.use_numpy_random_stream = True
     x = torch.linspace(-1, 1, 5)
     cases: list[tuple[str, Any, tuple[torch.Tensor, ...]]] = [
@@ -133,9 +133,9 @@ def check_branches() -> list[tuple[str, float, float, float, float]]:
 def compile_everything(name: str, title: str) -> Tally:
     """Compiles every input for every target: float32 for CPUs, float16 for accelerators."""
     tally = Tally()
-    targets = list(all_targets())
-    cpus = [target for target in targets if target.startswith("cpu:")]
-    others = [target for target in targets if not target.startswith("cpu:")]
+    targets = all_targets()
+    cpus = [name for name, facts in targets.items() if facts.processor is not None]
+    others = [name for name, facts in targets.items() if facts.processor is None]
     begun = time.monotonic()
     with progress_bar() as progress:
         bar = progress.add_task(title, total=len(WHOLE_GRAPHS) * len(targets), detail="")
@@ -155,14 +155,14 @@ def compile_everything(name: str, title: str) -> Tally:
 
 
 class Reached:
-    """Moves the bar as targets are published."""
+    """Advances the bar when targets are published."""
 
     def __init__(self, progress: Progress, bar: Any, source: str) -> None:
         self._progress, self._bar, self._source = progress, bar, source
         self.programs = 0
 
     def __call__(self, event: StageProgress) -> None:
-        """Takes one event of the farm's stream."""
+        """Handles one event of the farm's stream."""
         detail = f"{self._source} {event.target} {event.stage}"
         is_done = event.stage == "publish" and event.done > 0
         self.programs += is_done
@@ -182,7 +182,7 @@ def progress_bar() -> Progress:
 
 
 def show_targets(first: Tally, second: Tally) -> None:
-    """One row for each target: what was made, what the second pass cost."""
+    """Prints a row for each target: its binaries, and the jobs of the second pass."""
     table = Table(title="every input for every target", title_justify="left")
     for name in ("target", "binary", "kernels", "bytes", "compile ms", "jobs", "jobs again"):
         table.add_column(name, justify="left" if name in ("target", "binary") else "right")
@@ -218,12 +218,12 @@ def show_targets(first: Tally, second: Tally) -> None:
 
 
 def show_kernels(first: Tally) -> None:
-    """One row for each input: how many launches and distinct kernels its plan has."""
+    """Prints a row for each input: the launches and distinct kernels of its plan."""
     table = Table(title="plans (on the CPU)", title_justify="left")
     for name in ("input", "captured nodes", "launches", "distinct kernels", "extern steps"):
         table.add_column(name, justify="left" if name == "input" else "right")
     for name, compiled in first.programs.items():
-        target = next(target for target in compiled if target.startswith("cpu:"))
+        target = next(name for name in compiled if all_targets()[name].processor is not None)
         model = compiled[target]
         plan = model.programs[target].plan
         launches = sum(hasattr(step, "kernel") for step in plan.steps)

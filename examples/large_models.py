@@ -1,6 +1,6 @@
-"""Models of public families with layers as wide as real ones have, for devices that are fast.
+"""Models of public families with layers of real widths, for fast devices.
 
-Random weights from configs, four layers each, so that they are built in seconds.
+They have random weights from configs and four layers each, so that they are built in seconds.
 """
 
 from __future__ import annotations

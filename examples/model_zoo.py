@@ -1,7 +1,7 @@
-"""Whole models of public families, small: random weights from configs, no downloads.
+"""Small models of public families, with random weights from configs and no downloads.
 
-Two layers and narrow widths, but the structure of the real ones: each builds in a second or two
-and captures as its large siblings do. Weights are seeded; `model_of` gives any of them in any type.
+They have two narrow layers, but the structure of the real models: each is built in a second or two,
+and is captured as its large siblings are. Weights are seeded. `model_of` gives each in any type.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ PIXELS = 64
 
 
 class FirstResult(nn.Module):
-    """A transformers model reduced to tensors in, one tensor out."""
+    """A transformers model with tensors as arguments and one tensor as result."""
 
     def __init__(self, model: nn.Module, result: str, names: tuple[str, ...], **options: Any):
         super().__init__()
         self.model, self.result, self.names, self.options = model, result, names, options
 
     def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
-        """The chosen result of the model, called with the tensors by name."""
+        """The chosen result of the model, which is called with the tensors by name."""
         named = dict(zip(self.names, tensors, strict=True))
         return getattr(self.model(**named, **self.options), self.result)
 
@@ -39,7 +39,7 @@ class FirstResult(nn.Module):
 class WithStaticCache(nn.Module):
     """A causal language model with a static key-value cache that it changes in place.
 
-    The cache starts at `position` in each call, so that calls can be repeated.
+    Each call starts at `position` of the cache, so that calls can be repeated.
     """
 
     def __init__(self, model: nn.Module, tokens: int = CACHED_TOKENS) -> None:
@@ -63,7 +63,7 @@ class WithStaticCache(nn.Module):
         return self.model(input_ids=ids, past_key_values=self.cache, use_cache=True).logits
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
-        """Types and devices change for the cache as well."""
+        """Also changes the type and device of the cache."""
         super()._apply(fn, recurse)
         for number, layer in enumerate(self.cache.layers):
             layer.keys = self.get_buffer(f"keys_{number}")
@@ -74,7 +74,7 @@ class WithStaticCache(nn.Module):
 
 
 class UNet(nn.Module):
-    """Two levels down and up with skips: convolutions, GroupNorm, SiLU, nearest upsampling."""
+    """A U-Net of two levels: convolutions, GroupNorm, SiLU, nearest upsampling."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class UNet(nn.Module):
 
 
 class LSTMClassifier(nn.Module):
-    """Embedding, an LSTM written out gate by gate, a linear head."""
+    """An embedding, an LSTM written out gate by gate, and a linear head."""
 
     def __init__(self, steps: int = 16) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ def _double_conv(before: int, after: int) -> nn.Sequential:
 
 
 def built(family: str, kind: str, **options: Any) -> nn.Module:
-    """The model class `family` + `kind` of transformers, from its config, with seeded weights."""
+    """The transformers model of class `family` + `kind`, from its config, with seeded weights."""
     transformers = import_module("transformers")
     torch.manual_seed(0)
     config = getattr(transformers, f"{family}Config")(**options)
@@ -209,7 +209,7 @@ def _vision_transformer(family: str, result: str = "last_hidden_state") -> RealI
 def _convnet(family: str, **sizes: Any) -> RealInput:
     model = built(family, "ForImageClassification", **sizes)
     torch.manual_seed(2)
-    for module in model.modules():  # statistics as after training, not zeros and ones
+    for module in model.modules():  # statistics as after training, instead of zeros and ones
         if isinstance(module, nn.BatchNorm2d):
             module.running_mean.normal_(std=0.1)
             module.running_var.uniform_(0.5, 1.5)
@@ -269,7 +269,7 @@ MODELS: dict[str, Callable[[], RealInput]] = {
 
 
 def model_of(name: str, dtype: torch.dtype) -> RealInput:
-    """A model with weights and floating inputs of a type."""
+    """A model with weights and floating-point inputs of a type."""
     source = MODELS[name]()
     args = tuple(a.to(dtype) if a.is_floating_point() else a for a in source.args)
     return RealInput(name, source.model.to(dtype), args)

@@ -1,6 +1,6 @@
-"""The models that demo, tests and benchmarks compile: built from code, no downloads.
+"""The models that demo, tests and benchmarks compile; they are built from code, without downloads.
 
-Weights are random with a fixed seed; shapes are those of the project's acceptance list.
+Weights are random with a fixed seed. Shapes are those of the project's acceptance list.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class RealInput:
     args: tuple[torch.Tensor, ...]
 
     def half(self) -> RealInput:
-        """The same in float16, as accelerators run it; functions keep their code."""
+        """The model and its arguments in float16, as for accelerators."""
         model = self.model.half() if isinstance(self.model, nn.Module) else self.model
         args = tuple(a.half() if a.is_floating_point() else a for a in self.args)
         return RealInput(self.name, model, args)
 
 
 class ReferenceModel(nn.Module):
-    """Three times Linear(128, 128), LayerNorm, SiLU."""
+    """Linear(128, 128), LayerNorm and SiLU, three times."""
 
     def __init__(self, hidden: int = 128, depth: int = 3) -> None:
         super().__init__()
@@ -48,39 +48,39 @@ class ReferenceModel(nn.Module):
 
 
 def f(x: torch.Tensor) -> torch.Tensor:
-    """Breaks into sub-graphs at a branch that depends on data."""
+    """A function that is split into sub-graphs at a branch that depends on data."""
     a = x * 2
     b = a + torch.from_numpy(np.random.randn(5))
     return b.sin().sin() if b.sum() > 0 else b.cos().cos()
 
 
 def g(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Breaks into sub-graphs at a branch that depends on data."""
+    """A function that is split into sub-graphs at a branch that depends on data."""
     x = (a + b) / 2.0
     return x * -1.0 if x.sum() < 0 else x * 2
 
 
 def h(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Elementwise, reduction, softmax, elementwise."""
+    """Elementwise operations, a reduction, a softmax, and elementwise operations."""
     x = a.ceil() + b.floor()
     y = x.sum(dim=-1)
     return (y.softmax(dim=-1) * 10) ** 3
 
 
 def reference_model() -> RealInput:
-    """Three times Linear, LayerNorm, SiLU on a batch of 32."""
+    """The reference model on a batch of 32."""
     torch.manual_seed(0)
     return RealInput("reference", ReferenceModel().eval(), (torch.randn(32, 128),))
 
 
 def function_h() -> RealInput:
-    """`h` on two 64 x 128 matrices."""
+    """`h` on two matrices of 64 x 128."""
     torch.manual_seed(0)
     return RealInput("h", h, (torch.randn(64, 128), torch.randn(64, 128)))
 
 
 class TensorsOnly(nn.Module):
-    """A transformers model reduced to tensors in, one tensor out, so that it can be exported."""
+    """A transformers model with tensors as arguments and one as result, which can be exported."""
 
     def __init__(self, model: nn.Module, result: str, **options: Any) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class TensorsOnly(nn.Module):
 
 
 def llama() -> RealInput:
-    """A Llama of 2 layers, 4 heads sharing 2 key-value heads, on 64 tokens."""
+    """A Llama of 2 layers, with 4 heads that share 2 key-value heads, on 64 tokens."""
     from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415 (takes seconds)
 
     torch.manual_seed(0)

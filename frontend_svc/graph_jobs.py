@@ -118,7 +118,9 @@ def _decompose(message: bytes, facts: Facts) -> list[bytes]:
     """The Prims graph as a message, the captured graph as text, and the outcome of each node."""
     graph = _graphs.of(message, facts)
     lowered = decompose_to_prims(
-        graph, fallback_random=facts["fallback_random"], sorts_any_row=facts["sorts_any_row"]
+        graph,
+        fallback_random=facts["fallback_random"],
+        max_sorted_elems=facts["max_sorted_elems"],
     )
     report = "\n".join(
         f"node {node.index} {node.op}: {node.outcome.value} ({node.detail})"

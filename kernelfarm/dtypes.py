@@ -1,8 +1,8 @@
-"""Element types of tensors: one closed enumeration for every room.
+"""Element types of tensors: one closed enumeration for all services and the client.
 
-Kernels compute in most of them. The others are *opaque*: tensors of such a type pass through a
-program, from inputs and extern steps to extern steps and outputs, and the client's framework does
-all that is done to them.
+Kernels compute in most of them. The others are *opaque*: tensors of these types pass through a
+program, from inputs and extern steps to extern steps and outputs, and only the client's framework
+computes with them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import enum
 
 
 class DType(enum.Enum):
-    """An element type; its value is the name that texts, protos and logs use."""
+    """An element type; its value is its name in texts, protos and logs."""
 
     F64 = "f64"
     F32 = "f32"
@@ -37,12 +37,12 @@ class DType(enum.Enum):
 
     @property
     def itemsize_bytes(self) -> int:
-        """Bytes that one element occupies in memory."""
+        """The bytes of one element in memory."""
         return _ITEMSIZE_BYTES[self]
 
     @property
     def is_float(self) -> bool:
-        """True for every floating type that kernels compute in, two kinds of float8 included."""
+        """True for floating-point types that kernels compute in, two kinds of float8 included."""
         return self in _FLOATS
 
     @property
@@ -52,7 +52,7 @@ class DType(enum.Enum):
 
     @property
     def is_opaque(self) -> bool:
-        """True for types that no kernel touches: operands and results of extern steps alone."""
+        """True for types that only extern steps use as operands and results, and no kernel."""
         return self in _OPAQUE
 
     @property
@@ -62,7 +62,7 @@ class DType(enum.Enum):
 
     @property
     def compute_dtype(self) -> DType:
-        """The type in which arithmetic is done: f32 for narrower floats, else the type itself."""
+        """The type of arithmetic: f32 for narrower floats, else the type itself."""
         return DType.F32 if self in _NARROW_FLOATS else self
 
     def __repr__(self) -> str:

@@ -1,1 +1,1 @@
-"""The optimizer's room: Prims graph in, loop kernels and plan out."""
+"""The optimizer service: a Prims graph in, loop kernels and a plan out."""

@@ -1,4 +1,4 @@
-"""`python -m optimizer_svc`: the optimizer's service."""
+"""`python -m optimizer_svc`: starts the optimizer service."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What the optimizer's child processes do: a Prims graph in, loop kernels and a plan out."""
+"""The jobs of the optimizer's child processes: a Prims graph in, loop kernels and a plan out."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from optimizer_svc.pipeline import PASSES, optimize
 from optimizer_svc.toolchain import toolchain
 
 _BYTES_A_STEP = 64
-"""Of a message; parsing makes an object for about so many."""
+"""Bytes of a message for one step of the work budget: parsing makes about one object for them."""
 
 
 def made_by() -> api.GetToolchainResponse:
-    """What optimizes here."""
+    """The toolchain and the passes."""
     return api.GetToolchainResponse(toolchain=toolchain(), passes=[step.name for step in PASSES])
 
 
 def optimize_message(message: bytes, target: str) -> api.OptimizeResponse:
-    """Decodes, checks, optimizes, encodes.
+    """The response for a graph: decodes, checks, optimizes and encodes.
 
     Raises:
         MalformedMessageError: the bytes are no graph.
@@ -39,7 +39,7 @@ def optimize_message(message: bytes, target: str) -> api.OptimizeResponse:
         graph = graph_from_proto(_parsed(message), PRIMS_DIALECT)
     try:
         verify_prims(graph)
-    except VerificationError as error:  # here it is the caller's graph, not ours
+    except VerificationError as error:  # the caller's mistake, not a bug
         raise InvalidGraphError(str(error)) from error
     optimized = optimize(graph, facts)
     return api.OptimizeResponse(
@@ -56,12 +56,12 @@ def _parsed(message: bytes) -> graph_pb2.Graph:
         return graph_pb2.Graph.FromString(message)
     except DecodeError as error:
         raise MalformedMessageError(
-            f"a graph of {len(message)} bytes that are no kernelfarm.v1.Graph message: {error}"
+            f"{len(message)} bytes that are no kernelfarm.v1.Graph message: {error}"
         ) from error
 
 
 def _optimize(arguments: Sequence[bytes]) -> list[bytes]:
-    """The response, and how many kernels and steps it has."""
+    """The response, and the number of its kernels and steps."""
     message, target, max_steps = arguments
     with work_budget(int(max_steps)):
         response = optimize_message(message, target.decode())
@@ -75,6 +75,6 @@ def _toolchain(arguments: Sequence[bytes]) -> list[bytes]:
 
 JOBS = {"optimize": _optimize, "toolchain": _toolchain}
 
-# Read before the first fork.
+# Computed before the first fork, so that children share them.
 toolchain()
 all_targets()

@@ -1,6 +1,6 @@
-"""The compiler: a Prims graph becomes loop kernels and a plan, pass by pass.
+"""The optimizer's pipeline: passes that turn a Prims graph into loop kernels and a plan.
 
-Pure: the same graph and target give the same program, byte for byte.
+It is pure: the same graph and target give the same program, byte for byte.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from optimizer_svc.stages import stage_texts
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One step of the compiler: `run` takes the facts that it needs, returns the one it gives."""
+    """One step: `run` takes the facts that the pass `needs` and returns the one that it `gives`."""
 
     name: str
     run: Callable[..., Any]
@@ -60,22 +60,22 @@ PASSES: tuple[Pass, ...] = (
 
 
 def check_order(passes: tuple[Pass, ...]) -> None:
-    """Checks that every pass finds what it needs.
+    """Checks that earlier passes give the facts that every pass needs.
 
     Raises:
-        InternalError: a pass stands before the one that gives what it needs.
+        InternalError: no earlier pass gives a fact that a pass needs.
     """
     given = {"graph", "target"}
     for step in passes:
         missing = [name for name in step.needs if name not in given]
         if missing:
             raise InternalError(
-                f"pass {step.name} needs {missing[0]!r}, which none before it gives"
+                f"pass {step.name} needs {missing[0]!r}, which no earlier pass gives"
             )
         given.add(step.gives)
 
 
-check_order(PASSES)  # when the service starts, not at its first request
+check_order(PASSES)  # at the start of the service, not at its first request
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def optimize(graph: Graph, target: TargetFacts) -> OptimizeResult:
     """The program of a Prims graph.
 
     Raises:
-        InvalidGraphError: a size symbol is used that no input tells, or an index grows too large.
+        InvalidGraphError: no input gives a size symbol that is used, or an index grows too large.
         WorkBudgetError: the request's budget of steps is spent.
         InternalError: the graph is no well-formed Prims graph.
     """

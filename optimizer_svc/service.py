@@ -1,4 +1,4 @@
-"""The optimizer's API: a Prims graph in, loop kernels and a plan out."""
+"""The RPCs of the optimizer: a Prims graph in, loop kernels and a plan out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Context = grpc.aio.ServicerContext[object, object]
 
 
 class OptimizerService(OptimizerServiceServicer):
-    """Answers the optimizer's RPCs; child processes work, and end with the calls they work for."""
+    """The RPCs of the optimizer; child processes do the work and end it if a call is cancelled."""
 
     def __init__(self, pool: ProcessPool, max_steps: int) -> None:
         self._pool = pool
@@ -47,14 +47,14 @@ class OptimizerService(OptimizerServiceServicer):
     async def GetToolchain(  # type: ignore[override] # as in `Optimize`
         self, request: api.GetToolchainRequest, context: Context
     ) -> bytes:
-        """Tells what optimizes here: the children know, who run the passes."""
+        """The toolchain and the passes, from a child process, which has imported them."""
         if not self._toolchain:
             (self._toolchain,) = await self._pool.run(WorkItem("toolchain", ()))
         return self._toolchain
 
 
 async def serve_optimizer(settings: OptimizerSettings) -> None:
-    """Serves until SIGTERM; what is not done within the grace is ended."""
+    """Serves until SIGTERM; cancels calls that are not done within the grace period."""
     limits = settings.pool_limits(settings.optimizer_processes)
     pool = ProcessPool("optimizer_svc.graph_jobs", limits)
     service = OptimizerService(pool, settings.max_work_steps)

@@ -8,8 +8,9 @@ from kernelfarm.service.process_pool.settings import WorkSettings
 
 
 class OptimizerSettings(WorkSettings):
-    """Everything that an operator of the optimizer may set."""
+    """All settings of the optimizer."""
 
     optimizer_listen: str = "127.0.0.1:50052"
     optimizer_processes: int = Field(default=2, gt=0)
-    """Graphs optimized at once, and as many more heavy ones; others wait their turn."""
+    """Graphs that are optimized at the same time, and as many heavy ones beside them; further
+    graphs wait."""

@@ -1,4 +1,4 @@
-"""The compiler's stages as texts."""
+"""The stages of an optimization as texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kernelfarm.ir.work_budget import counted
 
 
 def stage_texts(graph: Graph, program: Program, report: str) -> tuple[tuple[str, str], ...]:
-    """(name, text) of every stage: the graph after its passes, kernels, the plan, the report."""
+    """(name, text) of every stage: the graph after its passes, the kernels, the plan, report."""
     kernels = "\n\n".join(counted(print_kernel(kernel)) for kernel in program.kernels)
     return (
         ("prims", print_graph(graph)),

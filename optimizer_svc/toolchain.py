@@ -1,4 +1,4 @@
-"""What optimizes here: a digest over the room's code and what it shares with other rooms."""
+"""The optimizer's toolchain: a digest over its code and the code that services share."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from kernelfarm.service.fingerprint import service_fingerprint
 
 @lru_cache(maxsize=1)
 def toolchain() -> str:
-    """`optimizer@fingerprint`, read once in a process."""
+    """`optimizer@fingerprint`; computed once in a process."""
     return f"optimizer@{service_fingerprint(optimizer_svc)}"

@@ -1,1 +1,1 @@
-"""One folder for each vendor; discovered, never listed."""
+"""One folder for each vendor; the registry discovers them."""

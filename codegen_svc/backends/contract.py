@@ -1,7 +1,9 @@
-"""What a vendor's folder must offer: one `Backend`, found by scanning `codegen_svc.backends`.
+"""The interface of a vendor's code generator.
 
-A vendor is one folder `codegen_svc/backends/<vendor>/` whose `backend.py` has `BACKEND`, plus its
-chips' facts in `kernelfarm/targets/`. The folder's name is the target prefix and the queue's name.
+A vendor is a folder `codegen_svc/backends/<vendor>/` whose `backend.py` has `BACKEND`, and the
+facts of its chips in `kernelfarm/targets/`. The folder's name is the prefix of its targets and the
+name of its queue. Outside of this repository, a vendor is an entry point of each of the groups
+`kernelfarm.backends` (`registry.py`) and `kernelfarm.targets`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from kernelfarm.targets import TargetFacts
 
 @dataclass(frozen=True, slots=True)
 class ToolStatus:
-    """One tool of a backend as found on this machine; `remedy` says how to get what is missing."""
+    """A tool of a backend as found on this machine; `remedy` says how to install a missing one."""
 
     name: str
     version: str
@@ -31,7 +33,7 @@ class ToolNeeds:
     """What a vendor's toolchain needs of the sandbox beyond Python and its packages.
 
     `starts_programs` is True if it runs programs, `takes_many_jobs` if one process may compile
-    kernels of one namespace in turn; paths are those of its own tools.
+    several kernels of a namespace. The paths are those of its own tools.
     """
 
     starts_programs: bool = True
@@ -42,30 +44,31 @@ class ToolNeeds:
 
 @runtime_checkable
 class HasToolNeeds(Protocol):
-    """A backend that says what its toolchain needs; of others `ToolNeeds()` is taken."""
+    """A backend that states the needs of its toolchain; others have those of `ToolNeeds()`."""
 
     def needs(self) -> ToolNeeds:
-        """What the sandbox must leave open."""
+        """The needs of the toolchain."""
 
 
 def needs_of(backend: object) -> ToolNeeds:
-    """What a backend states, or what is taken where it states nothing."""
+    """The needs that a backend states, or the default."""
     return backend.needs() if isinstance(backend, HasToolNeeds) else ToolNeeds()
 
 
 class Backend(Protocol):
-    """A vendor's code generator. Stateless: one object serves every job of its queue."""
+    """A vendor's code generator. It has no state: one object compiles every job of its queue."""
 
     @property
     def vendor(self) -> str:
-        """The folder's name, the prefix of its targets, the name of its queue."""
+        """The name of the folder, of the queue, and the prefix of the targets."""
 
     def tools(self) -> tuple[ToolStatus, ...]:
-        """Every tool that it uses, found or not; never raises."""
+        """Every tool that it uses, found or not. Never raises."""
 
     def fingerprint(self) -> str:
-        """Hex digest over its own sources, tools and settings, all that shapes its output; what
-        rooms share is added to it.
+        """Hex digest over everything of its own that shapes its output: sources, tools, settings.
+
+        The worker adds the code that all services share.
 
         Raises:
             UnavailableError: a required tool is missing; the message says how to get it.
@@ -75,9 +78,9 @@ class Backend(Protocol):
         """The kernel's variants for a target, most specific first, the general one (no guard) last.
 
         Raises:
-            KernelRejectedError: the toolchain refuses the kernel, deterministically.
+            KernelRejectedError: the toolchain refuses the kernel, and always will.
             UnavailableError: a required tool is missing.
         """
 
     def makes_runnable_binaries(self) -> bool:
-        """False where the output is a stub on this machine."""
+        """False if the binaries that it makes on this machine are stubs."""

@@ -1,4 +1,4 @@
-"""Which functions a binary offers to whoever loads it: checked before anything is signed."""
+"""A check of the functions that a binary defines, made before the binary is signed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _MAX_SYMBOLS = 1 << 16
 
 
 def check_defines(content: bytes, symbol: str) -> None:
-    """Passes an ELF binary that defines this function, and nothing else that a loader may find.
+    """Checks that an ELF binary defines this function and no other that a loader can find.
 
     Raises:
-        InternalError: the function is missing or empty, there are others, or it is no ELF binary.
+        InternalError: the function is missing or empty, there are others, or the content is no ELF
+            binary.
     """
     sizes = _defined_globals(content)
     if not sizes.get(symbol):
@@ -42,7 +43,7 @@ def check_defines(content: bytes, symbol: str) -> None:
 
 
 def _defined_globals(content: bytes) -> dict[str, int]:
-    """Size by name of each global symbol that the binary defines itself."""
+    """Size by name of each global symbol that the binary defines."""
     try:
         elf = ELFFile(io.BytesIO(content))
         table = elf.get_section_by_name(".dynsym") or elf.get_section_by_name(".symtab")

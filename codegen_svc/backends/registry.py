@@ -1,8 +1,8 @@
-"""Which vendors there are: folders of `codegen_svc.backends` and installed plug-ins.
+"""The vendors: folders of `codegen_svc.backends` and installed plug-ins.
 
 A vendor is a folder with a `backend.py` that has `BACKEND`, or an entry point of the group
-`kernelfarm.backends` whose name is the vendor and whose value is such an object. Nothing is
-imported before it is asked for: one vendor's toolchain is no other vendor's concern.
+`kernelfarm.backends` whose name is the vendor and whose value is such an object. A backend is
+imported when it is first used, so that a missing toolchain affects only its own vendor.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def find_backend(vendor: str) -> Backend:
     """A vendor's backend; imports its toolchain.
 
     Raises:
-        UnknownTargetError: there is no such vendor; the message lists those that are there.
-        UnavailableError: its toolchain cannot be imported; the message says what is missing.
+        UnknownTargetError: there is no such vendor; the message lists the vendors.
+        UnavailableError: its toolchain cannot be imported; the message names what is missing.
     """
     if vendor not in vendors():
         raise UnknownTargetError(f"unknown vendor {vendor!r}; expected one of {vendors()}")

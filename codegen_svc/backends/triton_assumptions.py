@@ -1,8 +1,8 @@
-"""What a variant of a GPU kernel promises its toolchain, and the guards that keep the promises.
+"""The assumptions of a GPU kernel's variants, and the guards that check them.
 
-Compiled ahead of time, Triton sees no arguments, so nothing is specialized by itself. A variant
-promises alignment (vector loads), 32-bit positions, sizes divisible by 16. Each promise that the
-kernel's own extents do not prove becomes a guard that the launcher checks.
+A kernel is compiled ahead of time, so Triton sees no arguments and specializes nothing by itself. A
+variant assumes alignment (for vector loads), 32-bit positions, or sizes divisible by 16. An
+assumption that the kernel's own extents do not prove becomes a guard that the launcher checks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ ALIGNMENT_BYTES = 16
 _DIVISIBLE = ("tt.divisibility", ALIGNMENT_BYTES)
 _SMALL_BUFFER = ("tt.pointer_range", 32)
 _BUFFER_LIMIT_BYTES = 1 << 31
-# Two classes cover the hidden sizes and attention rows of common models; wider rows are looped.
+# Two classes cover the hidden sizes and attention rows of common models; wider rows are looped
+# over.
 _WIDTH_CLASSES = (1024, 4096)
 
 Assumptions = Mapping[str, tuple[tuple[str, int], ...]]
@@ -28,9 +29,9 @@ Assumptions = Mapping[str, tuple[tuple[str, int], ...]]
 
 @dataclass(frozen=True, slots=True)
 class VariantPlan:
-    """One variant to compile: promises by argument, index width, and the guard they need.
+    """One variant to compile: assumptions by argument, index width, and the guard they need.
 
-    `width_limit`: reductions of varying extent have at most so many points.
+    `width_limit`: the most points of a reduction of varying extent; None without that assumption.
     """
 
     assumptions: Assumptions
@@ -69,7 +70,7 @@ def plan_variants(kernel: Kernel, uses_pointer_range: bool) -> tuple[VariantPlan
 
 
 def _width_classes(kernel: Kernel, base: VariantPlan) -> list[VariantPlan]:
-    """Variants that hold a whole row of a reduction whose extent varies up to a limit."""
+    """Variants that hold a whole row of a reduction whose extent varies, up to a limit."""
     width = numel(kernel.reduction)
     if len(width.symbols) != 1 or width.constant or reads_columns(kernel):
         return []
@@ -87,7 +88,7 @@ def _width_classes(kernel: Kernel, base: VariantPlan) -> list[VariantPlan]:
 
 
 def plan_index_variants(kernel: Kernel) -> tuple[VariantPlan, ...]:
-    """Variants that differ in index width alone, for chips that take no other promises."""
+    """Variants that differ only in index width, for toolchains that take no other assumptions."""
     if not needs_64_bit_indices(kernel):
         return (VariantPlan({}, 32, ()),)
     general = VariantPlan({}, 64, ())
@@ -117,10 +118,10 @@ def _alignment_guard(kernel: Kernel) -> tuple[GuardAtom, ...]:
 
 
 def _narrow_guard(kernel: Kernel, uses_pointer_range: bool) -> tuple[GuardAtom, ...]:
-    """Extents within 32-bit positions (and, for pointer ranges, below 2 GiB), reductions too.
+    """Conditions for 32-bit positions, in buffers and along reductions, and for pointer ranges.
 
-    The number of outer points needs no atom: every outer point stores to an element of its own,
-    so it is no larger than an extent that is guarded.
+    A pointer range needs a buffer below 2 GiB. The number of outer points needs no condition: each
+    outer point stores to an element of its own, so the number is at most a guarded extent.
     """
     atoms = []
     for position, param in enumerate(kernel.params):
@@ -141,7 +142,10 @@ def _narrow_guard(kernel: Kernel, uses_pointer_range: bool) -> tuple[GuardAtom, 
 
 
 def _can_be_narrow(kernel: Kernel) -> bool:
-    """True if a guard can bound every position: no static extent is too large, one size reduces."""
+    """True if a guard can bound every position.
+
+    No static extent may be too large, and the reduction may depend on one size, linearly.
+    """
     fixed: list[Expr] = [param.size_elems for param in kernel.params]
     fixed += [numel(kernel.outer), numel(kernel.reduction)]
     if any(size.is_constant and size.as_int() > INDEX_LIMIT for size in fixed):
@@ -159,7 +163,7 @@ def _is_small(kernel: Kernel, position: int) -> bool:
 
 
 def _stride_symbols(kernel: Kernel) -> tuple[str, ...]:
-    """Sizes that multiply or divide other indices: their divisibility decides vector width."""
+    """Sizes that multiply or divide other indices: their divisibility decides the vector width."""
     sizes = {size.name for size in kernel.sizes}
     found: set[str] = set()
     for statement in kernel.body:

@@ -1,10 +1,10 @@
-"""Mathematical functions that a kernel calls instead of holding a copy for each use.
+"""Libraries of mathematical functions that a kernel calls, instead of holding a copy for each use.
 
-Triton inlines its vendor's library into every element's code: one f32 tangent is 200 KB of LLVM IR
-in a block of eight elements for each thread, and 250 of them took 120 s and 1.5 GB of ptxas.
-Kernels that would grow so get the library with its larger functions marked `noinline`, and one
-element for each thread. Values are those of inlined functions but for the contraction of products
-and sums across the call, which `docs/results/gpu.md` compares.
+Triton inlines the vendor's library into every element's code. One f32 tangent is 200 KB of LLVM IR
+in a block of eight elements for each thread; 250 of them took 120 s and 1.5 GB in ptxas. For a
+kernel that would grow so, the library's larger functions are marked `noinline`, and each thread
+computes one element. The values are those of inlined functions, except that products and sums are
+not contracted across a call (`docs/results/gpu.md` compares them).
 """
 
 from __future__ import annotations
@@ -16,13 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from codegen_svc.backends.wheel_digest import wheel_digest
-from codegen_svc.cost_estimate import inlined_math_s
 from kernelfarm.errors import UnavailableError
-from kernelfarm.ir.loop_ir import Kernel
 
-# A kernel whose inlined functions would compile longer than this calls them. Kernels of models stay
-# below: the largest of them use a handful.
-_CALLS_ABOVE_S: Final = 2.0
 # Smaller functions cost less than a call.
 _CALLED_INSTRUCTIONS: Final = 30
 _REMEDY: Final = "pip install 'llvmlite==0.50.*'"
@@ -30,13 +25,8 @@ _NAME: Final = re.compile(r'@"?([\w.$]+)"?\(')
 _ALWAYS_INLINE: Final = re.compile(r"^(attributes #\d+ = \{.*?)\balwaysinline\b", re.MULTILINE)
 
 
-def calls_math(kernel: Kernel, vendor: str) -> bool:
-    """True if the kernel's mathematical functions should be called."""
-    return inlined_math_s(kernel, vendor) > _CALLS_ABOVE_S
-
-
 def rewriter_digest() -> str:
-    """What rewrites libraries, for fingerprints.
+    """Digest of the wheel that rewrites libraries, for fingerprints.
 
     Raises:
         UnavailableError: llvmlite is not installed.
@@ -45,7 +35,7 @@ def rewriter_digest() -> str:
 
 
 def called_library(path: str) -> str:
-    """A file with the library of a path, in which larger functions are not inlined.
+    """The path of a copy of a library in which larger functions are not inlined.
 
     Raises:
         UnavailableError: llvmlite is not installed.

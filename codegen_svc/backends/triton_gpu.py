@@ -1,4 +1,4 @@
-"""What the GPU backends share: tilings are tried until the toolchain's report fits the chip."""
+"""The GPU backends' common part: tries tilings until the toolchain's report fits the chip."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from codegen_svc.backends.triton_assumptions import VariantPlan, plan_variants
-from codegen_svc.backends.triton_called_math import called_library, calls_math
+from codegen_svc.backends.triton_called_math import called_library
 from codegen_svc.backends.triton_toolchain import CompiledStages, CompileTarget, compile_triton
+from codegen_svc.cost_estimate import calls_math
 from codegen_svc.emitters.triton.index import numel
 from codegen_svc.emitters.triton.precision import hides_division_errors
 from codegen_svc.emitters.triton.scalar import ScalarRules
@@ -19,7 +20,7 @@ from kernelfarm.ir.algebra.expr import ceil_div
 from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import print_kernel
-from kernelfarm.targets import TargetFacts
+from kernelfarm.targets import GpuFacts, TargetFacts, TritonFacts, vendor_facts
 
 _MAX_TILINGS = 8
 _SCRATCH_POINTERS = ("scratch", "scratch")
@@ -27,7 +28,10 @@ _SCRATCH_POINTERS = ("scratch", "scratch")
 
 @dataclass(frozen=True, slots=True)
 class ResourceUsage:
-    """What a binary needs of a chip, as its toolchain reports it; `spills` per thread."""
+    """The resources that a binary needs, as its toolchain reports them.
+
+    Units: `spills` in bytes per thread.
+    """
 
     registers: int
     spills: int
@@ -36,7 +40,7 @@ class ResourceUsage:
 
 @dataclass(frozen=True, slots=True)
 class GpuToolchain:
-    """What differs between vendors: the binary's stage, options, and how to read its needs."""
+    """What differs between vendors: the stage of the binary, options, and how to read its needs."""
 
     binary_stage: str
     uses_pointer_range: bool
@@ -58,24 +62,23 @@ def build_gpu_kernel(
     """The kernel's variants, most specific first, the general one last.
 
     Raises:
-        KernelRejectedError: the kernel has no form on the target, or needs more than the chip has
-            at every tiling.
+        KernelRejectedError: the target cannot express the kernel, or the kernel needs more than the
+            chip has at every tiling.
     """
     variants = plan_variants(kernel, toolchain.uses_pointer_range)
     return tuple(_build_variant(kernel, target, toolchain, variant) for variant in variants)
 
 
 def scalar_rules(target: TargetFacts, kernel: Kernel) -> ScalarRules:
-    """What a chip's facts and a kernel's results ask of scalar code."""
-    facts = dict(target.extras)
+    """The rules of scalar code that follow from a chip's facts and a kernel's results."""
+    facts = target.section(TritonFacts)
     return ScalarRules(
         target=target.name,
-        has_f64=facts.get("has_f64") == "True",
-        is_division_exact=facts.get("has_exact_division") == "True"
-        and not hides_division_errors(kernel),
-        takes_lone_pointers=target.vendor != "ascend",
-        takes_repeated_pointers=target.vendor != "ascend",
-        counts_to_sort=target.vendor == "ascend",
+        has_f64=facts.has_f64,
+        is_division_exact=facts.has_exact_division and not hides_division_errors(kernel),
+        takes_lone_pointers=facts.takes_lone_pointers,
+        takes_repeated_pointers=facts.takes_repeated_pointers,
+        counts_to_sort=not facts.takes_many_axes,
     )
 
 
@@ -84,9 +87,9 @@ def _build_variant(
 ) -> BuiltKernel:
     """Shrinks the tile until nothing spills and two programs fit a multiprocessor.
 
-    If no tile is so small, the first that spills least is kept.
+    If no tile achieves that, the first of those that spill least is used.
     """
-    if calls_math(kernel, target.vendor):
+    if calls_math(kernel, vendor_facts(target.vendor).compile_cost):
         called = _with_calls(kernel, target, toolchain, variant)
         if called is not None:
             return _built(kernel, target, toolchain, variant, called)
@@ -105,10 +108,11 @@ def _build_variant(
             best = attempt
             break
     if best is None:
+        gpu = target.section(GpuFacts)
         raise KernelRejectedError(
             f"kernel {kernel.name} needs more than {target.name} has at every tiling:"
-            f" {target.max_shared_bytes} bytes of shared memory,"
-            f" {target.extra('max_registers')} registers per thread"
+            f" {gpu.max_shared_bytes} bytes of shared memory,"
+            f" {gpu.max_registers} registers per thread"
         )
     return _built(kernel, target, toolchain, variant, best)
 
@@ -116,16 +120,17 @@ def _build_variant(
 def _with_calls(
     kernel: Kernel, target: TargetFacts, toolchain: GpuToolchain, variant: VariantPlan
 ) -> _Attempt | None:
-    """The first block of at most one element for each thread that fits; None if none does.
+    """The first block of at most one element for each thread that fits the chip; None if none does.
 
-    What calls keep on the stack is no reason to try a smaller one.
+    Registers that calls save on the stack are no reason to try a smaller block.
     """
+    warp_size = target.section(GpuFacts).warp_size
     for level in range(_MAX_TILINGS):
         tiling = gpu_tiling(kernel, target, variant.index_bits, level, variant.width_limit)
         if tiling is None:
             return None
         elements = tiling.xblock * max(tiling.rblock, 1)
-        if elements > tiling.num_warps * target.warp_size and level < _MAX_TILINGS - 1:
+        if elements > tiling.num_warps * warp_size and level < _MAX_TILINGS - 1:
             continue
         attempt = _compile(kernel, target, toolchain, variant, tiling, library_of=called_library)
         if _fits(attempt.usage, target):
@@ -143,32 +148,32 @@ def _compile(
     library_of: Callable[[str], str] | None = None,
 ) -> _Attempt:
     source = emit_triton(kernel, tiling, scalar_rules(target, kernel))
-    arch = target.extra("triton_arch")
-    where = CompileTarget(
-        target.extra("triton_backend"), int(arch) if arch.isdigit() else arch, target.warp_size
-    )
+    gpu = target.section(GpuFacts)
+    where = CompileTarget(gpu.triton_backend, gpu.triton_arch, gpu.warp_size)
     options = {**toolchain.options, "num_warps": tiling.num_warps, "num_stages": tiling.num_stages}
     compiled = compile_triton(source, where, options, variant.assumptions, library_of=library_of)
     if compiled.facts.get("global_scratch_size") or compiled.facts.get("profile_scratch_size"):
         raise KernelRejectedError(
-            f"kernel {kernel.name} asks for scratch memory, which launches do not provide"
+            f"kernel {kernel.name} needs scratch memory, which launches do not provide"
         )
     return _Attempt(source, tiling, compiled, toolchain.usage_of(kernel.name, compiled))
 
 
 def _fits(usage: ResourceUsage, target: TargetFacts) -> bool:
-    within_registers = usage.registers <= int(target.extra("max_registers"))
-    return within_registers and usage.shared_bytes <= target.max_shared_bytes
+    gpu = target.section(GpuFacts)
+    return usage.registers <= gpu.max_registers and usage.shared_bytes <= gpu.max_shared_bytes
 
 
 def _is_alone(attempt: _Attempt, target: TargetFacts) -> bool:
-    """True if one program takes most of the registers, so that no second one hides its waits.
+    """True if one program takes most of the registers, so that no second one hides its latency.
 
-    A LayerNorm over rows of 16384 on an H200 ran at 2.1 TB/s alone and at 3.7 TB/s looped.
+    On an H200, a LayerNorm over rows of 16384 ran at 2.1 TB/s with one such program per
+    multiprocessor, and at 3.7 TB/s as a loop.
     """
-    registers = int(dict(target.extras).get("registers_per_multiprocessor", "0"))
-    threads = attempt.tiling.num_warps * target.warp_size
-    return bool(registers) and 2 * attempt.usage.registers * threads > registers
+    gpu = target.section(GpuFacts)
+    registers = gpu.registers_per_multiprocessor
+    threads = attempt.tiling.num_warps * gpu.warp_size
+    return registers is not None and 2 * attempt.usage.registers * threads > registers
 
 
 def _built(
@@ -205,7 +210,7 @@ def _launch_facts(kernel: Kernel, target: TargetFacts, attempt: _Attempt) -> Lau
         symbol=kernel.name,
         grid=(ceil_div(numel(kernel.outer), tiling.xblock),),
         num_warps=int(attempt.compiled.facts.get("num_warps", tiling.num_warps)),
-        warp_size=target.warp_size,
+        warp_size=target.section(GpuFacts).warp_size,
         shared_bytes=attempt.usage.shared_bytes,
         registers=attempt.usage.registers,
         spills=attempt.usage.spills,

@@ -1,8 +1,8 @@
 """Triton's compiler in this process: source text in, every stage out.
 
-Nothing is imported from disk and nothing is cached by Triton: the module's text is registered with
-`linecache` under a name derived from the kernel, which is also what debug locations show. The
-farm's own cache keys on the kernel, so Triton's would only be a second truth.
+The module's text is not written to disk: it is registered with `linecache` under a name made of the
+kernel's, which debug locations show too. Triton caches nothing, because the farm's cache, whose
+keys are made of kernels, holds every result.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TRITON_VERSION = "3.9.0"
 _MESSAGE_CHARS = 600
 _REMEDY = f"pip install triton=={_TRITON_VERSION}"
 
-# Registering a module's text and reading it back by Triton's parser touches process-wide tables.
+# Registering a module's text, and Triton's parser, use tables of the whole process.
 _parse_lock = threading.Lock()
 
 
@@ -47,13 +47,13 @@ class CompileTarget:
 
 @dataclass(frozen=True, slots=True)
 class CompiledStages:
-    """Stages by Triton's names, in order, and the facts that the stages stated."""
+    """Stages by Triton's names, in order, and the metadata that the stages added."""
 
     stages: Mapping[str, str | bytes]
     facts: Mapping[str, Any]
 
     def stage_texts(self) -> tuple[StageText, ...]:
-        """The stages as artifacts keep them."""
+        """The stages in the form of artifacts."""
         return tuple(
             StageText(
                 name,
@@ -74,9 +74,9 @@ def compile_triton(
 ) -> CompiledStages:
     """Every stage up to `last_stage` (the binary if None).
 
-    `promises` gives attributes (`tt.divisibility`, 16) of arguments by name: what is not evident
-    from the kernel the caller must guard. `library_of` gives what stands in for a file of the
-    vendor's mathematical functions.
+    `assumptions` gives attributes (`tt.divisibility`, 16) of arguments by name; the caller must
+    guard those that the kernel does not prove. `library_of` gives the path of a replacement for a
+    file of the vendor's mathematical functions.
 
     Raises:
         KernelRejectedError: the toolchain refuses the kernel.
@@ -101,7 +101,7 @@ def compile_triton(
             parsed = backend.parse_options(dict(options))
             if library_of is not None:
                 files = tuple((name, library_of(path)) for name, path in parsed.extern_libs)
-                # Options are frozen, and AMD's ignore what is given for its own libraries.
+                # Options are frozen, and AMD's backend ignores libraries that options name.
                 object.__setattr__(parsed, "extern_libs", files)
             return _run_stages(triton, backend, syntax, gpu, parsed, last_stage)
     except (
@@ -152,7 +152,7 @@ def _run_stages(
 
 
 def _jit_function(source: TritonSource) -> Any:
-    """The module's kernel as Triton's function object; only the definitions are executed."""
+    """The module's kernel as Triton's function object; executes only definitions."""
     file_name = f"{source.name}.py"
     lines = source.text.splitlines(keepends=True)
     namespace: dict[str, Any] = {"__name__": source.name}
@@ -186,14 +186,15 @@ def emitter_digest() -> str:
     files = [
         *sorted(emitters.glob("*.py")),
         *sorted(Path(__file__).parent.glob("triton_*.py")),
-        Path(codegen_svc.cost_estimate.__file__ or ""),  # by it functions are called or inlined
+        Path(codegen_svc.cost_estimate.__file__ or ""),  # decides whether functions are called
     ]
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
 
 
 def backend_fingerprint(backend_file: str, *more: str) -> str:
-    """Hex digest over triton, what is stated in its environment, the code that Triton backends
-    share, a backend's folder, and what else it uses.
+    """Hex digest over Triton, its environment, the code that Triton backends share, and a backend.
+
+    `backend_file` is a file in the backend's folder, `more` are digests of its other tools.
 
     Raises:
         UnavailableError: triton is not installed.
@@ -206,9 +207,9 @@ def backend_fingerprint(backend_file: str, *more: str) -> str:
 
 
 def triton_environment() -> tuple[str, ...]:
-    """`NAME=VALUE` of variables by which Triton or its LLVM make other code than they would.
+    """`NAME=VALUE` of the environment variables that change the code which Triton or LLVM makes.
 
-    A file that is named stands by its digest.
+    If a value names a file, the file's digest takes its place.
 
     Raises:
         UnavailableError: triton is not installed.
@@ -227,16 +228,6 @@ def triton_environment() -> tuple[str, ...]:
 def _value_or_digest(value: str) -> str:
     path = Path(value)
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else value
-
-
-def nvidia_tool(name: str) -> Path | None:
-    """A tool of the wheel's NVIDIA folder, None if absent."""
-    try:
-        root = metadata.distribution("triton").locate_file("triton/backends/nvidia/bin")
-    except metadata.PackageNotFoundError:
-        return None
-    path = Path(str(root)) / name
-    return path if path.is_file() else None
 
 
 def triton_status() -> ToolStatus:

@@ -1,4 +1,4 @@
-"""Digests of installed wheels: what a toolchain really is, not which version it claims."""
+"""Digests of installed wheels: the content of a toolchain, not the version that it claims."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from kernelfarm.errors import UnavailableError
 def wheel_digest(name: str, remedy: str) -> str:
     """Hex digest of an installed wheel's RECORD, which lists the SHA-256 of each of its files.
 
-    Equal installations agree wherever they lie; hashing the files themselves would read 500 MB.
+    It does not depend on the folder of the installation. Hashing the files themselves would read
+    500 MB.
 
     Raises:
-        UnavailableError: it is not installed; the message tells the remedy.
+        UnavailableError: the wheel is not installed; the message gives the remedy.
     """
     try:
         record = metadata.distribution(name).read_text("RECORD")

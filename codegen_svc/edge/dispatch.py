@@ -1,9 +1,9 @@
-"""One kernel's way from a request to its artifacts: cache, lease, queue, and what goes wrong.
+"""From the request for a kernel to its artifacts: cache, lease, queue, and errors.
 
-The lease in the cache is the truth about who builds a kernel. The edge takes it as *queued*, sends
-a message, and renews the lease until a worker adopts it; then the worker renews it. A worker that
-dies lets it lapse, and whichever edge waits takes the next one, with a higher fence. So equal
-kernels are built once across requests and edges, and no message needs to arrive reliably.
+The lease in the cache decides who builds a kernel. The edge takes it as *queued*, sends a message,
+and renews the lease until a worker adopts it; then the worker renews it. If the worker dies, the
+lease lapses, and an edge that waits takes a new one with a higher fence. So equal kernels are built
+once across requests and edges, and messages may get lost.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from kernelfarm.errors import (
 from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.service.tenants.identity import SHARED_TENANT
 
-# A worker's death, two invalidations and a lost cache in one flight are rare enough together.
+# More than a worker's death, two invalidations and a lost cache during one build would need.
 _MAX_JOBS_PER_BUILD = 8
 _COUNT_WORKERS_S = 5.0
-# They only wait for a worker to report.
+# Jobs that are sent before a worker has reported.
 _JOBS_WITHOUT_WORKERS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class KernelJob:
-    """One kernel to find or build: `job` is what the worker will read.
+    """One kernel to find or build; `job` is the worker's input.
 
-    It is looked for and published in `namespace` (empty: the edge's own), where `salt` leads to it.
-    `cost_s` is how long compiling it is expected to take.
+    It is looked up and published in `namespace` (empty: the edge's own) under the storage key that
+    `salt` gives. `cost_s` is the expected processor time of compiling it.
     """
 
     key: bytes
@@ -60,16 +60,16 @@ class KernelJob:
 
 @dataclass(frozen=True, slots=True)
 class KernelResult:
-    """A kernel's variants as published, and whether asking for it caused a job."""
+    """A kernel's variants as published, and whether the request caused a job."""
 
     variants: tuple[StoredVariant, ...]
     caused_job: bool
 
 
 class Dispatcher:
-    """Finds or builds kernels; equal ones of one namespace in flight are one.
+    """Finds or builds kernels; equal requests of one namespace share one in-flight build.
 
-    A flight belongs to nobody: a caller that goes away leaves it to finish for later callers.
+    If the caller of a build is cancelled, the build goes on for later callers.
     """
 
     def __init__(self, cache: KernelCache, queue: JobQueue, settings: CodegenSettings) -> None:
@@ -89,9 +89,9 @@ class Dispatcher:
 
         Raises:
             CallerError: the job's namespace is not of this farm.
-            KernelRejectedError: the toolchain refuses the kernel, or it ended its workers.
+            KernelRejectedError: the toolchain refuses the kernel, or the kernel is quarantined.
             UnavailableError: cache, broker or workers do not answer.
-            FarmFullError: too many kernels are in flight, of all or of this tenant.
+            FarmFullError: too many builds are in flight, of all tenants or of this one.
         """
         cache = self._namespace_cache(job)
         name = (cache.namespace, cache.redis_keys.storage_key(job.key))
@@ -108,7 +108,7 @@ class Dispatcher:
         return await asyncio.shield(build)
 
     async def abandon(self) -> None:
-        """Ends what is still in flight; leases lapse by themselves."""
+        """Cancels the in-flight builds; their leases lapse."""
         await asyncio.gather(*map(end_task, list(self._builds.values())))
 
     def _namespace_cache(self, job: KernelJob) -> KernelCache:
@@ -121,10 +121,12 @@ class Dispatcher:
 
     def _check_capacity(self, namespace: str) -> None:
         if len(self._builds) >= self._settings.max_jobs:
-            raise FarmFullError(f"{len(self._builds)} kernels are in flight; come back later")
+            raise FarmFullError(f"{len(self._builds)} kernel builds are in flight; try again later")
         most = self._settings.max_jobs_per_tenant
         if tenant_of(namespace) and self._build_counts[namespace] >= most:
-            raise CompilesQuotaError(f"{most} kernels of this tenant are in flight, its share here")
+            raise CompilesQuotaError(
+                f"{most} kernel builds of this tenant are in flight: its limit"
+            )
 
     def _build_done(self, name: tuple[str, bytes], build: asyncio.Task[KernelResult]) -> None:
         del self._builds[name]
@@ -133,7 +135,7 @@ class Dispatcher:
             get_logger().debug("build_failed", key=name[1].hex(), message=str(build.exception()))
 
     async def _find_or_queue(self, job: KernelJob, cache: KernelCache) -> KernelResult:
-        """Looks, also in the shared part; if nothing is there, builds, or waits for who does."""
+        """Looks up a kernel, also in the shared namespace; else builds it or waits for a build."""
         jobs_sent = 0
         is_first_lookup = True
         while True:
@@ -154,9 +156,9 @@ class Dispatcher:
     async def _copy_from_shared(
         self, job: KernelJob, cache: KernelCache
     ) -> tuple[StoredVariant, ...]:
-        """What warmers published of a tenant's kernel; its blobs are then in the tenant's part.
+        """A kernel's variants in the shared namespace; copies their blobs to the tenant's.
 
-        Only warmers publish there, so a tenant learns nothing of another one.
+        Only warmers publish there, so a tenant learns nothing about other tenants.
         """
         if tenant_of(cache.namespace) in {"", SHARED_TENANT}:
             return ()
@@ -168,7 +170,10 @@ class Dispatcher:
         return theirs.variants
 
     async def _build(self, job: KernelJob, cache: KernelCache, seen: str, jobs_sent: int) -> bool:
-        """Queues the job, in the tenant's turn, until it ends; False if somebody else does."""
+        """Queues the job when the fair queue permits it, and waits for its end.
+
+        False if another edge holds the lease.
+        """
         await self._count_workers()
         fair_queue = self._fair_queue(job.queue)
         job_class = await self._job_class(job, cache)
@@ -186,12 +191,12 @@ class Dispatcher:
             return True
 
     async def _job_class(self, job: KernelJob, cache: KernelCache) -> JobClass:
-        """Whose turn it is to be; a kernel is slow by its estimate, or as a worker found out."""
+        """The job's class; a kernel is slow by its estimate, or because a worker found it slow."""
         is_slow = job.cost_s > self._settings.slow_kernel_s or await cache.is_slow(job.key)
         return JobClass(cache.namespace, is_warm_up=job.is_warm_up, is_slow=is_slow)
 
     async def _await_end(self, job: KernelJob, cache: KernelCache, seen: str) -> None:
-        """Returns when a worker ended the job, or is gone: its slot is then free."""
+        """Returns when a worker ended the job, or is gone: the permit can be released then."""
         ttl_s = self._settings.queued_lease_ttl_s
         while True:
             await cache.wait(job.key, ttl_s, seen=seen)
@@ -213,7 +218,7 @@ class Dispatcher:
         return self._settings.queue_headroom + 2 * self._workers[queue]
 
     async def _count_workers(self) -> None:
-        """Counts the workers of each queue now and then."""
+        """Counts the workers of each queue, at most every few seconds."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._counted_s > _COUNT_WORKERS_S:
             self._counted_s = now_s
@@ -221,16 +226,16 @@ class Dispatcher:
             self._workers = Counter(report.queue for report in reports)
 
     def _check_jobs(self, job: KernelJob, jobs_sent: int) -> None:
-        """Ends a flight whose results are refused again and again; its lease lapses by itself.
+        """Ends a build whose results are refused again and again; its lease lapses.
 
         Raises:
-            UnavailableError: workers, epochs or keys change faster than the kernel is made.
+            UnavailableError: workers, epochs or keys change faster than the kernel compiles.
         """
         if jobs_sent > _MAX_JOBS_PER_BUILD:
             raise UnavailableError(
-                f"kernel {job.name} ({job.key.hex()[:16]}) was queued {jobs_sent - 1} times without"
-                " a result that could be kept: was something invalidated, or do workers sign with"
-                " a key that is not trusted? See the counters of `kernelfarm usage`"
+                f"kernel {job.name} ({job.key.hex()[:16]}) was queued {jobs_sent - 1} times, and"
+                " no result could be stored: was something invalidated, or do workers sign with a"
+                " key that is not trusted? See the counters of `kernelfarm usage`"
             )
 
     async def _send(
@@ -239,7 +244,7 @@ class Dispatcher:
         """Queues a job under a fresh lease.
 
         Raises:
-            KernelRejectedError: earlier attempts ended their workers; this is told for a while.
+            KernelRejectedError: earlier attempts ended their workers; the kernel is quarantined.
         """
         if lease.attempts >= self._settings.max_attempts:
             await self._quarantine(job, cache, lease)
@@ -289,10 +294,11 @@ class Dispatcher:
     async def _await_adoption(
         self, job: KernelJob, cache: KernelCache, lease: Lease, permit: Permit, seen: str
     ) -> None:
-        """Returns when the job is no more waiting in its queue: adopted, ended, or lost.
+        """Returns when the job no longer waits in its queue: adopted, ended, or lost.
 
-        A message that no worker took may have died with a worker or a broker, so it is sent again
-        with the same fence, at growing intervals; of two equal messages one is dropped.
+        A message that no worker took may have been lost with a worker or a broker. It is therefore
+        sent again with the same fence, at growing intervals; workers drop one of two equal
+        messages.
         """
         clock = asyncio.get_running_loop().time
         started_s = clock()

@@ -1,18 +1,18 @@
-"""Who may send the next job to a queue: whoever used the workers least lately.
+"""A fair queue: the tenant that used the workers least recently may send the next job.
 
-A queue's messages are served in their order, so a flood of one tenant would make all others wait
-for its end. Therefore few jobs are sent at a time, and each counts until it has ended; the others
-wait here. Four bounds hold, where a queue's workers have `slots` processes:
+A queue's messages are served in order, so a flood of one tenant's jobs would delay all others.
+Therefore few jobs are sent at a time, each counts until it has ended, and the others wait here. If
+the workers of a queue have `slots` processes, four limits hold:
 
 - all jobs together: two for each slot, so that a worker that ends a job finds the next one;
-- one tenant's, while another was active within the last minute: all slots but one, so that whoever
-  comes next finds a free slot at once;
-- kernels that take long: all slots but one, so that quick ones never wait for them alone;
-- warm-up: half of all jobs; it is served when nobody else waits.
+- jobs of one tenant, while another was active within the last minute: all slots but one, so that
+  the next tenant finds a free slot at once;
+- jobs of slow kernels: all slots but one, so that quick kernels never wait only for slow ones;
+- warm-up jobs: half of all jobs; they are served when no other job waits.
 
-With one slot there is none to keep free. Whoever used much, and more than the others that are
-active, has its compilations run at a lower priority. A tenant's use is the time that its jobs ran;
-half of it is forgotten in a minute.
+With one slot there is none to keep free. If a tenant used much, and more than the other active
+tenants, its kernels compile at a lower priority. A tenant's usage is the time that its jobs ran; it
+decays with a half-life of one minute.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MUCH_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class JobClass:
-    """Whose job it is, and of which kind."""
+    """The tenant of a job, and its kind."""
 
     tenant: str
     is_warm_up: bool = False
@@ -42,25 +42,25 @@ class JobClass:
 
 @dataclass(slots=True)
 class Permit:
-    """A job that was let through."""
+    """The right to have one job in the queue."""
 
     job_class: JobClass
     clock: Callable[[], float]
     begun_s: float | None = None
 
     def begin(self) -> None:
-        """Tells that a worker took the job: from now on it is charged."""
+        """Starts the job's time, when a worker took it: from now on its tenant is charged."""
         self.begun_s = self.clock()
 
     @property
     def spent_s(self) -> float:
-        """For how long it ran."""
+        """For how long the job ran."""
         return 0.0 if self.begun_s is None else self.clock() - self.begun_s
 
 
 @dataclass(slots=True)
 class _UsageAccount:
-    """What a tenant used, as of a time."""
+    """A tenant's usage at a time."""
 
     used_s: float = 0.0
     at_s: float = 0.0
@@ -70,7 +70,10 @@ class _UsageAccount:
 
 
 class FairQueue:
-    """Turns of one queue; `slots` and `places` tell how many there are now."""
+    """The permits of one queue.
+
+    `slots` gives the number of worker processes now, `max_sent` the most jobs that may be sent.
+    """
 
     def __init__(
         self,
@@ -87,21 +90,23 @@ class FairQueue:
 
     @property
     def waiting(self) -> int:
-        """How many wait for a turn."""
+        """The number of jobs that wait for a permit."""
         return sum(len(queue) for queue in self._waiting_by_class.values())
 
     def must_wait(self, job_class: JobClass) -> bool:
-        """True if whoever comes now with such a job waits."""
+        """True if a job of this class would have to wait now."""
         return bool(self._waiting_by_class) or not self._may_send(job_class)
 
     def used_s(self, tenant: str) -> float:
-        """The time that a tenant's jobs ran lately."""
+        """The decayed time that a tenant's jobs ran."""
         account = self._accounts.get(tenant)
         return 0.0 if account is None else account.at(self._clock())
 
     def must_stand_back(self, tenant: str) -> bool:
-        """True if a tenant's jobs ran longer than a few small ones do, and not shorter than those
-        of the other active ones on average: its compilations yield to theirs.
+        """True if a tenant's kernels should compile at a lower priority.
+
+        Its jobs ran longer than a few small ones, and at least as long as those of the active
+        tenants on average.
         """
         used_s = self.used_s(tenant)
         if used_s <= _MUCH_S or not self._is_another_active(tenant):
@@ -112,7 +117,7 @@ class FairQueue:
 
     @asynccontextmanager
     async def permit(self, job_class: JobClass) -> AsyncIterator[Permit]:
-        """Holds a turn while the block runs; waits for it behind the tenant's own others."""
+        """Holds a permit while the block runs; waits for it behind earlier jobs of its class."""
         await self._acquire(job_class)
         permit = Permit(job_class, self._clock)
         try:
@@ -128,7 +133,7 @@ class FairQueue:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting_by_class.setdefault(job_class, deque()).append(waiter)
-        self._serve()  # it may pass those who wait; and slots may have been added since
+        self._serve()  # it may overtake jobs that wait, and slots may have been added
         try:
             await waiter
         except asyncio.CancelledError:
@@ -147,7 +152,7 @@ class FairQueue:
     def _charge(self, tenant: str, spent_s: float) -> None:
         now_s = self._clock()
         used_s = self.used_s(tenant)
-        self._accounts.pop(tenant, None)  # the last active one stands last
+        self._accounts.pop(tenant, None)  # the order is by last activity
         self._accounts[tenant] = _UsageAccount(used_s + spent_s, now_s)
         while len(self._accounts) > _REMEMBERED_TENANTS:
             del self._accounts[next(iter(self._accounts))]
@@ -177,7 +182,7 @@ class FairQueue:
         )
 
     def _serve(self) -> None:
-        """Gives turns to those who may pass: interactive before warm-up, least used first."""
+        """Gives permits: interactive jobs before warm-up, then by least usage of the tenant."""
         while self._waiting_by_class:
             allowed = [
                 job_class for job_class in self._waiting_by_class if self._may_send(job_class)
@@ -188,9 +193,7 @@ class FairQueue:
             queue = self._waiting_by_class.pop(job_class)
             called = queue.popleft()
             if queue:
-                self._waiting_by_class[job_class] = (
-                    queue  # now the last of all lines: equals take turns
-                )
+                self._waiting_by_class[job_class] = queue  # now last, so that equals alternate
             if not called.done():
                 self._held[job_class] += 1
                 called.set_result(None)

@@ -32,7 +32,7 @@ from kernelfarm.ir.verify import verify_kernel
 from kernelfarm.service.interceptors import current_request_id
 from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.service.server import Listener, ServiceRegistration, serve
-from kernelfarm.targets import TargetFacts, all_targets, target_facts
+from kernelfarm.targets import TargetFacts, all_targets, target_facts, vendor_facts
 from kernelfarm.v1 import compile_service_pb2, manifest_pb2
 from kernelfarm.wire import kernel_from_proto
 from kernelfarm.wire.job import job_to_bytes
@@ -41,7 +41,7 @@ SERVICE_NAME = "kernelfarm.internal.v1.CodegenService"
 
 
 class CodegenService(CodegenServiceServicer):
-    """Answers for the code generators' room."""
+    """The RPCs of the code generation service."""
 
     def __init__(self, dispatcher: Dispatcher, cache: KernelCache) -> None:
         self._dispatcher = dispatcher
@@ -62,7 +62,7 @@ class CodegenService(CodegenServiceServicer):
     async def GetToolchains(
         self, request: pb.GetToolchainsRequest, context: grpc.aio.ServicerContext[object, object]
     ) -> pb.GetToolchainsResponse:
-        """Tells the targets of every vendor of which a worker has reported."""
+        """The targets of every vendor for which a worker has reported."""
         reports = {report.queue: report for report in await self._cache.worker_reports()}
         return pb.GetToolchainsResponse(
             targets=[
@@ -92,7 +92,7 @@ class CodegenService(CodegenServiceServicer):
 
 
 async def serve_codegen(settings: CodegenSettings) -> None:
-    """Serves until SIGTERM; calls in flight get the drain's grace."""
+    """Serves until SIGTERM; calls in progress then have the drain's grace period to finish."""
     trust = SigningPolicy(keyring=settings.keyring(), verified_bytes=settings.verified_bytes)
     queue = JobQueue(settings)
     async with KernelCache(
@@ -103,8 +103,8 @@ async def serve_codegen(settings: CodegenSettings) -> None:
         add = partial(add_CodegenServiceServicer_to_server, service)
         ahead = asyncio.create_task(_connect_ahead(queue, cache))
         try:
-            door = Listener(settings.codegen_listen, settings.internal_server_tls())
-            await serve([door], [ServiceRegistration(SERVICE_NAME, add)], settings)
+            listener = Listener(settings.codegen_listen, settings.internal_server_tls())
+            await serve([listener], [ServiceRegistration(SERVICE_NAME, add)], settings)
         finally:
             await end_task(ahead)
             await dispatcher.abandon()
@@ -112,7 +112,7 @@ async def serve_codegen(settings: CodegenSettings) -> None:
 
 
 async def _connect_ahead(queue: JobQueue, cache: KernelCache) -> None:
-    """Takes the first uses of broker, cache and chip facts off the first request."""
+    """Connects to broker and cache and reads the chips' facts before the first request."""
     all_targets()
     try:
         await queue.connect()
@@ -143,7 +143,8 @@ def _job(message: loops_pb2.Kernel, target: TargetFacts) -> KernelJob:
     try:
         verify_kernel(kernel)
     except VerificationError as error:
-        # The sender's fault here; where a pass of our own made it, the sender's room is to blame.
+        # Here it is the sender's mistake. If one of our passes made the kernel, it is a bug of the
+        # service that sent it.
         raise InvalidGraphError(f"kernel {kernel.name}: {error}") from error
     return KernelJob(
         key=kernel_key(kernel, target.name),
@@ -151,5 +152,5 @@ def _job(message: loops_pb2.Kernel, target: TargetFacts) -> KernelJob:
         target=target.name,
         queue=target.vendor,
         job=job_to_bytes(message, target.name),
-        cost_s=estimated_cost_s(kernel, target.vendor),
+        cost_s=estimated_cost_s(kernel, vendor_facts(target.vendor).compile_cost),
     )

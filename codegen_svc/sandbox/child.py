@@ -1,8 +1,8 @@
-"""A supervisor process, and under it the process that compiles one kernel or several in turn.
+"""A supervisor process, and its child that compiles one or several kernels.
 
-The supervisor stays outside of the restrictions and touches nothing of the jobs: it ends the
-process when the worker says so or is gone, when it uses too much memory or too many processes, and
-when it waited too long for another job; it reports how it ended and what it cost.
+The supervisor is not restricted and never reads a job. It ends its child when the worker asks for
+it or is gone, when the child uses too much memory or too many processes, and when the child has
+waited too long for another job. It reports how the child ended and the processor time that it used.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from kernelfarm.targets import target_facts
 from kernelfarm.wire.job import job_from_bytes
 
 _CHECK_INTERVAL_MS: Final = 100
-# Longer than a worker keeps it, so that none takes a job with it.
+# Longer than the worker keeps an idle child, so that no child ends while it gets a job.
 _MAX_IDLE_MS: Final = 30_000
 _LOG_CHARS: Final = 600
 
 
 @dataclass(frozen=True, slots=True)
 class ChildEnds:
-    """A child's ends of its connections: job, result, and the supervisor's to the worker."""
+    """A child's ends of its connections: job, result, and the supervisor's socket to the worker."""
 
     job: int
     result: int
@@ -55,7 +55,7 @@ class ChildEnds:
 
 
 def run_child(backend: Backend, confinement: Confinement, base: Path, ends: ChildEnds) -> None:
-    """Supervises one process's compilations; never returns."""
+    """Supervises the compilations of one process; never returns."""
     status = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -79,7 +79,7 @@ def run_child(backend: Backend, confinement: Confinement, base: Path, ends: Chil
 def _compile_jobs(
     backend: Backend, confinement: Confinement, folder: Path, ends: ChildEnds
 ) -> None:
-    """Confines itself, takes jobs, hands the outcomes over; never returns."""
+    """Confines this process, compiles jobs and sends the outcomes; never returns."""
     status = 1
     try:
         yield_to_services()
@@ -90,7 +90,7 @@ def _compile_jobs(
         os.environ["HOME"] = os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
         confine(confinement, folder)
         for job in _jobs(ends.job, scratch):
-            _hand_over(ends.result, _outcome(backend, job, confinement.limits, scratch))
+            _send_outcome(ends.result, _outcome(backend, job, confinement.limits, scratch))
         status = 0
     finally:
         os._exit(status)
@@ -101,15 +101,15 @@ def _outcome(backend: Backend, job: bytes, limits: SandboxLimits, scratch: Path)
         kernel, target_name = job_from_bytes(job)
         target = target_facts(target_name)
         return outcome_of_variants(backend.build(kernel, target), target.name)
-    except BaseException as error:  # the edge of the process: every failure is told
-        if not scratch.is_dir():  # whatever failed, it was for this
+    except BaseException as error:  # the edge of the process: every failure is reported
+        if not scratch.is_dir():  # the cause of any failure
             return lost_outcome(f"{scratch} was removed")
-        gc.collect()  # what filled the memory is let go of
+        gc.collect()  # frees the objects that filled the memory
         return outcome_of_error(error, limits)
 
 
 def _keep_only(standard: dict[int, int], ends: ChildEnds) -> None:
-    """Closes what was inherited, but standard streams and the jobs' own connections."""
+    """Closes inherited descriptors, except standard streams and the jobs' connections."""
     for number, descriptor in standard.items():
         os.dup2(descriptor, number)
     kept = sorted({0, 1, 2, ends.job, ends.result})
@@ -118,7 +118,7 @@ def _keep_only(standard: dict[int, int], ends: ChildEnds) -> None:
 
 
 def _jobs(descriptor: int, scratch: Path) -> Iterator[bytes]:
-    """The jobs, until the last one or the worker's end; for each its own bounds hold."""
+    """The jobs, until the last one or the worker's end; each has its own time limit."""
     with open(descriptor, "rb") as stream:
         while job := _take_job(stream):
             content, is_last = job
@@ -133,7 +133,7 @@ def _jobs(descriptor: int, scratch: Path) -> Iterator[bytes]:
 def _take_job(stream: BinaryIO) -> tuple[bytes, bool] | None:
     header = stream.read(JOB_HEADER.size)
     if len(header) < JOB_HEADER.size:
-        return None  # the worker has no more
+        return None  # the worker has no more jobs
     length, processor_s, niceness, is_last = JOB_HEADER.unpack(header)
     limit_processor_time(processor_s, for_ever=is_last)
     if niceness:
@@ -143,18 +143,18 @@ def _take_job(stream: BinaryIO) -> tuple[bytes, bool] | None:
     return stream.read(length), is_last
 
 
-def _hand_over(descriptor: int, content: bytes) -> None:
+def _send_outcome(descriptor: int, content: bytes) -> None:
     view = memoryview(RESULT_HEADER.pack(len(content)) + content)
     while view:
         view = view[os.write(descriptor, view) :]
 
 
 def _supervise(compiler: int, limits: SandboxLimits, folder: Path, worker: socket.socket) -> None:
-    """Waits for the process's end, brings it about where needed, and reports it."""
+    """Waits for the end of the process, ends it if needed, and reports it."""
     handle = os.pidfd_open(compiler)
     reason = _await_end(compiler, handle, limits, worker)
     with contextlib.suppress(ProcessLookupError):
-        # Its group too: where it has no process namespace, what it started would outlive it.
+        # Its group too: without a process namespace, programs that it started would outlive it.
         os.killpg(compiler, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError):
         os.kill(compiler, signal.SIGKILL)
@@ -170,11 +170,11 @@ def _supervise(compiler: int, limits: SandboxLimits, folder: Path, worker: socke
 
 
 def _await_end(compiler: int, handle: int, limits: SandboxLimits, worker: socket.socket) -> str:
-    """Why the process is over: empty if it ended by itself."""
+    """Why the process is to be ended; empty if it ended by itself."""
     poll = select.poll()
     poll.register(handle, select.POLLIN)
     poll.register(worker, select.POLLIN)
-    pause_ms = None  # before its first job it may wait as long as it likes
+    pause_ms = None  # no limit before its first job
     while True:
         ready = {descriptor for descriptor, _ in poll.poll(pause_ms)}
         word = _read_word(worker) if worker.fileno() in ready else None
@@ -198,7 +198,7 @@ def _await_end(compiler: int, handle: int, limits: SandboxLimits, worker: socket
 
 
 def _is_too_large(compiler: int, limits: SandboxLimits) -> bool:
-    """Looks more closely, as forks share pages; where that is not told, the first look counts."""
+    """Counts shared pages of forks once; if that is not available, the first count decides."""
     memory_bytes = shared_out_bytes(compiler)
     return memory_bytes is None or memory_bytes > limits.memory_bytes
 
@@ -206,7 +206,7 @@ def _is_too_large(compiler: int, limits: SandboxLimits) -> bool:
 def _read_word(worker: socket.socket) -> bytes:
     try:
         return worker.recv(1)
-    except OSError:  # it ended with an answer unread
+    except OSError:  # the worker ended without reading the last record
         return b""
 
 

@@ -22,7 +22,7 @@ from kernelfarm.wire.job import job_to_bytes
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What is compiled, and how; `namespace` is empty if its process takes nothing else."""
+    """A kernel to compile; if `namespace` is empty, its process compiles nothing else."""
 
     kernel: Kernel
     target: TargetFacts
@@ -31,9 +31,9 @@ class _Job:
 
 
 class SandboxedBackend:
-    """A vendor's backend in processes of its own. For one thread.
+    """A vendor's backend in confined processes, for use by one thread.
 
-    `spent_s` is the processor time of the last compilation, whichever way it ended.
+    `spent_s` is the processor time of the last compilation, however it ended.
     """
 
     def __init__(self, vendor: str, limits: SandboxLimits, *, demanded: str, wall_s: float) -> None:
@@ -69,37 +69,37 @@ class SandboxedBackend:
         return self._children.can_start
 
     def tools(self) -> tuple[ToolStatus, ...]:
-        """Nothing: `kernelfarm doctor` asks the backend itself."""
+        """Nothing: `kernelfarm doctor` uses the backend itself."""
         return ()
 
     def fingerprint(self) -> str:
-        """The backend's own, as its process told before its first job."""
+        """The backend's fingerprint, from the zygote's first message."""
         return self._children.hello.fingerprint
 
     def makes_runnable_binaries(self) -> bool:
-        """As the backend says."""
+        """The backend's answer, from the zygote's first message."""
         return self._children.hello.makes_runnable_binaries
 
     def build(self, kernel: Kernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
-        """The kernel's variants; as `compile` with the usual time.
+        """The kernel's variants; as `compile` with the default time limits.
 
         Raises:
-            KernelfarmError: as `compile`.
+            KernelfarmError: see `compile`.
         """
         return self.compile(kernel, target, TimeLimits(self._wall_s, self._limits.processor_s))
 
     def compile(
         self, kernel: Kernel, target: TargetFacts, time_limits: TimeLimits, namespace: str = ""
     ) -> tuple[BuiltKernel, ...]:
-        """The kernel's variants, made in a confined process within a time.
+        """The kernel's variants, made in a confined process within time limits.
 
-        Kernels of one namespace may follow each other in a process. What was lost from outside,
-        or failed in a process that had compiled before, is tried once more in a fresh one.
+        A process may compile several kernels of one namespace. If it is lost from outside, or fails
+        after it compiled other kernels, the compilation is tried once more in a new process.
 
         Raises:
             TimeLimitError: it took longer, by the clock or in processor time.
-            KernelRejectedError: the toolchain refuses the kernel, crashes, or hits a limit.
-            UnavailableError: a tool is missing, or what compiles was lost, twice.
+            KernelRejectedError: the toolchain refuses the kernel, crashes, or reaches a limit.
+            UnavailableError: a tool is missing, or the process was lost twice.
             InternalError: our bug.
         """
         job = _Job(kernel, target, time_limits, namespace)
@@ -123,7 +123,7 @@ class SandboxedBackend:
 
     def _run(self, child: SandboxProcess, job: _Job) -> tuple[BuiltKernel, ...]:
         content = job_to_bytes(kernel_to_proto(job.kernel), job.target.name)
-        # What is slow is nicer too, for good.
+        # A slow job raises its process's niceness, which cannot be lowered again.
         may_stay = not job.time_limits.niceness and self._children.is_reusable(child, job.namespace)
         try:
             end = child.run(
@@ -143,6 +143,6 @@ class SandboxedBackend:
         try:
             return variants_of_outcome(end.result, job.kernel.name, job.target.name)
         except KernelRejectedError as error:
-            if end.processor_s >= job.time_limits.processor_s:  # a program of the toolchain hit it
+            if end.processor_s >= job.time_limits.processor_s:  # in a program of the toolchain
                 raise processor_time_error(job.time_limits) from error
             raise

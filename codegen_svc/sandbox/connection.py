@@ -1,4 +1,4 @@
-"""A worker's connection with one child: jobs out, results and ends in, within a time and a size."""
+"""A worker's connection to one child: sends jobs, receives results within a time and a size."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 JOB_HEADER: Final = struct.Struct("<IIB?")
-"""Length of the job in bytes, processor seconds, how nice it is to others (0 to 19), and whether
-it is the process's last one."""
+"""Length of the job in bytes, processor seconds, niceness (0 to 19), and whether it is the
+process's last job."""
 RESULT_HEADER: Final = struct.Struct("<Q")
 """Length of the result in bytes."""
 JOB_BEGINS: Final = b"j"
-"""To a supervisor: from now on the compilation is watched."""
+"""To a supervisor: a compilation begins; check its resources."""
 JOB_ENDED: Final = b"u"
-"""To a supervisor: the compilation is over, and its process waits; tell what it used."""
+"""To a supervisor: the compilation is over, and its process waits; report its usage."""
 
 _CHUNK_BYTES: Final = 1 << 20
 _RECORD_BYTES: Final = 1 << 16
-# A supervisor that is told to end its compilation does so at once.
+# A supervisor ends its compilation at once when asked to.
 _END_WITHIN_S: Final = 10.0
 
 
@@ -32,10 +32,10 @@ _END_WITHIN_S: Final = 10.0
 class CompilationEnd:
     """How a compilation ended.
 
-    `is_over` is false where its process waits for another one. `ended_for` is empty if it ended by
-    itself, else `time`, `output`, `memory`, `processes`, or how its supervisor was lost.
-    `exit_status` is negative for a signal. `memory_bytes` is what a process that waits holds,
-    `tasks` how many processes and threads it is. `log` is what the toolchain printed last.
+    `is_over` is false if its process waits for another job. `ended_for` is empty if it ended by
+    itself, else `time`, `output`, `memory`, `processes`, or why its supervisor was lost.
+    `exit_status` is negative for a signal. `memory_bytes` and `tasks` (processes and threads) are
+    those of a process that waits. `log` is the last text that the toolchain printed.
     """
 
     result: bytes
@@ -50,7 +50,7 @@ class CompilationEnd:
 
 @dataclass(frozen=True, slots=True)
 class TimeLimits:
-    """What one compilation gets: time by the clock, processor time of each process, niceness."""
+    """Limits of one compilation: time by the clock, processor time of each process, niceness."""
 
     wall_s: float
     processor_s: int
@@ -58,10 +58,10 @@ class TimeLimits:
 
 
 class SandboxProcess:
-    """A confined process that waits for its jobs, which it takes one after the other.
+    """A confined process that compiles one job after the other.
 
-    `jobs` is how many it was given, `processor_s` what it has used, `idle_since_s` when its last
-    job ended.
+    `jobs` is the number of its jobs so far, `processor_s` its processor time, `idle_since_s` the
+    time at which its last job ended.
     """
 
     def __init__(self, job: int, result: int, supervision: socket.socket) -> None:
@@ -74,7 +74,7 @@ class SandboxProcess:
         self.idle_since_s = 0.0
 
     def close(self) -> None:
-        """Ends what still runs; safe to call twice."""
+        """Ends the process; may be called twice."""
         for descriptor in (self._job, self._result):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -84,19 +84,19 @@ class SandboxProcess:
     def run(
         self, job: bytes, time_limits: TimeLimits, output_bytes: int, *, is_last: bool
     ) -> CompilationEnd:
-        """Gives a job and waits for its end, which it brings about when the time is over.
+        """Sends a job and waits for its end; ends it when its time is over.
 
-        After the last job, and after any other end than a result, the process is over.
+        After the last job, and after every end without a result, the process is over.
         """
         ends_s = time.monotonic() + time_limits.wall_s
         self.jobs += 1
-        self._tell(JOB_BEGINS)
+        self._notify(JOB_BEGINS)
         header = JOB_HEADER.pack(len(job), time_limits.processor_s, time_limits.niceness, is_last)
         self._send(header + job, ends_s)
         result, ended_for = self._read(ends_s, output_bytes)
         waits = not is_last and not ended_for and result is not None
         if waits:
-            self._tell(JOB_ENDED)
+            self._notify(JOB_ENDED)
         elif ended_for:
             with contextlib.suppress(OSError):
                 self._supervision.shutdown(socket.SHUT_WR)
@@ -119,12 +119,12 @@ class SandboxProcess:
             log=str(record.get("log", "")),
         )
 
-    def _tell(self, word: bytes) -> None:
-        with contextlib.suppress(OSError):  # it is gone: its record will be missing
+    def _notify(self, word: bytes) -> None:
+        with contextlib.suppress(OSError):  # it is gone; its record will be missing
             self._supervision.sendall(word)
 
     def _send(self, content: bytes, ends_s: float) -> None:
-        """Sends what is taken in time; why it was not is told by what comes back."""
+        """Sends as much as the process reads in time; the record says why it read no more."""
         view = memoryview(content)
         while view and (left_s := ends_s - time.monotonic()) > 0:
             select.select([], [self._job], [], left_s)
@@ -136,7 +136,7 @@ class SandboxProcess:
                 return
 
     def _read(self, ends_s: float, output_bytes: int) -> tuple[bytes | None, str]:
-        """The result, None if there is none, and why the process must be ended, else empty."""
+        """The result or None, and why the process must be ended (empty if it need not be)."""
         content = bytearray()
         length = None
         while length is None or len(content) < length:
@@ -157,7 +157,7 @@ class SandboxProcess:
         return bytes(content[:length]), ""
 
     def _record(self) -> dict[str, Any] | None:
-        """What the supervisor tells; None if it is gone or does not answer."""
+        """The supervisor's record; None if it is gone or does not answer."""
         self._supervision.settimeout(_END_WITHIN_S)
         content = b""
         try:

@@ -1,4 +1,4 @@
-"""What a compilation that gave no outcome is told as."""
+"""The error for a compilation that ended without an outcome."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _MEMORY_WORDS: Final = ("out of memory", "bad_alloc", "Cannot allocate memory", 
 
 
 class TimeLimitError(KernelRejectedError):
-    """A compilation that took longer than it was given."""
+    """A compilation that exceeded its time limits."""
 
 
 def error_of_end(
     end: CompilationEnd, time_limits: TimeLimits, limits: SandboxLimits
 ) -> KernelfarmError:
-    """What a compilation that gave no outcome ended for."""
+    """The error for a compilation that ended without an outcome."""
     messages = {
         "time": f"took longer than {time_limits.wall_s:g} s",
-        "output": f"gave more than {limits.output_bytes >> 20} MiB",
+        "output": f"returned more than {limits.output_bytes >> 20} MiB",
         "memory": f"needs more than {limits.memory_bytes >> 20} MiB of memory",
         "processes": f"needs more than {limits.processes} processes and threads",
     }.get(end.ended_for)
@@ -38,14 +38,14 @@ def error_of_end(
 
 
 def processor_time_error(time_limits: TimeLimits) -> TimeLimitError:
-    """What a compilation ended for that used up its processor time."""
+    """The error for a compilation that used up its processor time."""
     return TimeLimitError(
         f"the compilation took longer than {time_limits.processor_s} s of processor time"
     )
 
 
 def _error_of_exit(end: CompilationEnd, limits: SandboxLimits) -> KernelfarmError:
-    """What a process that ended without an outcome died of."""
+    """The error for a process that exited without an outcome."""
     if end.exit_status == -signal.SIGKILL:
         return LostCompilationError("the compilation was killed: is the host short of memory?")
     if any(word in end.log for word in _MEMORY_WORDS):

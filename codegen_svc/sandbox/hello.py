@@ -1,4 +1,4 @@
-"""What a zygote says of itself before its first job."""
+"""The first message of a zygote."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True, slots=True)
 class ZygoteHello:
-    """Its toolchain and level, or why it has none (`reason`, `message`).
+    """A zygote's toolchain and confinement level, or the error that it met (`reason`, `message`).
 
-    `takes_many_jobs` is true if its children take one job after the other.
+    `takes_many_jobs` is true if a child may compile several kernels.
     """
 
     fingerprint: str = ""
@@ -22,10 +22,10 @@ class ZygoteHello:
     message: str = ""
 
     def to_bytes(self) -> bytes:
-        """One line."""
+        """The message as one line of JSON."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
     def from_bytes(cls, line: bytes) -> ZygoteHello:
-        """What a line says."""
+        """The message of a line."""
         return cls(**json.loads(line))

@@ -1,4 +1,4 @@
-"""Which files a process may use: Linux's Landlock.
+"""Restricts the files that a process may use, by Linux's Landlock.
 
 Source: `Documentation/userspace-api/landlock.rst` of the kernel.
 """
@@ -31,7 +31,7 @@ _SOCKETS_AND_SIGNALS: Final = 0b11
 
 
 def landlock_version() -> int:
-    """The version of Landlock's interface, 0 where there is none."""
+    """The version of Landlock's interface, 0 if the kernel has none."""
     try:
         return system_call(LANDLOCK_CREATE_RULESET, None, 0, _VERSION_FLAG)
     except OSError:
@@ -39,10 +39,10 @@ def landlock_version() -> int:
 
 
 def restrict_files(readable: Iterable[Path], writable: Iterable[Path]) -> None:
-    """Leaves this process, for ever, some paths to read and execute and some to write.
+    """Restricts this process for ever to some paths to read and execute, and some to write.
 
-    Where the interface is new enough it takes TCP and signals to others away too. Paths that do not
-    exist are left out. Needs `deny_new_privileges`.
+    If the interface is new enough, TCP and signals to other processes are denied too. Paths that do
+    not exist are ignored. Requires `deny_new_privileges`.
 
     Raises:
         OSError: the host has no Landlock.

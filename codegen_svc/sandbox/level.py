@@ -1,4 +1,4 @@
-"""How strongly compilations are confined here: the mechanisms that this host offers."""
+"""Confinement levels: the mechanisms that confine compilations on a host."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _REQUIRED = "required:"
 
 
 class Mechanism(enum.Enum):
-    """One means of confinement, by the word that settings and reports use."""
+    """A mechanism of confinement, by the word that settings and reports use."""
 
     NAMESPACES = "namespaces"
-    """Own user, network, IPC, mount and process namespaces: no network, nobody else's processes."""
+    """Own user, network, IPC, mount and process namespaces: no network, no other processes."""
     LANDLOCK = "landlock"
-    """No files but the toolchain's, read-only, and a folder of its own."""
+    """Files: only the toolchain's, read-only, and a folder of its own."""
     SECCOMP = "seccomp"
-    """No system calls that compiling does not need."""
+    """System calls: only those that compiling needs."""
     LIMITS = "limits"
-    """Bounds of memory, processor time, files and processes: offered by every Linux."""
+    """Limits of memory, processor time, files and processes; every Linux has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +35,16 @@ class ConfinementLevel:
 
 
 def parse_level(text: str) -> ConfinementLevel:
-    """The level of a report such as `landlock+limits`; unknown words count for nothing."""
+    """The level of a report such as `landlock+limits`; unknown words are ignored."""
     words = set(text.split("+"))
     return ConfinementLevel(frozenset(m for m in Mechanism if m.value in words))
 
 
 def required_mechanisms(setting: str) -> frozenset[Mechanism]:
-    """What a setting demands: nothing for `strongest`, else what `required:a+b` names.
+    """The mechanisms that a setting demands: none for `strongest`, a and b for `required:a+b`.
 
     Raises:
-        ValueError: the setting is of another form, or names what does not exist.
+        ValueError: the setting has another form, or names an unknown mechanism.
     """
     if setting == STRONGEST:
         return frozenset()
@@ -60,10 +60,10 @@ def required_mechanisms(setting: str) -> frozenset[Mechanism]:
 
 
 def check_level(level: ConfinementLevel, setting: str) -> None:
-    """Passes a level that offers what a setting demands.
+    """Checks that a level has the mechanisms that a setting demands.
 
     Raises:
-        UnavailableError: it does not.
+        UnavailableError: one of them is missing.
     """
     missing = [
         m.value
@@ -72,6 +72,6 @@ def check_level(level: ConfinementLevel, setting: str) -> None:
     ]
     if missing:
         raise UnavailableError(
-            f"compilations can be confined by {level} here, and KERNELFARM_SANDBOX={setting}"
+            f"this host can confine compilations by {level}, but KERNELFARM_SANDBOX={setting}"
             f" demands {', '.join(missing)} too: allow it on this host, or demand less"
         )

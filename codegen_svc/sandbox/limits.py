@@ -1,4 +1,4 @@
-"""How much of the machine one compilation may use."""
+"""The resource limits of one compilation."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """Bounds of one compilation.
+    """Limits of one compilation.
 
-    `memory_bytes` bounds each process's private memory and all of them together; `processor_s` each
-    process's processor time; `file_bytes` one written file and all of them together;
-    `processes` processes and threads together; `output_bytes` what it may hand back.
+    `memory_bytes` limits the private memory of each process, and of all of them together;
+    `processor_s` the processor time of each process; `file_bytes` each written file, and all of
+    them together; `processes` the number of processes and threads; `output_bytes` the result.
     """
 
     memory_bytes: int

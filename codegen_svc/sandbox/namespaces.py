@@ -1,4 +1,4 @@
-"""Namespaces of one's own: no network, no foreign processes, a small file system in memory."""
+"""Linux namespaces: no network, no other processes, a small file system in memory."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from codegen_svc.sandbox.system_calls import (
 _SHARED: Final = NEW_NET | NEW_IPC | NEW_MOUNT | NEW_UTS
 _PRIVATE, _RECURSIVE = 1 << 18, 1 << 14
 _NO_SUID, _NO_DEVICES = 1 << 1, 1 << 2
-# The smallest that Linux takes; since 6.14 each process namespace has a limit of its own.
+# The smallest value that Linux accepts. Since 6.14 each process namespace has its own limit.
 _FEWEST_PROCESSES: Final = 301
 
 
 def enter_shared_namespaces() -> None:
-    """Leaves the host's network, IPC, mounts and users: once for all children of this process.
+    """Leaves the host's network, IPC, mounts and users, for this process and all its children.
 
     Raises:
         OSError: the host does not allow it.
@@ -38,7 +38,7 @@ def enter_shared_namespaces() -> None:
 
 
 def mount_memory(folder: Path, size_bytes: int) -> None:
-    """Makes a folder an empty file system in memory, seen from these namespaces alone.
+    """Mounts an empty file system in memory on a folder; only these namespaces see it.
 
     Raises:
         OSError: the host does not allow it.
@@ -48,7 +48,7 @@ def mount_memory(folder: Path, size_bytes: int) -> None:
 
 
 def enter_process_namespace() -> None:
-    """The next child sees itself, its own children, and no other process; they end with it.
+    """Gives the next child a process namespace; its descendants end with it.
 
     Raises:
         OSError: the host does not allow it.
@@ -57,8 +57,8 @@ def enter_process_namespace() -> None:
 
 
 def limit_namespace_processes(count: int) -> None:
-    """Bounds processes and threads of the process namespace where the kernel can (Linux 6.14)."""
+    """Limits processes and threads of the process namespace, if the kernel can (Linux 6.14)."""
     try:
         Path("/proc/sys/kernel/pid_max").write_text(str(max(count, _FEWEST_PROCESSES)))
     except OSError:
-        return  # the supervisor counts them too
+        return  # the supervisor counts them as well

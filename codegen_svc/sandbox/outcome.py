@@ -1,7 +1,7 @@
-"""What a sandboxed compilation hands back: written by the child, and checked by the worker.
+"""The outcome of a sandboxed compilation: the child writes it, the worker checks it.
 
-The child runs toolchains over what strangers sent, so nothing that it says is believed: sizes,
-digests, names and classes of errors are checked, and objects are never unpickled.
+The child runs toolchains on untrusted kernels, so the worker trusts nothing in the message: it
+checks sizes, digests, names and error classes, and never unpickles an object.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _LOST: Final = "SANDBOX_LOST"
 
 
 class LostCompilationError(UnavailableError):
-    """A compilation whose process, supervisor or folder was taken away from outside."""
+    """A compilation whose process, supervisor or folder was removed from outside."""
 
 
 def outcome_of_variants(variants: tuple[BuiltKernel, ...], target: str) -> bytes:
-    """The message of a compilation that gave variants."""
+    """The message of a compilation with variants."""
     outcome = pb.CompileOutcome()
     contents: dict[bytes, bytes] = {}
     for variant in variants:
@@ -51,7 +51,7 @@ def outcome_of_variants(variants: tuple[BuiltKernel, ...], target: str) -> bytes
 
 
 def outcome_of_error(error: BaseException, limits: SandboxLimits) -> bytes:
-    """The message of a compilation that gave none; limits that were hit are named."""
+    """The message of a failed compilation; names the limit if one was reached."""
     reported = _error_of_limit(error, limits) or error
     if isinstance(reported, KernelfarmError):
         reason, message = reported.reason, str(reported)
@@ -63,38 +63,41 @@ def outcome_of_error(error: BaseException, limits: SandboxLimits) -> bytes:
 
 
 def lost_outcome(message: str) -> bytes:
-    """The message of a compilation whose folder was taken away."""
+    """The message of a compilation whose folder was removed."""
     failure = pb.CompileFailure(reason=_LOST, message=_storable(message))
     return pb.CompileOutcome(failure=failure).SerializeToString()
 
 
 def variants_of_outcome(content: bytes, symbol: str, target: str) -> tuple[BuiltKernel, ...]:
-    """The variants that a child's message holds.
+    """The variants in a child's message.
 
     Raises:
-        KernelRejectedError: the toolchain refuses the kernel, or it hit a limit.
-        LostCompilationError: its folder was taken away.
+        KernelRejectedError: the toolchain refuses the kernel, or the compilation reached a limit.
+        LostCompilationError: its folder was removed.
         UnavailableError: a tool is missing.
-        InternalError: our bug, or a message that no honest child sends.
+        InternalError: our bug, or a message that breaks the rules.
     """
     try:
         outcome = pb.CompileOutcome.FromString(content)
     except DecodeError as error:
         raise InternalError(
-            f"a compilation ended with {len(content)} bytes of no message"
+            f"a compilation returned {len(content)} bytes that are no message"
         ) from error
     if outcome.HasField("failure"):
         raise _reported_error(outcome.failure)
     if not len(outcome.artifacts) <= _MOST_VARIANTS:
-        raise InternalError(f"a compilation gave {len(outcome.artifacts)} variants")
+        raise InternalError(
+            f"a compilation returned {len(outcome.artifacts)} variants; expected at most"
+            f" {_MOST_VARIANTS}"
+        )
     blobs = {hashlib.sha256(c).digest(): c for c in outcome.contents}
     try:
         built = tuple(built_kernel_from_proto(message, blobs) for message in outcome.artifacts)
     except CallerError as error:
-        raise InternalError(f"a compilation gave an artifact that is none: {error}") from error
+        raise InternalError(f"a compilation returned a malformed artifact: {error}") from error
     for message, variant in zip(outcome.artifacts, built, strict=True):
         if message.target != target or variant.launch.symbol != symbol:
-            raise InternalError(f"a compilation of {symbol} for {target} gave something else")
+            raise InternalError(f"a compilation of {symbol} for {target} returned another kernel")
         _check_sizes(variant)
     return built
 
@@ -105,10 +108,10 @@ def _check_sizes(variant: BuiltKernel) -> None:
     is_small = len(names) <= _MOST_STAGES and len(variant.notes) <= _MOST_NOTES
     is_small &= all(len(text) <= _MESSAGE_CHARS for text in texts)
     if not is_small or len(set(names)) != len(names):
-        raise InternalError("a compilation gave more stages or notes than any backend has")
+        raise InternalError("a compilation returned more stages or notes than any backend makes")
     for name in names:
         if not _STAGE_NAME.fullmatch(name):
-            raise InternalError(f"a compilation gave a stage with the name {name[:64]!r}")
+            raise InternalError(f"a compilation returned a stage named {name[:64]!r}")
 
 
 def _reported_error(failure: pb.CompileFailure) -> KernelfarmError:
@@ -119,7 +122,7 @@ def _reported_error(failure: pb.CompileFailure) -> KernelfarmError:
 
 
 def _error_of_limit(error: BaseException, limits: SandboxLimits) -> KernelRejectedError | None:
-    """The limit that a failure of the system is due to; None if it is due to none."""
+    """The error for the limit that caused a failure of the system; None if none did."""
     number = errno.ENOMEM if isinstance(error, MemoryError) else getattr(error, "errno", None)
     size = f"more than {limits.file_bytes >> 20} MiB of files"
     limit = {

@@ -1,4 +1,4 @@
-"""`python -m codegen_svc.sandbox.probe`: prints how strongly this host confines compilations."""
+"""`python -m codegen_svc.sandbox.probe`: prints the confinement level that this host offers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _WITHIN_S: Final = 60.0
 
 
 def probed_level() -> ConfinementLevel:
-    """What this host offers, tried in a process of its own.
+    """The confinement level that this host offers, tried in a process of its own.
 
     Raises:
-        UnavailableError: that process fails.
+        UnavailableError: the process fails.
     """
     command = [sys.executable, "-m", "codegen_svc.sandbox.probe"]
     try:

@@ -1,4 +1,4 @@
-"""What a process and all below it use, as `/proc` tells."""
+"""The memory, tasks and processor time of a process and its descendants, from `/proc`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _MAX_PROCESSES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class TreeUsage:
-    """Memory that is resident and not shared with a file, and the number of threads."""
+    """Resident memory that is not shared with a file, and the number of threads."""
 
     memory_bytes: int
     tasks: int
 
 
 def tree_usage(root: int) -> TreeUsage:
-    """The sum over a process and its descendants; those that end meanwhile count nothing.
+    """The sum over a process and its descendants; those that end during the count are left out.
 
     Pages that a fork shares with its parent count once for each of them.
     """
@@ -39,16 +39,16 @@ def tree_usage(root: int) -> TreeUsage:
 
 
 def processor_s(process: int) -> float:
-    """What all threads of a process have used, and its children that ended and were waited for."""
+    """Processor time of all threads of a process, and of its children that were waited for."""
     own_s = time.clock_gettime((~process << 3) | 2)  # Linux's CPUCLOCK_SCHED of a process
     fields = Path("/proc", str(process), "stat").read_text().rpartition(")")[2].split()
     return own_s + sum(map(int, fields[13:15])) / _TICKS_OF_A_SECOND
 
 
 def shared_out_bytes(root: int) -> int | None:
-    """The private memory of a tree with shared pages counted once; None if that is not told.
+    """The private memory of a tree with shared pages counted once; None if `/proc` lacks it.
 
-    It takes the kernel far longer to tell than `tree_usage`.
+    It takes the kernel far longer than `tree_usage`.
     """
     memory_bytes = 0
     for process in _tree(root):

@@ -1,8 +1,8 @@
-"""Which process compiles the next kernel: one that its namespace has used, or a fresh one.
+"""Chooses the process that compiles the next kernel: one that its namespace used, or a new one.
 
-Where its backend allows it, a process takes one kernel of its namespace after the other: a fork
-costs as much processor time, in copied memory, as a small kernel. A process never serves two
-namespaces, and none that met an error is used again.
+If its backend allows it, a process compiles several kernels of its namespace, because a fork costs
+as much processor time, for copied memory, as a small kernel. A process never serves two namespaces,
+and is not used again after an error.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from codegen_svc.sandbox.zygote_process import ZygoteProcess
 from kernelfarm.errors import UnavailableError
 
 _MAX_JOBS: Final = 32
-# Shorter than its supervisor leaves it waiting.
+# Shorter than the limit of the process's supervisor.
 _MAX_IDLE_S: Final = 20.0
 _MAX_GROWTH_BYTES: Final = 256 << 20
 
 
 class SandboxProcesses:
-    """A zygote, which is started again when something of it is lost, and one used child.
+    """A zygote, which is started again when it or a part of it is lost, and one idle child.
 
-    `can_start` is false after it could not be started again.
+    `can_start` is false if the last attempt to start it again failed.
     """
 
     def __init__(self, vendor: str, limits: SandboxLimits) -> None:
@@ -46,36 +46,36 @@ class SandboxProcesses:
         self._first_bytes = 0
 
     def take(self, namespace: str, *, must_be_fresh: bool) -> SandboxProcess:
-        """A child for one job of a namespace; an empty one gets a child of its own.
+        """A child for one job of a namespace; if the namespace is empty, a new child.
 
         Raises:
-            UnavailableError: there is none, and the zygote cannot be started again.
+            UnavailableError: there is no child, and the zygote cannot be started again.
         """
-        kept, self._idle_process = self._idle_process, None
-        if kept is not None:
-            is_idle = time.monotonic() - kept.idle_since_s > _MAX_IDLE_S
-            if not must_be_fresh and self._idle_namespace == namespace and not is_idle:
-                return kept
-            kept.close()
+        idle, self._idle_process = self._idle_process, None
+        if idle is not None:
+            is_old = time.monotonic() - idle.idle_since_s > _MAX_IDLE_S
+            if not must_be_fresh and self._idle_namespace == namespace and not is_old:
+                return idle
+            idle.close()
         return self._fresh()
 
     def is_reusable(self, child: SandboxProcess, namespace: str) -> bool:
-        """True if the child may wait for another job after its next one."""
+        """True if the child may wait for another job after its next one ends."""
         return bool(namespace) and self.hello.takes_many_jobs and child.jobs < _MAX_JOBS - 1
 
     def release(self, child: SandboxProcess, namespace: str, end: CompilationEnd) -> None:
-        """Keeps a child that gave a result, if it is still as good as a fresh one."""
+        """Keeps a child that returned a result, unless it has grown or used much time."""
         if child.jobs == 1:
             self._first_bytes = end.memory_bytes
         has_grown = end.memory_bytes - self._first_bytes > _MAX_GROWTH_BYTES
         is_worn = has_grown or child.processor_s > MAX_REUSED_PROCESSOR_S
-        if end.is_over or end.tasks != 1 or is_worn:  # what a job left behind ends with it
+        if end.is_over or end.tasks != 1 or is_worn:  # closing it ends processes that a job left
             child.close()
             return
         self._idle_process, self._idle_namespace = child, namespace
 
     def renew(self) -> None:
-        """After something was lost: the next child is one that is forked then.
+        """Checks, after a loss, that a new child can be forked.
 
         Raises:
             UnavailableError: the zygote cannot be started again.
@@ -83,7 +83,7 @@ class SandboxProcesses:
         self.take("", must_be_fresh=True).close()
 
     def close(self) -> None:
-        """Ends them all."""
+        """Ends the processes."""
         if self._idle_process is not None:
             self._idle_process.close()
             self._idle_process = None
@@ -95,7 +95,7 @@ class SandboxProcesses:
         if self._zygote is not None and self._zygote.is_whole():
             try:
                 return self._zygote.child()
-            except OSError:  # it is gone, or hangs; that costs nobody an attempt
+            except OSError:  # it is gone, or hangs; that does not count as an attempt
                 pass
         if self._zygote is not None:
             self._zygote.close(timeout_s=0.0)
@@ -120,9 +120,9 @@ class SandboxProcesses:
         return child
 
     def _check_same(self, hello: ZygoteHello) -> None:
-        """Raises UnavailableError if the toolchain, or what confines it, is another than before."""
+        """Raises UnavailableError if the toolchain or its confinement differs from before."""
         if replace(hello, warm_up_ms=self.hello.warm_up_ms) != self.hello:
             raise UnavailableError(
-                f"the {self._vendor} toolchain or its confinement ({hello.level}) is another one"
-                " than when this worker started: start the worker again"
+                f"the {self._vendor} toolchain or its confinement ({hello.level}) has changed since"
+                " this worker started: start the worker again"
             )

@@ -1,4 +1,4 @@
-"""What a child gives up before it sees a kernel, in an order in which each step is allowed."""
+"""The rights that a child gives up before it sees a kernel, in an order that allows each step."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from codegen_svc.sandbox.system_calls import (
 )
 
 MAX_REUSED_PROCESSOR_S: Final = 10
-"""A process that has used more takes no further job."""
+"""A process that has used more processor time takes no further job."""
 
-# Address space that is reserved and never used: libraries, stacks and heaps of threads.
+# Address space that is reserved but not used: libraries, stacks and heaps of threads.
 _RESERVED_BYTES: Final = 16 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What a child may use: files by path, programs, and how much."""
+    """The rights of a child: files by path, programs, and resource limits."""
 
     level: ConfinementLevel
     limits: SandboxLimits
@@ -50,9 +50,9 @@ class Confinement:
 
 
 def reached_level() -> ConfinementLevel:
-    """The mechanisms that this host offers; each is tried in a process that ends.
+    """The mechanisms that this host offers; tries each in a process of its own.
 
-    Call it in a process of one thread.
+    Call it only in a process with one thread, because it forks.
     """
     trials: dict[Mechanism, Callable[[], None]] = {
         Mechanism.NAMESPACES: _try_namespaces,
@@ -64,10 +64,10 @@ def reached_level() -> ConfinementLevel:
 
 
 def confine(confinement: Confinement, work_folder: Path) -> None:
-    """Gives everything up, for ever, in this process and all that it starts.
+    """Restricts this process, and all that it starts, for ever.
 
     Raises:
-        OSError: a mechanism of the level fails after all.
+        OSError: a mechanism of the level fails.
     """
     mechanisms, limits = confinement.level.mechanisms, confinement.limits
     die_with_parent(signal.SIGKILL)
@@ -90,9 +90,9 @@ def confine(confinement: Confinement, work_folder: Path) -> None:
 
 
 def limit_processor_time(seconds: int, *, for_ever: bool) -> None:
-    """Gives this process, and each that it starts, so much processor time from now on.
+    """Limits the processor time of this process, and of each that it starts, from now on.
 
-    Unless it is `for_ever`, another call may give more.
+    If not `for_ever`, a later call may raise the limit.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     limit_s = math.ceil(time.process_time()) + seconds
@@ -113,7 +113,7 @@ def _limit(confinement: Confinement, *, is_alone: bool) -> None:
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_MSGQUEUE: 0,
     }
-    if is_alone:  # else it would count what others of this user run
+    if is_alone:  # otherwise the limit would count all processes of this user
         bounds[resource.RLIMIT_NPROC] = limits.processes
     for kind, bound in bounds.items():
         _, hard = resource.getrlimit(kind)
@@ -126,7 +126,7 @@ def _works(trial: Callable[[], None]) -> bool:
     if child == 0:
         try:
             trial()
-        except BaseException:  # whatever it is, the mechanism does not work here
+        except BaseException:  # any error means that the mechanism does not work here
             os._exit(1)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -167,5 +167,5 @@ def _demand(is_so: bool) -> None:
 
 
 def existing(paths: Iterable[Path]) -> tuple[Path, ...]:
-    """Those paths that exist, each once, resolved."""
+    """The paths that exist, resolved, without repetition."""
     return tuple(dict.fromkeys(path.resolve() for path in paths if path.exists()))

@@ -1,8 +1,8 @@
-"""Which system calls a compilation may not make, as a filter for Linux's seccomp.
+"""The system calls that a compilation may not make, as a filter for Linux's seccomp.
 
-The list names what could reach other processes, the network or the kernel's rarely used parts;
-reading, writing, memory and threads stay. Source: `linux/seccomp.h`, `linux/filter.h`; numbers from
-`asm/unistd_64.h` (x86-64) and `asm-generic/unistd.h` (aarch64).
+The list names calls that could reach other processes, the network or rarely used parts of the
+kernel. Reading, writing, memory and threads stay allowed. Source: `linux/seccomp.h`,
+`linux/filter.h`; numbers from `asm/unistd_64.h` (x86-64) and `asm-generic/unistd.h` (aarch64).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import platform
 import struct
 from typing import Final
 
-# name: (x86-64, aarch64); None where the architecture lacks the call.
+# name: (x86-64, aarch64); None if the architecture lacks the call.
 _DENIED: Final[dict[str, tuple[int | None, int | None]]] = {
     "socket": (41, 198),
     "socketpair": (53, 199),
@@ -103,7 +103,7 @@ _TGKILL: Final = (234, 131)
 _ARCHITECTURES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _X32_BIT: Final = 0x40000000
 _CLONE_THREAD: Final = 0x00010000
-# Any flag that makes a namespace.
+# All flags that make a namespace.
 _CLONE_NAMESPACES: Final = 0x7E020000
 
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -117,10 +117,10 @@ def is_supported() -> bool:
 
 
 def filter_program(own_pid: int, *, may_start_programs: bool) -> bytes:
-    """The filter: what is listed fails with EPERM, a foreign architecture's call kills.
+    """The filter: a listed call fails with EPERM, a call of another architecture kills the process.
 
-    `own_pid` may be signalled, which is how a process aborts. Without `may_start_programs` only
-    threads can be made.
+    Signals to `own_pid` are allowed, because a process aborts by one. Without `may_start_programs`
+    the process can start only threads.
     """
     column, architecture = _ARCHITECTURES[platform.machine()]
     program = [
@@ -168,7 +168,7 @@ def _only_own(own_pid: int) -> list[bytes]:
 
 
 def _when(number: int, rules: list[bytes]) -> list[bytes]:
-    """Rules for one system call; they all return, and others jump over them."""
+    """Rules for one system call; they all return, and other calls skip them."""
     return [_instruction(_JUMP_EQUAL, number, 0, len(rules)), *rules]
 
 

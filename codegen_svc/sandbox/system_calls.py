@@ -39,7 +39,7 @@ def system_call(number: int, *arguments: int | bytes | None) -> int:
 
 
 def unshare(flags: int) -> None:
-    """Gives this process namespaces of its own; for processes: its next children.
+    """Gives this process namespaces of its own; a process namespace is for its next children.
 
     Raises:
         OSError: the host does not allow it.
@@ -58,22 +58,22 @@ def mount(kind: str, where: str, flags: int, options: str) -> None:
 
 
 def die_with_parent(signal_number: int) -> None:
-    """This process gets the signal when the thread that forked it ends."""
+    """Sends this process the signal when the thread that forked it ends."""
     _prctl(_SET_PDEATHSIG, signal_number)
 
 
 def deny_new_privileges() -> None:
-    """No program that this process starts has more rights than it; needed for what follows."""
+    """No program that this process starts gets more rights; required for filters and Landlock."""
     _prctl(_SET_NO_NEW_PRIVS, 1)
 
 
 def be_no_dump() -> None:
-    """Others of the same user may not read this process's memory."""
+    """Other processes of the same user may not read this process's memory."""
     _prctl(_SET_DUMPABLE, 0)
 
 
 def adopt_orphans() -> None:
-    """What descendants leave behind becomes this process's, so that it is seen."""
+    """Orphaned descendants become children of this process, so that it sees them."""
     _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
@@ -81,13 +81,13 @@ def drop_capabilities() -> None:
     """Gives up every capability, for ever."""
     for capability in range(_MAX_CAPABILITIES):
         if _libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0) != 0:
-            break  # past the last one, or without the right to: then `no_new_privs` holds
+            break  # past the last one, or not allowed: then `no_new_privs` is enough
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     _checked(_libc.capset(header, (ctypes.c_uint32 * 6)()))
 
 
 def install_filter(program: bytes) -> None:
-    """Puts a seccomp filter in force, a BPF program of instructions of 8 bytes.
+    """Installs a seccomp filter: a BPF program with instructions of 8 bytes.
 
     Raises:
         OSError: the host does not allow it.

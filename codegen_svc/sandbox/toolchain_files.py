@@ -1,4 +1,4 @@
-"""Which files a compilation may read: interpreter, packages, libraries, the vendor's tools."""
+"""The files that a compilation may use: interpreter, packages, libraries, the vendor's tools."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def readable_paths(backend: Backend) -> tuple[Path, ...]:
 
 
 def writable_paths(needs: ToolNeeds) -> tuple[Path, ...]:
-    """What compilations may write beside their own folder."""
+    """Files and folders that compilations may write, beside their own folder."""
     return existing([*map(Path, _WRITABLE), *needs.writable])
 
 

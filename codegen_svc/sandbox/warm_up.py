@@ -1,4 +1,4 @@
-"""A first compilation that nobody waits for, so that no job pays for a toolchain's first use."""
+"""A first compilation before any job, so that no job waits for a toolchain's first use."""
 
 from __future__ import annotations
 

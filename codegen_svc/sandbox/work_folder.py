@@ -1,7 +1,7 @@
-"""The folder that a worker's compilations write in, and the removal of those that others left.
+"""The folder that a worker's compilations write to, and the removal of folders left behind.
 
-A worker holds a lock on its folder, which ends with the worker however that ends: a folder whose
-lock can be had belongs to nobody.
+A worker holds a lock on its folder. The lock ends with the worker, however it ends, so a folder
+whose lock is free belongs to no running worker.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _ATTEMPTS: Final = 16
 
 
 class WorkFolder:
-    """A fresh folder that only this user can read."""
+    """A new folder that only this user can read."""
 
     def __init__(self) -> None:
-        """Makes it, and removes what ended workers left beside it.
+        """Creates it, and removes the folders of ended workers.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: it cannot be created.
         """
         remove_leftovers()
         for _ in range(_ATTEMPTS):
@@ -33,15 +33,15 @@ class WorkFolder:
             self._lock = _locked(self.path)
             if self._lock >= 0 and self.is_there():
                 return
-            self.remove()  # somebody took it for a leftover before it was locked
-        raise FileExistsError(f"other workers remove {_PREFIX}* as soon as it is made")
+            self.remove()  # another worker removed it before it was locked
+        raise FileExistsError(f"other workers remove {_PREFIX}* as soon as it is created")
 
     def is_there(self) -> bool:
-        """True if the path still leads to what was made."""
+        """True if the path still leads to the folder that was created."""
         return _is_at(self._lock, self.path)
 
     def remove(self) -> None:
-        """Removes it and all in it; safe to call twice."""
+        """Removes it and its content; may be called twice."""
         if self._lock >= 0:
             if self.is_there():
                 shutil.rmtree(self.path, ignore_errors=True)
@@ -50,7 +50,7 @@ class WorkFolder:
 
 
 def remove_leftovers() -> None:
-    """Removes folders of this user whose workers have ended."""
+    """Removes this user's folders whose workers have ended."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         lock = _locked(path)
         if lock >= 0:
@@ -60,7 +60,7 @@ def remove_leftovers() -> None:
 
 
 def _locked(path: Path) -> int:
-    """A descriptor that holds the lock of a folder of this user; -1 if it cannot be had."""
+    """A descriptor that holds the lock of a folder of this user; -1 if it is not free."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags)

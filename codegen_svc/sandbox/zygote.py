@@ -1,8 +1,8 @@
-"""`python -m codegen_svc.sandbox.zygote`: warms a toolchain up, and forks children for jobs.
+"""`python -m codegen_svc.sandbox.zygote`: warms up a toolchain, and forks children for jobs.
 
-It serves one worker process over a socket pair: first it says what it is (`Hello`), then it answers
-each request with the worker's ends of a child that is confined and waits for its jobs. The next
-child is forked while the worker uses the last one.
+It serves one worker process over a socket pair. It first sends a `ZygoteHello`. It then answers
+each request with the worker's ends of the connections of a confined child that waits for jobs. It
+forks the next child while the worker uses the last one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kernelfarm.errors import InternalError, KernelfarmError, error_facts
 
 @dataclass(slots=True)
 class _ForkedChild:
-    """A child that waits, and the worker's ends of its connections."""
+    """The worker's ends of the connections of a child that waits for jobs."""
 
     job: int
     result: int
@@ -42,7 +42,7 @@ class _ForkedChild:
 
 
 def main(argv: list[str]) -> int:
-    """Serves until the worker closes its end."""
+    """Serves until the worker closes its end of the socket pair."""
     parser = argparse.ArgumentParser(prog="python -m codegen_svc.sandbox.zygote")
     parser.add_argument("--vendor", required=True)
     parser.add_argument("--socket", type=int, required=True)
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
     limits = SandboxLimits.from_json(arguments.limits)
     _serve(worker, arguments.vendor, limits, arguments.folder)
     sys.stdout.flush()
-    os._exit(0)  # toolchains complain at an interpreter's end
+    os._exit(0)  # some toolchains print errors when the interpreter ends
 
 
 def _serve(worker: socket.socket, vendor: str, limits: SandboxLimits, base: Path) -> None:
@@ -114,7 +114,7 @@ def _fork_on_request(
 
 
 def _reap() -> None:
-    """Lets ended supervisors vanish; what they used counts as this process's then."""
+    """Reaps ended supervisors; their processor time then counts as this process's."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -140,10 +140,10 @@ def _fork_child(
 
 
 def _check_threads() -> None:
-    """Raises InternalError where a toolchain left threads: they are not there after a fork."""
+    """Raises InternalError if a toolchain left threads, because a fork does not copy them."""
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
-        raise InternalError(f"warming the toolchain up left {threads} threads; expected 1")
+        raise InternalError(f"the warmed-up toolchain has {threads} threads; expected 1")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The worker's handle on its zygote: starts it without credentials, gets children from it."""
+"""The worker's side of its zygote: starts it without credentials, gets children from it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from codegen_svc.sandbox.limits import SandboxLimits
 from codegen_svc.sandbox.work_folder import WorkFolder
 from kernelfarm.errors import ErrorFacts, UnavailableError, error_from_facts
 
-# A toolchain's first import from a cold disk.
+# A toolchain's first import, if its files are not in the page cache.
 _START_WITHIN_S: Final = 180.0
-# The next child is there already; a zygote that takes longer to hand it over is replaced.
+# The next child is forked already; a zygote that takes longer to pass it on is replaced.
 _CHILD_WITHIN_S: Final = 10.0
 _END_WITHIN_S: Final = 5.0
 _HELLO_BYTES: Final = 1 << 16
 _SECRET: Final = re.compile(
     r"KERNELFARM_|SECRET|TOKEN|PASSW|CREDENTIAL|_KEY|REDIS|BROKER|AWS_|_URL$", re.IGNORECASE
 )
-# Where a vendor's tool lies is no secret, and its backend asks for it.
+# The path of a vendor's tool is no secret, and its backend needs it.
 _KEPT: Final = frozenset({"KERNELFARM_TRITON_ADAPTER_OPT"})
 
 
 def scrubbed_environment() -> dict[str, str]:
-    """The environment without settings of the farm and whatever may be a secret."""
+    """The environment without settings of the farm and without possible secrets."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -38,16 +38,16 @@ def scrubbed_environment() -> dict[str, str]:
 
 
 class ZygoteProcess:
-    """A zygote that has said hello."""
+    """A running zygote that has sent its first message."""
 
     def __init__(self, vendor: str, limits: SandboxLimits) -> None:
         """Starts it and waits until its toolchain is warm.
 
         Raises:
             KernelfarmError: the toolchain is missing or does not work; the message says why.
-            UnavailableError: it cannot be started, ended, or did not get there in time.
+            UnavailableError: the process cannot be started, ended early, or took too long.
         """
-        # The worker's to remove: a zygote may have mounted something over it, or be killed.
+        # The worker removes it: a zygote may have mounted a file system over it, or be killed.
         self._folder = _own_folder()
         try:
             self._socket, there = socket.socketpair()
@@ -63,7 +63,7 @@ class ZygoteProcess:
             raise
 
     def child(self) -> SandboxProcess:
-        """A child that is confined and waits for its job.
+        """A confined child that waits for its job.
 
         Raises:
             OSError: the zygote is gone.
@@ -72,16 +72,16 @@ class ZygoteProcess:
         self._socket.sendall(b"n")
         word, descriptors, _, _ = socket.recv_fds(self._socket, 1, 3)
         if word != b"c" or len(descriptors) != 3:
-            raise ConnectionResetError("the zygote gave no child")
+            raise ConnectionResetError("the zygote sent no child")
         job, result, supervision = descriptors
         return SandboxProcess(job, result, socket.socket(fileno=supervision))
 
     def is_whole(self) -> bool:
-        """True if its process runs, and its folder is the one that it was given."""
+        """True if its process runs and its folder still exists."""
         return self._process.poll() is None and self._folder.is_there()
 
     def close(self, timeout_s: float = _END_WITHIN_S) -> None:
-        """Ends it, by force if it does not end by itself; what it forked ends too."""
+        """Ends it and its children, by force after the timeout."""
         self._socket.close()
         try:
             self._process.wait(timeout_s)

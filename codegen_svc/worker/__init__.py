@@ -1,1 +1,1 @@
-"""A worker of one vendor's queue: takes jobs, compiles, publishes."""
+"""A worker of one vendor's queue: it takes jobs, compiles them and publishes the results."""

@@ -21,7 +21,7 @@ def main(argv: list[str]) -> int:
     arguments = _parser().parse_args(argv)
     try:
         settings = load_settings(WorkerSettings)
-        settings.signer(Space.KERNELS)  # now: without its key no job could be published
+        settings.signer(Space.KERNELS)  # checked now: without its key no result could be published
         if settings.sandbox != STRONGEST:
             check_level(probed_level(), settings.sandbox)
     except (CallerError, UnavailableError) as error:
@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
         "--concurrency",
         type=_positive,
         default=2,
-        help="jobs at once, one process each; below 2 slow kernels make quick ones wait",
+        help="jobs at the same time, one process each; below 2, quick kernels wait for slow ones",
     )
     return parser
 

@@ -1,4 +1,4 @@
-"""One kernel for one target: through its backend to publishable variants and their blobs."""
+"""Compiles one kernel for one target to variants that can be published, with their blobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # generated code stays behind its fence: here it is only a ty
 
 @dataclass(frozen=True, slots=True)
 class BuildResult:
-    """What is published: serialized artifacts in order, and the contents that they name."""
+    """The result to publish: variants in order, and the contents of their blobs by digest."""
 
     variants: tuple[UnsignedVariant, ...]
     blobs: dict[bytes, bytes]
@@ -40,9 +40,9 @@ _toolchains: WeakKeyDictionary[Backend, str] = WeakKeyDictionary()
 
 
 def toolchain_of(backend: Backend) -> str:
-    """How artifacts name what made them: `backend@fingerprint`, read once in a process.
+    """The toolchain as artifacts name it, `backend@fingerprint`; computed once in a process.
 
-    It covers what the backend names, and what backends share with other rooms.
+    The fingerprint covers the backend's own and the code that backends share with other services.
 
     Raises:
         UnavailableError: a required tool is missing.
@@ -56,7 +56,7 @@ def toolchain_of(backend: Backend) -> str:
 
 
 Build = Callable[[Kernel, TargetFacts], tuple[BuiltKernel, ...]]
-"""How a backend's variants are made."""
+"""A function that makes a kernel's variants for a target."""
 
 
 def build_kernel(
@@ -67,17 +67,17 @@ def build_kernel(
     clock: Callable[[], float],
     build: Build | None = None,
 ) -> BuildResult:
-    """The kernel's variants for a target, the general one last; `clock` gives seconds.
+    """The kernel's variants for a target, the general one last.
 
-    `build` is how, if not as the backend does it by itself.
+    `clock` gives seconds. `build` replaces the backend's own.
 
     Raises:
         VerificationError: the kernel breaks a rule of its grammar.
-        KernelRejectedError: the toolchain refuses the kernel, deterministically.
+        KernelRejectedError: the toolchain refuses the kernel, and always will.
         UnavailableError: a required tool is missing.
         InternalError: the backend broke its contract.
     """
-    verify_kernel(kernel)  # the edge did, but what lies in the cache since then others can write
+    verify_kernel(kernel)  # the edge did too, but others can write to the cache since then
     started_s = clock()
     built = (build or backend.build)(kernel, target)
     cost_ms = (clock() - started_s) * 1e3
@@ -97,7 +97,7 @@ def build_kernel(
 def _variant(
     message: ArtifactMessage, built: BuiltKernel, toolchain: str, target: TargetFacts
 ) -> UnsignedVariant:
-    """What is published: a variant's guard on its launch is a guard of the entry too."""
+    """A variant to publish; the guard on its launch is also the guard of its entry."""
     named = {stage.blob.sha256: stage.blob.size_bytes for stage in message.stages}
     return UnsignedVariant(
         content=message.SerializeToString(deterministic=True),
@@ -119,7 +119,7 @@ def _check(built: tuple[BuiltKernel, ...], kernel: Kernel, target: TargetFacts) 
     where = f"kernel {kernel.name} for {target.name}"
     if not built:
         raise InternalError(
-            f"{where}: the backend gave no variant; expected at least the general one"
+            f"{where}: the backend returned no variant; expected at least the general one"
         )
     if built[-1].guard:
         raise InternalError(f"{where}: the last variant has a guard; expected the general one")
@@ -127,8 +127,8 @@ def _check(built: tuple[BuiltKernel, ...], kernel: Kernel, target: TargetFacts) 
         binaries = [s.content for s in variant.stages if s.name == variant.binary_stage]
         if len(binaries) != 1:
             raise InternalError(
-                f"{where}: no stage is named {variant.binary_stage!r}, or several are"
+                f"{where}: {len(binaries)} stages are named {variant.binary_stage!r}; expected one"
             )
-        # A plug-in's binary may be of another form, which is its own business.
+        # A plug-in's binary may have another format.
         if is_in_tree(target.vendor) or binaries[0].startswith(ELF_MAGIC):
             check_defines(binaries[0], kernel.name)

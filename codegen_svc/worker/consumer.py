@@ -1,7 +1,7 @@
-"""The part of a worker that takes jobs from the broker, and its proof that it still does.
+"""The part of a worker that takes jobs from the broker, with a record that it still does.
 
-Celery's consumer can stop to take jobs while its process looks healthy. So the consumer's own event
-loop notes when it ran and when it last asked the broker; `watchdog` judges these notes.
+Celery's consumer can stop taking jobs while its process looks healthy. Therefore the consumer's own
+event loop records when it ran and when it last polled the broker; `watchdog` checks this record.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from kernelfarm.service.liveness import read_heartbeat
 from kernelfarm.service.logs.logger import get_logger
 
 BUSY, IDLE, WARM = "busy", "idle", "warm"
-"""States of a pool process: with a job; without one; without one, and not reported to the cache."""
+"""States of a pool process: with a job; without one; without one and not reported to the cache."""
 
 _EVERY_S = 1.0
 _HUNG_S = 8.0
-"""A pool process whose heartbeat is older is killed: its lease lapsed long ago."""
+"""A pool process with an older heartbeat is killed: its lease has lapsed."""
 _RETRY_S = 1.0
 
 
 @dataclass(slots=True)
 class ConsumerStatus:
-    """What the consumer's event loop noted: seconds of `time.monotonic`, and the pool's state.
+    """The record of the consumer's event loop.
 
-    `pool` are all its processes, `up` those that are ready, `busy` of them have a job;
-    `has_reported` is true if one of them reported itself.
-    A worker that `is_draining` takes no more jobs, on purpose.
+    `ran_s` and `polled_s` are when it ran and when it last polled, in seconds of `time.monotonic`.
+    Of the processes in `pool`, `up` are ready and `busy` have a job; `has_reported` is true if one
+    of them has reported itself to the cache. A worker that `is_draining` takes no more jobs.
     """
 
     heartbeat_file: Path
@@ -55,10 +55,10 @@ def process_file(heartbeat_file: Path, pid: int) -> Path:
 
 
 class FarmConsumer(Consumer):  # type: ignore[misc] # Celery has no types
-    """Celery's consumer that looks for a lost broker each second; Celery's own waits up to 30 s."""
+    """A consumer that tries a lost broker each second; Celery's own waits up to 30 s."""
 
     def ensure_connected(self, conn: Any) -> Any:
-        """Connects, however long that takes; ends when the worker is told to."""
+        """Connects, however long that takes, unless the worker is asked to stop."""
 
         def log_error(error: Exception, pause_s: float) -> None:
             get_logger().warning("broker_unreachable", message=str(error), again_in_s=pause_s)
@@ -75,19 +75,19 @@ class FarmConsumer(Consumer):  # type: ignore[misc] # Celery has no types
 
 
 def status_step(status: ConsumerStatus) -> type[bootsteps.StartStopStep]:
-    """The step of Celery's consumer that keeps the notes and ends pool processes that hang."""
+    """The step of Celery's consumer that updates the status and kills hung pool processes."""
 
-    class NotingStep(bootsteps.StartStopStep):  # type: ignore[misc] # nor here
+    class StatusStep(bootsteps.StartStopStep):  # type: ignore[misc] # nor here
         requires = ("celery.worker.consumer.tasks:Tasks",)
 
         def start(self, consumer: Any) -> None:
-            # A message that is lost is sent again by its edge: nothing must block here to save it.
+            # The edge sends a lost message again, so the consumer need not block to restore it.
             consumer.task_consumer.channel.do_restore = False
 
         def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
             hub.call_repeatedly(_EVERY_S, _update_status, status, consumer)
 
-    return NotingStep
+    return StatusStep
 
 
 def _update_status(status: ConsumerStatus, consumer: Any) -> None:
@@ -95,7 +95,7 @@ def _update_status(status: ConsumerStatus, consumer: Any) -> None:
     status.ran_s = time.monotonic()
     status.polled_s = channel._brpop_sent_at or float("-inf")
     pool = set(consumer.pool.info["processes"])
-    for gone in status.pool - pool:  # its number may be another process's one day
+    for gone in status.pool - pool:  # the number may be reused
         process_file(status.heartbeat_file, gone).unlink(missing_ok=True)
     status.pool = pool
     states = [_state(status, pid) for pid in pool]
@@ -105,9 +105,10 @@ def _update_status(status: ConsumerStatus, consumer: Any) -> None:
 
 
 def _state(status: ConsumerStatus, pid: int) -> str | None:
-    """A pool process's state, None while it starts; kills one that hangs: Celery starts another.
+    """A pool process's state, None while it starts. Kills a hung one; Celery starts another.
 
-    This runs in the event loop, which alone reaps these processes: the number is no other one's.
+    This runs in the event loop, which is the only one to reap these processes, so the number cannot
+    be another process's.
     """
     path = process_file(status.heartbeat_file, pid)
     beat = read_heartbeat(path)

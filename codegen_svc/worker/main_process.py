@@ -1,4 +1,4 @@
-"""A worker's main process: Celery's worker with a consumer that is watched."""
+"""A worker's main process: Celery's worker, with a watchdog for its consumer."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from kernelfarm.cache.connection import server_answers
 
 
 def run_worker(settings: WorkerSettings, queue: str, concurrency: int) -> int:
-    """Serves one queue until SIGTERM, which lets running jobs end first; the exit status.
+    """Serves one queue until SIGTERM, then finishes the running jobs; returns the exit status.
 
-    Jobs run in spawned processes: forking after LLVM or gRPC was imported is unsafe. A worker that
-    takes no jobs although the broker answers ends itself, with `WEDGED_EXIT_CODE`.
+    Jobs run in spawned processes, because forking is unsafe after LLVM or gRPC was imported. A
+    worker that takes no jobs although the broker answers ends itself with `WEDGED_EXIT_CODE`.
     """
-    # Celery warns root because of pickle; these messages are JSON, and containers have own users.
+    # Celery warns root about pickle. These messages are JSON, and containers have users of their
+    # own.
     warnings.simplefilter("ignore", SecurityWarning)
     app = make_app(settings)
     app.conf[QUEUE_SETTING] = queue
@@ -60,7 +61,7 @@ def run_worker(settings: WorkerSettings, queue: str, concurrency: int) -> int:
 
 @contextmanager
 def _heartbeat_file(settings: WorkerSettings) -> Iterator[Path]:
-    """The file of the settings, or a private one; those of pool processes lie beside it."""
+    """The file of the settings, or a private one; the files of pool processes are beside it."""
     if settings.worker_heartbeat_file is not None:
         path = settings.worker_heartbeat_file
         for old in path.parent.glob(f"{path.name}.*"):

@@ -1,4 +1,4 @@
-"""The state of one worker process: its settings, its stores, its heartbeat, its report."""
+"""The state of one worker process: its settings, caches, heartbeat and report."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _BEAT_EVERY_S = 1.0
 _CHECK_INTERVAL_S = 0.5
 _TAKES_JOBS = {WorkerState.POLLING.value, WorkerState.SERVING.value}
 
-# A toolchain that could not be started is not tried again for each job.
+# If a toolchain could not be started, it is tried again after this time, not for each job.
 _TRY_AGAIN_S = 10.0
 
-# A report under way ends before its connection does; without a server, not for ever.
+# How long to wait for a report in progress before its connection is closed.
 _REPORT_ENDS_S = 2.0
 
 
 class WorkerProcess:
-    """What the tasks of one process share; a pool's processes are spawned, so each has its own."""
+    """The state that the tasks of one pool process share."""
 
     _current: ClassVar[WorkerProcess | None] = None
 
@@ -51,12 +51,12 @@ class WorkerProcess:
         self._threads: list[threading.Thread] = []
         self._backend: SandboxedBackend | KernelfarmError | None = None
         self._prepared_s = float("-inf")
-        self._state_changed: WorkerReport | None = None
+        self._own_report: WorkerReport | None = None
         self._trust = SigningPolicy(signer=settings.signer(Space.KERNELS))
 
     @classmethod
     def start(cls, settings: WorkerSettings, queue: str, heartbeat_file: Path) -> None:
-        """Makes this process's state: imports the toolchain, then tells from threads that it lives.
+        """Makes this process's state, warms up the toolchain, and starts to report.
 
         `heartbeat_file` is that of its worker.
         """
@@ -69,7 +69,7 @@ class WorkerProcess:
         """This process's state.
 
         Raises:
-            InternalError: the process was never started as a worker.
+            InternalError: the process was not started as a worker.
         """
         if cls._current is None:
             raise InternalError("a task runs in a process that was not started as a worker")
@@ -83,7 +83,7 @@ class WorkerProcess:
             process._end()
 
     def cache(self, namespace: str) -> WorkerCache:
-        """The store of a namespace; all share connections."""
+        """The cache of a namespace; all namespaces share connections."""
         if self._cache is None:
             self._cache = WorkerCache(
                 self.settings.cache_url, namespace=self.settings.namespace, signing=self._trust
@@ -93,7 +93,7 @@ class WorkerProcess:
     def backend(self) -> SandboxedBackend:
         """The queue's toolchain, whose compilations run in processes of their own.
 
-        One that could not be started is tried again now and then.
+        If it could not be started, it is tried again every few seconds.
 
         Raises:
             KernelfarmError: it is missing or does not work; the message says what to do.
@@ -102,14 +102,14 @@ class WorkerProcess:
             raise InternalError("a task runs before its process is prepared")
         is_due = time.monotonic() - self._prepared_s > _TRY_AGAIN_S
         if isinstance(self._backend, UnavailableError) and is_due:
-            self._state_changed = self._prepared()
+            self._own_report = self._prepared()
         if isinstance(self._backend, KernelfarmError):
             raise self._backend
         return self._backend
 
     def _begin(self) -> None:
-        self._state_changed = self._prepared()
-        gc.freeze()  # what was imported stays: no full collection in the middle of a job
+        self._own_report = self._prepared()
+        gc.freeze()  # imported objects stay: no full collection during a job
         for work in (self._beat, self._report):
             thread = threading.Thread(target=work, daemon=True)
             thread.start()
@@ -117,13 +117,13 @@ class WorkerProcess:
 
     @classmethod
     def set_busy(cls, *, has_job: bool) -> None:
-        """Notes whether this process has a job."""
+        """Records whether this process has a job."""
         if cls._current is not None:
             cls._current._has_job = has_job
-            cls._current._report_until_stopped()
+            cls._current._write_heartbeat()
 
     def _prepared(self) -> WorkerReport:
-        """Warms the toolchain up; a worker without it reports too, with an empty toolchain."""
+        """Warms up the toolchain; if it is missing, the report names no toolchain."""
         self._prepared_s = time.monotonic()
         try:
             backend = SandboxedBackend(
@@ -134,7 +134,7 @@ class WorkerProcess:
             )
             toolchain, is_runnable = toolchain_of(backend), backend.makes_runnable_binaries()
         except KernelfarmError as error:
-            # Jobs of this queue will be answered with this error, which says what to install.
+            # Jobs of this queue fail with this error, which says what to install.
             self._backend = error
             get_logger().error("toolchain_missing", message=str(error))
             return WorkerReport(self._name, self._queue, "", makes_runnable_binaries=False)
@@ -147,19 +147,20 @@ class WorkerProcess:
         )
         return WorkerReport(self._name, self._queue, toolchain, is_runnable)
 
-    def _report_until_stopped(self) -> None:
-        # The job comes first: its worker asks for no other one, and must not count as stuck.
+    def _write_heartbeat(self) -> None:
+        # Busy comes first: a worker whose processes are busy polls for no job and must not count as
+        # stuck.
         ready = IDLE if self._has_reported and self._can_compile() else WARM
         self._heartbeat.beat(BUSY if self._has_job else ready)
 
     def _beat(self) -> None:
         while True:
-            self._report_until_stopped()
+            self._write_heartbeat()
             if self._is_stopping.wait(_BEAT_EVERY_S):
                 return
 
     def _report(self) -> None:
-        """Reports while the worker takes jobs, and takes the report back when it does not."""
+        """Reports while the worker takes jobs, and withdraws the report when it does not."""
         reported_s = float("-inf")
         while True:
             due = time.monotonic() - reported_s > self.settings.report_every_s
@@ -180,14 +181,14 @@ class WorkerProcess:
         )
 
     def _can_compile(self) -> bool:
-        """False while what compiles cannot be started again; each job tries to."""
+        """False while the compiling processes cannot be started again; each job tries to."""
         return not isinstance(self._backend, SandboxedBackend) or self._backend.can_compile
 
     def _reported(self) -> bool:
-        if self._state_changed is None:
+        if self._own_report is None:
             return False
         try:
-            self.cache(self.settings.namespace).report(self._state_changed)
+            self.cache(self.settings.namespace).report(self._own_report)
         except UnavailableError as error:
             get_logger().warning("report_failed", message=str(error))
             return False

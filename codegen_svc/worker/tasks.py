@@ -1,4 +1,4 @@
-"""What a worker does with one message: adopt the lease, compile, publish."""
+"""The task of a worker: adopts the lease of a job, compiles the kernel, publishes the result."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ from kernelfarm.signing.tags import tenant_tag
 from kernelfarm.targets import target_facts
 from kernelfarm.wire.job import job_from_bytes
 
-# Blobs vanish between storing and publishing only if the cache is full: try again, then give up.
+# Blobs vanish between storing and publishing only if the cache is full: try once more, then fail.
 _PUBLISH_ATTEMPTS = 2
-# How many times its processor time a quick kernel may take by the clock.
+# A quick kernel may take this many times its processor time by the clock.
 _WALL_FACTOR = 3
 
 
 @signals.worker_process_init.connect  # type: ignore[untyped-decorator] # Celery has no types
 def start_process(**_: object) -> None:
-    """Warms a fresh worker process up before it takes jobs, and reports it."""
+    """Warms up a new worker process before it takes jobs, and reports it."""
     yield_to_services()
     conf = current_app.conf
     heartbeat_file = Path(conf[HEARTBEAT_SETTING])
@@ -62,13 +62,13 @@ def start_process(**_: object) -> None:
 
 @signals.worker_process_shutdown.connect  # type: ignore[untyped-decorator] # nor here
 def stop_process(**_: object) -> None:
-    """Withdraws the report of a process that ends in order."""
+    """Withdraws the report of a process that ends normally."""
     WorkerProcess.stop()
 
 
 @shared_task(name=BUILD_TASK, bind=True, ignore_result=True)  # type: ignore[untyped-decorator] # nor here
 def build(task: Any, namespace: str, key_hex: str, fence: int) -> None:
-    """Builds the kernel of a key, unless its fence is old; every end is told through the cache."""
+    """Builds the kernel of a key, unless its fence is old; the cache holds result or failure."""
     worker = WorkerProcess.current()
     ttl_s = worker.settings.worker_lease_ttl_s
     lease = Lease(bytes.fromhex(key_hex), uuid.uuid4().hex, fence, ttl_s, attempts=0)
@@ -79,7 +79,8 @@ def build(task: Any, namespace: str, key_hex: str, fence: int) -> None:
         if adopted is None:
             get_logger().info("job_dropped", reason="its fence is old, or it is being built")
         elif not adopted.job:
-            # The edge sees the lease go, and queues the kernel again with its input.
+            # The edge notices that the lease is released, and queues the kernel again with its
+            # input.
             cache.release(lease)
             get_logger().warning("job_input_missing")
         else:
@@ -90,14 +91,16 @@ def build(task: Any, namespace: str, key_hex: str, fence: int) -> None:
             with cache.lease_renewal(lease):
                 outcome = _run(worker, job)
             if outcome.startswith(PublishStatus.FENCED.value):
-                cache.release(lease)  # it lost its lease, but ended in order: no failed attempt
+                cache.release(lease)  # it lost its lease but ended normally: no failed attempt
             get_logger().info("job_done", outcome=outcome)
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """An adopted job; slow ones get all the time there is, and stand back like those of tenants
-    that use much.
+    """An adopted job.
+
+    A slow one has the longest time limit. Slow jobs, and those that stand back, compile at a lower
+    priority.
     """
 
     namespace: str
@@ -108,7 +111,7 @@ class _Job:
 
 
 def _run(worker: WorkerProcess, job: _Job) -> str:
-    """Publishes the result or the failure of a job that was adopted; the outcome as a word."""
+    """Publishes the result or the failure of an adopted job; returns the outcome for the log."""
     limit_s = worker.settings.job_time_limit_s
     try:
         return _build_and_publish(worker, job).value
@@ -118,7 +121,7 @@ def _run(worker: WorkerProcess, job: _Job) -> str:
         error: Exception = caught
     except SoftTimeLimitExceeded:
         error = KernelRejectedError(f"the compilation took longer than {limit_s:g} s")
-    except Exception as caught:  # the edge of the process: every failure is told to the waiters
+    except Exception as caught:  # the edge of the process: every failure is published
         error = caught
     facts, ttl_s = _failure(worker, error)
     status = worker.cache(job.namespace).put_failure(job.lease, facts, ttl_s)
@@ -126,7 +129,7 @@ def _run(worker: WorkerProcess, job: _Job) -> str:
 
 
 def _requeue_as_slow(worker: WorkerProcess, job: _Job) -> str:
-    """Gives the job back: whoever waits for it sends it again, as a slow one."""
+    """Releases the job's lease, so that an edge that waits sends it again as a slow one."""
     cache = worker.cache(job.namespace)
     cache.mark_slow(job.lease.key)
     cache.release(job.lease)
@@ -137,7 +140,8 @@ def _requeue_as_slow(worker: WorkerProcess, job: _Job) -> str:
 def _build_and_publish(worker: WorkerProcess, job: _Job) -> PublishStatus:
     kernel, target_name = job_from_bytes(job.content)
     target = target_facts(target_name)
-    # Our own reckoning: what is signed is the key of what was compiled, wherever it lies.
+    # Computed here, so that the signed key is that of the compiled kernel, whatever its storage
+    # key.
     key = kernel_key(kernel, target_name)
     backend = worker.backend()
     if target.vendor != backend.vendor:
@@ -156,8 +160,9 @@ def _build_and_publish(worker: WorkerProcess, job: _Job) -> PublishStatus:
 
 
 def _time_limits(settings: WorkerSettings, job: _Job) -> TimeLimits:
-    """What a compilation gets: one that is expected to be quick mostly processor time, as hosts
-    are busy.
+    """The limits of a compilation.
+
+    If it is expected to be quick, the tighter limit is on processor time, because hosts are busy.
     """
     quick_s, limit_s = settings.quick_time_limit_s, settings.job_time_limit_s
     niceness = settings.slow_niceness if job.is_slow or job.stands_back else 0
@@ -168,12 +173,12 @@ def _time_limits(settings: WorkerSettings, job: _Job) -> TimeLimits:
 
 
 def _record_processor_time(worker: WorkerProcess, job: _Job, spent_s: float) -> None:
-    """Adds a compilation's processor time to its tenant's counter, and tells the log."""
+    """Adds a compilation's processor time to its tenant's counter, and logs it."""
     spent_ms = round(spent_s * 1e3)
     get_logger().info("processor_time", spent_ms=spent_ms, is_slow=job.is_slow)
     try:
         worker.cache(job.namespace).count("processor_ms", spent_ms)
-    except UnavailableError as error:  # the result matters more than its price
+    except UnavailableError as error:  # the result matters more than the counter
         get_logger().warning("processor_time_lost", message=str(error))
 
 
@@ -186,18 +191,18 @@ def _publish(worker: WorkerProcess, job: _Job, key: bytes, result: BuildResult) 
         published = cache.publish(lease, variants, key=key)
         if published is not PublishStatus.MISSING_BLOB:
             return published
-    raise UnavailableError("the cache drops blobs as soon as they are stored: give it more memory")
+    raise UnavailableError("the cache evicts blobs as soon as they are stored: give it more memory")
 
 
 def _of_tenant(variants: tuple[UnsignedVariant, ...], tenant: str) -> tuple[UnsignedVariant, ...]:
-    """Variants that an invalidation of the tenant's hits."""
+    """The variants with the tenant's tag, so that invalidating the tenant makes them stale."""
     if not tenant:
         return variants
     return tuple(replace(v, tags=(*v.tags, tenant_tag(tenant))) for v in variants)
 
 
 def _failure(worker: WorkerProcess, error: Exception) -> tuple[ErrorFacts, float]:
-    """What waiters are told of a failure, and for how long later callers are told the same."""
+    """The facts of a failure to record, and for how long."""
     settings = worker.settings
     if isinstance(error, CallerError):
         get_logger().info("kernel_rejected", message=str(error))

@@ -1,7 +1,7 @@
-"""Ends a worker that takes no jobs although it could, and tells all others that it lives.
+"""Ends a worker that takes no jobs although it could, and writes its state to a heartbeat file.
 
-The worker's supervisor starts it again. While the broker does not answer nobody can take jobs: the
-worker waits for it, and is not ended.
+The worker's supervisor then starts it again. While the broker does not answer, no worker can take
+jobs: the worker waits and is not ended.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ WEDGED_EXIT_CODE = 75
 
 _EVERY_S = 1.0
 _RECENT_S = 5.0
-"""An idle consumer asks the broker each second."""
+"""An idle consumer polls the broker each second."""
 _START_S = 90.0
-"""Above the minute that Celery gives the processes of a pool to start."""
+"""More than the minute that Celery gives the processes of a pool to start."""
 
 
 class WorkerState(enum.Enum):
-    """What a worker's heartbeat file tells of it."""
+    """A worker's state, as its heartbeat file shows it."""
 
     STARTING = "starting"
     POLLING = "polling"
-    """Its consumer works, and no process of its pool is ready, or has reported."""
+    """Its consumer works, but no process of its pool is ready, or none has reported."""
     SERVING = "serving"
     WAITING = "waiting"
     """The broker does not answer."""
     DRAINING = "draining"
-    """It was told to end, and ends its jobs first; who told it limits that."""
+    """It was asked to stop and finishes its jobs first; the supervisor limits that time."""
     STUCK = "stuck"
-    """It takes no jobs, and nobody knows why: it ends itself soon."""
+    """It takes no jobs for no known reason; it ends itself soon."""
 
 
 @dataclass(slots=True)
 class WorkerHealth:
-    """Tells a worker's state from its consumer's notes; `is_wedged` once it is hopeless."""
+    """Computes a worker's state from its consumer's status, and whether it should end."""
 
     began_s: float
     wedged_after_s: float
@@ -53,7 +53,7 @@ class WorkerHealth:
     def state(
         self, status: ConsumerStatus, now_s: float, broker_answers: Callable[[], bool]
     ) -> WorkerState:
-        """The state now; the broker is asked only if the consumer does not work."""
+        """The state now; calls `broker_answers` only if the consumer does not work."""
         if status.is_draining:
             self.stuck_since_s = None
             return WorkerState.DRAINING
@@ -74,9 +74,9 @@ class WorkerHealth:
 
 
 def _takes_jobs(status: ConsumerStatus, now_s: float) -> bool:
-    """True if the event loop runs, and asks the broker unless no process is free.
+    """True if the event loop runs, and polls the broker if a process is free.
 
-    How long a process may start or have one job Celery limits.
+    Celery limits how long a process may take to start, and how long it may have one job.
     """
     if now_s - status.ran_s > _RECENT_S:
         return False
@@ -87,7 +87,7 @@ def _takes_jobs(status: ConsumerStatus, now_s: float) -> bool:
 def start_watchdog(
     status: ConsumerStatus, broker_answers: Callable[[], bool], wedged_after_s: float
 ) -> None:
-    """Watches from a thread until the process ends; which is soon after it took no jobs so long."""
+    """Starts the thread that watches the consumer, and ends a wedged process."""
     heartbeat = HeartbeatFile(status.heartbeat_file)
     heartbeat.beat(WorkerState.STARTING.value)
     health = WorkerHealth(time.monotonic(), wedged_after_s)
@@ -104,18 +104,18 @@ def _watch(
     last_s = health.began_s
     while True:
         now_s = time.monotonic()
-        if now_s - last_s > _RECENT_S:  # this machine or process stood still: judge it anew
+        if now_s - last_s > _RECENT_S:  # this machine or process was suspended: start anew
             health.stuck_since_s = None
         last_s = now_s
         heartbeat.beat(health.state(status, now_s, broker_answers).value)
         if health.is_wedged(now_s):
             get_logger().critical(
                 "worker_wedged",
-                message="takes no jobs although the broker answers; ended, to be started again",
+                message="takes no jobs although the broker answers; it ends and is started again",
                 polled_ago_s=round(now_s - status.polled_s, 1),
                 ran_ago_s=round(now_s - status.ran_s, 1),
                 busy=status.busy,
                 up=status.up,
             )
-            os._exit(WEDGED_EXIT_CODE)  # its event loop cannot be trusted to end it
+            os._exit(WEDGED_EXIT_CODE)  # its event loop may not be able to end it
         time.sleep(_EVERY_S)

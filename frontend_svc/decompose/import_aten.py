@@ -53,18 +53,19 @@ class ImportResult:
 
 
 def import_aten(
-    graph: Graph, *, fallback_random: bool = False, sorts_any_row: bool = False
+    graph: Graph, *, fallback_random: bool = False, max_sorted_elems: int | None = None
 ) -> ImportResult:
     """Decomposes every node of a captured graph.
 
-    For `fallback_random` and `sorts_any_row` see `decompose_to_prims`.
+    With `fallback_random`, the framework runs every operator that draws random numbers. It also
+    runs sorts of rows that may have more than `max_sorted_elems` elements, unless that is None.
 
     Raises:
         InvalidGraphError: an argument is malformed, or a stated type contradicts its operator;
             names the node by index and operator, what was seen and what was expected.
     """
     builder_for = partial(
-        PrimsBuilder, is_random_native=not fallback_random, sorts_any_row=sorts_any_row
+        PrimsBuilder, is_random_native=not fallback_random, max_sorted_elems=max_sorted_elems
     )
     importer = _Importer(graph, builder_for)
     for index, node in enumerate(graph.nodes):

@@ -32,14 +32,14 @@ class Decomposition:
 
 
 def decompose_to_prims(
-    graph: Graph, *, fallback_random: bool = False, sorts_any_row: bool = False
+    graph: Graph, *, fallback_random: bool = False, max_sorted_elems: int | None = None
 ) -> Decomposition:
     """Decomposes a captured graph to Prims.
 
     The graph passed `check_client_graph`, as every decoded request did. With `fallback_random`, the
-    framework draws all random numbers. Unless `sorts_any_row` (a fact of the target), the framework
-    also sorts long rows and rows of symbolic length. Inputs and outputs keep their positions, and
-    output types keep their binding strides.
+    framework runs every operator that draws random numbers. It also runs sorts of rows that may
+    have more than `max_sorted_elems` elements (a fact of the target), unless that is None.
+    Inputs and outputs keep their positions, and output types keep their binding strides.
 
     Raises:
         InvalidGraphError: a node contradicts its operator; names the node, what was seen and what
@@ -47,7 +47,9 @@ def decompose_to_prims(
         WorkBudgetError: the request's budget of steps is spent.
     """
     with phase("decompose"):
-        imported = import_aten(graph, fallback_random=fallback_random, sorts_any_row=sorts_any_row)
+        imported = import_aten(
+            graph, fallback_random=fallback_random, max_sorted_elems=max_sorted_elems
+        )
     prims = imported.graph
     notes: list[PassNote] = []
     for step in PASSES:

@@ -92,11 +92,11 @@ class GraphJobClient:
         )
 
     async def decompose(
-        self, source: GraphSource, *, fallback_random: bool, sorts_any_row: bool
+        self, source: GraphSource, *, fallback_random: bool, max_sorted_elems: int | None
     ) -> DecomposedGraph:
-        """Decomposes a graph to Prims; `sorts_any_row` is a fact of the target."""
+        """Decomposes a graph to Prims; `max_sorted_elems` is a fact of the target."""
         message, aten, report = await self._run(
-            "decompose", source, fallback_random=fallback_random, sorts_any_row=sorts_any_row
+            "decompose", source, fallback_random=fallback_random, max_sorted_elems=max_sorted_elems
         )
         return DecomposedGraph(message, aten.decode(), report.decode())
 

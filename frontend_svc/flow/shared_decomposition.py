@@ -26,7 +26,7 @@ class SharedDecomposition:
         self._graph_jobs = graph_jobs
         self._events = events
         self._imported = imported
-        self._calls: dict[bool, SingleFlight[DecomposedGraph]] = {}
+        self._calls: dict[int | None, SingleFlight[DecomposedGraph]] = {}
 
     async def result(self, target: TargetFacts) -> DecomposedGraph:
         """The Prims graph for a target.
@@ -34,19 +34,20 @@ class SharedDecomposition:
         Raises:
             InvalidGraphError: an operator is used in a form that contradicts its definition.
         """
-        sorts_any_row = target.sorts_any_row and (await self._imported.graph()).has_sorts
-        call = self._calls.get(sorts_any_row)
+        has_sorts = (await self._imported.graph()).has_sorts
+        max_sorted_elems = target.max_sorted_elems if has_sorts else None
+        call = self._calls.get(max_sorted_elems)
         if call is None:
-            call = SingleFlight(partial(self._decompose, sorts_any_row=sorts_any_row))
-            self._calls[sorts_any_row] = call
+            call = SingleFlight(partial(self._decompose, max_sorted_elems=max_sorted_elems))
+            self._calls[max_sorted_elems] = call
         return await call.result()
 
-    async def _decompose(self, *, sorts_any_row: bool) -> DecomposedGraph:
+    async def _decompose(self, *, max_sorted_elems: int | None) -> DecomposedGraph:
         stage = self._events.stage("decompose")
         decomposed = await self._graph_jobs.decompose(
             self._imported.source,
             fallback_random=self._fallback_random,
-            sorts_any_row=sorts_any_row,
+            max_sorted_elems=max_sorted_elems,
         )
         nodes = (await self._imported.graph()).nodes
         stage.report(nodes, nodes)

@@ -32,8 +32,8 @@ def up(  # noqa: PLR0913, PLR0917 -- one parameter for each option
         typer.Option(help="HOST:PORT of the public service; port 0 takes any free one."),
     ] = None,
     vendors: Annotated[
-        str, typer.Option(help="Queues to run workers for, separated by commas.")
-    ] = "cpu,cuda,rocm,ascend",
+        str, typer.Option(help="Vendors to run workers for, separated by commas. Default: all.")
+    ] = "",
     workers: Annotated[
         int, typer.Option(min=0, help="Worker processes of the CPU queue; 0: one for each core.")
     ] = 0,

@@ -1,1 +1,1 @@
-"""The intermediate representations: graphs, loop kernels, programs, and their integer algebra."""
+"""The intermediate representations (graphs, loop kernels, programs) and their integer algebra."""

@@ -1,4 +1,4 @@
-"""What code generation makes of one kernel: stages, binary, launch facts, guards."""
+"""The results of code generation for one kernel: stages, binary, launch facts, guards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kernelfarm.ir.algebra.expr import Expr
 
 @dataclass(frozen=True, slots=True)
 class StageText:
-    """One stage of a compilation with its content: UTF-8 text, or bytes of a binary."""
+    """One stage of a compilation: UTF-8 text, or the bytes of a binary."""
 
     name: str
     content: bytes
@@ -18,7 +18,7 @@ class StageText:
 
 
 class GuardSubject(enum.Enum):
-    """What a guard atom looks at."""
+    """The fact that a guard atom compares."""
 
     SYMBOL = "symbol"
     PARAM_ADDRESS = "param_address"
@@ -26,7 +26,7 @@ class GuardSubject(enum.Enum):
 
 
 class GuardOp(enum.Enum):
-    """Comparison of a guard atom."""
+    """The comparison of a guard atom."""
 
     EQ = "=="
     NE = "!="
@@ -39,7 +39,10 @@ class GuardOp(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class GuardAtom:
-    """One condition: a symbol by name, or a buffer's address (bytes) or extent (elements)."""
+    """One condition on a symbol, by name, or on a buffer, by its parameter's number.
+
+    Units: addresses in bytes, extents in elements.
+    """
 
     subject: GuardSubject
     name: str | int
@@ -49,10 +52,12 @@ class GuardAtom:
 
 @dataclass(frozen=True, slots=True)
 class LaunchFacts:
-    """What a launch needs beyond the binary; zero or empty where it does not apply.
+    """What a launch needs beyond the binary; zero or empty if it does not apply.
 
     `grid` is over the kernel's size symbols. `arguments` names the binary's arguments in order:
     `buffer`, `size`, `scratch`, `threads`.
+
+    Units: `spills` in bytes per thread, `registers` per thread, `shared_bytes` per block.
     """
 
     symbol: str
@@ -73,8 +78,8 @@ class LaunchFacts:
 class BuiltKernel:
     """One variant of one kernel for one target, as a backend returns it.
 
-    `guard` empty means that it may always be launched. `binary_stage` names the stage that is
-    loaded. A stub cannot run on the device and says why.
+    If `guard` is empty, the variant may always be launched. `binary_stage` names the stage that is
+    loaded. A stub cannot run on the device; `stub_reason` says why.
     """
 
     binary_stage: str

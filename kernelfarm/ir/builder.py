@@ -1,4 +1,4 @@
-"""Builds Prims graphs node by node, with inferred types and equal nodes shared."""
+"""Builds Prims graphs node by node; infers types, and shares equal nodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Key = tuple[object, ...]
 
 
 class GraphBuilder:
-    """A Prims graph in the making; values are identified by their ids.
+    """A Prims graph under construction; values are identified by their ids.
 
     Example:
         >>> from kernelfarm.dtypes import DType
@@ -94,16 +94,16 @@ class GraphBuilder:
         return self._append("extern", tuple(values), attrs, tuple(types))
 
     def type_of(self, value: int) -> TensorType:
-        """Type of a tensor value."""
+        """The type of a tensor value."""
         return self._types[value]
 
     def definer_of(self, value: int) -> Node | None:
-        """The node that defines a value; None for an input."""
+        """The node that defines a value, None for an input."""
         return self._definers.get(value)
 
     @contextmanager
     def origin(self, *captured: int, location: int = 0) -> Iterator[None]:
-        """Nodes added inside stem from these captured nodes (debug facts)."""
+        """States the captured nodes, for messages, that nodes added in the block come from."""
         before = self._origins, self._location
         self._origins, self._location = captured, location
         try:
@@ -112,7 +112,7 @@ class GraphBuilder:
             self._origins, self._location = before
 
     def build(self, outputs: Sequence[Arg], output_types: Sequence[TensorType | None]) -> Graph:
-        """The graph with these outputs; nodes that nothing uses are still there."""
+        """The graph with these outputs; unused nodes are kept."""
         return Graph(
             dialect=PRIMS_DIALECT,
             symbols=self._symbols,
@@ -149,7 +149,7 @@ class GraphBuilder:
 
 
 def _exact(value: Arg) -> object:
-    """A key under which 0.0, -0.0, 0 and False differ, and NaN equals itself."""
+    """A key that distinguishes 0.0, -0.0, 0 and False, and in which NaN equals itself."""
     if isinstance(value, tuple):
         return tuple(_exact(item) for item in value)
     if isinstance(value, float):

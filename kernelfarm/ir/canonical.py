@@ -1,9 +1,9 @@
-"""Canonical forms: what remains of a graph or kernel when everything arbitrary is taken away.
+"""Canonical forms of graphs and kernels, without arbitrary names and debug text.
 
-Two graphs that differ only in value ids, symbol names, hints, names for people or source locations
-have one canonical form; so have two kernels that differ only in the names of axes, parameters,
-sizes and indirect symbols, in their own name and in comments. Order is never changed: positions
-of inputs, parameters and sizes are part of how the result is called.
+Graphs that differ only in value ids, symbol names, hints, debug names or source locations have one
+canonical form. Kernels that differ only in the names of axes, parameters, sizes and indirect
+symbols, in their own name or in comments have one canonical form. The order never changes, because
+positions of inputs, parameters and sizes are part of the calling convention.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ CANONICAL_KERNEL_NAME = "kernel"
 
 
 def canonical_graph(graph: Graph) -> Graph:
-    """The graph, values numbered by definition, symbols `s0`.. by first use, debug text gone."""
+    """The graph without debug text; values numbered by definition, symbols `s0`.. by first use."""
     return _GraphRenaming(graph).renamed()
 
 
 def canonical_kernel(kernel: Kernel) -> Kernel:
-    """The kernel with axes `d0`.. and `r0`.., parameters `in0`.., sizes `s0`.., debug text gone."""
+    """The kernel without debug text; axes `d0`.. and `r0`.., parameters `in0`.., sizes `s0`.."""
     return _KernelRenaming(kernel).renamed()
 
 
 class _SymbolRenaming:
-    """Replaces symbols in expressions; equal expressions are rewritten once."""
+    """Renames symbols in expressions; rewrites equal expressions once."""
 
     def __init__(self, names: dict[str, str]) -> None:
         self._values = {old: symbol(new) for old, new in names.items() if old != new}
@@ -68,7 +68,7 @@ class _SymbolRenaming:
 
 
 class _GraphRenaming:
-    """One graph on its way to canonical form."""
+    """Brings one graph into canonical form."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -150,10 +150,10 @@ def _first(attr: tuple[str, Arg]) -> str:
 
 
 def _symbols_by_first_use(graph: Graph) -> list[str]:
-    """Symbols in an order that their names do not influence; unused ones are left out.
+    """Used symbols in an order that does not depend on their names.
 
-    Those that stand alone, as integer inputs or as extents of inputs, come first, by position.
-    Within an expression the order of terms follows names, so new symbols there are taken in the
+    Symbols that are integer inputs or whole extents of inputs come first, by position. The order of
+    terms within an expression depends on names, so new symbols of an expression are taken in the
     order in which the graph declares them.
     """
     if not graph.symbols:
@@ -211,7 +211,7 @@ def _exprs_in(arg: Arg) -> Iterator[Expr]:
 
 
 class _KernelRenaming:
-    """One kernel on its way to canonical form."""
+    """Brings one kernel into canonical form."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel

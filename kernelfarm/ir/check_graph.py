@@ -1,6 +1,6 @@
-"""Structural rules of any graph, captured or lowered: what a client can get wrong.
+"""Structural rules of all graphs, captured or decomposed, which a client's graph may break.
 
-These rules know no operators. `kernelfarm.ir.verify` adds the rules of the Prims dialect.
+These rules do not depend on operators. `kernelfarm.ir.verify` adds the rules of the Prims dialect.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ ATEN_DIALECT = "aten"
 PRIMS_DIALECT = "prims"
 
 MAX_CONSTANT_BYTES = 64 * 1024
-"""Larger constants are inputs."""
+"""Larger constants must be inputs."""
 
 
 def check_client_graph(graph: Graph) -> None:
-    """Passes a graph whose values, symbols, types and constants agree with each other.
+    """Checks that values, symbols, types and constants of a graph agree with each other.
 
     Raises:
-        InvalidGraphError: the first rule that is broken, by node index and operator, with what was
-            seen and what was expected.
+        InvalidGraphError: the first broken rule, with node index and operator, what was seen and
+        what
+            was expected.
     """
     if graph.dialect not in (ATEN_DIALECT, PRIMS_DIALECT):
         raise InvalidGraphError(f"graph has dialect {graph.dialect!r}; expected 'aten' or 'prims'")
@@ -64,14 +65,14 @@ def _checked_symbols(graph: Graph) -> frozenset[str]:
 
 
 class _Walk:
-    """One pass over a graph in definition order."""
+    """Checks a graph in the order of definitions."""
 
     def __init__(self, graph: Graph, symbols: frozenset[str]) -> None:
         self.graph = graph
         self.symbols = symbols
         self.types: dict[int, TensorType] = {}
         self.integers: set[int] = set()
-        # Equal types are one object in most graphs; each is checked once.
+        # Most graphs share equal types; each is checked once.
         self.checked: set[TensorType] = set()
 
     def check(self) -> None:
@@ -205,7 +206,7 @@ class _Walk:
             )
         kind, stated = graph.inputs[update.input].kind, graph.output_types[update.output]
         if not isinstance(kind, TensorType) or stated is None:
-            raise InvalidGraphError(f"{where}: expected a tensor in the place of a tensor input")
+            raise InvalidGraphError(f"{where}: expected a tensor output and a tensor input")
         if (kind.dtype, kind.shape) != (stated.dtype, stated.shape):
             raise InvalidGraphError(
                 f"{where}: {_shown(stated)} into {_shown(kind)}; expected equal types"
@@ -220,7 +221,7 @@ class _Walk:
             _check_agrees(tensor, self.types[output.value], where)
         elif tensor is not None:
             raise InvalidGraphError(
-                f"{where}: {_shown(tensor)} of what is no tensor; expected none"
+                f"{where}: type {_shown(tensor)} for an output that is not a tensor; expected none"
             )
         elif isinstance(output, Expr):
             self._check_symbols(output.symbols, where)
@@ -231,7 +232,7 @@ class _Walk:
 def _check_agrees(stated: TensorType, defined: TensorType, where: str) -> None:
     is_equal = stated.dtype is defined.dtype and len(stated.shape) == len(defined.shape)
     pairs = zip(stated.shape, defined.shape, strict=False)
-    # Two symbolic extents may be equal without looking so; two numbers may not.
+    # Different symbolic extents may have equal values; different numbers may not.
     if is_equal and all(a == b or not (a.is_constant and b.is_constant) for a, b in pairs):
         return
     raise InvalidGraphError(

@@ -1,8 +1,8 @@
 """The canonical text encoding that digests are taken over.
 
-It is injective: strings carry their length, every argument begins with a letter or sign that tells
-its kind, floats are written in hexadecimal. It is not meant to be read; changing one byte of it
-changes every key, which the golden vectors in the tests notice.
+It is injective: strings are prefixed with their length, every argument begins with a letter or sign
+for its kind, floats are hexadecimal. It is not meant for readers. Changing one byte of it changes
+every key, which golden vectors in the tests detect.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KERNEL_ENCODING = "kernelfarm-kernel-1"
 
 
 def encode_graph(graph: Graph) -> str:
-    """The encoding of a canonical graph; constants stand by their digest."""
+    """The encoding of a canonical graph, with constants by their digests."""
     lines = [
         f"{GRAPH_ENCODING} abi{graph.abi_version} {_text(graph.dialect)}",
         *(_size(size) for size in graph.symbols),
@@ -48,7 +48,7 @@ def encode_graph(graph: Graph) -> str:
 
 
 def encode_kernel(kernel: Kernel) -> str:
-    """The encoding of a canonical kernel; its name and comments are no part of it."""
+    """The encoding of a canonical kernel, without its name and comments."""
     lines = [KERNEL_ENCODING, *(_size(size) for size in kernel.sizes)]
     for param in kernel.params:
         access, elems = param.access.value, param.size_elems
@@ -117,7 +117,7 @@ _ARGS: dict[type, Callable[[Any], str]] = {
 
 
 def _float(value: float) -> str:
-    # All NaN are one: their sign and payload reach no result that is defined.
+    # All NaN have one encoding: no defined result depends on their sign and payload.
     return "nan" if value != value else value.hex()  # noqa: PLR0124 (NaN is what differs from itself)
 
 
@@ -138,7 +138,7 @@ def _compute(compute: Compute) -> str:
 
 
 def _store(store: Store) -> str:
-    # Plain stores are written as before modes existed: their kernels keep their keys.
+    # Plain stores have no mode, so that kernels from before there were modes keep their keys.
     mode = "" if store.mode is StoreMode.SET else f" {store.mode.value}"
     return f"store {_text(store.param)} ({store.index}) %{store.value}{mode}"
 

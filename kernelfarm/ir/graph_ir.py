@@ -8,10 +8,10 @@ Grammar:
     Node  ::= op, args: [Arg], attrs: [(name, Arg)], results: [value id], types: [TensorType]
     Arg   ::= Ref(value id) | None | int | float | bool | complex | str | DType | Expr | (Arg, ...)
 
-Values are defined once and used after their definition; nothing is mutated while nodes run. An
-Update says where an output goes afterwards: into the memory of an input, which nobody else reads
-or writes meanwhile. In the `prims` dialect every positional argument is a Ref and all else stands
-in the attributes.
+Values are defined once and used after their definition; nodes mutate nothing. An Update says that
+an output replaces the content of an input at the end; nobody else reads or writes that input's
+memory while the graph runs. In the `prims` dialect every positional argument is a Ref, and
+everything else is in the attributes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ Arg = Union[Ref, None, int, float, bool, complex, str, DType, Expr, tuple["Arg",
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """Element type and extents; strides (in elements) only where they bind, else None."""
+    """Element type, extents, and strides if they are binding, else None.
+
+    Units: strides in elements.
+    """
 
     dtype: DType
     shape: tuple[Expr, ...]
@@ -46,13 +49,16 @@ class TensorType:
 
     @property
     def rank(self) -> int:
-        """Number of axes."""
+        """The number of axes."""
         return len(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class SizeSymbol:
-    """A size that varies between calls, with its inclusive range; `upper` None is unbounded."""
+    """A size that varies between calls, with its inclusive range; None is unbounded.
+
+    `hint` is its value at capture, which is part of no key.
+    """
 
     name: str
     lower: int
@@ -62,7 +68,7 @@ class SizeSymbol:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A constant tensor by content: contiguous little-endian elements."""
+    """A constant tensor by its content: contiguous little-endian elements."""
 
     type: TensorType
     sha256: bytes
@@ -82,7 +88,7 @@ class Input:
 class Node:
     """One operator application.
 
-    `origins` are indices of captured nodes (debug facts, in no key).
+    `origins` are numbers of captured nodes, for messages; they are part of no key.
     """
 
     op: str
@@ -100,7 +106,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Output number `output` is what input number `input` holds in the end; both by position."""
+    """States that an output replaces the content of an input at the end; both by position."""
 
     output: int
     input: int
@@ -110,9 +116,9 @@ class Update:
 class Graph:
     """A functional tensor graph.
 
-    `output_types` has one entry for each output, with binding strides; None where the output is
-    not a tensor. `origin_ops` names the captured operators that `Node.origins` counts: debug text,
-    no part of any key and not printed.
+    `output_types` has one entry for each output, with binding strides; None if the output is no
+    tensor. `origin_ops` are the names of the captured operators, by the numbers in `Node.origins`:
+    debug text, which is part of no key and is not printed.
     """
 
     dialect: str
@@ -127,12 +133,12 @@ class Graph:
     updates: tuple[Update, ...] = ()
 
     def without_hints(self) -> Graph:
-        """The same with no size's value at capture: those are in no key, so none may matter."""
+        """The graph without hints: they are part of no key, so no result may depend on them."""
         symbols = tuple(replace(size, hint=None) for size in self.symbols)
         return self if symbols == self.symbols else replace(self, symbols=symbols)
 
     def types(self) -> dict[int, TensorType]:
-        """Type of every tensor value by id."""
+        """The type of every tensor value by id."""
         found = {i.value: t for i in self.inputs if (t := tensor_type_of(i)) is not None}
         for node in self.nodes:
             found.update(zip(node.results, node.types, strict=True))
@@ -140,14 +146,14 @@ class Graph:
 
 
 def tensor_type_of(source: Input) -> TensorType | None:
-    """The tensor type of an input; None for a symbolic integer."""
+    """The tensor type of an input, None for a symbolic integer."""
     if isinstance(source.kind, TensorType):
         return source.kind
     return source.kind.type if isinstance(source.kind, Constant) else None
 
 
 def refs_in(arg: Arg) -> Iterator[int]:
-    """Ids of all values that an argument uses, in order, with repetition."""
+    """The ids of all values that an argument uses, in order, with repetition."""
     if isinstance(arg, Ref):
         yield arg.value
     elif isinstance(arg, tuple):
@@ -156,7 +162,7 @@ def refs_in(arg: Arg) -> Iterator[int]:
 
 
 def uses_of(node: Node) -> Iterator[int]:
-    """Ids of all values that a node uses: positional arguments first, then attributes in order."""
+    """The ids of all values that a node uses, in positional arguments, then in attributes."""
     for arg in node.args:
         yield from refs_in(arg)
     for _, arg in node.attrs:
@@ -164,12 +170,12 @@ def uses_of(node: Node) -> Iterator[int]:
 
 
 def seed_nodes(graph: Graph) -> list[Node]:
-    """The nodes whose results are drawn when the program starts."""
+    """The nodes whose results are seeds, which the client draws for each call."""
     return [node for node in graph.nodes if node.op == "seed"]
 
 
 def seed_index(node: Node) -> int:
-    """A seed's place in the order in which seeds are drawn."""
+    """A seed's position in the order in which seeds are drawn."""
     index = node.attr("index")
     assert isinstance(index, int)  # a rule of the dialect
     return index

@@ -1,4 +1,4 @@
-"""Guards of cache entries: a closed grammar over what a caller knows, decided without executing it.
+"""Guards of cache entries: a closed grammar of conditions on a caller's facts.
 
     guard   = conjunction of atoms; the empty one always holds
     atom    = subject op operand
@@ -6,9 +6,9 @@
             | input N dtype | environment NAME | param_address N | param_extent N
     op      = == != < <= > >= | divisible by
 
-Numbers are compared with numbers, dtypes as words, facts of the environment as words (== and !=)
-or as versions. An atom about a fact that the caller does not tell does not hold; parameters are
-known to a launch alone, which decides about the variants of a kernel (`kernelfarm.ir.artifact`).
+Numbers are compared with numbers, dtypes as words, facts of the environment as words (== and !=) or
+as versions. An atom about a fact that the caller does not state does not hold. Only a launch knows
+parameters; its guards choose among the variants of a kernel (`kernelfarm.ir.artifact`).
 """
 
 from __future__ import annotations
@@ -22,14 +22,11 @@ from typing import Union
 
 from kernelfarm.ir.artifact import GuardOp
 
-MAX_ALIGNMENT_BYTES = 4096
-"""Alignments beyond a page are told as this."""
-
 _VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){0,7}")
 
 
 class FactSubject(enum.Enum):
-    """What an atom looks at."""
+    """The fact that an atom compares."""
 
     SYMBOL = "symbol"
     PARAM_ADDRESS = "param_address"
@@ -44,7 +41,7 @@ class FactSubject(enum.Enum):
 TEXT_SUBJECTS = frozenset({FactSubject.INPUT_DTYPE, FactSubject.ENVIRONMENT})
 
 Where = Union[str, int, tuple[int, int]]
-"""Names within a subject: a symbol or fact by name, an input by number, or input and axis."""
+"""A fact within a subject: a symbol or fact by name, an input by number, or input and axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +64,10 @@ Guard = tuple[FactAtom, ...]
 
 @dataclass(frozen=True, slots=True)
 class InputFacts:
-    """What a caller knows of one tensor input: elements, bytes; an alignment of 0 is unknown."""
+    """A caller's facts about one tensor input; an alignment of 0 is unknown.
+
+    Units: sizes and strides in elements.
+    """
 
     sizes: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
@@ -77,7 +77,7 @@ class InputFacts:
 
 @dataclass(frozen=True, slots=True)
 class CallerFacts:
-    """What a caller knows; symbols are those of the graph's canonical form."""
+    """The facts of a caller; symbols have their names in the graph's canonical form."""
 
     symbols: Mapping[str, int] = field(default_factory=dict)
     inputs: tuple[InputFacts, ...] = ()
@@ -103,7 +103,7 @@ def first_failing(guard: Guard, facts: CallerFacts) -> FactAtom | None:
 
 
 def atom_holds(atom: FactAtom, facts: CallerFacts) -> bool:
-    """True if the caller's facts tell the subject and it compares so."""
+    """True if the caller states the fact and the comparison holds."""
     seen = fact_of(atom, facts)
     if seen is None:
         return False
@@ -115,7 +115,7 @@ def atom_holds(atom: FactAtom, facts: CallerFacts) -> bool:
 
 
 def fact_of(atom: FactAtom, facts: CallerFacts) -> int | str | None:
-    """What the caller knows of an atom's subject; None if nothing."""
+    """The caller's value of the fact that an atom compares; None if it states none."""
     where = atom.where
     if isinstance(where, str):
         by_name = facts.symbols if atom.subject is FactSubject.SYMBOL else facts.environment
@@ -135,7 +135,7 @@ def fact_of(atom: FactAtom, facts: CallerFacts) -> int | str | None:
 
 
 def by_specificity(guards: Sequence[Guard]) -> list[int]:
-    """Positions of guards, those with more conditions first, equal ones in the order given."""
+    """Positions of guards, most conditions first, otherwise in the given order."""
     return sorted(range(len(guards)), key=lambda position: -len(guards[position]))
 
 
@@ -152,7 +152,7 @@ def _compare_text(op: GuardOp, seen: str, operand: str) -> bool:
 
 
 def _version(text: str) -> tuple[int, ...] | None:
-    """A version's numbers without zeros at the end, so that 2.1 equals 2.1.0."""
+    """A version's numbers without trailing zeros, so that 2.1 equals 2.1.0."""
     found = _VERSION.match(text)
     if found is None:
         return None

@@ -6,31 +6,34 @@ Grammar:
                   body: [Statement], comments
     Statement ::= Load(param, index, mask?, other?)   -> value   reads param[index]
                 | Literal(dtype, value)               -> value
-                | IndexValue(dtype, expr)             -> value   an index expression as a number
+                | IndexValue(dtype, expr)             -> value   an index expression as a value
                 | Compute(op, operands, dtype)        -> value   a scalar Prims operation
                 | Reduce(op, operand, dtype)          -> value   over all reduction axes
-                | Scan(op, operand, dtype)            -> value   up to here along them, inclusive
-                | Sort(operand, descending)           -> value   where the element of this rank is
+                | Scan(op, operand, dtype)            -> value   over the points up to this one
+                | Sort(operand, descending)           -> value   index of the element of this rank
                 | Indirect(symbol, value, extent)     -> no value; later indices may use `symbol`
                 | Store(param, index, value, mode)    -> no value
 
-Statement number N defines value N. A value *varies* over the reduction axes if its index does or an
-operand does; Reduce turns a varying value into one that does not; a Scan's or Sort's value always
-varies. Scans, sorts and arg-reductions count the reduction axes row-major, so the order of these
-axes is part of what the kernel means. A Store of a value that does not vary, at an index that does
-not, happens once per outer point. Positions are in elements from the start of the buffer. All
-stores of a kernel go to buffers that it does not load from, unless the parameter is INOUT, and then
-load and store of one element happen at the same point. Several stores, of one kernel or of several,
-may go to one buffer if no two of them name the same element: the parts of a value.
+Statement number N defines value N. A value *varies* over the reduction axes if its index or an
+operand does. The value of a Reduce does not vary; the value of a Scan or Sort always does. Scans,
+sorts and arg-reductions enumerate the reduction axes row-major, so the meaning of a kernel depends
+on the order of these axes. A Store happens once for each outer point if neither its value nor its
+index varies. Positions are in elements from the start of the buffer. A kernel does not load from a
+buffer that it stores to, unless the parameter is INOUT; load and store of an element then happen at
+the same point. Several stores, of one kernel or of several, may go to one buffer if no two of them
+name the same element: the slices of a value.
 
-A Store scatters if its mode is not SET or its index uses an indirect symbol: several points may
-then name one element, and others stay untouched. Its parameter is INOUT, holds the old elements
-when the kernel starts, and no other statement names it. The updates happen in the row-major order
-of (outer, reduction) points: the last SET wins. Where a target gives no order, its backend says so.
-A guided Reduce (`GUIDES`) is a sum over points measured against another reduction of the same
-operand; both run in one pass.
-Arithmetic on f16/bf16 happens in f32: loads of narrow floats are followed by `convert` to f32 and
-stores are preceded by `convert` back, so that emitters never compute in a narrow type.
+A Store scatters if its mode is not SET or its index uses an indirect symbol. Several points may
+then name one element, and elements that no point names stay unchanged. Its parameter is INOUT and
+holds the old elements when the kernel starts, and no other statement names it. Updates happen in
+the row-major order of (outer, reduction) points, so the last SET takes effect. If a target
+guarantees no order, its backend says so in a note.
+
+A guided Reduce (`GUIDES`) is a sum over points relative to another reduction of the same operand;
+both are computed in one pass.
+
+Arithmetic on f16 and bf16 happens in f32: a load of narrow floats is followed by a `convert` to
+f32, and a store is preceded by a `convert` back, so that emitters never compute in a narrow type.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ from kernelfarm.ir.graph_ir import SizeSymbol
 
 
 class Access(enum.Enum):
-    """What a kernel does with a buffer."""
+    """How a kernel uses a buffer."""
 
     READ = "in"
     WRITE = "out"
@@ -54,7 +57,7 @@ class Access(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """One buffer parameter: name (`in0`, `out0`, `inout0`), element type, elements spanned."""
+    """A buffer parameter: its name (`in0`, `out0`, `inout0`), element type, size and access."""
 
     name: str
     dtype: DType
@@ -72,7 +75,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The element at `index`; where `mask` is false nothing is read and `other` is the value."""
+    """The element at `index`; if `mask` is false, `other`, without reading memory."""
 
     param: str
     index: Expr
@@ -90,7 +93,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class IndexValue:
-    """An index expression as a number (i32 or i64)."""
+    """An index expression as a value (i32 or i64)."""
 
     dtype: DType
     expr: Expr
@@ -107,7 +110,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """A reduction over all reduction axes; arg-reductions give the flat index of the first hit."""
+    """A reduction over all reduction axes; arg-reductions give the first match's flat index."""
 
     op: str
     operand: int
@@ -116,9 +119,9 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a reduction over the points up to and with this one would give, in row-major order.
+    """The reduction over the points up to and including this one, in row-major order.
 
-    `cummax_index` and `cummin_index` give the flat index (i64) of the last hit so far.
+    `cummax_index` and `cummin_index` give the flat index (i64) of the last match so far.
     """
 
     op: str
@@ -130,9 +133,9 @@ class Scan:
 class Sort:
     """The flat index (i64) of the element whose rank is this point's own flat index.
 
-    The row is what the operand is at all points of the reduction axes, row-major. Equal elements
-    keep their order. NaN is above every number: last, or first if `descending`. The sorted row
-    itself is a load at these indices, so that one statement has one value.
+    The row consists of the operand's values at all points of the reduction axes, row-major. Equal
+    elements keep their order. NaN is above every number: last, or first if `descending`. The sorted
+    row itself is a load at these indices, so that one statement has one value.
     """
 
     operand: int
@@ -140,7 +143,7 @@ class Sort:
 
     @property
     def dtype(self) -> DType:
-        """Element type of the value."""
+        """The element type of the value."""
         return DType.I64
 
 
@@ -148,8 +151,8 @@ class Sort:
 class Indirect:
     """An index read from memory: wrapped if negative, checked against the extent.
 
-    An index outside -extent..extent-1 makes the kernel report failure; the access itself is
-    clamped, so that memory stays safe.
+    With an index outside -extent..extent-1 the kernel reports failure, and the access is clamped,
+    so that no other memory is touched.
     """
 
     symbol: str
@@ -158,7 +161,7 @@ class Indirect:
 
 
 class StoreMode(enum.Enum):
-    """What becomes of the element that a store names; floats keep NaN in MIN and MAX."""
+    """How a store changes its element; MIN and MAX of floats propagate NaN."""
 
     SET = "set"
     ADD = "add"
@@ -169,7 +172,7 @@ class StoreMode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Writes a value to the element at `index`, or combines it with what lies there."""
+    """Writes a value to the element at `index`, or combines it with the element."""
 
     param: str
     index: Expr
@@ -182,10 +185,11 @@ Statement = Union[Load, Literal, IndexValue, Compute, Reduce, Scan, Sort, Indire
 GUIDES = {"softmax_sum": "amax", "welford_m2": "sum"}
 """Guided reductions, and the reduction of the same operand that guides each.
 
-`softmax_sum` is the sum of exp(x - amax), `welford_m2` the sum of (x - sum / count)^2, as if the
-guide were known from the start; both are 0 over no points. An emitter runs the guide beside them
-and corrects what was summed against an earlier guide. A row that holds an infinity or NaN gives
-NaN, but -inf below the maximum adds nothing to a `softmax_sum`.
+`softmax_sum` is the sum of exp(x - amax), `welford_m2` the sum of (x - sum / count)^2, with the
+guide of the whole row; both are 0 over no points. An emitter computes the guide in the same loop
+and corrects the sum when the guide changes. A row with an infinity or NaN gives NaN, except that
+-inf below the maximum adds nothing to a `softmax_sum`.
+
 Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Welford, "Note on
 a method for calculating corrected sums of squares and products", 1962; Chan, Golub and LeVeque,
 "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
@@ -196,7 +200,7 @@ REDUCE_OPS = ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin", *
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel; name and comments are debug text and part of no key."""
+    """One kernel; its name and comments are debug text, which is part of no key."""
 
     name: str
     params: tuple[Param, ...]
@@ -207,12 +211,12 @@ class Kernel:
     comments: tuple[str, ...] = ()
 
     def param(self, name: str) -> Param:
-        """The parameter of that name."""
+        """The parameter with a name."""
         return next(p for p in self.params if p.name == name)
 
 
 def operands_of(statement: Statement) -> tuple[int, ...]:
-    """Ids of the values that a statement uses directly (not through indirect symbols)."""
+    """The values that a statement uses directly, not through indirect symbols."""
     match statement:
         case Load(mask=mask, other=other):
             return tuple(v for v in (mask, other) if v is not None)
@@ -227,7 +231,7 @@ def operands_of(statement: Statement) -> tuple[int, ...]:
 
 
 def index_of(statement: Statement) -> Expr | None:
-    """The index expression of a statement, if it has one."""
+    """The index expression of a statement, None if it has none."""
     match statement:
         case Load(index=index) | Store(index=index):
             return index
@@ -238,7 +242,7 @@ def index_of(statement: Statement) -> Expr | None:
 
 
 def varying_values(kernel: Kernel) -> frozenset[int]:
-    """Statement numbers whose value (or store) varies over the reduction axes."""
+    """The numbers of the statements whose value (or store) varies over the reduction axes."""
     axes = {axis.name for axis in kernel.reduction}
     varying: set[int] = set()
     symbols = set(axes)
@@ -256,14 +260,14 @@ def varying_values(kernel: Kernel) -> frozenset[int]:
 
 
 def is_ordered_reduction(statement: object) -> bool:
-    """True if the order of the reduction axes is part of what the statement means."""
+    """True if the statement's meaning depends on the order of the reduction axes."""
     if isinstance(statement, Scan | Sort):
         return True
     return isinstance(statement, Reduce) and statement.op in ("argmax", "argmin")
 
 
 def scattering_stores(kernel: Kernel) -> frozenset[int]:
-    """Statement numbers of the stores that scatter."""
+    """The numbers of the stores that scatter."""
     indirect = {s.symbol for s in kernel.body if isinstance(s, Indirect)}
     return frozenset(
         number

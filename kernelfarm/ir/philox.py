@@ -1,4 +1,4 @@
-"""The constants of Philox 4x32-10, which the interpreter and every emitter expand alike.
+"""The constants of Philox 4x32-10, for the interpreter and all emitters.
 
 One round, on a counter of four words c and a key of two words k, all of 32 bits:
 
@@ -16,9 +16,9 @@ from __future__ import annotations
 from typing import Final
 
 ROUNDS: Final = 10
-"""Enough for every statistical test that the authors ran, with a margin."""
+"""Enough, with a margin, for all statistical tests that the authors ran."""
 WORD_BITS: Final = 32
 MULTIPLIERS: Final = (0xD2511F53, 0xCD9E8D57)
 """M0 and M1."""
 KEY_STEPS: Final = (0x9E3779B9, 0xBB67AE85)
-"""What is added to the key's words after each round: the golden ratio, and the root of 3 less 1."""
+"""Added to the key's words after each round: the golden ratio, and the root of 3 less 1."""

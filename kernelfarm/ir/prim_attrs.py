@@ -1,4 +1,4 @@
-"""Attributes of prims: the form they are kept in, and reading them as what they have to be.
+"""Attributes of prims: their normal form, and reading them in the types that they must have.
 
 Attributes that state sizes hold expressions, attributes that state axes hold integers.
 """
@@ -34,17 +34,17 @@ def _normal_attr(name: str, value: Arg, dtype: Arg) -> Arg:
 
 
 def literal_of(dtype: DType, value: float) -> bool | int | float:
-    """A number as the literal of an element type: floats stay exact, bool means `!= 0`."""
+    """A number as a literal of an element type; as bool it is `!= 0`."""
     if dtype.is_float:
         return float(value)
     return bool(value) if dtype is DType.BOOL else int(value)
 
 
 def check_fits(node: Node, value: Arg, dtype: DType) -> None:
-    """Passes a number that is a literal of an element type.
+    """Checks that a number is a literal of an element type.
 
     Raises:
-        VerificationError: an integer type does not hold it.
+        VerificationError: an integer type cannot represent it.
     """
     allowed = INTEGER_RANGES.get(dtype)
     if allowed is None or dtype is DType.BOOL:
@@ -70,7 +70,7 @@ def sizes_attr(node: Node, name: str) -> tuple[Expr, ...]:
     """An attribute of sizes.
 
     Raises:
-        VerificationError: it is no tuple of expressions.
+        VerificationError: it is not a tuple of expressions.
     """
     value = node.attr(name)
     if not isinstance(value, tuple) or not all(isinstance(item, Expr) for item in value):
@@ -82,7 +82,7 @@ def dims_attr(node: Node, rank: int, name: str = "dims") -> tuple[int, ...]:
     """An attribute of distinct axes.
 
     Raises:
-        VerificationError: it is no tuple of axes below the rank.
+        VerificationError: it is not a tuple of axes below the rank.
     """
     value = node.attr(name)
     if not isinstance(value, tuple) or not all(type(item) is int for item in value):
@@ -97,7 +97,7 @@ def dim_attr(node: Node, rank: int) -> int:
     """The attribute that names one axis.
 
     Raises:
-        VerificationError: it is no axis below the rank.
+        VerificationError: it is not an axis below the rank.
     """
     value = node.attr("dim")
     if type(value) is not int or not 0 <= value < rank:
@@ -109,7 +109,7 @@ def dtype_attr(node: Node) -> DType:
     """The attribute that names an element type.
 
     Raises:
-        VerificationError: it is no element type.
+        VerificationError: it is not an element type.
     """
     value = node.attr("dtype")
     if not isinstance(value, DType):

@@ -1,10 +1,10 @@
 """Shape and element type rules of every prim.
 
-`infer` tells the result types of a prim applied to operands of given types, or says which rule the
+`infer` gives the result types of a prim applied to operands of given types, or says which rule the
 application breaks.
 
-Two extents are taken as equal unless their difference is a number other than 0: symbolic extents
-may be equal without looking so, and the framework has guarded that they are.
+Two extents count as equal unless their difference is a number other than 0: different symbolic
+extents may have equal values, for which the framework has installed guards.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ def infer(node: Node, operand_types: Types) -> Types:
     """Result types of a prim node; an extern node states its own.
 
     Raises:
-        VerificationError: the op is no prim, or a rule is broken; names the op, what was seen and
+        VerificationError: the op is not a prim, or a rule is broken; names the op, what was seen
+        and
             what was expected.
     """
     prim = PRIMS.get(node.op)
     if prim is None:
-        raise VerificationError(f"{node.op!r} is no prim")
+        raise VerificationError(f"{node.op!r} is not a prim; see kernelfarm/ir/prims.py")
     if prim.arity is not None and len(operand_types) != prim.arity:
         raise VerificationError(f"{node.op}: {len(operand_types)} operands; expected {prim.arity}")
     names = tuple(sorted(name for name, _ in node.attrs))
@@ -222,7 +223,7 @@ def _cat(node: Node, types: Types) -> Types:
             for axis, (a, b) in enumerate(zip(tensor.shape, first.shape, strict=True))
         ):
             seen = f"{first.dtype}{_text(first.shape)} and {tensor.dtype}{_text(tensor.shape)}"
-            raise rule_broken(node, seen, f"equal types but for the extent of axis {dim}")
+            raise rule_broken(node, seen, f"equal types except for the extent of axis {dim}")
         total = total + tensor.shape[dim]
     shape = (*first.shape[:dim], total, *first.shape[dim + 1 :])
     return (TensorType(first.dtype, shape),)

@@ -1,7 +1,8 @@
-"""The closed set of Prims: what each is, and which scalar operations loop kernels may use.
+"""The closed set of Prims, and the scalar operations that loop kernels may use.
 
 Prims have value semantics: no strides, no implicit broadcast, no implicit promotion. All
-elementwise operands of a prim have one shape and (but for `where`'s condition) one element type.
+elementwise operands of a prim have one shape and, except for the condition of `where`, one element
+type.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from kernelfarm.dtypes import DType
 
 
 class PrimKind(enum.Enum):
-    """The groups of prims; each group lowers in one way."""
+    """The groups of prims; all prims of a group are lowered in one way."""
 
     ELEMENTWISE = "elementwise"
     PREDICATE = "predicate"
@@ -33,8 +34,9 @@ class PrimKind(enum.Enum):
 class Prim:
     """One prim.
 
-    `arity` counts tensor operands, None for any number; `attrs` names its attributes in order.
-    Kinds: ELEMENTWISE keeps its operands' element type, PREDICATE gives bool.
+    `arity` is the number of tensor operands, None for any number; `attrs` are the names of its
+    attributes in order. ELEMENTWISE prims keep the operands' element type, PREDICATE prims give
+    bool.
     """
 
     name: str
@@ -59,7 +61,7 @@ SCAN_OPS = (
 """Running reductions, as prims and in loop kernels."""
 
 SCATTER_MODES = ("set", "add", "mul", "min", "max")
-"""What becomes of an element that an update names."""
+"""How an update changes an element."""
 
 _E, _P = PrimKind.ELEMENTWISE, PrimKind.PREDICATE
 
@@ -85,8 +87,8 @@ _TABLE: tuple[Prim, ...] = (
     Prim("where", _E, 3),
     # convert(x), dtype: float to integer truncates, anything to bool is `!= 0`.
     Prim("convert", _E, 1, ("dtype",)),
-    # full(), shape, value (int or float or bool; an Expr of size symbols where a size is the value,
-    # as in a mean over a symbolic axis), dtype
+    # full(), shape, value (int, float or bool; an Expr of size symbols if the value is a size, as
+    # in a mean over a symbolic axis), dtype
     Prim("full", PrimKind.CREATE, 0, ("dtype", "shape", "value")),
     # iota(), length: 0, 1, 2, ... of an integer dtype, rank 1
     Prim("iota", PrimKind.CREATE, 0, ("dtype", "length")),
@@ -101,8 +103,8 @@ _TABLE: tuple[Prim, ...] = (
     Prim("slice", PrimKind.VIEW, 1, ("limits", "starts", "steps")),
     Prim("flip", PrimKind.VIEW, 1, ("dims",)),
     # window(x), dims (rising), and for each of them sizes, strides, dilations (all >= 1): axis
-    # dims[k] becomes the places of a sliding window, and the window's own axes come last. Element
-    # (..., o, ..., t) is x at o*stride + t*dilation; windows that do not fit are left out.
+    # dims[k] becomes the positions of a sliding window, and the window's own axes come last.
+    # Element (..., o, ..., t) is x at o*stride + t*dilation; windows that do not fit are left out.
     Prim("window", PrimKind.VIEW, 1, ("dilations", "dims", "sizes", "strides")),
     # cat(x, y, ...), dim
     Prim("cat", PrimKind.STRUCTURAL, None, ("dim",)),

@@ -1,4 +1,4 @@
-"""The loop program: distinct kernels and the plan that runs them.
+"""The program: distinct kernels, and the plan that runs them.
 
 Grammar:
 
@@ -20,11 +20,11 @@ from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.loop_ir import Kernel
 
 ARENA_ALIGNMENT_BYTES = 64
-"""Alignment of the arena and of each temporary: a cache line, and the widest vector load."""
+"""The alignment of the arena and of each temporary: a cache line, and the widest vector load."""
 
 
 class BufferKind(enum.Enum):
-    """What a buffer is; the value begins its name in the plan."""
+    """The kind of a buffer; the value is the prefix of its name in the plan."""
 
     INPUT = "in"
     OUTPUT = "out"
@@ -35,7 +35,7 @@ class BufferKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SymbolSource:
-    """A size symbol and the input that tells it; `axis` -1 means that the input is the integer."""
+    """A size symbol and the input that gives its value: an extent, or the integer if axis is -1."""
 
     symbol: str
     input: int
@@ -44,9 +44,10 @@ class SymbolSource:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Storage; `position` for inputs, outputs and constants, `offset_bytes` for temporaries.
+    """Storage of a plan, by name.
 
-    An input is only read, unless an output lies in it: then it is what that output updates.
+    `position` is for inputs, outputs and constants, `offset_bytes` for temporaries. An input is
+    only read, unless an output is a view of it; that output then updates the input.
     """
 
     name: str
@@ -59,7 +60,10 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """A strided view of a buffer, all in elements."""
+    """A strided view of a buffer.
+
+    Units: sizes, strides and offset in elements.
+    """
 
     buffer: str
     dtype: DType
@@ -70,7 +74,7 @@ class TensorView:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Launch a kernel: buffers in the order of its parameters, values of its size symbols."""
+    """A launch of a kernel: buffers in the order of its parameters, values of its size symbols."""
 
     kernel: int
     buffers: tuple[str, ...]
@@ -79,9 +83,9 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class ExternCall:
-    """Let the client's framework run captured node number `node` on other tensors.
+    """A step of the client's framework: captured node number `node`, on other tensors.
 
-    `results` has one entry for each result of the node; None means that nobody reads it.
+    `results` has one entry for each result of the node, None for an unused one.
     """
 
     node: int
@@ -93,10 +97,10 @@ class ExternCall:
 
 @dataclass(frozen=True, slots=True)
 class DrawSeeds:
-    """Let the client's framework draw 64 random bits for each buffer, all of one i64 element.
+    """A step in which the client's framework draws 64 random bits for each buffer of one i64.
 
-    They come from the default generator of the device, so that the framework's own seeding governs
-    them; a program has at most one such step, which every run does anew.
+    They are drawn from the device's default generator, so that the framework's seed determines
+    them. A program has at most one such step, which runs in every call.
     """
 
     buffers: tuple[str, ...]
@@ -129,7 +133,7 @@ class Program:
 
 
 def updated_inputs(plan: Plan) -> frozenset[str]:
-    """Names of the input buffers that the program writes: an output lies in each of them."""
+    """The names of the input buffers that the program writes: an output is a view of each."""
     inputs = {b.name for b in plan.buffers if b.kind is BufferKind.INPUT}
     views = (output for output in plan.outputs if isinstance(output, TensorView))
     return frozenset(view.buffer for view in views if view.buffer in inputs)

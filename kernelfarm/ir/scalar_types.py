@@ -1,4 +1,4 @@
-"""Which element types scalar operations, reductions and scans take, in graphs and kernels."""
+"""The element types of scalar operations, reductions and scans, in graphs and kernels."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ INTEGER_RANGES = {
     DType.U8: range(2**8),
     DType.BOOL: range(2),
 }
-"""Values of each element type that kernels compute integers in."""
+"""The values of each integer element type that kernels compute in."""
 
 
 class AcceptedTypes(enum.Enum):
-    """The element types that an operation takes; the value is the word in messages."""
+    """The element types that an operation takes; the value is their name in messages."""
 
     FLOAT = "a float"
     NUMBER = "a number, which bool is not"
@@ -64,33 +64,34 @@ _BY_NAME = {name: takes for takes, words in _WORDS.items() for name in words.spl
 SCALAR_TYPES: dict[str, AcceptedTypes] = {
     name: _BY_NAME.get(name, AcceptedTypes.FLOAT) for name in sorted(SCALAR_OPS)
 }
-"""What each scalar operation takes; whatever is not listed above is a function of floats."""
+"""The accepted types of each scalar operation; those not listed above are functions of floats."""
 
 
 def check_computed_in(op: str, dtypes: Iterable[DType]) -> None:
-    """Passes a prim none of whose operands and results is of an opaque type, and extern nodes.
+    """Checks that a prim has no operand or result of an opaque type, unless it is an extern node.
 
     Raises:
-        VerificationError: one of them is.
+        VerificationError: an operand or result has an opaque type.
     """
     opaque = next((dtype for dtype in dtypes if dtype.is_opaque), None)
     if opaque is not None and op != "extern":
         raise VerificationError(
             f"{op}: a tensor of {opaque.value}; expected a type that kernels compute in:"
-            " of this one only extern nodes take and give tensors"
+            " only extern nodes may take and return tensors of this one"
         )
 
 
 def check_scalar_operands(op: str, dtypes: tuple[DType, ...]) -> None:
-    """Passes operand types that a scalar operation takes.
+    """Checks that a scalar operation takes operands of these types.
 
     Raises:
-        VerificationError: the op is unknown, the count is wrong, the types are not one type, or
-            the operation does not take that type.
+        VerificationError: the op is unknown, the number of operands is wrong, their types differ,
+        or
+            the operation does not take their type.
     """
     takes = SCALAR_TYPES.get(op)
     if takes is None:
-        raise VerificationError(f"{op!r} is no scalar operation")
+        raise VerificationError(f"{op!r} is not a scalar operation")
     if len(dtypes) != PRIMS[op].arity:
         raise VerificationError(f"{op}: {len(dtypes)} operands; expected {PRIMS[op].arity}")
     values = dtypes
@@ -106,7 +107,7 @@ def check_scalar_operands(op: str, dtypes: tuple[DType, ...]) -> None:
 
 
 def check_reduce_operand(op: str, dtype: DType) -> None:
-    """Passes the element type that a reduction may have as operand.
+    """Checks that a reduction takes operands of an element type.
 
     Raises:
         VerificationError: any and all take bool, guided reductions floats, the others numbers.
@@ -121,15 +122,15 @@ def check_reduce_operand(op: str, dtype: DType) -> None:
 
 
 def reduce_result_dtype(op: str, operand: DType) -> DType:
-    """Element type of a reduction's result."""
+    """The element type of a reduction's result."""
     return DType.I64 if op in ("argmax", "argmin") else operand
 
 
 def check_scan_operand(op: str, dtype: DType) -> None:
-    """Passes the element type that a scan may have as operand.
+    """Checks that a scan takes operands of an element type.
 
     Raises:
-        VerificationError: an unknown scan, or a type that it does not take.
+        VerificationError: the scan is unknown, or does not take the type.
     """
     if op not in SCAN_OPS:
         raise VerificationError(f"scan {op!r}; expected one of {', '.join(SCAN_OPS)}")
@@ -139,17 +140,17 @@ def check_scan_operand(op: str, dtype: DType) -> None:
 
 
 def scan_result_dtype(op: str, operand: DType) -> DType:
-    """Element type of a scan's result."""
+    """The element type of a scan's result."""
     return DType.I64 if op in ("cummax_index", "cummin_index") else operand
 
 
 def check_combined_dtype(op: str, dtype: DType) -> None:
-    """Passes element types that updates can be combined in.
+    """Checks that updates of an element type can be combined.
 
     Raises:
-        VerificationError: a bool, or a float that arithmetic is not done in.
+        VerificationError: it is bool, or a float that kernels do not compute in.
     """
     if dtype is DType.BOOL or dtype.compute_dtype is not dtype:
         raise VerificationError(
-            f"{op}: elements of {dtype.value}; expected a type that arithmetic is done in"
+            f"{op}: elements of {dtype.value}; expected a type of arithmetic, such as f32"
         )

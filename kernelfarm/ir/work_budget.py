@@ -1,8 +1,8 @@
-"""A limit on the work that one request may cause, counted in steps and not in seconds.
+"""A limit on the work that one request may cause, counted in steps instead of seconds.
 
-Decoding, checks, decomposition, the algebra of indices and fusion call `spend` wherever work or
-memory grows: one step is about one small object that is made or looked at. Equal requests therefore
-end alike on a slow machine and on a fast one. Without a budget `spend` does nothing.
+Decoding, checks, decomposition, the algebra of indices and fusion call `spend` where work or memory
+grows: one step is about one small object that is created or visited. Equal requests therefore end
+equally on slow and fast machines. Without a budget, `spend` does nothing.
 
     with work_budget(DEFAULT_WORK_STEPS) as budget, phase("decode"):
         graph = graph_from_proto(message)
@@ -29,7 +29,7 @@ _CHARS_A_STEP = 16
 
 
 class WorkBudget:
-    """The steps that a request has left, and the phase in which it is.
+    """The steps that a request has left, and its current phase.
 
     Example:
         >>> with work_budget(10) as budget:
@@ -47,14 +47,14 @@ class WorkBudget:
 
     @property
     def used(self) -> int:
-        """Steps that were spent so far."""
+        """The steps spent so far."""
         return self.limit - self.left
 
     def take(self, steps: int) -> None:
         """Counts steps.
 
         Raises:
-            WorkBudgetError: more were taken than allowed.
+            WorkBudgetError: the limit is exceeded.
         """
         self.left -= steps
         if self.left < 0:
@@ -72,10 +72,10 @@ _at_overrun: list[Callable[[], None]] = []
 
 @contextmanager
 def work_budget(limit_steps: int) -> Iterator[WorkBudget]:
-    """Within it, `spend` counts against this limit; what it used then counts in an outer one.
+    """Counts `spend` in the block against this limit; an outer budget is then charged as well.
 
     Raises:
-        WorkBudgetError: from the `spend` that goes over the limit.
+        WorkBudgetError: from the `spend` that exceeds the limit.
     """
     outer = _get()
     budget = WorkBudget(limit_steps)
@@ -103,13 +103,13 @@ def spend(steps: int = 1) -> None:
 
 
 def steps_spent() -> int | None:
-    """Steps that the request spent so far; None without a budget."""
+    """The steps that the request spent so far, None without a budget."""
     budget = _get()
     return None if budget is None else budget.used
 
 
 def counted(text: str) -> str:
-    """The same text, once its length is counted.
+    """The same text, after its length is counted.
 
     Raises:
         WorkBudgetError: the budget is spent.
@@ -120,23 +120,23 @@ def counted(text: str) -> str:
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Names the phase that an overrun tells of."""
+    """Names the phase for the message of an overrun in the block."""
     budget = _get()
     if budget is None:
         yield
         return
     outer, budget.phase = budget.phase, name
     yield
-    # Not in `finally`: an overrun must tell the phase in which it happened.
+    # Not in `finally`, so that the message of an overrun has the phase in which it happened.
     budget.phase = outer
 
 
 def clear_at_overrun(clear: Callable[[], None]) -> None:
-    """Registers what lets go of results that the process remembers between requests."""
+    """Registers a function that clears results which the process keeps between requests."""
     _at_overrun.append(clear)
 
 
 def clear_memos() -> None:
-    """Lets go of every remembered result: those of a hostile graph are large and of no use."""
-    for forget in _at_overrun:
-        forget()
+    """Clears all kept results: those of a hostile graph are large and useless."""
+    for clear in _at_overrun:
+        clear()

@@ -17,6 +17,7 @@ from kernelfarm.service.liveness import read_heartbeat
 from kernelfarm.service.probes import ServiceProbe
 from kernelfarm.signing.key_files import KERNEL_KEY, PROGRAM_KEY, PUBLIC_KEYS
 from kernelfarm.supervisor.supervisor import FarmLayout
+from kernelfarm.targets import vendor_facts
 
 _WORKER_DRAIN_S = 30.0
 _SERVICE_DRAIN_S = 30.0
@@ -150,10 +151,9 @@ def _frontends(config: FarmConfig, environment: tuple[tuple[str, str], ...]) -> 
 
 def _workers(config: FarmConfig, environment: tuple[tuple[str, str], ...]) -> Iterator[ChildSpec]:
     for vendor in config.vendors:
-        # Somebody waits for CPU kernels while a model starts: processes of their own, so that one
-        # that dies leaves others. Kernels for accelerators are mostly compiled ahead.
+        has_process_per_job = vendor_facts(vendor).has_process_per_job
         processes, concurrency = (
-            (config.cpu_workers, 1) if vendor == "cpu" else (1, config.jobs_each)
+            (config.cpu_workers, 1) if has_process_per_job else (1, config.jobs_each)
         )
         arguments = ("--queue", vendor, "--concurrency", str(concurrency))
         for number in range(processes):

@@ -21,17 +21,20 @@ from kernelfarm.signing.key_files import PUBLIC_KEYS, TRACE_KEY, make_keys
 from kernelfarm.supervisor.follow import follow_logs
 from kernelfarm.supervisor.layout import FarmConfig, farm_layout
 from kernelfarm.supervisor.settings import (
-    ALL_VENDORS,
     SupervisorSettings,
     default_cpu_workers,
     default_jobs_each,
 )
 from kernelfarm.supervisor.supervisor import Supervisor, exclusive_data_dir
+from kernelfarm.targets import all_vendors
 
 
 @dataclass(frozen=True, slots=True)
 class FarmOptions:
-    """What the command line said; None and 0 leave it to the settings."""
+    """What the command line said; None and 0 leave it to the settings.
+
+    Without vendors, the farm has workers for all of them.
+    """
 
     listen: str | None
     vendors: tuple[str, ...]
@@ -49,7 +52,8 @@ def run_farm(options: FarmOptions) -> None:
         CallerError: an option cannot be used.
         UnavailableError: a child did not start, or an address or directory is taken.
     """
-    _check_vendors(options.vendors)
+    vendors = options.vendors or tuple(all_vendors())
+    _check_vendors(vendors)
     settings = SupervisorSettings()
     if tenants_file := options.tenants_file or settings.tenants_file:
         read_tenants(tenants_file)  # now: a frontend that refuses it tells its log alone
@@ -59,7 +63,7 @@ def run_farm(options: FarmOptions) -> None:
             endpoint=bound_address(options.listen or settings.frontend_listen),
             data_dir=data_dir,
             run_dir=run_dir,
-            vendors=options.vendors,
+            vendors=vendors,
             cpu_workers=options.cpu_workers or default_cpu_workers(),
             frontends=options.frontends,
             jobs_each=default_jobs_each(),
@@ -115,10 +119,11 @@ def _print_line(line: str) -> None:
 
 
 def _check_vendors(vendors: tuple[str, ...]) -> None:
-    unknown = [vendor for vendor in vendors if vendor not in ALL_VENDORS]
-    if unknown or not vendors or len(set(vendors)) != len(vendors):
+    known = all_vendors()
+    unknown = [vendor for vendor in vendors if vendor not in known]
+    if unknown or len(set(vendors)) != len(vendors):
         raise CallerError(
-            f"vendors {','.join(vendors)!r}; expected some of {','.join(ALL_VENDORS)}, each once"
+            f"vendors {','.join(vendors)!r}; expected some of {','.join(known)}, each once"
         )
 
 

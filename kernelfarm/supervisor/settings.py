@@ -9,8 +9,6 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-ALL_VENDORS = ("cpu", "cuda", "rocm", "ascend")
-
 
 class SupervisorSettings(BaseSettings):
     """What `kernelfarm up` takes from the environment, prefix `KERNELFARM_`.

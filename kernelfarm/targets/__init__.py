@@ -1,88 +1,74 @@
-"""Hardware facts as data: one TOML file for each chip, each fact with its source.
+"""Facts about chips and vendors' toolchains as data, each fact with its source.
 
-Passes and emitters ask for facts, never for vendor names. A new chip is a new file, here or in a
-package that an installed plug-in names as an entry point of the group `kernelfarm.targets`.
+A chip is one TOML file with `name = "vendor:arch"`. Facts that all chips of a vendor share
+are under `chips` in the vendor's own file, the one with `vendor = "..."`; a chip's file may
+override them. A plug-in adds a package of such files as an entry point of the group
+`kernelfarm.targets`.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib import resources
 from importlib.metadata import entry_points
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from kernelfarm.errors import UnknownTargetError
+from kernelfarm.errors import InternalError, UnknownTargetError
+from kernelfarm.targets.facts import CompileCost as CompileCost
+from kernelfarm.targets.facts import GpuFacts as GpuFacts
+from kernelfarm.targets.facts import LlvmFacts as LlvmFacts
+from kernelfarm.targets.facts import LocalBufferFacts as LocalBufferFacts
+from kernelfarm.targets.facts import ProcessorFacts as ProcessorFacts
+from kernelfarm.targets.facts import TargetFacts as TargetFacts
+from kernelfarm.targets.facts import TritonFacts as TritonFacts
+from kernelfarm.targets.facts import TwoPassLimits as TwoPassLimits
+from kernelfarm.targets.facts import VendorFacts as VendorFacts
+from kernelfarm.targets.parse import parse_record
 
 ENTRY_POINT_GROUP = "kernelfarm.targets"
 
 
-@dataclass(frozen=True, slots=True)
-class TwoPassLimits:
-    """The longest rows that two passes reduce better than one; None: two passes always do.
+@lru_cache(maxsize=1)
+def all_targets() -> dict[str, TargetFacts]:
+    """Every known chip by descriptor, in sorted order.
 
-    `rows` lie along the reduction in memory, `columns` across it. `varying`: rows of varying length
-    without a limit are reduced in one pass, too.
+    Raises:
+        InternalError: a file has an unknown or mistyped fact, or a chip has two files.
     """
-
-    rows: int | None = None
-    columns: int | None = None
-    varying: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TargetFacts:
-    """Facts about one chip.
-
-    `name` is the descriptor (`cuda:sm_90a`); `arch` what the toolchain calls it. Numbers are 0
-    where they do not apply.
-    """
-
-    name: str
-    vendor: str
-    arch: str
-    title: str
-    warp_size: int
-    max_threads_per_block: int
-    max_shared_bytes: int
-    max_grid: tuple[int, ...]
-    vector_bytes: int
-    vector_cores: int
-    local_buffer_bytes: int
-    two_pass_limits: tuple[tuple[str, TwoPassLimits], ...]
-    extras: tuple[tuple[str, str], ...]
-
-    @property
-    def sorts_any_row(self) -> bool:
-        """True where a row that is sorted need not fit a block: a thread has memory of its own."""
-        return not (self.warp_size or self.local_buffer_bytes)
-
-    def two_passes(self, op: str) -> TwoPassLimits:
-        """Where a guided reduction of the loop IR is better done in two passes."""
-        return dict(self.two_pass_limits).get(op, TwoPassLimits())
-
-    def extra(self, key: str) -> str:
-        """A vendor-specific fact by name.
-
-        Raises:
-            KeyError: this chip's file has no such fact.
-        """
-        return dict(self.extras)[key]
+    files = list(_files())
+    shared = {data["vendor"]: data.get("chips", {}) for _, data in files if "vendor" in data}
+    found: dict[str, TargetFacts] = {}
+    for file, data in files:
+        if "vendor" in data:
+            continue
+        vendor, _, arch = str(data.get("name", "")).partition(":")
+        if not vendor or not arch:
+            raise InternalError(f"{file}: expected a name as 'vendor:arch', or a vendor")
+        facts = _merged(shared.get(vendor, {}), {**data, "vendor": vendor})
+        target = parse_record(TargetFacts, facts, file)
+        if target.name in found:
+            raise InternalError(f"{file}: another file states the facts of {target.name}, too")
+        found[target.name] = target
+    return dict(sorted(found.items()))
 
 
 @lru_cache(maxsize=1)
-def all_targets() -> dict[str, TargetFacts]:
-    """Every known chip by descriptor, in sorted order."""
-    found = {}
-    for folder in _folders():
-        for entry in folder.iterdir():
-            if entry.name.endswith(".toml"):
-                facts = _parse(tomllib.loads(entry.read_text(encoding="utf-8")))
-                found[facts.name] = facts
-    return dict(sorted(found.items()))
+def all_vendors() -> dict[str, VendorFacts]:
+    """Every vendor of a known chip by name, in sorted order.
+
+    Raises:
+        InternalError: a file has an unknown or mistyped fact.
+    """
+    stated = {
+        data["vendor"]: parse_record(VendorFacts, _without(data, "chips"), file)
+        for file, data in _files()
+        if "vendor" in data
+    }
+    names = sorted({target.vendor for target in all_targets().values()})
+    return {name: stated.get(name, VendorFacts(name)) for name in names}
 
 
 def target_facts(name: str) -> TargetFacts:
@@ -99,29 +85,40 @@ def target_facts(name: str) -> TargetFacts:
     raise UnknownTargetError(f"unknown target {name!r}; expected one of: {', '.join(near)}")
 
 
+def vendor_facts(name: str) -> VendorFacts:
+    """The facts of one vendor.
+
+    Raises:
+        UnknownTargetError: no chip is of that vendor; the message lists the vendors.
+    """
+    vendors = all_vendors()
+    if name in vendors:
+        return vendors[name]
+    raise UnknownTargetError(f"unknown vendor {name!r}; expected one of: {', '.join(vendors)}")
+
+
+def _files() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and content of each TOML file of this package and of plug-ins' packages."""
+    for folder in _folders():
+        for entry in folder.iterdir():
+            if entry.name.endswith(".toml"):
+                yield entry.name, tomllib.loads(entry.read_text(encoding="utf-8"))
+
+
 def _folders() -> Iterator[Traversable]:
-    """This package, and the packages that plug-ins name under `kernelfarm.targets`."""
     yield resources.files(__name__)
     for plugin in entry_points(group=ENTRY_POINT_GROUP):
         yield resources.files(plugin.value)
 
 
-def _parse(data: dict[str, Any]) -> TargetFacts:
-    return TargetFacts(
-        name=data["name"],
-        vendor=data["name"].partition(":")[0],
-        arch=data["arch"],
-        title=data["title"],
-        warp_size=data.get("warp_size", 0),
-        max_threads_per_block=data.get("max_threads_per_block", 0),
-        max_shared_bytes=data.get("max_shared_bytes", 0),
-        max_grid=tuple(data.get("max_grid", ())),
-        vector_bytes=data.get("vector_bytes", 0),
-        vector_cores=data.get("vector_cores", 0),
-        local_buffer_bytes=data.get("local_buffer_bytes", 0),
-        two_pass_limits=tuple(
-            (op, TwoPassLimits(**limits))
-            for op, limits in sorted(data.get("max_two_pass_elems", {}).items())
-        ),
-        extras=tuple(sorted((key, str(value)) for key, value in data.get("extras", {}).items())),
-    )
+def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Shared tables with a chip's own values in them."""
+    merged = {**shared, **own}
+    for key in shared.keys() & own.keys():
+        if isinstance(shared[key], dict) and isinstance(own[key], dict):
+            merged[key] = _merged(shared[key], own[key])
+    return merged
+
+
+def _without(table: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in table.items() if name != key}

@@ -1,6 +1,6 @@
-"""The only code that turns intermediate representations into protobuf messages and back.
+"""The codecs: the only code that converts intermediate representations to protobuf and back.
 
-Every `*_from_proto` treats its message as hostile and raises a `CallerError` that says what was
+Every `*_from_proto` treats its message as hostile, and raises a `CallerError` that says what was
 seen and what was expected.
 """
 

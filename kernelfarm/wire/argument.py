@@ -1,4 +1,4 @@
-"""Operator arguments on the wire."""
+"""Codec of operator arguments."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ from kernelfarm.wire.expr import expr_from_proto, expr_to_proto
 from kernelfarm.wire.names import MAX_TEXT_CHARS, checked_name
 
 MAX_LIST_DEPTH = 8
-"""Nested argument lists; operators nest at most two."""
+"""The deepest nesting of argument lists; operators nest at most two."""
 
 _NONE = pb.NoneValue()
 _INT64 = range(-(2**63), 2**63)
 
 
 def argument_to_proto(arg: Arg) -> pb.Argument:
-    """One argument.
+    """The message of an argument.
 
     Raises:
-        InvalidGraphError: an integer of more than 64 bits, or a value of no known kind.
+        InvalidGraphError: an integer has more than 64 bits, or a value is of an unknown kind.
     """
     encode = _ENCODERS.get(type(arg))
     if encode is None:
-        raise InvalidGraphError(f"argument {arg!r} of type {type(arg).__name__} cannot travel")
+        raise InvalidGraphError(
+            f"argument {arg!r} has type {type(arg).__name__}, which has no message"
+        )
     return encode(arg)
 
 
@@ -61,11 +63,11 @@ _ENCODERS: dict[type, Callable[[Any], pb.Argument]] = {
 
 
 def argument_from_proto(message: pb.Argument, where: str, depth: int = MAX_LIST_DEPTH) -> Arg:
-    """One argument.
+    """The argument of a message.
 
     Raises:
-        MalformedMessageError: its form is not set, or lists nest too deeply.
-        UnsupportedDTypeError: an unknown element type.
+        MalformedMessageError: its form is not set, or lists are nested too deeply.
+        UnsupportedDTypeError: an element type is unknown.
     """
     spend()
     form = message.WhichOneof("form")

@@ -1,4 +1,4 @@
-"""Artifacts and stages on the wire; their contents travel apart, by digest."""
+"""Codec of artifacts and stages; their contents are separate, by digest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Blobs = dict[bytes, bytes]
 def artifact_to_proto(
     built: BuiltKernel, key: bytes, target: str, toolchain: str, cost_ms: float
 ) -> tuple[pb.Artifact, Blobs]:
-    """An artifact's message and the contents that it names."""
+    """The message of an artifact, and the contents that it names."""
     stages, blobs = stages_to_proto(built.stages)
     message = pb.Artifact(
         key=key,
@@ -42,7 +42,7 @@ def artifact_to_proto(
 
 
 def stages_to_proto(stages: Iterable[StageText]) -> tuple[list[pb.Stage], Blobs]:
-    """Messages of stages, and their contents by digest."""
+    """The messages of stages, and their contents by digest."""
     messages: list[pb.Stage] = []
     blobs: Blobs = {}
     for stage in stages:
@@ -54,11 +54,11 @@ def stages_to_proto(stages: Iterable[StageText]) -> tuple[list[pb.Stage], Blobs]
 
 
 def check_artifact(message: pb.Artifact) -> None:
-    """Passes an artifact that a client can use.
+    """Checks that a client can use an artifact.
 
     Raises:
         MalformedMessageError: a key or digest is not 32 bytes, or no stage is the binary.
-        InvalidGraphError: a division by a constant below 1 in the grid.
+        InvalidGraphError: the grid has a division by a constant below 1.
     """
     where = f"artifact for {message.target}"
     _check_digest(message.key, f"{where}, key")
@@ -74,15 +74,15 @@ def check_artifact(message: pb.Artifact) -> None:
 
 
 def digests_of(message: pb.Artifact) -> list[bytes]:
-    """Digests of all contents that an artifact names, in the order of its stages."""
+    """The digests of all contents that an artifact names, in the order of its stages."""
     return [stage.blob.sha256 for stage in message.stages]
 
 
 def binary_digest(message: pb.Artifact) -> bytes:
-    """Digest of the loadable binary.
+    """The digest of the loadable binary.
 
     Raises:
-        MalformedMessageError: no stage has the name that the artifact gives.
+        MalformedMessageError: no stage has the name of the binary.
     """
     for stage in message.stages:
         if stage.name == message.binary_stage:
@@ -96,8 +96,8 @@ def built_kernel_from_proto(message: pb.Artifact, blobs: Blobs) -> BuiltKernel:
     """The artifact with its contents.
 
     Raises:
-        MalformedMessageError: the message is incomplete, or a content is missing or has another
-            digest.
+        MalformedMessageError: the message is incomplete, or a content is missing or does not match
+            its digest.
     """
     check_artifact(message)
     return BuiltKernel(

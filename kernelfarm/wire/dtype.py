@@ -1,4 +1,4 @@
-"""Element types on the wire."""
+"""Codec of element types."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _FROM_PROTO: dict[int, DType] = {number: dtype for dtype, number in _TO_PROTO.it
 
 
 def dtype_to_proto(dtype: DType) -> pb.Dtype.ValueType:
-    """The wire's number of an element type."""
+    """The number of an element type in messages."""
     return _TO_PROTO[dtype]
 
 
 def dtype_from_proto(number: int, where: str) -> DType:
-    """The element type of a wire number.
+    """The element type of a number in a message.
 
     Raises:
         UnsupportedDTypeError: the number is unset or unknown to this farm.

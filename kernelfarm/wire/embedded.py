@@ -1,8 +1,8 @@
-"""Messages around parts that are serialized already, and travel as they are.
+"""Messages with fields that are serialized already.
 
-A serialized message may be put together from serialized pieces: what follows is merged into what
-came before (https://protobuf.dev/programming-guides/encoding/#last-one-wins). So a stored program
-reaches its client without being decoded and encoded on the way.
+A serialized message may be composed of serialized pieces: later fields are merged into earlier ones
+(https://protobuf.dev/programming-guides/encoding/#last-one-wins). A gateway can therefore send a
+stored program to a client without decoding and encoding it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _SHORT = tuple(bytes((value,)) for value in range(_MORE))
 
 
 def field_number(message: type[Message], name: str) -> int:
-    """The number of a message's field."""
+    """The number of a field of a message."""
     return int(message.DESCRIPTOR.fields_by_name[name].number)
 
 
 def embedded(number: int, *parts: bytes) -> tuple[bytes, ...]:
-    """A field of bytes or of a message, from the parts of its content."""
+    """A serialized field of bytes or of a message, from the parts of its content."""
     size = sum(map(len, parts))
     return (_varint(number << 3 | _LENGTH_DELIMITED) + _varint(size), *parts)
 

@@ -1,6 +1,6 @@
-"""Integer expressions on the wire: a tree there, a polynomial normal form here.
+"""Codec of integer expressions: a tree in messages, a polynomial normal form in memory.
 
-A hostile tree may be deep, or multiply out to a huge polynomial; both are bounded before the work
+A hostile tree may be deep, or multiply out to a huge polynomial. Both are limited before the work
 is done.
 """
 
@@ -30,22 +30,22 @@ from kernelfarm.v1 import graph_pb2 as pb
 from kernelfarm.wire.names import checked_name
 
 MAX_DEPTH = 45
-"""Nested calls; protobuf itself stops at 100 nested messages, two for each call."""
+"""The most nested calls; protobuf itself allows 100 nested messages, two for each call."""
 
 MAX_TERMS = 1024
-"""Terms of a polynomial; real index expressions have fewer than 20."""
+"""The most terms of a polynomial; real index expressions have fewer than 20."""
 
 MAX_DEGREE = 64
-"""Factors of one term: a tensor has at most 64 extents."""
+"""The most factors of a term: a tensor has at most 64 extents."""
 
 MAX_MAGNITUDE = 2**63 - 1
-"""Every literal and coefficient fits in 64 bits."""
+"""The largest magnitude of a literal or coefficient, which must fit in 64 bits."""
 
 _LARGE_BYTES = 1 << 10
 _MAX_REMEMBERED_BYTES = 1 << 18
 _MAX_REMEMBERED = 32
 _decoded_last: OrderedDict[bytes, tuple[Expr, int]] = OrderedDict()
-"""Trees and what they are, with the steps that decoding them took."""
+"""Recently decoded trees: the expression, and the steps that decoding it took."""
 
 _ADD, _MUL = pb.EXPR_OP_ADD, pb.EXPR_OP_MUL
 
@@ -68,9 +68,9 @@ def expr_from_proto(message: pb.Expr, where: str) -> Expr:
     """The expression of a tree.
 
     Raises:
-        MalformedMessageError: a form is unset, an operation unknown, a count of operands wrong, or
-            the tree is too deep or multiplies out to too many terms.
-        InvalidGraphError: a division by a constant that is zero or negative.
+        MalformedMessageError: a form is unset, an operation is unknown, a number of operands is
+            wrong, or the tree is too deep or multiplies out to too many terms.
+        InvalidGraphError: the tree has a division by a constant that is zero or negative.
     """
     form = message.WhichOneof("form")
     if form == "constant":
@@ -81,9 +81,9 @@ def expr_from_proto(message: pb.Expr, where: str) -> Expr:
 
 
 def _decoded_once(message: pb.Expr, where: str) -> Expr:
-    """Decodes a large tree that a graph repeats, say the shape of every value, once.
+    """Decodes a large tree that a graph repeats, such as the shape of every value, only once.
 
-    It costs a request as many steps as decoding it again would.
+    The request is charged as many steps as for decoding it again.
     """
     before = steps_spent()
     if before is None or message.ByteSize() < _LARGE_BYTES:
@@ -109,7 +109,7 @@ def exprs_from_proto(messages: Iterable[pb.Expr], where: str) -> tuple[Expr, ...
 
 @lru_cache(maxsize=1 << 14)
 def _encoded(expr: Expr) -> pb.Expr:
-    """Remembered, since extents and strides repeat; callers copy, they never change it."""
+    """The message of an expression; memoized, so callers must copy and never change it."""
     parts = [_encoded_term(monomial, factor) for monomial, factor in expr.terms]
     if expr.constant or not parts:
         parts.append(_literal(expr.constant))
@@ -164,7 +164,7 @@ def _decoded(message: pb.Expr, where: str, depth: int) -> Expr:
 
 
 def _constant(value: int, where: str) -> Expr:
-    """The one number of 64 bits whose magnitude has more could not be encoded again."""
+    """A constant; refuses -2**63, whose magnitude needs more than 63 bits."""
     if abs(value) > MAX_MAGNITUDE:
         raise MalformedMessageError(
             f"{where}: integer {value} in an expression; expected one of at most {MAX_MAGNITUDE}"
@@ -184,7 +184,7 @@ def _applied(op: int, operands: list[Expr], where: str) -> Expr:
             raise MalformedMessageError(
                 f"{where}: {_name(op)} of {len(operands)} operands; expected two or more"
             )
-        if op == _ADD:  # at once: n partial sums would cost the square of n
+        if op == _ADD:  # all at once, because n partial sums would take quadratic time
             return _bounded(sum_of(operands), where)
         return reduce(lambda a, b: _folded(op, a, b, where), operands)
     if op not in (pb.EXPR_OP_FLOOR_DIV, pb.EXPR_OP_MOD):
@@ -211,7 +211,7 @@ def _folded(op: int, a: Expr, b: Expr, where: str) -> Expr:
 
 
 def _check_product(a: Expr, b: Expr, where: str) -> None:
-    """Looks before multiplying: a product of sums grows exponentially with its factors."""
+    """Checks the size first, because a product of sums grows exponentially with its factors."""
     terms = (len(a.terms) + 1) * (len(b.terms) + 1)
     if terms > MAX_TERMS:
         raise MalformedMessageError(

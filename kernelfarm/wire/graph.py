@@ -1,4 +1,4 @@
-"""Graphs on the wire, both dialects."""
+"""Codec of graphs, of both dialects."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from kernelfarm.wire.tensor_type import (
 
 
 def graph_to_proto(graph: Graph) -> pb.Graph:
-    """The graph as a message.
+    """The message of a graph.
 
     Raises:
-        InvalidGraphError: an argument that cannot travel.
+        InvalidGraphError: an argument has no message.
     """
     return pb.Graph(
         abi_version=graph.abi_version,
@@ -59,8 +59,8 @@ def graph_from_proto(message: pb.Graph, dialect: str | None = None) -> Graph:
 
     Raises:
         WorkBudgetError: the request's budget of steps is spent.
-        UnsupportedVersionError: a contract version that this farm does not speak.
-        UnsupportedDTypeError: an unknown element type.
+        UnsupportedVersionError: this farm does not support the contract version.
+        UnsupportedDTypeError: an element type is unknown.
         MalformedMessageError: a required part is missing, or nested too deeply.
         InvalidGraphError: another dialect, or the graph breaks a rule; see `check_client_graph`.
     """
@@ -150,7 +150,7 @@ def _node_from_proto(index: int, message: pb.Node, dialect: str) -> Node:
     spend(12 + len(message.results) + len(message.origins))
     types = tuple(tensor_type_from_proto(tensor, where) for tensor in message.types)
     if dialect == PRIMS_DIALECT and message.op != "extern":
-        # Prims have value semantics: a scalar's empty strides do not bind either.
+        # Prims have value semantics: the empty strides of a scalar are not binding either.
         types = tuple(replace(t, strides=None) for t in types)
     return Node(
         op=message.op,

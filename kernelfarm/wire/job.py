@@ -1,4 +1,4 @@
-"""A kernel job as bytes: what lies in the cache between the edge that queues it and the worker."""
+"""Codec of kernel jobs, which the edge stores in the cache for the worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelfarm.wire.kernel import kernel_from_proto
 
 
 def job_to_bytes(kernel: loops_pb2.Kernel, target: str) -> bytes:
-    """One kernel and its target; the kernel stays the message that the edge received."""
+    """A job of one kernel, as the edge received its message, and a target."""
     return pb.BuildKernelsRequest(kernels=[kernel], target=target).SerializeToString()
 
 
@@ -20,7 +20,7 @@ def job_from_bytes(job: bytes) -> tuple[Kernel, str]:
     """The kernel and its target descriptor.
 
     Raises:
-        MalformedMessageError: the bytes are no job of one kernel.
+        MalformedMessageError: the bytes are not a job of one kernel.
     """
     try:
         message = pb.BuildKernelsRequest.FromString(job)

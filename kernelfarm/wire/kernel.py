@@ -1,4 +1,4 @@
-"""Loop kernels on the wire."""
+"""Codec of loop kernels."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ _ACCESS_BACK: dict[int, Access] = {number: access for access, number in _ACCESS.
 
 
 def kernel_to_proto(kernel: Kernel) -> pb.Kernel:
-    """The kernel as a message; hints of its sizes stay behind.
+    """The message of a kernel, without the hints of its sizes.
 
     Raises:
-        InvalidGraphError: an integer of more than 64 bits.
+        InvalidGraphError: an integer has more than 64 bits.
     """
     return pb.Kernel(
         name=kernel.name,
@@ -68,12 +68,12 @@ def kernel_to_proto(kernel: Kernel) -> pb.Kernel:
 
 
 def kernel_from_proto(message: pb.Kernel) -> Kernel:
-    """The kernel of a message; `verify_kernel` judges what it says.
+    """The kernel of a message; `verify_kernel` checks its rules.
 
     Raises:
         MalformedMessageError: a required part is missing or unknown.
-        UnsupportedDTypeError: an unknown element type.
-        InvalidGraphError: a size's range is empty, or a division by a constant below 1.
+        UnsupportedDTypeError: an element type is unknown.
+        InvalidGraphError: a size's range is empty, or there is a division by a constant below 1.
     """
     where = f"kernel {checked_name(message.name, 'a kernel')}"
     return Kernel(

@@ -1,4 +1,4 @@
-"""Launch facts and guards on the wire."""
+"""Codec of launch facts and of the guards of launches."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _OPS = {
     GuardOp.DIVISIBLE: pb.GUARD_OP_DIVISIBLE,
 }
 _OPS_BACK: dict[int, GuardOp] = {number: op for op, number in _OPS.items()}
-# The grammar's other subjects stand in guards of cache entries: a launch cannot decide them.
+# The grammar's other subjects are for guards of cache entries; a launch does not know them.
 _LAUNCH_SUBJECTS = frozenset(subject.value for subject in GuardSubject)
 
 
 def launch_facts_to_proto(facts: LaunchFacts) -> pb.LaunchFacts:
-    """Launch facts as a message."""
+    """The message of launch facts."""
     return pb.LaunchFacts(
         symbol=facts.symbol,
         grid=exprs_to_proto(facts.grid),
@@ -43,8 +43,8 @@ def launch_facts_from_proto(message: pb.LaunchFacts) -> LaunchFacts:
     """The launch facts of a message; extras are sorted by name.
 
     Raises:
-        MalformedMessageError: no symbol, or a grid of more than three axes.
-        InvalidGraphError: a division by a constant below 1 in the grid.
+        MalformedMessageError: there is no symbol, or the grid has more than three axes.
+        InvalidGraphError: the grid has a division by a constant below 1.
     """
     if not message.symbol or len(message.grid) > 3:
         raise MalformedMessageError(
@@ -68,25 +68,25 @@ def launch_facts_from_proto(message: pb.LaunchFacts) -> LaunchFacts:
 
 
 def guard_op_to_proto(op: GuardOp) -> pb.GuardOp.ValueType:
-    """The wire's number of a comparison."""
+    """The number of a comparison in messages."""
     return _OPS[op]
 
 
 def guard_op_from_proto(number: int) -> GuardOp | None:
-    """The comparison of a wire number, None if there is none."""
+    """The comparison of a number in a message, None if there is none."""
     return _OPS_BACK.get(number)
 
 
 def guard_to_proto(atoms: tuple[GuardAtom, ...]) -> pb.Guard:
-    """A guard as a message."""
+    """The message of a guard."""
     return pb.Guard(atoms=[_atom_to_proto(atom) for atom in atoms])
 
 
 def guard_from_proto(message: pb.Guard) -> tuple[GuardAtom, ...]:
-    """The conditions of a guard; none hold always.
+    """The conditions of a guard; an empty guard always holds.
 
     Raises:
-        MalformedMessageError: a subject or comparison is unset or unknown, or a divisor below 1.
+        MalformedMessageError: a subject or comparison is unset or unknown, or a divisor is below 1.
     """
     return tuple(_atom_from_proto(i, atom) for i, atom in enumerate(message.atoms))
 

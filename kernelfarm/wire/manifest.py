@@ -1,4 +1,4 @@
-"""Manifests, their guards, public keys and callers' facts on the wire."""
+"""Codec of manifests, their guards, public keys, and callers' facts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DIGEST_BYTES = 32
 MAX_ATOMS = 64
 MAX_SYMBOLS = 4096
 MAX_INPUTS = 65_536
-"""More than a graph of the most nodes that a farm takes has."""
+"""The most inputs; a graph with the most nodes that a farm accepts has fewer."""
 MAX_ENVIRONMENT = 256
 
 _SPACES = {
@@ -34,12 +34,12 @@ _SPACES = {
 }
 _SPACES_BACK: dict[int, Space] = {number: space for space, number in _SPACES.items()}
 _TIMES = range(-62_135_596_800, 253_402_300_800)
-"""Seconds that protobuf takes in a time: the years 1 to 9999."""
+"""The seconds of a protobuf timestamp: the years 1 to 9999."""
 _AXIS_SUBJECTS = frozenset({FactSubject.INPUT_SIZE, FactSubject.INPUT_STRIDE})
 
 
 def manifest_to_proto(manifest: Manifest) -> manifest_pb2.Manifest:
-    """A manifest as a message."""
+    """The message of a manifest."""
     message = manifest_pb2.Manifest(
         namespace=manifest.namespace,
         space=_SPACES[manifest.space],
@@ -60,11 +60,11 @@ def manifest_to_proto(manifest: Manifest) -> manifest_pb2.Manifest:
 
 
 def manifest_from_proto(message: manifest_pb2.Manifest) -> Manifest:
-    """The manifest of a message; nothing of it is believed yet.
+    """The manifest of a message, whose signature is not checked.
 
     Raises:
-        MalformedMessageError: a digest is not 32 bytes, space or guard are of no known form, or its
-            time is none.
+        MalformedMessageError: a digest is not 32 bytes, the space or guard has an unknown form, or
+            its time is out of range.
     """
     space = _SPACES_BACK.get(message.space)
     if space is None:
@@ -91,7 +91,7 @@ def manifest_from_proto(message: manifest_pb2.Manifest) -> Manifest:
 
 
 def manifest_to_bytes(manifest: Manifest) -> bytes:
-    """A manifest as it is stored."""
+    """The stored form of a manifest."""
     return manifest_to_proto(manifest).SerializeToString(deterministic=True)
 
 
@@ -99,7 +99,7 @@ def manifest_from_bytes(stored: bytes) -> Manifest:
     """A stored manifest.
 
     Raises:
-        MalformedMessageError: these bytes are none.
+        MalformedMessageError: the bytes are not a manifest.
     """
     try:
         return manifest_from_proto(manifest_pb2.Manifest.FromString(stored))
@@ -108,7 +108,7 @@ def manifest_from_bytes(stored: bytes) -> Manifest:
 
 
 def fact_guard_to_proto(guard: tuple[FactAtom, ...]) -> artifact_pb2.Guard:
-    """A guard over a caller's facts as a message."""
+    """The message of a guard over a caller's facts."""
     return artifact_pb2.Guard(atoms=[_atom_to_proto(atom) for atom in guard])
 
 
@@ -116,7 +116,8 @@ def fact_guard_from_proto(message: artifact_pb2.Guard) -> tuple[FactAtom, ...]:
     """The conditions of a guard over a caller's facts.
 
     Raises:
-        MalformedMessageError: too many, an unknown subject or comparison, or a wrong operand.
+        MalformedMessageError: there are too many, a subject or comparison is unknown, or an operand
+            is wrong.
     """
     if len(message.atoms) > MAX_ATOMS:
         raise MalformedMessageError(f"guard: {len(message.atoms)} atoms; expected <= {MAX_ATOMS}")
@@ -124,10 +125,10 @@ def fact_guard_from_proto(message: artifact_pb2.Guard) -> tuple[FactAtom, ...]:
 
 
 def facts_from_proto(message: manifest_pb2.CallerFacts) -> CallerFacts:
-    """What a caller tells.
+    """The facts of a message.
 
     Raises:
-        MalformedMessageError: it tells more than any graph has, or a name is too long.
+        MalformedMessageError: there are more than any graph has, or a name is too long.
     """
     if not message.ByteSize():
         return NO_FACTS
@@ -158,7 +159,7 @@ def _check_counts(message: manifest_pb2.CallerFacts) -> None:
 
 
 def facts_to_proto(facts: CallerFacts) -> manifest_pb2.CallerFacts:
-    """A caller's facts as a message."""
+    """The message of a caller's facts."""
     return manifest_pb2.CallerFacts(
         symbols=facts.symbols,
         inputs=[
@@ -172,7 +173,7 @@ def facts_to_proto(facts: CallerFacts) -> manifest_pb2.CallerFacts:
 
 
 def key_to_proto(key: TrustedKey) -> manifest_pb2.PublicKey:
-    """A public key as a message."""
+    """The message of a public key."""
     message = manifest_pb2.PublicKey(
         key_id=key.key_id, public_key=key.public_key, space=_SPACES[key.space]
     )
@@ -185,7 +186,8 @@ def key_from_proto(message: manifest_pb2.PublicKey) -> TrustedKey:
     """The public key of a message.
 
     Raises:
-        MalformedMessageError: it is not 32 bytes, for no space that we know, or its time is none.
+        MalformedMessageError: it is not 32 bytes, its space is unknown, or its time is out of
+        range.
     """
     space = _SPACES_BACK.get(message.space)
     if space is None or len(message.public_key) != DIGEST_BYTES:
@@ -199,7 +201,7 @@ def key_from_proto(message: manifest_pb2.PublicKey) -> TrustedKey:
 
 
 def _seconds_of(time: Timestamp) -> int:
-    """Seconds of a time that can be written again."""
+    """The seconds of a time, if a message can hold it."""
     if time.seconds not in _TIMES:
         raise MalformedMessageError(
             f"a time of {time.seconds} s; expected one of the years 1 to 9999"

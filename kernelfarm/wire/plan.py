@@ -1,4 +1,4 @@
-"""Execution plans on the wire."""
+"""Codec of execution plans."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _DIGEST_BYTES = 32
 
 
 def plan_to_proto(plan: Plan) -> pb.Plan:
-    """The plan as a message; kernels have no keys where the plan has none yet.
+    """The message of a plan; its kernels have keys if the plan has them.
 
     Raises:
-        InvalidGraphError: an integer of more than 64 bits.
+        InvalidGraphError: an integer has more than 64 bits.
     """
     keys = plan.kernel_keys or (b"",) * len(plan.kernel_names)
     return pb.Plan(
@@ -69,11 +69,11 @@ def plan_from_proto(message: pb.Plan) -> Plan:
     """The plan of a message.
 
     Raises:
-        UnsupportedVersionError: a contract version that this side does not speak.
+        UnsupportedVersionError: this side does not support the contract version.
         MalformedMessageError: a required part is missing or unknown, or an index or a buffer name
-            leads nowhere.
-        UnsupportedDTypeError: an unknown element type.
-        InvalidGraphError: a division by a constant below 1.
+            refers to nothing.
+        UnsupportedDTypeError: an element type is unknown.
+        InvalidGraphError: there is a division by a constant below 1.
     """
     if message.abi_version != ABI_VERSION:
         raise UnsupportedVersionError(

@@ -1,4 +1,4 @@
-"""Puts the result of one program together, as the cache holds it and a client gets it."""
+"""Assembles the serialized result of a program, for the cache and for clients."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ KernelArtifacts = tuple[artifact_pb2.Artifact, ...]
 class SerializedProgram:
     """A serialized result without its outcome.
 
-    `blobs` are the program's own stages by SHA-256; `named` are all blobs that the result refers
-    to, the kernels' stages included: the result is whole only while all of them exist.
+    `blobs` are the program's own stages by SHA-256. `named` are all blobs that the result refers
+    to, including the kernels' stages; the result is complete only while all of them exist.
     """
 
     payload: bytes

@@ -1,4 +1,4 @@
-"""Errors <-> rich gRPC status: `google.rpc.Status` with ErrorInfo, RetryInfo and RequestInfo."""
+"""Codec of errors: `google.rpc.Status` with ErrorInfo, RetryInfo and RequestInfo."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kernelfarm.errors import (
 
 ERROR_DOMAIN = "kernelfarm"
 
-# The trailer in which every gRPC implementation carries `google.rpc.Status`.
+# The trailer of `google.rpc.Status` in every gRPC implementation.
 DETAILS_TRAILER = "grpc-status-details-bin"
 
 # gRPC's core writes this when it refuses a message before reading it.
@@ -32,7 +32,7 @@ def status_code(facts: ErrorFacts) -> grpc.StatusCode:
 
 
 def status_details(facts: ErrorFacts, request_id: str) -> bytes:
-    """The serialized `google.rpc.Status` that travels in the details trailer."""
+    """The serialized `google.rpc.Status` for the details trailer."""
     code: int = status_code(facts).value[0]
     status = status_pb2.Status(code=code, message=facts.message)
     info = error_details_pb2.ErrorInfo(reason=facts.reason, domain=ERROR_DOMAIN)
@@ -48,10 +48,10 @@ def status_details(facts: ErrorFacts, request_id: str) -> bytes:
 
 
 def error_from_rpc(error: grpc.RpcError, peer: str = "the farm") -> KernelfarmError:
-    """The error of our hierarchy that a failed call stands for; its notes name the request id.
+    """The error of our hierarchy for a failed call; its notes have the request id.
 
-    Works for errors of blocking and of asyncio channels. `peer` names the other side in messages
-    for failures that it did not report itself, such as a refused connection.
+    It takes errors of blocking and of asyncio channels. `peer` names the other side in messages
+    about failures that it did not report itself, such as a refused connection.
     """
     code = getattr(error, "code", lambda: grpc.StatusCode.UNKNOWN)() or grpc.StatusCode.UNKNOWN
     details = getattr(error, "details", lambda: str(error))() or ""
@@ -83,8 +83,8 @@ def _error_without_details(code: grpc.StatusCode, details: str, peer: str) -> Ke
         return MessageTooLargeError(f"a message of {size} bytes; {peer} accepts at most {limit}")
     name = code.name
     if code is grpc.StatusCode.CANCELLED:
-        # A server that stops cancels what is left after its grace; our own cancellations surface
-        # as exceptions of the caller and never come here.
+        # A server that stops cancels calls that are left after its grace period. Our own
+        # cancellations are exceptions of the caller and never reach this.
         name = "UNAVAILABLE"
     reason = NoAnswerError.reason if name == NoAnswerError.status else name
     retry_after_s = 1.0 if name == "UNAVAILABLE" else None

@@ -1,4 +1,4 @@
-"""Tensor types and size symbols on the wire."""
+"""Codec of tensor types and size symbols."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kernelfarm.wire.expr import exprs_from_proto, exprs_to_proto
 from kernelfarm.wire.names import checked_name
 
 MAX_RANK = 64
-"""Axes of a tensor; PyTorch's own limit."""
+"""The most axes of a tensor, which is PyTorch's limit."""
 
 
 def tensor_type_to_proto(tensor: TensorType) -> pb.TensorType:
-    """A tensor type; strides that do not bind stay empty."""
+    """The message of a tensor type; strides are empty if they are not binding."""
     return pb.TensorType(
         dtype=dtype_to_proto(tensor.dtype),
         shape=exprs_to_proto(tensor.shape),
@@ -24,13 +24,13 @@ def tensor_type_to_proto(tensor: TensorType) -> pb.TensorType:
 
 
 def tensor_type_from_proto(message: pb.TensorType, where: str) -> TensorType:
-    """A tensor type; no strides on a tensor with axes means that none bind.
+    """The tensor type of a message; for a tensor with axes, empty strides are not binding.
 
     Raises:
         UnsupportedDTypeError: the element type is unset or unknown.
-        InvalidGraphError: a negative extent, more than 64 axes, or strides and extents that differ
-            in number.
-        MalformedMessageError: an extent or stride is no valid expression.
+        InvalidGraphError: an extent is negative, there are more than 64 axes, or the numbers of
+            strides and extents differ.
+        MalformedMessageError: an extent or stride is not a valid expression.
     """
     spend(1 + len(message.shape) + len(message.strides))
     dtype = dtype_from_proto(message.dtype, where)
@@ -49,12 +49,12 @@ def tensor_type_from_proto(message: pb.TensorType, where: str) -> TensorType:
 
 
 def size_symbol_to_proto(size: SizeSymbol) -> pb.Symbol:
-    """A size symbol; 0 stands for no upper end and for no hint."""
+    """The message of a size symbol; 0 means no upper bound, and no hint."""
     return pb.Symbol(name=size.name, lower=size.lower, upper=size.upper or 0, hint=size.hint or 0)
 
 
 def size_symbol_from_proto(message: pb.Symbol, where: str) -> SizeSymbol:
-    """A size symbol.
+    """The size symbol of a message.
 
     Raises:
         InvalidGraphError: it has no name, or its range is empty or begins below 0.
@@ -65,10 +65,10 @@ def size_symbol_from_proto(message: pb.Symbol, where: str) -> SizeSymbol:
 
 
 def check_size_range(name: str, lower: int, upper: int | None, where: str) -> None:
-    """Refuses a nameless symbol, a negative lower end and an empty range.
+    """Checks a size symbol's name and range.
 
     Raises:
-        InvalidGraphError: one of these.
+        InvalidGraphError: it has no name, a negative lower bound, or an empty range.
         MalformedMessageError: the name is too long.
     """
     checked_name(name, f"{where}: a size symbol")

@@ -1,1 +1,1 @@
-"""What passes ask about graphs and loop nests; nothing here changes anything."""
+"""Analyses of graphs and loop nests, which change nothing."""

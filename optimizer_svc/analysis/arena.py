@@ -1,4 +1,4 @@
-"""Places temporaries in one arena so that those alive at once do not overlap."""
+"""Packs temporaries into one arena, so that those alive at the same time do not overlap."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelfarm.ir.work_budget import spend
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """A temporary of `size_bytes` that is alive from step `first` to step `last`, both included."""
+    """A temporary that is alive from step `first` to step `last`, both included."""
 
     value: int
     size_bytes: Expr
@@ -22,14 +22,17 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """Offset of each temporary in bytes, and the arena's size."""
+    """The offset of each temporary in bytes, and the arena's size."""
 
     offsets: dict[int, Expr]
     size_bytes: Expr
 
 
 def plan_arena(lifetimes: Sequence[Lifetime]) -> Arena:
-    """Best-fit offsets for known sizes; behind them, slots shared by equal symbolic sizes."""
+    """An arena for temporaries.
+
+    Known sizes get best-fit offsets. Behind them, temporaries of equal symbolic size share slots.
+    """
     ordered = sorted(lifetimes, key=lambda life: life.first)
     known = [life for life in ordered if life.size_bytes.is_constant]
     offsets, known_bytes = _best_fit(known)
@@ -56,7 +59,7 @@ def _aligned(size_bytes: Expr) -> Expr:
 
 
 def _best_fit(lifetimes: Sequence[Lifetime]) -> tuple[dict[int, Expr], int]:
-    """Each temporary in the smallest gap that holds it, in order of birth."""
+    """Puts each temporary into the smallest gap that holds it, in order of first use."""
     offsets: dict[int, Expr] = {}
     alive: list[tuple[int, int, int]] = []  # (begin, end, last step), by begin
     top = 0

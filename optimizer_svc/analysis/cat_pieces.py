@@ -1,8 +1,8 @@
-"""The pieces of a `cat`: where each begins, which of them an index may fall into, how many matter.
+"""The pieces of a `cat`: which of them an index may fall into, and how many are too many to select.
 
-A cat of few pieces is a choice that its reader makes for each element: `where(i < n, a, b)`. Each
-element then pays for every piece, and so does the code; a cat of many pieces is written piece by
-piece instead (`store_cats`).
+A reader of a cat of few pieces selects one for each element: `where(i < n, a, b)`. The time for
+each element, and the size of the code, grow with the number of pieces. Therefore a cat of many
+pieces is stored piece by piece (`store_cats`).
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from kernelfarm.ir.graph_ir import Node
 from optimizer_svc.analysis.graph_facts import GraphFacts, Piece
 
 MAX_PIECES_SELECTED = 8
-"""Pieces that a reader selects from; Inductor's `max_pointwise_cat_inputs` is 8 too."""
+"""The most pieces that a reader selects from; Inductor's `max_pointwise_cat_inputs` is 8 too."""
 
 
 def is_many_pieces(facts: GraphFacts, node: Node) -> bool:
-    """True for a cat of more pieces than a reader should select from."""
+    """True for a cat with more pieces than a reader should select from."""
     return node.op == "cat" and len(facts.pieces[node.results[0]]) > MAX_PIECES_SELECTED
 
 
 def pieces_within(pieces: Sequence[Piece], axis_index: Expr, bounds: Bounds) -> tuple[Piece, ...]:
-    """The pieces that an index along the axis may fall into; others are proven to be outside."""
+    """The pieces that an index along the axis may fall into; others are proven to be impossible."""
 
     def is_before(piece: Piece) -> bool:
         return bounds.is_less(axis_index, piece.start)

@@ -1,4 +1,4 @@
-"""Small questions about extents."""
+"""Predicates and estimates of extents."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, product_of
 from kernelfarm.ir.graph_ir import SizeSymbol
 
 UNKNOWN_SIZE = 4096
-"""Elements assumed for a size whose range allows it: large enough that traffic matters."""
+"""The assumed value of a size, if its range allows it: large enough that memory traffic matters."""
 
 
 def is_empty(shape: Iterable[Expr]) -> bool:
@@ -22,10 +22,10 @@ def is_single(shape: Iterable[Expr]) -> bool:
 
 
 def likely_sizes(symbols: Iterable[SizeSymbol]) -> dict[str, int]:
-    """What each size is assumed to be: a choice between programs needs a number.
+    """The assumed value of each size, because choosing between programs needs numbers.
 
-    Ranges alone decide. The sizes that were seen at capture are in no key, so that they may not
-    select what the key stands for.
+    Only ranges decide. The sizes seen at capture are not part of any key, so they must not
+    influence the program of a key.
     """
     return {
         size.name: max(size.lower, min(UNKNOWN_SIZE, size.upper or UNKNOWN_SIZE))

@@ -1,4 +1,4 @@
-"""Lookups over one Prims graph: producers, positions, types, ranges of its sizes."""
+"""Look-ups over one Prims graph: producers, positions, types, ranges of its sizes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kernelfarm.errors import InternalError
 from kernelfarm.ir.algebra.expr import ZERO, Expr, as_expr, product_of
 from kernelfarm.ir.algebra.simplify import Bounds, Range
-from kernelfarm.ir.graph_ir import Arg, Constant, Graph, Node, Ref, TensorType, refs_in, uses_of
+from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType, refs_in, uses_of
 from kernelfarm.ir.prims import CLIENT_OPS, PRIMS, PrimKind
 from kernelfarm.ir.work_budget import spend
 
@@ -21,7 +21,7 @@ GATHER_OPS = frozenset(name for name, prim in PRIMS.items() if prim.kind is Prim
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """An operand of a cat, and the part of the cat's axis from `start` up to `limit` that it is."""
+    """An operand of a cat, with its range on the cat's axis, from `start` up to `limit`."""
 
     value: int
     start: Expr
@@ -30,9 +30,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class GraphFacts:
-    """One graph's lookups; values without a producer are inputs and constants.
+    """The look-ups of one graph; values without a producer are inputs and constants.
 
-    `pieces` has those of every cat in order, without the ones that are statically empty.
+    `pieces` has the pieces of every cat in order, except statically empty ones.
     """
 
     graph: Graph
@@ -44,7 +44,7 @@ class GraphFacts:
     pieces: Mapping[int, tuple[Piece, ...]]
 
     def is_storage(self, value: int) -> bool:
-        """True for values that no kernel makes: inputs, constants, what the framework gives."""
+        """True for values that no kernel makes: inputs, constants, results of the framework."""
         node = self.producers.get(value)
         return node is None or node.op in CLIENT_OPS
 
@@ -54,18 +54,18 @@ class GraphFacts:
         return node is not None and node.op in VIEW_OPS
 
     def base_of(self, value: int) -> int:
-        """The first value that is no view, going from operand to operand."""
+        """The value that a chain of views starts from; the value itself if it is no view."""
         while self.is_view(value):
             value = operands(self.producers[value])[0]
         return value
 
     def numel(self, value: int) -> Expr:
-        """Number of elements of a value."""
+        """The number of elements of a value."""
         return product_of(self.types[value].shape)
 
 
 def graph_facts(graph: Graph) -> GraphFacts:
-    """The lookups of a graph."""
+    """The look-ups of a graph."""
     producers: dict[int, Node] = {}
     positions: dict[int, int] = {}
     consumers: dict[int, list[int]] = {}
@@ -112,17 +112,17 @@ def size_bounds(graph: Graph) -> Bounds:
 
 
 def operands(node: Node) -> tuple[int, ...]:
-    """Values of a prim's positional arguments."""
+    """The values among a prim's positional arguments."""
     return tuple(value for arg in node.args for value in refs_in(arg))
 
 
 def outputs_read(graph: Graph) -> tuple[int, ...]:
-    """Values that the graph returns, in order, with repetition."""
+    """The values that the graph returns, in order, with repetition."""
     return tuple(value for arg in graph.outputs for value in refs_in(arg))
 
 
 def constant_value(facts: GraphFacts, value: int) -> float | int | bool | None:
-    """The number that every element of a value is, if a `full` behind views makes it."""
+    """The number that all elements are, if the value is a `full` or a view of one; else None."""
     node = facts.producers.get(facts.base_of(value))
     if node is None or node.op != "full":
         return None
@@ -153,14 +153,9 @@ def int_attr(node: Node, name: str) -> int:
 
 
 def scatter_bases(facts: GraphFacts) -> frozenset[int]:
-    """Values whose memory a scatter updates in place."""
+    """The values whose memory a scatter updates in place."""
     nodes = (node for node in facts.graph.nodes if node.op == "scatter")
     return frozenset(operands(node)[0] for node in nodes)
-
-
-def constant_inputs(graph: Graph) -> tuple[int, ...]:
-    """Values of the graph's constants, in the order in which the plan numbers them."""
-    return tuple(i.value for i in graph.inputs if isinstance(i.kind, Constant))
 
 
 def references(values: tuple[int, ...]) -> tuple[Arg, ...]:

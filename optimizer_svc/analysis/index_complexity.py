@@ -1,7 +1,8 @@
-"""Which values must lie in memory because the index to what they view would be too large.
+"""Whether an index through several views has grown too large, so that a value should be stored.
 
-A reshape that takes a position apart writes it once for each axis, as a quotient or a remainder.
-Through several of them, with permutes between, an index grows exponentially unless it simplifies.
+A reshape that splits an axis repeats the position for each new axis, in a quotient or a remainder.
+Through several such reshapes with permutes between, an index grows exponentially unless it
+simplifies.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ from optimizer_svc.analysis.graph_facts import GATHER_OPS, VIEW_OPS, GraphFacts,
 from optimizer_svc.analysis.index_maps import Index, operand_index, reshape_groups
 
 MAX_RESHAPES_UNSEEN = 4
-"""Reshapes that take positions apart after which the index is looked at: most simplify."""
+"""Reshapes that split axes after which the index is computed and measured: most simplify."""
 MAX_INDEX_TERMS = 256
-"""Terms and factors of an index; those of real models have below 100."""
+"""The most terms and factors of an index; real models stay below 100."""
 
 
 class IndexComplexity:
-    """Follows a graph in order; knows how far each value's index is from memory."""
+    """Visits a graph in order; counts the reshapes between each value and memory."""
 
     def __init__(self, facts: GraphFacts, stored: Collection[int]) -> None:
         self._facts = facts
         self._stored = stored
         self._unseen: dict[int, int] = {}
         self._next: dict[int, int] = {}
-        # The index in memory over the value's own axes, where it was looked at and is small.
+        # The index in memory over the value's own axes, if it was computed and is small.
         self._known: dict[int, Index] = {}
 
     def is_too_complex(self, node: Node) -> bool:
-        """True if the node's operand should lie in memory for the sake of its index."""
+        """True if the node's operand should be stored because its index is too large."""
         value = node.results[0]
         inlined = [v for v in operands(node) if v not in self._stored and v in self._unseen]
         spend(1 + len(inlined))
@@ -52,7 +53,7 @@ class IndexComplexity:
             self._known[value] = index
             self._unseen[value] = 0
             return False
-        # The operand goes to memory: the node begins anew.
+        # The operand is stored, so the count starts again at this node.
         self._unseen[value] = int(takes_apart)
         del self._next[value]
         return True
@@ -62,7 +63,7 @@ class IndexComplexity:
         return any(len(parts) > 1 for _, parts in reshape_groups(node.types[0].shape, old))
 
     def _index_in_memory(self, value: int) -> Index | None:
-        """The index over the value's own axes, down to memory; None if it is large or unknown."""
+        """The index in memory over the value's own axes; None if it is too large or unknown."""
         shape = self._facts.types[value].shape
         index: Index = tuple(
             ZERO if extent is ONE else symbol(f"x{axis}") for axis, extent in enumerate(shape)
@@ -79,7 +80,7 @@ class IndexComplexity:
                     return None
                 if value in self._known:
                     return self._through_known(value, index, bounds)
-        except InvalidGraphError:  # larger than an expression may be at all
+        except InvalidGraphError:  # larger than any expression may be
             return None
         return index
 

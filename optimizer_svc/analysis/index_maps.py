@@ -1,4 +1,4 @@
-"""Views as index maps: which element of its operand a view's element is."""
+"""Views as index maps, from the index of a view to the index of its operand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Index = tuple[Expr, ...]
 
 
 def operand_index(node: Node, index: Index, operand_shape: Index, bounds: Bounds) -> Index:
-    """The operand's element that a view's element `index` is.
+    """The index in the operand of a view's element `index`.
 
     Raises:
         InternalError: the node is no view.
@@ -65,7 +65,7 @@ def unravel(linear: Expr, shape: Index, bounds: Bounds) -> Index:
     parts: list[Expr] = []
     for axis, (extent, stride) in enumerate(zip(shape, contiguous_strides(shape), strict=True)):
         part = linear // stride
-        # The outermost needs no remainder: the position is within the shape.
+        # The outermost axis needs no remainder, because the position is within the shape.
         parts.append(simplify(part if axis == 0 else part % extent, bounds))
     return tuple(parts)
 
@@ -79,9 +79,9 @@ def ravel(index: Index, shape: Index) -> Expr:
 
 
 def reshape_groups(a: Index, b: Index) -> Iterator[tuple[list[int], list[int]]]:
-    """Axes of two shapes of equal size, in the smallest groups of equal size.
+    """Axes of two shapes with equally many elements, in the smallest groups of equal size.
 
-    Extents of 1 are left out. Both shapes must have the same number of elements.
+    Extents of 1 are left out.
     """
     left = [axis for axis, extent in enumerate(a) if extent is not ONE]
     right = [axis for axis, extent in enumerate(b) if extent is not ONE]
@@ -99,7 +99,7 @@ def reshape_groups(a: Index, b: Index) -> Iterator[tuple[list[int], list[int]]]:
 def _group_ends(
     a: Index, b: Index, axes: tuple[list[int], list[int]], start: tuple[int, int]
 ) -> tuple[int, int] | None:
-    """Ends of the next group; None where the sizes cannot be told apart."""
+    """Ends of the next group; None if the sizes cannot be compared."""
     left, right = axes
     i, j = start[0] + 1, start[1] + 1
     size_a, size_b = a[left[start[0]]], b[right[start[1]]]
@@ -118,7 +118,7 @@ def _group_ends(
 
 
 def _is_smaller(a: Expr, b: Expr) -> bool:
-    """True if `a` is a proper factor of `b`, or smaller where both are numbers."""
+    """True if `a` is a proper factor of `b`, or smaller if both are numbers."""
     if a.is_constant and b.is_constant:
         return a.constant < b.constant
     if b.is_constant or a is ZERO:

@@ -1,4 +1,4 @@
-"""Where the readers of a value come together again: `x` in `x * sigmoid(x)` is read by one loop."""
+"""Whether the readers of a value end in one node: one loop reads `x` in `x * sigmoid(x)`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kernelfarm.ir.prims import SCALAR_OPS
 from optimizer_svc.analysis.graph_facts import GraphFacts, operands
 
 MAX_STEPS = 16
-"""Nodes that one search passes; it runs for each value that several nodes read."""
+"""The most nodes of one search, which runs for each value that several nodes read."""
 
 
 def has_sole_reader(facts: GraphFacts, value: int, stored: Collection[int]) -> bool:
-    """True if all readers lead, element by element, to one node that reads one element for each.
+    """True if all readers lead, element by element, to one node, which reads one element for each.
 
-    Then the value is computed once for each element of that node, however many nodes read it, so
-    nothing is repeated if it is never stored.
+    The value is then computed once for each element of that node, however many nodes read it, so
+    nothing is computed twice if it is not stored.
     """
     pending = list(facts.consumers.get(value, ()))
     heapq.heapify(pending)
@@ -35,5 +35,5 @@ def has_sole_reader(facts: GraphFacts, value: int, stored: Collection[int]) -> b
 
 
 def _reads_one_element(node: Node) -> bool:
-    """True if the node reads one element of what leads to it for each of its own."""
+    """True if the node reads one element of its operands for each of its own."""
     return node.op in SCALAR_OPS or (node.op == "pad" and len(operands(node)) == 1)

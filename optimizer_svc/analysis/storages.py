@@ -1,4 +1,4 @@
-"""Values that lie in memory whatever the schedule: inputs, constants, what the framework gives."""
+"""Values that are always in memory: inputs, constants, and results of the framework."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ from optimizer_svc.analysis.strided_views import (
 from optimizer_svc.analysis.verdicts import Refused
 
 StorageId = tuple[BufferKind, int]
-"""A kind of memory, and an input's position or the value that the memory is for."""
+"""The kind of a storage, and the position of its input or the value that it is for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Memory that holds a value with these strides (elements); `position` as in `Buffer`."""
+    """Memory that holds a value.
+
+    `position` is that of `Buffer`. Units: `strides` in elements.
+    """
 
     value: int
     kind: BufferKind
@@ -35,29 +38,29 @@ class Storage:
 
     @property
     def storage_id(self) -> StorageId:
-        """What two values have in common that lie in the same memory."""
+        """Equal for two values in the same memory."""
         is_input = self.kind is BufferKind.INPUT
         return self.kind, self.position if is_input else self.value
 
     def whole(self) -> StridedView:
-        """The view of all of it."""
+        """The view of the whole storage."""
         return StridedView(self.value, self.shape, self.strides)
 
 
 def storage_of(value: int, kind: BufferKind, tensor: TensorType, position: int = 0) -> Storage:
-    """Storage with the type's strides; row-major where it states none."""
+    """Storage with the type's strides; row-major if it states none."""
     strides = contiguous_strides(tensor.shape) if tensor.strides is None else tensor.strides
     return Storage(value, kind, tensor.dtype, tensor.shape, strides, position)
 
 
 def temporary_storage(facts: GraphFacts, value: int) -> Storage:
-    """Row-major memory for a value that no output or extern step lays out."""
+    """Row-major memory for a value whose layout no output or extern step determines."""
     tensor = facts.types[value]
     return storage_of(value, BufferKind.TEMPORARY, TensorType(tensor.dtype, tensor.shape))
 
 
 def existing_storages(facts: GraphFacts) -> dict[int, Storage]:
-    """Storages that exist without any kernel of ours, by value."""
+    """Storages that exist without a kernel, by value."""
     found: dict[int, Storage] = {}
     constants = 0
     for number, source in enumerate(facts.graph.inputs):
@@ -76,11 +79,11 @@ def existing_storages(facts: GraphFacts) -> dict[int, Storage]:
 
 
 def output_aliases(facts: GraphFacts, storages: Mapping[int, Storage]) -> dict[int, StridedView]:
-    """Outputs (by position) that can be views of an extern result: nobody else returns it.
+    """Outputs, by position, that can be views of an extern result, because no other output is.
 
-    Opaque values, which no kernel can copy, are what the framework gave, wherever they are
-    returned. Views of inputs are no aliases: an output may be meant as a copy (`clone`), which
-    Prims do not tell apart, and the framework makes aliases of inputs itself.
+    No kernel can copy opaque values, so they are always returned as the framework gave them. Views
+    of inputs are no aliases: an output may be meant as a copy (`clone`), which Prims do not show,
+    and the framework makes aliases of inputs itself.
     """
     found: dict[int, StridedView] = {}
     taken: set[int] = set()

@@ -1,4 +1,4 @@
-"""Views as strides: a view of a buffer that needs no copy, where one exists."""
+"""Views as strides: whether a view of a buffer needs no copy, and its strides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from optimizer_svc.analysis.verdicts import Refused
 
 @dataclass(frozen=True, slots=True)
 class StridedView:
-    """A strided window on the storage of `source`; strides and offset in elements."""
+    """A strided window on the storage of `source`.
+
+    Units: strides and offset in elements.
+    """
 
     source: int
     shape: Index
@@ -25,7 +28,7 @@ class StridedView:
 
 
 def view_between(facts: GraphFacts, value: int, source: StridedView) -> StridedView | Refused:
-    """`value` as a window on the source's storage, through the views that lie between them."""
+    """`value` as a window on the source's storage, through the views between them."""
     chain: list[Node] = []
     while value != source.source:
         node = facts.producers[value]
@@ -69,7 +72,7 @@ def viewed(node: Node, view: StridedView) -> StridedView | Refused:
 
 
 def is_same_layout(shape: Index, a: Index, b: Index) -> bool:
-    """True if two strides of one shape address alike (strides of extents 1 do not matter)."""
+    """True if two strides of one shape address the same elements; extents of 1 are ignored."""
     return all(x is y or e is ONE for e, x, y in zip(shape, a, b, strict=True))
 
 

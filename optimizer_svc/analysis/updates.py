@@ -1,7 +1,7 @@
-"""Inputs whose memory an output takes over, and when kernels may write it in place.
+"""Inputs that an output updates, and when kernels may write them in place.
 
-Whoever reads the old elements must do so before they are gone. Kernels recompute pointwise chains
-from what they read, so every node counts as a reader to which such a chain leads from the input.
+All readers of the old elements must run before the write. Kernels recompute pointwise chains from
+the values that they read, so a node is a reader if such a chain leads to it from the input.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from optimizer_svc.analysis.graph_facts import (
 )
 
 _IN_MEMORY = REDUCE_OPS | SCAN_OPS | SORT_OPS | CLIENT_OPS | {"scatter"}
-"""What lies in memory whatever the schedule: nobody behind it reads its operands again."""
+"""Prims whose results are always stored, so that later nodes do not read their operands again."""
 
 
 def updated_inputs(graph: Graph) -> dict[int, int]:
-    """For each value that is stored in an input, that input's value.
+    """The input's value for each value that is stored in an input.
 
-    Opaque values are left out: no kernel can store them, the client does.
+    Opaque values are left out: the client stores them, because no kernel can.
     """
     found = {}
     for update in graph.updates:
@@ -40,9 +40,9 @@ def updated_inputs(graph: Graph) -> dict[int, int]:
 
 
 def scatter_chain(facts: GraphFacts, value: int, source: int) -> tuple[int, ...] | None:
-    """Positions of the scatters that turn an input into a value, first one first.
+    """Positions, in order, of the scatters that turn an input into a value.
 
-    None unless each of them updates what the one before it left, and nobody else reads that.
+    None unless each of them updates the result of the one before it, which has no other reader.
     """
     chain: list[int] = []
     while value != source:
@@ -58,16 +58,16 @@ def scatter_chain(facts: GraphFacts, value: int, source: int) -> tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """Positions of the nodes that write an input, in order, and of those that read its elements."""
+    """Positions of the nodes that write an input, in order, and of readers of its old elements."""
 
     writers: tuple[int, ...]
     readers: frozenset[int]
 
 
 class InPlaceWrites:
-    """Which values may be computed in the memory of the inputs that they update.
+    """Decides which values may be computed in the memory of inputs that they update.
 
-    Values are asked for one after the other; what was granted holds for those that follow.
+    Each decision takes those before it into account.
     """
 
     def __init__(self, facts: GraphFacts) -> None:
@@ -76,7 +76,7 @@ class InPlaceWrites:
         self._before: dict[int, set[int]] = {}  # reader of old elements -> writers after it
 
     def granted(self, value: int, source: int) -> bool:
-        """True if the value may be written over the input `source`, whose elements it replaces."""
+        """True if the value may be written to the memory of the input that it updates, `source`."""
         write = self._write(value, source)
         if write is None or self._leads_to_readers(write):
             return False
@@ -118,7 +118,7 @@ class InPlaceWrites:
                     pending.append(made)
 
     def _leads_to_readers(self, write: _Write) -> bool:
-        """True if a reader of the old elements needs, or must wait for, what replaces them."""
+        """True if a reader of the old elements depends on the values that replace them."""
         facts = self._facts
         seen: set[int] = set()
         pending = [write.writers[0]]
@@ -137,9 +137,10 @@ class InPlaceWrites:
 
 
 def reads_own_elements(facts: GraphFacts, value: int, source: int) -> bool:
-    """True if each element of a value depends on no other element of the input than its own.
+    """True if each element of a value depends only on the input's element at the same index.
 
-    That is so if only pointwise prims lead from the input to the value, up to what lies in memory.
+    That holds if only pointwise prims, or values that are stored, lie between the input and the
+    value.
     """
     seen: set[tuple[int, bool]] = set()
     pending = [(value, True)]

@@ -1,4 +1,4 @@
-"""Refusals as values, so that a report can say why two loops did not become one."""
+"""Refusals as values, so that the report can say why two loops were not fused."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An analysis said no; `reason` completes the sentence `not fused: ...`."""
+    """A refusal; `reason` completes the sentence `not fused: ...`."""
 
     reason: str

@@ -1,1 +1,1 @@
-"""Which loop nests become one kernel: domains, their alignment, and the order of everything."""
+"""Fusion of loop nests into kernels: domains, their alignment, and the order of steps."""

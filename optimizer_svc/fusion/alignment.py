@@ -1,4 +1,4 @@
-"""One domain for two groups: which axis of one is which axis of the other.
+"""A common domain for two groups, with each group's axes as expressions of it.
 
 Two domains are compared through a tensor that both address, or axis by axis in order. Axes that
 differ only by a reshape are split into common factors.
@@ -28,7 +28,7 @@ class Alignment:
 
 
 def chain_of(position: Expr, axes: Sequence[DomainAxis]) -> Axes | None:
-    """The axes that count a row-major position gaplessly; None if it does not count so."""
+    """The axes whose row-major position an expression is; None if it is no such position."""
     by_name = {axis.name: axis for axis in axes}
     steps = _steps(position, by_name)
     if steps is None:
@@ -70,9 +70,9 @@ def aligned(
     right: Sequence[DomainAxis],
     matches: Sequence[tuple[Axes, Axes]],
 ) -> Alignment | Refused:
-    """The common domain under which matched axes run together.
+    """The common domain in which matched axes are the same.
 
-    Axes without a match are kept as they are; the caller has checked that they may be.
+    Axes without a match stay as they are; the caller has checked that they may.
     """
     has_reduction = any(a.is_reduction for a in left), any(a.is_reduction for a in right)
     parts: dict[str, list[DomainAxis]] = {}
@@ -95,7 +95,7 @@ def _refine(
     parts: dict[str, list[DomainAxis]],
     values: tuple[dict[str, Expr], dict[str, Expr]],
 ) -> Refused | None:
-    """Splits two runs of axes into common factors; fills in my parts and both sides' values."""
+    """Splits two sequences of axes into common factors; fills in `parts` and `values`."""
     a, b = _Cursor(mine), _Cursor(theirs)
     while not (a.is_done or b.is_done):
         step = _common_factor(a.rest, b.rest)
@@ -119,7 +119,7 @@ def _refine(
 
 
 class _Cursor:
-    """A place within a run of axes, from the innermost outwards."""
+    """A position within a sequence of axes, from the innermost outwards."""
 
     def __init__(self, axes: Axes) -> None:
         self._axes = axes
@@ -158,7 +158,7 @@ def _common_factor(a: Expr, b: Expr) -> Expr | None:
 
 
 def _label(a: DomainAxis, b: DomainAxis, has_reduction: tuple[bool, bool]) -> bool | None:
-    """Whether the common axis is reduced; None where the sides disagree."""
+    """Whether the common axis is reduced; None if the sides disagree."""
     match has_reduction:
         case (True, True):
             return a.is_reduction if a.is_reduction == b.is_reduction else None
@@ -173,7 +173,7 @@ def matched_by_order(
 ) -> list[tuple[Axes, Axes]] | Refused:
     """Axes matched in their order: outer with outer, reduced with reduced.
 
-    What has no reduction may stand beside the rows of the other side's.
+    A group without a reduction may match only the rows of the other group.
     """
     if _size(left) is not _size(right):
         if _has_reduction(left) is not _has_reduction(right):
@@ -201,7 +201,7 @@ def _outer(axes: Sequence[DomainAxis]) -> list[DomainAxis]:
 
 
 def _inner_first(axes: Sequence[DomainAxis]) -> Axes:
-    """From the innermost to the outermost; reduced axes are innermost."""
+    """The axes from the innermost to the outermost; reduced axes are innermost."""
     return [a for a in reversed(axes) if a.is_reduction] + [
         a for a in reversed(axes) if not a.is_reduction
     ]

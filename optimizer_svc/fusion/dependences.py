@@ -1,4 +1,4 @@
-"""The order of kernels and extern calls: a graph that stays acyclic while its nodes merge."""
+"""The dependences of kernels and extern calls: a graph that stays acyclic while nodes merge."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from kernelfarm.ir.work_budget import spend
 
 MAX_VISITS = 4000
-"""Nodes that one search for a path visits; beyond that the two are too far apart to fuse."""
+"""The most nodes that one search for a path visits; groups further apart are not fused."""
 
 
 class Dependences:
-    """Nodes with edges from what makes a value to what reads it.
+    """Nodes, with edges from the maker of a value to its readers.
 
-    Every node has a level above those of all its predecessors, so that a search for a path between
-    two nodes looks only at what lies between their levels.
+    Every node has a level above those of its predecessors, so that a search for a path between two
+    nodes visits only nodes with levels between theirs.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Dependences:
         self._level: dict[int, int] = {}
 
     def add(self, node: int, before: Iterable[int]) -> None:
-        """A node after all nodes that it depends on."""
+        """Adds a node, with the nodes that it depends on."""
         found = {other for other in before if other != node}
         spend(1 + len(found))
         self._after[node] = set()
@@ -33,26 +33,26 @@ class Dependences:
             self._after[other].add(node)
 
     def order(self, first: int, last: int) -> None:
-        """Puts a node after another one on which it does not depend; no path may lead back."""
+        """Orders a node after another one on which it does not depend; no path may lead back."""
         if first != last:
             self._after[first].add(last)
             self._before[last].add(first)
             self._raise_levels(first)
 
     def readers(self, node: int) -> frozenset[int]:
-        """Nodes that directly depend on a node."""
+        """The nodes that directly depend on a node."""
         return frozenset(self._after[node])
 
     def sources(self, node: int) -> frozenset[int]:
-        """Nodes that a node directly depends on."""
+        """The nodes that a node directly depends on."""
         return frozenset(self._before[node])
 
     def level(self, node: int) -> int:
-        """Length of the longest path that leads to a node, or more."""
+        """An upper bound of the longest path that leads to a node."""
         return self._level[node]
 
     def is_path_around(self, first: int, last: int) -> bool:
-        """True if `last` depends on `first` through a third node (or the search grew too long)."""
+        """True if `last` depends on `first` through a third node, or if the search is too long."""
         limit = self._level[last]
         spend(1 + len(self._after[first]))
         pending = [n for n in self._after[first] if n != last and self._level[n] < limit]
@@ -69,7 +69,7 @@ class Dependences:
         return False
 
     def merge(self, kept: int, gone: int) -> None:
-        """Makes two nodes one, under the first one's name; no path may lead around."""
+        """Merges two nodes into the first; no path through a third node may connect them."""
         before = (self._before[kept] | self._before.pop(gone)) - {kept, gone}
         after = (self._after[kept] | self._after.pop(gone)) - {kept, gone}
         spend(1 + len(before) + len(after))

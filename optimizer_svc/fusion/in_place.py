@@ -1,4 +1,4 @@
-"""Kernels that write over elements which something still reads, or in an order that matters."""
+"""Refusals for groups that overwrite elements still read, or whose order of updates matters."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from optimizer_svc.ir.group import DomainAxis, Group, Member
 
 
 def overwritten(storages: Mapping[int, Storage], a: Group, b: Group) -> Refused | None:
-    """Refuses two groups over one domain if one point may read what another one writes.
+    """Refuses two groups over one domain if one point may read an element that another one writes.
 
-    An input that is replaced element by element may be read at the point that replaces the element,
-    and nowhere else.
+    An element of an input that is updated may only be read at the point that updates it.
     """
     written: dict[StorageId, set[Index]] = {}
     for group in (a, b):
@@ -35,7 +34,7 @@ def overwritten(storages: Mapping[int, Storage], a: Group, b: Group) -> Refused 
 
 
 def touches_scattered(storages: Mapping[int, Storage], a: Group, b: Group) -> bool:
-    """True if anything but its scatter reads or writes what a scatter updates."""
+    """True if a scatter's memory is also read or written by others than the scatter."""
     members = (*a.members, *b.members)
     scattered = {storages[m.nest.value].storage_id for m in members if m.nest.scatter is not None}
     if not scattered:
@@ -51,7 +50,7 @@ def touches_scattered(storages: Mapping[int, Storage], a: Group, b: Group) -> bo
 def in_update_order(
     members: Sequence[Member], axes: tuple[DomainAxis, ...], bounds: Bounds
 ) -> tuple[DomainAxis, ...] | Refused:
-    """The axes in the order in which all scatters among the members count their updates."""
+    """The axes in the order in which all scatters among the members order their updates."""
     scatters = [member for member in members if member.nest.scatter is not None]
     if not scatters:
         return axes

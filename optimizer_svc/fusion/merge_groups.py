@@ -1,4 +1,4 @@
-"""Whether two groups can be one kernel, and the group that they become."""
+"""Merges two groups into one kernel, or says why they cannot be merged."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from optimizer_svc.fusion.scan_order import in_scan_order
 from optimizer_svc.ir.group import DomainAxis, Group, domain_bounds, joined, moved
 
 MAX_STATEMENTS = 400
-"""Body length: LLVM's time grows faster than linearly, and registers run out earlier."""
+"""The most statements: LLVM's time grows faster than linearly, and registers run out."""
 ROWS_FOR_ELEMS = ((8, 1 << 16), (128, 1 << 21))
-"""(rows, elements): a fused reduction runs row by row; fewer rows of more elements idle the chip.
+"""(rows, elements): fewer rows with more elements are not fused.
 
-The second pair is where the elements leave the caches: fusion no longer saves reading them again.
+A fused reduction runs row by row, so too few rows leave processors idle. In the second pair the
+elements exceed the caches, so that fusion does not save reading them again.
 """
 
 Matches = list[tuple[Axes, Axes]]
@@ -35,7 +36,7 @@ Matches = list[tuple[Axes, Axes]]
 
 @dataclass(frozen=True, slots=True)
 class MergeContext:
-    """Facts that a merge needs: storage shapes, ranges and likely values of the sizes."""
+    """The facts that a merge needs: storages, ranges of sizes, and their likely values."""
 
     storages: Mapping[int, Storage]
     sizes: Bounds
@@ -43,7 +44,7 @@ class MergeContext:
 
 
 def merge_groups(context: MergeContext, producer: Group, consumer: Group) -> Group | Refused:
-    """Both in one kernel; the consumer may read what the producer makes, not the other way."""
+    """Both groups as one; the consumer may read the producer's values, but not the reverse."""
     spend(80 + len(producer.reads) + len(consumer.reads) + len(producer.members))
     if producer.statements + consumer.statements > MAX_STATEMENTS:
         return Refused(f"more than {MAX_STATEMENTS} statements")
@@ -96,7 +97,7 @@ def _merged(
 
 
 def _unmatched(producer: Group, consumer: Group, matches: Matches) -> Refused | None:
-    """Only a side's whole reduction may stay unmatched, and only if the other side has none."""
+    """Refuses unmatched axes, except a whole reduction if the other side has none."""
     mine = {axis.name for pair in matches for axis in pair[0]}
     theirs = {axis.name for pair in matches for axis in pair[1]}
     left = [axis for axis in producer.axes if axis.name not in mine]
@@ -124,7 +125,7 @@ def _too_serial(context: MergeContext, alignment: Alignment) -> Refused | None:
 def _candidates(
     context: MergeContext, producer: Group, consumer: Group
 ) -> Iterator[Matches | Refused]:
-    """Ways to lay the two domains over each other, the most telling first."""
+    """Ways to match the two domains, the most reliable first."""
     partial: list[Matches] = []
     has_edge = False
     for value, index in consumer.reads:
@@ -148,7 +149,7 @@ def _candidates(
 def _through_shared_reads(
     context: MergeContext, producer: Group, consumer: Group
 ) -> Iterator[Matches]:
-    """Matches by tensors that both read once over their whole domain."""
+    """Matches through tensors that both read over their whole domain."""
     mine: dict[int, Index] = {}
     for value, index in producer.reads:
         mine.setdefault(value, index)
@@ -166,10 +167,10 @@ def _covers(pair: tuple[Axes, Axes], producer: Group, consumer: Group) -> bool:
 def _through(
     context: MergeContext, value: int, left: tuple[Group, Index], right: tuple[Group, Index]
 ) -> Matches | None:
-    """Axes matched by the row-major position that both sides address in one tensor.
+    """Axes matched through the row-major position that both sides address in one tensor.
 
-    What the tensor does not count (a reduction that made it, a reader's axes along which it is
-    broadcast) is matched in order.
+    Other axes (of a reduction that made the tensor, or along which a reader broadcasts it) are
+    matched in order.
     """
     shape = context.storages[value].shape
     chains: list[Axes] = []

@@ -1,4 +1,4 @@
-"""The order of a common domain's reduction axes, which scans, sorts and arg-reductions count."""
+"""The order of a domain's reduction axes, on which scans, sorts and arg-reductions depend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from optimizer_svc.ir.group import DomainAxis, Member
 def in_scan_order(
     members: Sequence[Member], axes: tuple[DomainAxis, ...], bounds: Bounds
 ) -> tuple[DomainAxis, ...] | Refused:
-    """The axes with the reduced ones last, in the order in which all ordered members count them."""
+    """The axes with the reduced ones last, in the order that all ordered members need."""
     reduced = [axis for axis in axes if axis.is_reduction]
     ordered = [member for member in members if member.nest.is_ordered]
     if len(reduced) < 2 or not ordered:

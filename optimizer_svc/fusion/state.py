@@ -1,4 +1,4 @@
-"""The schedule while fusion works on it: groups, extern nodes, and who makes what."""
+"""The state of fusion: groups, extern nodes, and the makers and readers of values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RANDOM_WORDS = (
 
 
 class FusionState:
-    """Groups and extern nodes by the graph position of what they began with."""
+    """Groups and extern nodes, named by the graph position of their first node."""
 
     def __init__(self, chosen: Materialization, nests: Sequence[Nest]) -> None:
         self.chosen = chosen
@@ -40,11 +40,11 @@ class FusionState:
         self._order_overwrites()
 
     def reading(self, value: int) -> frozenset[int]:
-        """Groups that read a value."""
+        """The groups that read a value."""
         return frozenset(self._readers.get(value, ()))
 
     def is_stored(self, value: int) -> bool:
-        """True if somebody outside the group that makes a value needs it in memory."""
+        """True if a value is needed in memory outside of the group that makes it."""
         kind = self.chosen.storages[value].kind
         is_kept = kind in (BufferKind.OUTPUT, BufferKind.INPUT)
         if is_kept or value in self._operand_sources or value in self._bases:
@@ -54,7 +54,7 @@ class FusionState:
         return any(reader != self.maker[value] for reader in self._readers.get(value, ()))
 
     def replace(self, kept: int, gone: int, group: Group) -> None:
-        """Puts a merged group in the place of two."""
+        """Replaces two groups by their merged group."""
         for value in self.groups.pop(gone).positions:
             self.maker[value] = kept
         for value, _ in group.reads:
@@ -64,25 +64,25 @@ class FusionState:
         self.dependences.merge(kept, gone)
 
     def storage_ids(self, group: Group) -> set[StorageId]:
-        """Memory that a kernel of this group would load from or store to."""
+        """The storages that a kernel of this group would load from or store to."""
         values = {value for value, _ in group.reads if value not in group.positions}
         values.update(value for value in group.positions if self.is_stored(value))
         return {self.chosen.storages[value].storage_id for value in values}
 
     def sliced_values(self, group: Group) -> set[int]:
-        """Values of which the group stores parts."""
+        """The values of which the group stores slices."""
         parts = self.chosen.slices
         return {parts[value].value for value in group.positions if value in parts}
 
     def size_bytes(self, value: int) -> int:
-        """Likely bytes of a value."""
+        """The likely size of a value in bytes."""
         tensor = self.chosen.facts.types[value]
         return likely_elems(tensor.shape, self.likely) * tensor.dtype.itemsize_bytes
 
     def _fill(self, nests: Sequence[Nest]) -> None:
         facts = self.chosen.facts
         by_position = {facts.positions[nest.value]: nest for nest in nests}
-        last_ordered: list[int] = []  # numbers are drawn, and effects happen, in the graph's order
+        last_ordered: list[int] = []  # random numbers and effects keep the graph's order
         for position, node in enumerate(facts.graph.nodes):
             if position in by_position:
                 self._add_group(position, by_position[position])
@@ -93,7 +93,7 @@ class FusionState:
                 last_ordered = [position] if is_ordered else last_ordered
 
     def _order_overwrites(self) -> None:
-        """Puts the kernels that write to an input after everybody who reads its old elements."""
+        """Orders the kernels that write to an input after all readers of its old elements."""
         storages = self.chosen.storages
         writers: dict[int, set[int]] = {}
         for value, maker in self.maker.items():
@@ -109,7 +109,7 @@ class FusionState:
                     self.dependences.order(reader, writer)
 
     def _reads(self) -> Iterator[tuple[int, int]]:
-        """Who reads which value in memory."""
+        """Each reader, with a value that it reads in memory."""
         for name, group in self.groups.items():
             yield from ((name, value) for value, _ in group.reads)
         for name, node in self.externs.items():
@@ -138,7 +138,7 @@ class FusionState:
             yield from self._makers(self.chosen.operand_views[value].source)
 
     def _makers(self, value: int) -> Iterator[int]:
-        """Who makes a value, or its parts."""
+        """The makers of a value, or of its slices."""
         for made in self._slices.get(value, (value,)):
             if made in self.maker:
                 yield self.maker[made]

@@ -1,1 +1,1 @@
-"""The optimizer's own data structures: loop nests, groups of nests, and what passes hand on."""
+"""The optimizer's own data structures: loop nests, groups of nests, and the results of passes."""

@@ -11,7 +11,7 @@ from kernelfarm.ir.loop_ir import Kernel
 
 @dataclass(frozen=True, slots=True)
 class PlannedLaunch:
-    """One launch to be: a kernel by number, the values that its parameters are, its sizes."""
+    """A launch of a kernel by its number: the values of its parameters, and its sizes."""
 
     kernel: int
     values: tuple[int, ...]
@@ -22,7 +22,7 @@ class PlannedLaunch:
 class BuiltSteps:
     """Distinct kernels, and the program's steps in order: launches and extern nodes.
 
-    `notes` tell what was decided about kernels, one fact a line.
+    `notes` are decisions about kernels for the report, one fact a line.
     """
 
     kernels: tuple[Kernel, ...]

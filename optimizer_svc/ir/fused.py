@@ -1,4 +1,4 @@
-"""Nests that became kernels in the making, in their order, and why others did not."""
+"""The result of fusion: groups in order, and why others were not merged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from optimizer_svc.ir.group import Group
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why two neighbouring groups are two kernels; each is named by a value that it makes."""
+    """Why two groups were not merged; each is named by a value that it makes."""
 
     first: int
     second: int
@@ -19,9 +19,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """Kernels in the making and extern nodes in an order that respects all dependences.
+    """Groups and extern nodes in an order that respects all dependences.
 
-    `steps` holds groups and extern nodes; `stored` the values that somebody needs in memory.
+    `stored` are the values that are needed in memory, `nests` is the number of nests.
     """
 
     steps: tuple[Group | Node, ...]

@@ -1,4 +1,4 @@
-"""Groups of nests that share one iteration domain: a kernel in the making."""
+"""Groups of nests that share one iteration domain; each group becomes a kernel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DomainAxis:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A nest, where its loop variables lie in the group's domain, and its graph position."""
+    """A nest, its loop variables as expressions of the group's domain, and its graph position."""
 
     nest: Nest
     axis_map: Mapping[str, Expr]
@@ -33,8 +33,9 @@ class Member:
 class Group:
     """Nests over one domain.
 
-    `reads` lists (value, index) of every read, `placements` the index at which each member's value
-    is computed; both over the domain's axes. `position` is the graph position of the last member.
+    `reads` lists (value, index) of every read, `positions` has the index at which each member's
+    value is computed, both over the domain's axes. `position` is the graph position of the last
+    member.
     """
 
     axes: tuple[DomainAxis, ...]
@@ -60,12 +61,12 @@ class Group:
         return any(member.nest.scatter is not None for member in self.members)
 
     def size(self) -> Expr:
-        """Points of the domain."""
+        """The number of points of the domain."""
         return product_of([axis.extent for axis in self.axes])
 
 
 def seed_group(nest: Nest, position: int) -> Group:
-    """The group of one nest: its axes under names that no other group has."""
+    """The group of one nest; its axes get names that no other group has."""
     axis_map: dict[str, Expr] = {}
     axes: list[DomainAxis] = []
     for axis in (*nest.axes, *nest.reduction):
@@ -94,7 +95,7 @@ def domain_bounds(sizes: Bounds, axes: tuple[DomainAxis, ...]) -> Bounds:
 
 
 def moved(group: Group, values: Mapping[str, Expr], bounds: Bounds) -> Group:
-    """The group over another domain, its axes replaced by expressions (the axes stay to be set)."""
+    """The group with its axes replaced by expressions of another domain; `axes` stays unchanged."""
     if not values:
         return group
     return Group(
@@ -111,8 +112,8 @@ def moved(group: Group, values: Mapping[str, Expr], bounds: Bounds) -> Group:
 
 
 def joined(a: Group, b: Group, axes: tuple[DomainAxis, ...]) -> Group:
-    """Both groups over one domain, in which their indices are already expressed."""
-    # By graph position, not by value id: ids are in no order once a pass has made new nodes.
+    """Both groups as one, over a domain in which their indices are expressed already."""
+    # By graph position, not by value id, because passes give new nodes new ids.
     members = sorted((*a.members, *b.members), key=lambda m: m.position)
     return Group(
         axes=axes,

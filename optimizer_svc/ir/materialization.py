@@ -1,4 +1,4 @@
-"""Which values lie in memory, and where."""
+"""Which values are stored in memory, and where."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from optimizer_svc.analysis.strided_views import StridedView
 
 @dataclass(frozen=True, slots=True)
 class StoredSlice:
-    """A slice of a value in memory that a nest of its own stores: along `dim`, from `start` on."""
+    """A slice of a stored value, along `dim` from `start` on, which a nest of its own stores."""
 
     value: int
     dim: int
@@ -22,12 +22,12 @@ class StoredSlice:
 
 @dataclass(frozen=True, slots=True)
 class Materialization:
-    """What lies in memory.
+    """The values that are stored in memory.
 
-    `members` are the values that nests compute, in graph order; `operand_views` maps operands of
-    extern nodes; `output_views` has one entry for each output. Members in `parts` are stored into
-    the memory of another value, which is complete when all its parts are. `notes` tell what was
-    decided, one fact a line.
+    `members` are the values that nests compute, in graph order. `operand_views` maps operands of
+    extern nodes, `output_views` has one entry for each output. A member in `slices` is stored in
+    the memory of another value, which is complete when all its slices are. `notes` are decisions
+    for the report, one fact a line.
     """
 
     facts: GraphFacts

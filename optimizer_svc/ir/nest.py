@@ -7,11 +7,11 @@ Grammar:
     Statement ::= Read(value, index, mask?, other?) | Literal | IndexValue | Compute | Reduce
                 | Scan | Sort | Indirect
 
-The nest computes element `index` of `value` (an index in the value's own shape, over the nest's
-axes) as its statement number `result`. With `scatter` the axes count updates, `index` may use
-indirect symbols, and the result is combined with what lies in the value's memory. Reads name
-graph values, not buffers: whether one becomes a load or an SSA value is the scheduler's decision.
-Literal, IndexValue, Compute, Reduce, Scan, Sort and Indirect are those of `kernelfarm.ir.loop_ir`.
+Statement number `result` is the element `index` of `value`; the index is in the value's own shape,
+over the nest's axes. With `scatter`, the axes enumerate updates, `index` may use indirect symbols,
+and the result is combined with the element in memory. Reads name graph values, not buffers: fusion
+decides whether a read becomes a load or an SSA value. Literal, IndexValue, Compute, Reduce, Scan,
+Sort and Indirect are those of `kernelfarm.ir.loop_ir`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from kernelfarm.ir.loop_ir import (
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The element of a materialized value; where `mask` is false, `other` and no access."""
+    """The element of a materialized value; if `mask` is false, `other` without an access."""
 
     value: int
     index: tuple[Expr, ...]
@@ -66,7 +66,7 @@ class Nest:
 
     @property
     def is_ordered(self) -> bool:
-        """True if the order of the reduction axes is part of the meaning."""
+        """True if the result depends on the order of the reduction axes."""
         return any(is_ordered_reduction(s) for s in self.body)
 
     @property
@@ -111,12 +111,12 @@ def with_indices(
 def substituted(
     index: tuple[Expr, ...], values: Mapping[str, Expr], bounds: Bounds
 ) -> tuple[Expr, ...]:
-    """An index tuple with symbols replaced, simplified."""
+    """An index tuple with symbols replaced, and simplified."""
     return tuple(simplify(part.substitute(values), bounds) for part in index)
 
 
 def operands_of(statement: NestStatement) -> tuple[int, ...]:
-    """Numbers of the statements that a statement uses."""
+    """The numbers of the statements that a statement uses."""
     match statement:
         case Read(mask=mask, other=other):
             return tuple(v for v in (mask, other) if v is not None)
@@ -131,7 +131,7 @@ def operands_of(statement: NestStatement) -> tuple[int, ...]:
 
 
 def varying_numbers(body: Sequence[NestStatement], axes: Iterable[str]) -> set[int]:
-    """Numbers of the statements whose value varies over these axes."""
+    """The numbers of the statements whose value varies over these axes."""
     names = set(axes)
     varying: set[int] = set()
     for number, statement in enumerate(body):

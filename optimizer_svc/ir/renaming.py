@@ -1,4 +1,4 @@
-"""Replaces values in nodes: what every rewrite of a graph shares."""
+"""Replaces values in nodes, for passes that rewrite a graph."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from optimizer_svc.analysis.graph_facts import operands
 
 
 def with_values(node: Node, same: dict[int, int]) -> Node:
-    """The node with operands replaced; the same object if none is."""
+    """The node with operands replaced; the same object if none changes."""
     if not any(value in same for value in operands(node)):
         return node
     return replace(node, args=tuple(renamed(arg, same) for arg in node.args))

@@ -1,1 +1,1 @@
-"""From a group of nests to a kernel in canonical form."""
+"""Kernels in canonical form, from groups of nests."""

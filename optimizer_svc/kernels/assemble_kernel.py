@@ -1,4 +1,4 @@
-"""Writes a group as one kernel: members in order, equal statements once, own values in SSA."""
+"""Writes a group as one kernel: its members in order, equal statements once, its values in SSA."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from optimizer_svc.lowering.nest_body import NestBody
 
 @dataclass(frozen=True, slots=True)
 class KernelDraft:
-    """A kernel with provisional names, and the values that its parameters are."""
+    """A kernel with provisional names, and the values of its parameters."""
 
     kernel: Kernel
     values: tuple[int, ...]
@@ -55,9 +55,9 @@ def assemble_kernel(
     sizes: Bounds,
     origin_ops: Sequence[str] = (),
 ) -> KernelDraft:
-    """The kernel that computes a group and stores those of its values that are wanted in memory.
+    """The kernel that computes a group and stores those of its values that are in `stored`.
 
-    `origin_ops` names the captured operators, for comments.
+    `origin_ops` are names of the captured operators, for comments.
     """
     body = _GroupBody(group, storages, sizes)
     for member in group.members:
@@ -74,7 +74,7 @@ def assemble_kernel(
                 in_place.append((value, numbers[number]))
             else:
                 writer.store(value, group.positions[value], numbers[number])
-    for value, made in in_place:  # after every load of the old elements
+    for value, made in in_place:  # after all loads of old elements
         writer.store(value, group.positions[value], made)
     for value, (index, mode, made) in body.scattered.items():  # last: they use indirect symbols
         writer.scatter(value, index, numbers[made], mode)
@@ -92,7 +92,7 @@ def assemble_kernel(
 
 
 def span_elems(storage: Storage) -> Expr:
-    """Elements from the first to the last that a storage addresses."""
+    """The number of elements from the first to the last that a storage addresses."""
     if is_empty(storage.shape):
         return ZERO
     last = ZERO
@@ -102,7 +102,7 @@ def span_elems(storage: Storage) -> Expr:
 
 
 class _GroupBody:
-    """All members' statements over the group's axes, equal ones once."""
+    """The statements of all members over the group's axes, equal ones once."""
 
     def __init__(self, group: Group, storages: Mapping[int, Storage], sizes: Bounds) -> None:
         self._body = NestBody()
@@ -117,11 +117,11 @@ class _GroupBody:
         return self._body.statements
 
     def made_by(self, number: int) -> list[int]:
-        """Members' values that a statement gives."""
+        """The members' values that a statement computes."""
         return [value for value, made in self._values.items() if made == number]
 
     def append(self, member: Member) -> None:
-        """Adds a nest; what it reads of the group must have been added."""
+        """Adds a nest; the members that it reads must have been added before."""
         axis_map = dict(member.axis_map)
         numbers: list[int] = []
         for statement in member.nest.body:
@@ -148,8 +148,7 @@ class _GroupBody:
                 if not isinstance(made, Indirect):
                     raise InternalError(f"statement {number} is {made}; expected an indirect index")
                 axis_map[name] = symbol(made.symbol)
-                assert isinstance(self._bounds.ranges, dict)  # made by us, so that it can learn
-                self._bounds.ranges[made.symbol] = Range(ZERO, extent - ONE)
+                self._bounds.add_range(made.symbol, Range(ZERO, extent - ONE))
                 return number
             case IndexValue(dtype=dtype, expr=expr):
                 return body.index_value(expr, dtype)
@@ -162,13 +161,13 @@ class _GroupBody:
                 return body.add(statement, statement.dtype)
 
     def _over_own_axes(self, read: Read) -> Read:
-        """The read without the axes that it does not move along: those of stride 0."""
+        """The read without the axes of stride 0, along which it does not move."""
         strides = self._storages[read.value].strides
         index = zip(read.index, strides, strict=True)
         return replace(read, index=tuple(ZERO if step is ZERO else part for part, step in index))
 
     def _varying(self, operand: int) -> int:
-        """The operand of a reduction as a value that varies over its axes, which it must be."""
+        """The operand of a reduction as a value that varies over its axes, as the IR requires."""
         body = self._body
         if operand in varying_numbers(body.statements, self._reduced):
             return operand
@@ -199,7 +198,7 @@ class _Writer:
     def store(self, value: int, index: tuple[Expr, ...], number: int) -> None:
         """Appends the store of a value."""
         param = self._param(value, "out", Access.WRITE)
-        if param.access is Access.READ:  # an input that is replaced where it was loaded
+        if param.access is Access.READ:  # an input that is loaded and updated
             param = replace(param, access=Access.READ_WRITE)
             self.params[self._storages[value].storage_id] = value, param
         self.body.append(Store(param.name, self._position(value, index), number))
@@ -226,7 +225,7 @@ class _Writer:
 
 
 def _comments(group: Group, origin_ops: Sequence[str]) -> tuple[str, ...]:
-    """One line for each captured operator: the prims that it became here."""
+    """One line for each captured operator: its prims in this kernel."""
     prims: dict[int, dict[str, None]] = {}
     for member in group.members:
         for op, number in member.nest.origins:

@@ -1,4 +1,4 @@
-"""Kernels by content: equal ones become one, each has a name of its own."""
+"""The distinct kernels of a program, by content."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_NAME_DIGITS = 32
 
 
 class DistinctKernels:
-    """Kernels in the order in which they are met; the first of equals lends its comments."""
+    """Distinct kernels in order of their first use; the first of equal ones gives the comments."""
 
     def __init__(self) -> None:
         self.kernels: list[Kernel] = []
@@ -25,7 +25,7 @@ class DistinctKernels:
         if found is not None:
             return found
         named = named_kernel(kernel, digest.hex()[:NAME_DIGITS])
-        if named.name in self._names:  # another kernel whose digest begins alike
+        if named.name in self._names:  # another kernel's digest begins with the same digits
             named = named_kernel(kernel, digest.hex()[:MAX_NAME_DIGITS])
         self._names.add(named.name)
         self._numbers[digest] = len(self.kernels)

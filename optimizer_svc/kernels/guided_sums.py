@@ -1,11 +1,11 @@
-"""Finds sums that wait for a maximum or mean of the same row, and writes them in one pass.
+"""Finds sums that need the maximum or mean of their own row, and writes them in one pass.
 
     sum(exp(x - amax x))                  -> softmax_sum x
     sum(exp(x - (isinf(m) ? 0 : m)))      -> isinf(m) ? exp(m) : softmax_sum x    m = amax x
     sum((x - c) * (x - c))                -> welford_m2 x     c = (sum x) / count, or * 1 / count
 
-The second form is that of a log-sum-exp: of a row whose maximum is -inf it is 0, of one with an
-infinity it is that, where the first form is NaN.
+The second form is that of a log-sum-exp. It is 0 for a row whose maximum is -inf, and inf for a row
+with +inf, for which the first form is NaN.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from optimizer_svc.ir.nest import Read, with_operands
 
 @dataclass(frozen=True, slots=True)
 class GuidedSum:
-    """Sum number `statement` is `op` of value `operand`.
+    """Sum number `statement` is the guided reduction `op` of value `operand`.
 
-    `top` is the maximum whose infinities the sum is not measured against, None if there is none.
+    In the second form, `top` is the maximum that may be infinite, else None.
     """
 
     statement: int
@@ -48,9 +48,10 @@ class GuidedSum:
 
 
 def find_guided_sums(kernel: Kernel) -> tuple[GuidedSum, ...]:
-    """The sums of a kernel that can run beside their guide.
+    """The sums of a kernel that can become guided reductions.
 
-    None in a kernel that scans or sorts: a value may be computed twice there, but scanned once.
+    There are none in a kernel that scans or sorts: two loops over a chunk may compute a value
+    twice, but a scan must run once.
     """
     if any(isinstance(s, Scan | Sort) for s in kernel.body):
         return ()
@@ -65,7 +66,7 @@ def find_guided_sums(kernel: Kernel) -> tuple[GuidedSum, ...]:
 
 
 def in_one_pass(kernel: Kernel, sums: Sequence[GuidedSum]) -> Kernel:
-    """The kernel with these sums replaced, without the statements that nobody needs then."""
+    """The kernel with these sums replaced, without statements that are no longer needed."""
     by_number = {found.statement: found for found in sums}
     body: list[Statement] = []
     numbers: dict[int, int] = {}
@@ -131,7 +132,7 @@ def _is_mean(body: Sequence[Statement], mean: int, x: int, points: Expr) -> bool
         return False
     if statement.op == "div":
         return _is_count(body, by, points)
-    share = _number(body[by])  # of a power of two, whose reciprocal is exact
+    share = _number(body[by])  # the reciprocal of a power of two is exact
     return share is not None and points.is_constant and share * points.constant == 1
 
 
@@ -155,7 +156,7 @@ def _difference(
 
 
 def _operand(body: Sequence[Statement], number: int | None, op: str) -> int | None:
-    """The only operand of a statement if it is this operation or reduction."""
+    """The only operand of a statement if that is this operation or reduction, else None."""
     statement = None if number is None else body[number]
     if isinstance(statement, Reduce) and statement.op == op:
         return statement.operand
@@ -184,7 +185,7 @@ def _renumbered(statement: Statement, numbers: dict[int, int]) -> Statement:
 
 
 def _needed(body: Sequence[Statement]) -> tuple[Statement, ...]:
-    """The stores and what they need, renumbered."""
+    """The stores and the statements that they need, renumbered."""
     indirect = {s.symbol: n for n, s in enumerate(body) if isinstance(s, Indirect)}
     pending = [n for n, s in enumerate(body) if isinstance(s, Store)]
     needed: set[int] = set()

@@ -1,7 +1,7 @@
-"""Joins sizes that a kernel only ever adds up: `s0 + s1 + s2` becomes one size of the kernel.
+"""Joins sizes of which a kernel uses only the sum: `s0 + s1 + s2` becomes one size of the kernel.
 
-Where a piece of a cat of dynamic sizes begins is a sum of all sizes before it. With those joined,
-most pieces are stored by the same kernel, which is compiled once.
+In a cat of dynamic sizes, the start of a piece is the sum of the sizes before it. If these are
+joined, one kernel, compiled once, stores most of the pieces.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from kernelfarm.ir.work_budget import spend
 from optimizer_svc.kernels.rewrite_indices import all_exprs, rewrite_indices
 
 MAX_SIZES = 8
-"""Sizes of a kernel up to which it keeps each of them; as many pieces does a reader select from."""
+"""A kernel with at most so many sizes keeps them all; a reader selects from as many pieces."""
 
 _Factor = frozenset[tuple[tuple[object, ...], int]]
 _Uses = tuple[tuple[int, _Factor], ...]
-"""In which expressions of a kernel a size occurs, and by what it is multiplied there."""
+"""The expressions of a kernel in which a size occurs, with its factors there."""
 
 
 def with_joined_sizes(
     kernel: Kernel, symbols: Mapping[str, SizeSymbol]
 ) -> tuple[Kernel, tuple[Expr, ...]] | None:
-    """The kernel over fewer sizes of its own, and what they are in the program's sizes.
+    """The kernel over fewer sizes of its own, and these as expressions of the program's sizes.
 
-    None if it has few sizes, or none of them can be joined.
+    None if it has few sizes, or if none can be joined.
     """
     exprs = tuple(dict.fromkeys(all_exprs(kernel)))
     names = {name for expr in exprs for name in expr.symbols if name in symbols}
@@ -47,18 +47,18 @@ def with_joined_sizes(
 def _classes(
     exprs: tuple[Expr, ...], names: set[str], symbols: Mapping[str, SizeSymbol]
 ) -> list[list[str]]:
-    """Sizes that occur together alike, in an order that does not depend on their names."""
+    """Classes of sizes with equal uses, in an order that does not depend on their names."""
     found: dict[object, list[str]] = {}
     for name, uses in _uses(exprs, names).items():
         is_joined = uses is not None and symbols[name].upper is None and symbols[name].lower >= 0
         found.setdefault(uses if is_joined else name, []).append(name)
-    where = _split_offsets(exprs, names)
+    where = _occurrences(exprs, names)
     ordered = sorted(found.values(), key=lambda members: (where[members[0]], min(members)))
     return [sorted(members) for members in ordered]
 
 
-def _split_offsets(exprs: tuple[Expr, ...], names: set[str]) -> dict[str, tuple[int, ...]]:
-    """Which expressions hold a size."""
+def _occurrences(exprs: tuple[Expr, ...], names: set[str]) -> dict[str, tuple[int, ...]]:
+    """The numbers of the expressions in which each size occurs."""
     found: dict[str, list[int]] = {}
     for number, expr in enumerate(exprs):
         for name in expr.symbols & names:
@@ -67,9 +67,9 @@ def _split_offsets(exprs: tuple[Expr, ...], names: set[str]) -> dict[str, tuple[
 
 
 def _uses(exprs: tuple[Expr, ...], names: set[str]) -> dict[str, _Uses | None]:
-    """How each size is used; None where an expression is not linear in it."""
+    """The uses of each size; None if an expression is not linear in it."""
     found: dict[str, list[tuple[int, _Factor]]] = {name: [] for name in names}
-    tangled: set[str] = set()
+    nonlinear: set[str] = set()
     for number, expr in enumerate(exprs):
         factors: dict[str, list[tuple[tuple[object, ...], int]]] = {}
         spend(expr.parts)
@@ -77,21 +77,22 @@ def _uses(exprs: tuple[Expr, ...], names: set[str]) -> dict[str, _Uses | None]:
             for position, atom in enumerate(monomial):
                 others = monomial[:position] + monomial[position + 1 :]
                 if not isinstance(atom, Symbol):
-                    tangled.update(*(operand.symbols for operand in atom.operands))
+                    nonlinear.update(*(operand.symbols for operand in atom.operands))
                 elif atom.name in names:
                     factors.setdefault(atom.name, []).append((others, coefficient))
-                    tangled.update([atom.name] if atom in others else ())
+                    nonlinear.update([atom.name] if atom in others else ())
         for name, factor in factors.items():
             found[name].append((number, frozenset(factor)))
-    return {name: None if name in tangled else tuple(uses) for name, uses in found.items()}
+    return {name: None if name in nonlinear else tuple(uses) for name, uses in found.items()}
 
 
 def _with_sizes(
     kernel: Kernel, classes: list[list[str]], symbols: Mapping[str, SizeSymbol]
 ) -> Kernel:
-    """The kernel with its sizes: of joined ones, at least as large as the smallest may be.
+    """The kernel with its sizes; the lower bound of a joined size is the least of its members'.
 
-    That tells less than their sum's range, but the same for pieces with other numbers before them.
+    The sum's own lower bound would be tighter, but it would differ between pieces with different
+    numbers of sizes before them.
     """
     sizes = []
     for number, members in enumerate(classes):

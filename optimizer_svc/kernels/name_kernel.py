@@ -1,4 +1,4 @@
-"""Canonical sizes and names of a kernel; equal kernels get equal names."""
+"""Canonical sizes and names of kernels; equal kernels get equal names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from optimizer_svc.kernels.join_sizes import with_joined_sizes
 from optimizer_svc.kernels.rewrite_indices import all_exprs, rewrite_indices
 
 MAX_NAME_CHARS = 49
-"""The longest kernel name that Ascend's runtime takes."""
+"""The shortest of the chips' limits (`max_kernel_name_chars`): names are equal for all targets."""
 MAX_NAMED_OPS = 4
 _ARITHMETIC = frozenset({"add", "sub", "mul", "div", "neg"})
 _GLUE = frozenset({"convert", "where", "ge", "lt", "logical_and", "logical_or"})
@@ -31,7 +31,7 @@ _GLUE = frozenset({"convert", "where", "ge", "lt", "logical_and", "logical_or"})
 def with_own_sizes(
     kernel: Kernel, symbols: Mapping[str, SizeSymbol]
 ) -> tuple[Kernel, tuple[Expr, ...]]:
-    """The kernel over sizes s0, s1, ... of its own, and the program's sizes that they are."""
+    """The kernel over own sizes s0, s1, ..., and these as expressions of the program's sizes."""
     joined = with_joined_sizes(kernel, symbols)
     if joined is not None:
         return joined
@@ -47,7 +47,7 @@ def with_own_sizes(
 
 
 def named_kernel(kernel: Kernel, digest: str) -> Kernel:
-    """The kernel under a name made of its main operations and (a part of) its digest."""
+    """The kernel with a name made of its main operations and digits of its digest."""
     free_chars = MAX_NAME_CHARS - len(digest) - 1
     stem = "fused"
     for op in _main_ops(kernel):
@@ -57,7 +57,7 @@ def named_kernel(kernel: Kernel, digest: str) -> Kernel:
 
 
 def _main_ops(kernel: Kernel) -> list[str]:
-    """What says most about the kernel, each once, in the body's order."""
+    """The most characteristic operations of the kernel, each once, in the body's order."""
     ops = list(dict.fromkeys(_ops(kernel))) or ["copy"]
     reductions = {s.op for s in kernel.body if isinstance(s, Reduce | Scan)} | {"scatter", "sort"}
 
@@ -65,8 +65,8 @@ def _main_ops(kernel: Kernel) -> list[str]:
         return 0 if op in reductions else 2 if op in _ARITHMETIC else 3 if op in _GLUE else 1
 
     chosen = sorted(ops, key=interest)[:MAX_NAMED_OPS]
-    telling = [op for op in chosen if op not in _GLUE] or chosen
-    return [op for op in ops if op in telling]
+    shown = [op for op in chosen if op not in _GLUE] or chosen
+    return [op for op in ops if op in shown]
 
 
 def _ops(kernel: Kernel) -> Iterator[str]:

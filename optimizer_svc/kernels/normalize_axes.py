@@ -1,7 +1,7 @@
-"""Brings a kernel's axes into canonical form: few, well ordered, named d0.. and r0...
+"""Brings a kernel's axes into canonical form: as few as possible, ordered, named d0.. and r0...
 
-The innermost outer axis is the one along which most accesses are contiguous; the others follow the
-strides of the first store. Axes that every index counts together become one.
+The innermost outer axis is the one along which most accesses are contiguous; the others are ordered
+by the strides of the stores. Two axes become one if every index uses them only as one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kernelfarm.ir.loop_ir import (
 from optimizer_svc.kernels.rewrite_indices import accesses, body_indices, rewrite_indices
 
 _LIKELY_SIZE = 61
-"""Stands for a size when strides are compared; prime, so that different products differ."""
+"""The value of a size when strides are compared; a prime, so that different products differ."""
 
 
 def normalize_axes(kernel: Kernel, sizes: Bounds) -> Kernel:
@@ -39,7 +39,7 @@ def normalize_axes(kernel: Kernel, sizes: Bounds) -> Kernel:
 
 
 def _ordered_outer(kernel: Kernel) -> tuple[Axis, ...]:
-    # Of several updates of one element the last in the graph's own order wins.
+    # Of several updates of one element, the last in the graph's order must take effect.
     stores = (kernel.body[number] for number in scattering_stores(kernel))
     if any(isinstance(s, Store) and s.mode is StoreMode.SET for s in stores):
         return kernel.outer
@@ -47,7 +47,7 @@ def _ordered_outer(kernel: Kernel) -> tuple[Axis, ...]:
 
 
 def _ordered_reduction(kernel: Kernel) -> tuple[Axis, ...]:
-    # Arg-reductions, scans and sorts count their axes in order, so these may not change places.
+    # Arg-reductions, scans and sorts depend on the order of their axes.
     if any(is_ordered_reduction(s) for s in kernel.body):
         return kernel.reduction
     return _ordered(kernel, kernel.reduction)
@@ -89,7 +89,7 @@ def _largest_stride(axis: Axis, indices: Sequence[Expr]) -> int:
 
 
 def _merge_neighbours(kernel: Kernel, axes: tuple[Axis, ...]) -> tuple[Kernel, tuple[Axis, ...]]:
-    """Merges axes a, b wherever every index counts them as a*extent(b) + b."""
+    """Merges axes a, b if every index uses them only as a*extent(b) + b."""
     number = 0
     while number + 1 < len(axes):
         merged = _merged_pair(kernel, axes[number], axes[number + 1])
@@ -103,7 +103,7 @@ def _merge_neighbours(kernel: Kernel, axes: tuple[Axis, ...]) -> tuple[Kernel, t
 
 
 def _merged_pair(kernel: Kernel, outer: Axis, inner: Axis) -> Kernel | None:
-    """The kernel with `inner` standing for both axes; None if an index needs them apart."""
+    """The kernel with `inner` instead of both axes; None if an index uses them separately."""
     both = {inner.name: symbol(inner.name) - symbol(outer.name) * inner.extent}
     changed: dict[Expr, Expr] = {}
     for index in body_indices(kernel):

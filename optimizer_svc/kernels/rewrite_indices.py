@@ -1,4 +1,4 @@
-"""Replaces index expressions everywhere in a kernel."""
+"""Rewrites all expressions of a kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kernelfarm.ir.loop_ir import Axis, IndexValue, Indirect, Kernel, Load, Para
 
 
 def rewrite_indices(kernel: Kernel, change: Callable[[Expr], Expr]) -> Kernel:
-    """The kernel with every expression changed: extents, sizes, indices."""
+    """The kernel with every expression changed: extents, sizes and indices."""
     return replace(
         kernel,
         params=tuple(_param(param, change) for param in kernel.params),

@@ -1,1 +1,1 @@
-"""How one materialized value becomes the straight-line body of a loop nest."""
+"""Lowers a materialized value to a loop nest with a straight-line body."""

@@ -1,4 +1,4 @@
-"""Where a loop over a cat of many pieces is cut, so that each part of it reads one piece."""
+"""Split points of a loop over a cat of many pieces, so that each part reads one piece."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from optimizer_svc.ir.nest import Nest
 from optimizer_svc.lowering.lower_value import Selection
 
 MAX_SPLITS_PER_PIECE = 2
-"""Parts for each piece, on average, up to which pieces of other sizes are cut to equal parts."""
+"""The most parts for each piece, on average, that equal parts may take."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitPoints:
-    """An axis of a value, and where it is cut: ascending, within its extent."""
+    """An axis of a value, and its split points: ascending, within its extent."""
 
     dim: int
     offsets: tuple[Expr, ...]
 
 
 def split_points_for(nest: Nest, selection: Selection, bounds: Bounds) -> SplitPoints | Refused:
-    """The cuts of a nest's own axis at which another piece of the cat begins."""
+    """The split points of one of the nest's axes at which the pieces of a cat begin."""
     dims = {part: dim for dim, part in enumerate(nest.index)}
     for axis in nest.axes:
         found = _split_offsets(selection, axis, bounds)
@@ -37,7 +37,7 @@ def split_points_for(nest: Nest, selection: Selection, bounds: Bounds) -> SplitP
 
 
 def merged_split_points(a: SplitPoints, b: SplitPoints) -> SplitPoints | Refused:
-    """Cuts at which another piece of either cat begins."""
+    """The split points at which a piece of either cat begins."""
     if a.dim != b.dim:
         return Refused("other pieces are cut along another axis")
     if a.offsets == b.offsets:
@@ -49,7 +49,7 @@ def merged_split_points(a: SplitPoints, b: SplitPoints) -> SplitPoints | Refused
 
 
 def equal_split_points(cuts: SplitPoints, extent: Expr) -> SplitPoints:
-    """More cuts, so that all parts are of one size, where that takes few: one kernel makes them."""
+    """Split points for parts of one size, which one kernel computes, if that takes few parts."""
     ends = (*cuts.offsets, extent)
     if not all(end.is_constant for end in ends):
         return cuts
@@ -61,9 +61,9 @@ def equal_split_points(cuts: SplitPoints, extent: Expr) -> SplitPoints:
 
 
 def _split_offsets(selection: Selection, axis: Axis, bounds: Bounds) -> tuple[Expr, ...] | None:
-    """Values of an axis at which the next piece begins; None if pieces begin in between.
+    """The values of an axis at which pieces begin; None if a piece begins between two values.
 
-    The index along the cat is `step * axis + rest`, where the rest is fixed or less than a step.
+    The index along the cat is `step * axis + rest`; the rest is fixed or less than a step.
     """
     line = selection.axis_index.linear_in(axis.name)
     if line is None or line[0] is ZERO:
@@ -77,8 +77,8 @@ def _split_offsets(selection: Selection, axis: Axis, bounds: Bounds) -> tuple[Ex
     starts = [simplify(piece.start - shift, bounds) for piece in selection.pieces[1:]]
     if any(simplify(start % step, bounds) is not ZERO for start in starts):
         return None
-    places = tuple(simplify(start // step, bounds) for start in starts)
-    return places if _is_ascending((ZERO, *places, axis.extent), bounds) else None
+    offsets = tuple(simplify(start // step, bounds) for start in starts)
+    return offsets if _is_ascending((ZERO, *offsets, axis.extent), bounds) else None
 
 
 def _is_moving(rest: Expr, bounds: Bounds) -> bool:

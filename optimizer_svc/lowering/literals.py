@@ -1,4 +1,4 @@
-"""Conversion of numbers between element types, where it can be done exactly here."""
+"""Exact conversion of numbers between element types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _INTEGER_BITS = {DType.I64: 64, DType.I32: 32}
 
 
 def converted(number: float | int, source: DType, target: DType) -> float | int | None:
-    """The number as `convert` gives it; None where the kernel itself must convert."""
+    """The number as `convert` gives it; None if the kernel must convert it."""
     if source not in _WIDE or target not in _WIDE:
         return None
     if target is DType.BOOL:

@@ -1,4 +1,4 @@
-"""Lowers every materialized value to a loop nest of its own."""
+"""Lowers one materialized value to a loop nest."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _IDENTITIES: dict[str, float] = {"sum": 0, "prod": 1, "any": 0, "all": 1}
 
 @dataclass(frozen=True, slots=True)
 class LoweredNest:
-    """The nest of a value, and the cats of many pieces that it selects from, with its ranges."""
+    """The nest of a value, the cats of many pieces that it selects from, and the ranges there."""
 
     nest: Nest
     selections: tuple[Selection, ...]
@@ -42,7 +42,7 @@ class LoweredNest:
 
 
 def lowered(chosen: Materialization, value: int) -> LoweredNest:
-    """The nest that computes a member and stores it."""
+    """The nest that computes and stores a member."""
     node = chosen.facts.producers[value]
     if node.op == "scatter":
         return _scattered(chosen, node)
@@ -75,7 +75,7 @@ def _domain(chosen: Materialization, value: int) -> tuple[tuple[Axis, ...], Inde
         if number == scanned and extent is not ONE:
             index.append(symbol(SCANNED))
             continue
-        if extent is ONE or strides[number] is ZERO:  # elements that share their place: one store
+        if extent is ONE or strides[number] is ZERO:  # elements that share memory need one store
             index.append(ZERO)
             continue
         axis = Axis(f"x{len(axes)}", extent)
@@ -85,7 +85,7 @@ def _domain(chosen: Materialization, value: int) -> tuple[tuple[Axis, ...], Inde
 
 
 def _stored_index(chosen: Materialization, value: int, index: Index) -> Index:
-    """Where an element of a value is stored: a part lies inside another value."""
+    """The index at which an element is stored; a slice is stored inside another value."""
     stored_slice = chosen.slices.get(value)
     if stored_slice is None:
         return index
@@ -181,7 +181,7 @@ def _sort(lowering: ValueLowering, node: Node, index: Index, reduction: tuple[Ax
 
 
 def _scattered(chosen: Materialization, node: Node) -> LoweredNest:
-    """The updates of a scatter; the base has been written to the value's memory before."""
+    """The nest of a scatter's updates; the base is in the value's memory already."""
     updates = operands(node)[-1]
     facts, value = chosen.facts, node.results[0]
     axes: list[Axis] = []

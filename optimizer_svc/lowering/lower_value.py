@@ -1,6 +1,6 @@
 """Evaluates a graph value at an index: prims become statements, views become index maps.
 
-Materialized values are read; everything else is computed in place.
+Materialized values are read; all others are computed here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _INTEGER_DIVISIONS = frozenset({"div", "floor_div", "trunc_div", "mod_floor", "f
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A cat whose elements are selected from many pieces at `part`, an index along its axis."""
+    """A cat whose elements are selected from many pieces, at an index along its axis."""
 
     value: int
     axis_index: Expr
@@ -45,7 +45,10 @@ class Selection:
 
 
 class ValueLowering:
-    """Lowers values into one nest's body; `selections` are the cats of many pieces met there."""
+    """Lowers values into the body of one nest.
+
+    `selections` are the cats of many pieces that were lowered.
+    """
 
     def __init__(self, facts: GraphFacts, stored: Collection[int], bounds: Bounds) -> None:
         self.facts = facts
@@ -67,11 +70,11 @@ class ValueLowering:
         }
 
     def everywhere(self) -> EvaluationScope:
-        """The scope of values that are wanted at every point."""
+        """The scope of values that are needed at every point."""
         return EvaluationScope(None, self.bounds)
 
     def value(self, value: int, index: Index, scope: EvaluationScope) -> int:
-        """The statement that gives the value's element at the index."""
+        """The number of the statement that computes the value's element at the index."""
         spend(2 + len(index))
         while value not in self._stored and self.facts.is_view(value):
             value, index = self._step_through_view(value, index, scope)
@@ -82,19 +85,19 @@ class ValueLowering:
         return found
 
     def definition(self, value: int, index: Index, scope: EvaluationScope) -> int:
-        """As `value`, but never a read of the value itself."""
+        """As `value`, but without reading the value itself."""
         if self.facts.is_view(value):
             return self.value(*self._step_through_view(value, index, scope), scope)
         return self._by_rule(value, index, scope)
 
     def scattered_index(self, node: Node, index: Index) -> Index:
-        """Which element of a scatter's result the update at an index goes to."""
+        """The index of the element of a scatter's result that the update at an index changes."""
         base, *picks, _ = operands(node)
         shape = self.facts.types[base].shape
         return self._picked(shape, node, tuple(picks), index, self.everywhere())
 
     def note(self, node: Node) -> None:
-        """Remembers which captured operators the nest stands for."""
+        """Records the captured operators that a node comes from."""
         for origin in node.origins:
             self.origins[(node.op, origin)] = None
 
@@ -134,7 +137,7 @@ class ValueLowering:
         if node.op == "convert":
             return self.body.convert(values[0], dtype)
         if scope.mask is not None and node.op in _INTEGER_DIVISIONS and not dtype.is_float:
-            # A read that is masked out gives 0, and an integer division by 0 stops the processor.
+            # A masked-out read gives 0, and an integer division by 0 traps.
             one = self.body.literal(dtype, 1)
             divisor = self.body.compute("where", (scope.mask, values[1], one), dtype)
             values = (values[0], divisor)
@@ -225,7 +228,7 @@ class ValueLowering:
     def _picked(
         self, shape: Index, node: Node, picks: tuple[int, ...], index: Index, scope: EvaluationScope
     ) -> Index:
-        """The index in a tensor whose axes `dims` are picked by values, which come first."""
+        """The index in a tensor whose axes `dims` are picked by values; their axes come first."""
         dims, rank = ints_attr(node, "dims"), self.facts.types[picks[0]].rank
         parts: dict[int, Expr] = {}
         for dim, pick in zip(dims, picks, strict=True):
@@ -242,7 +245,7 @@ class ValueLowering:
         return self.value(table, (*index[:dim], part, *index[dim + 1 :]), scope)
 
     def _indirect(self, pick: int, extent: Expr, scope: EvaluationScope) -> Expr:
-        """The index that a value is, as an expression: itself where it is one and in range."""
+        """A value as an index expression: its own, if it is one and within range, else indirect."""
         expr = self.body.expr_of(pick)
         if expr is not None and scope.bounds.is_within(expr, extent):
             return expr
@@ -253,11 +256,9 @@ class ValueLowering:
         fresh = f"%{len(self.body.statements)}"
         number = self.body.add(Indirect(fresh, pick, extent), DType.I64)
         statement = self.body.statements[number]
-        assert isinstance(statement, Indirect)  # what was just added
-        found = Range(ZERO, extent - 1)
+        assert isinstance(statement, Indirect)  # the body gives an equal statement
         for bounds in (self.bounds, scope.bounds):
-            assert isinstance(bounds.ranges, dict)  # made by us, so that it can learn symbols
-            bounds.ranges[statement.symbol] = found
+            bounds.add_range(statement.symbol, Range(ZERO, extent - 1))
         return symbol(statement.symbol)
 
     def _is_below(self, part: Expr, limit: Expr) -> int:
@@ -267,7 +268,7 @@ class ValueLowering:
     def _within(
         self, part: Expr, start: Expr | None, limit: Expr | None, scope: EvaluationScope
     ) -> EvaluationScope:
-        """The scope where also `start <= part < limit`; proven halves add no condition."""
+        """The scope where also `start <= part < limit` holds; proven halves add no condition."""
         mask = scope.mask
         if start is not None and not scope.bounds.is_nonnegative(part - start):
             left, right = self.body.index_value(part), self.body.index_value(start)

@@ -1,4 +1,4 @@
-"""Statements under construction: equal statements are one, index arithmetic stays symbolic."""
+"""Statements under construction: equal statements are merged, index arithmetic stays symbolic."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DIVISIONS = frozenset({"floor_div", "mod_floor"})
 
 
 class NestBody:
-    """A growing list of statements, each with the element type of its value."""
+    """A list of statements under construction, each with the element type of its value."""
 
     __slots__ = ("_numbers", "dtypes", "statements")
 
@@ -40,7 +40,7 @@ class NestBody:
         self._numbers: dict[object, int] = {}
 
     def add(self, statement: NestStatement, dtype: DType) -> int:
-        """The statement's number; an equal one is used again."""
+        """The number of the statement, or of an equal one."""
         spend(8)
         key = _key(statement)
         found = self._numbers.get(key)
@@ -52,13 +52,13 @@ class NestBody:
         return number
 
     def literal(self, dtype: DType, value: float | int) -> int:
-        """A number of a type."""
+        """A literal of a type."""
         if dtype.is_float:
             return self.add(Literal(dtype, float(value)), dtype)
         return self.add(Literal(dtype, int(value)), dtype)
 
     def index_value(self, expr: Expr, dtype: DType = DType.I64) -> int:
-        """An index expression as a number."""
+        """An index expression as a value."""
         if expr.is_constant:
             return self.literal(dtype, expr.constant)
         if dtype in (DType.I64, DType.I32):
@@ -66,7 +66,7 @@ class NestBody:
         return self.convert(self.add(IndexValue(DType.I64, expr), DType.I64), dtype)
 
     def compute(self, op: str, operands: tuple[int, ...], dtype: DType) -> int:
-        """A scalar operation in its operands' own types, folded where that is exact."""
+        """A scalar operation in its operands' types, folded if that is exact."""
         if op == "convert":
             return self.convert(operands[0], dtype)
         folded = self._folded_index(op, operands, dtype)
@@ -75,7 +75,7 @@ class NestBody:
         return self.add(Compute(op, operands, dtype), dtype)
 
     def convert(self, operand: int, dtype: DType) -> int:
-        """The value in another type; a narrow value that was widened comes back as it was."""
+        """The value in another type; a narrow value that was widened is converted back for free."""
         source = self.dtypes[operand]
         if source is dtype:
             return operand
@@ -93,18 +93,18 @@ class NestBody:
         return self.add(Compute("convert", (operand,), dtype), dtype)
 
     def arithmetic(self, op: str, operands: tuple[int, ...], dtype: DType) -> int:
-        """A scalar operation, done in f32 where operands or result are narrow floats."""
+        """A scalar operation, computed in f32 if operands or result are narrow floats."""
         wide = tuple(self.convert(v, self.dtypes[v].compute_dtype) for v in operands)
         if wide == operands and dtype.compute_dtype is dtype:
             return self.compute(op, operands, dtype)
         return self.convert(self.compute(op, wide, dtype.compute_dtype), dtype)
 
     def logical_and(self, left: int | None, right: int) -> int:
-        """Both conditions; a missing one holds."""
+        """The conjunction of two conditions; a missing one holds."""
         return right if left is None else self.compute("logical_and", (left, right), DType.BOOL)
 
     def expr_of(self, number: int) -> Expr | None:
-        """The index expression that an i64 value is; None if it is computed otherwise."""
+        """The index expression of an i64 value; None if it is computed otherwise."""
         match self.statements[number]:
             case IndexValue(expr=expr):
                 return expr
@@ -135,7 +135,7 @@ class NestBody:
 def _key(statement: NestStatement) -> object:
     match statement:
         case Literal(dtype, value):
-            return ("literal", dtype, repr(value))  # 0.0 and -0.0 are equal but not the same
+            return ("literal", dtype, repr(value))  # distinguishes 0.0 from -0.0
         case Indirect(value=value, extent=extent):
             return ("indirect", value, extent)
         case _:

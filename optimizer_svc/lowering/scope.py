@@ -1,4 +1,4 @@
-"""Where a value is wanted: under which condition, and what is known of the indices there."""
+"""Evaluation scopes: the condition under which a value is needed, and the ranges of indices."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from kernelfarm.ir.algebra.simplify import Bounds, Range
 
 @dataclass(frozen=True, slots=True)
 class EvaluationScope:
-    """`mask` is the statement that tells whether the value is wanted; None is always.
+    """The condition under which a value is computed, and the ranges of symbols there.
 
-    Under a mask the value at other points is unspecified, so `bounds` may rely on the mask.
+    `mask` is the statement of the condition, None if it always holds. At other points the value is
+    unspecified, so `bounds` may assume the condition.
     """
 
     mask: int | None
@@ -20,7 +21,7 @@ class EvaluationScope:
 
 
 def narrowed(bounds: Bounds, part: Expr, low: Expr, limit: Expr) -> Bounds:
-    """The bounds where `low <= part < limit` holds, for a part that is a symbol plus a number."""
+    """The bounds if `low <= part < limit` holds, for a part that is a symbol plus a number."""
     if len(part.symbols) != 1 or not (low.is_constant and limit.is_constant):
         return bounds
     name = next(iter(part.symbols))

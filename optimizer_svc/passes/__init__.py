@@ -1,1 +1,1 @@
-"""The compiler's passes: one file each, values in and values out."""
+"""The optimizer's passes: one file each, pure functions."""

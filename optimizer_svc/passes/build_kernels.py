@@ -1,4 +1,4 @@
-"""Turns groups into kernels in canonical form; equal kernels become one with several launches."""
+"""Builds kernels in canonical form from groups; equal kernels are built once and launched often."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from optimizer_svc.kernels.name_kernel import with_own_sizes
 from optimizer_svc.kernels.normalize_axes import normalize_axes
 
 _STEPS_A_KERNEL = 400
-"""What a kernel costs besides its statements: canonical form, digest, launch, texts."""
+"""Steps of the work budget for a kernel beside its statements: canonical form, digest, texts."""
 
 
 def build_kernels(chosen: Materialization, fusion: Fusion) -> BuiltSteps:
-    """The kernels of a fused schedule."""
+    """The kernels and steps of a fusion."""
     symbols = {s.name: s for s in chosen.facts.graph.symbols}
     sizes, origin_ops = chosen.facts.bounds, chosen.facts.graph.origin_ops
     distinct = DistinctKernels()

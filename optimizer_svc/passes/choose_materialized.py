@@ -1,9 +1,9 @@
-"""Decides which values lie in memory, where outputs go, and what extern operands look like.
+"""Decides which values are stored in memory, and how outputs and extern operands view them.
 
-Forced: outputs, reductions, scans, sorts, scatters with their bases, and operands of extern nodes
-that are no strided view of something that lies in memory. By cost: values whose recomputation by
-several readers would read or compute too much. A value chosen by cost is a place where loops may be
-cut, not a store: if all its readers end in the kernel that makes it, it stays in a register.
+Stored in any case: outputs, reductions, scans, sorts, scatters with their bases, and operands of
+extern nodes that are no strided view of a stored value. Stored by cost: values whose recomputation
+by several readers would read or compute too much. A value that is chosen by cost is only a boundary
+between loops: if all its readers are fused into the kernel that makes it, it stays in a register.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.materialization import Materialization
 
 MAX_OPS_RECOMPUTED = 30
-"""Operations that several readers may repeat rather than read a result."""
+"""The most operations that several readers repeat instead of reading a result."""
 MAX_READS_RECOMPUTED = 2
-"""Tensors that several readers may read again: with three, a store and two loads are cheaper."""
+"""The most tensors that several readers read again: with three, a store and two loads cost less."""
 MAX_OPS_INLINE = 64
-"""Operations of one expression; also bounds the recursion that lowers it."""
+"""The most operations of one expression; also limits the recursion that lowers it."""
 MIN_ELEMS_EXPANDED = 1 << 14
-"""Below this, recomputing an expanded value costs less than another launch."""
+"""With fewer elements, recomputing an expanded value costs less than another launch."""
 MAX_OPS_EXPANDED = 8
 
 _HEAVY_WORDS = (
@@ -64,17 +64,17 @@ _OPS_OF_ANY_STRIDES = frozenset(
 )
 """Extern operators that take operands of any strides at no cost.
 
-Others may rely on a contiguous last axis without checking it (attention kernels do); the captured
-graph had one where a copy stood that Prims do not show.
+Others may rely on a contiguous last axis without checking it, as attention kernels do. The captured
+graph guarantees one by copies, which Prims do not show.
 """
 _WHOLE_ROWS = REDUCE_OPS | SCAN_OPS | SORT_OPS
-"""Prims of which one element needs many of the operand's."""
+"""Prims for which one element needs many elements of the operand."""
 _EXPANDING = GATHER_OPS | {"broadcast_in_dim", "window"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """Of one element, down to what is read: operations, tensors read, transcendental operations."""
+    """The cost of one element: operations, tensors read, and transcendental operations."""
 
     ops: int
     reads: frozenset[int]
@@ -82,7 +82,7 @@ class _Cost:
 
 
 def choose_materialized(graph: Graph) -> Materialization:
-    """The choice for a graph whose outputs are separate values."""
+    """The materialization of a graph whose outputs are distinct values."""
     facts = graph_facts(graph)
     storages = existing_storages(facts)
     aliases = output_aliases(facts, storages)
@@ -108,15 +108,15 @@ def choose_materialized(graph: Graph) -> Materialization:
 
 
 def _materialize_updates(facts: GraphFacts, storages: dict[int, Storage]) -> None:
-    """Gives what updates an input that input's memory."""
+    """Stores values that update an input in that input's memory."""
     for value, source in updated_inputs(facts.graph).items():
         storages[value] = replace(storages[source], value=value)
 
 
 def _materialize_copied(facts: GraphFacts, storages: dict[int, Storage]) -> None:
-    """Materializes what is copied into an input in the end: nobody may read the old elements then.
+    """Materializes values that are copied into an input at the end.
 
-    A value that an update may replace in place is no copy of another one (`update_inputs`).
+    The copy must not read the input's old elements (`update_inputs`).
     """
     for value in updated_inputs(facts.graph):
         node = facts.producers[value]
@@ -141,16 +141,16 @@ def _materialize_outputs(
 
 
 def _materialize_scatters(facts: GraphFacts, storages: dict[int, Storage]) -> None:
-    """Gives each scatter and its base one piece of memory: the updates change it in place.
+    """Gives each scatter and its base the same memory, which the updates change in place.
 
-    Backwards, so that a chain of scatters ends up where the last one belongs.
+    It visits nodes backwards, so that a chain of scatters gets the memory of its last one.
     """
     for node in reversed(facts.graph.nodes):
         if node.op != "scatter":
             continue
         value, base = node.results[0], operands(node)[0]
         storages.setdefault(value, temporary_storage(facts, value))
-        if not facts.is_storage(base):  # an input that is updated has its memory already
+        if not facts.is_storage(base):  # an updated input has its own memory
             storages[base] = storages[value]
 
 
@@ -185,14 +185,14 @@ def _operand_views(facts: GraphFacts, storages: dict[int, Storage]) -> dict[int,
 
 
 def _is_contiguous_inside(view: StridedView) -> bool:
-    """True if the elements of the last axis lie side by side."""
+    """True if the elements of the last axis are adjacent."""
     return not view.shape or view.shape[-1] is ONE or view.strides[-1] is ONE
 
 
 def _operand_view(
     facts: GraphFacts, storages: dict[int, Storage], value: int, *, takes_any: bool
 ) -> StridedView:
-    """The operand as a view of memory; materializes what it views, or itself if that fails."""
+    """The operand as a view of memory; materializes the viewed value, or the operand itself."""
     nearest = value
     while nearest not in storages and facts.is_view(nearest):
         nearest = operands(facts.producers[nearest])[0]
@@ -207,16 +207,16 @@ def _operand_view(
 
 
 def _materialize_costly(facts: GraphFacts, storages: dict[int, Storage]) -> None:
-    """Materializes reductions, scans, sorts, and what would be recomputed at too high a price."""
+    """Materializes reductions, scans, sorts, and values that are too costly to recompute."""
     uses = _uses_through_views(facts)
     sizes = likely_sizes(facts.graph.symbols)
     costs: dict[int, _Cost] = {}
-    tangled = IndexComplexity(facts, storages)
+    complexity = IndexComplexity(facts, storages)
     for node in facts.graph.nodes:
         if node.op in CLIENT_OPS:
             continue
         value = node.results[0]
-        if tangled.is_too_complex(node):
+        if complexity.is_too_complex(node):
             _materialize_operands(facts, storages, node)
         costs[value] = cost = _cost(node, costs, storages, facts)
         if node.op in _EXPANDING:
@@ -252,7 +252,7 @@ def _cost(
         elif not is_single(facts.types[value].shape):
             reads.add(value)
     spend(4 + len(found) + len(reads))
-    # An element of a cat that is stored piece by piece is an element of one piece.
+    # An element of a cat that is stored piece by piece costs an element of one piece.
     total = max if is_many_pieces(facts, node) else sum
     return _Cost(
         ops=total(cost.ops for cost in found) + int(node.op not in VIEW_OPS),
@@ -268,20 +268,20 @@ def _materialize_expanded(
     costs: Mapping[int, _Cost],
     sizes: Mapping[str, int],
 ) -> None:
-    """Materializes an operand whose elements would each be computed for many elements."""
+    """Materializes an operand whose elements would be computed again for many elements."""
     base = facts.base_of(operands(node)[0])
     if base in storages:
         return
     cost = costs[base]
     after = likely_elems(node.types[0].shape, sizes)
     before = likely_elems(facts.types[base].shape, sizes)
-    is_dear = cost.heavy > 0 or cost.ops > MAX_OPS_EXPANDED
-    if is_dear and after >= MIN_ELEMS_EXPANDED and after >= 2 * before:
+    is_costly = cost.heavy > 0 or cost.ops > MAX_OPS_EXPANDED
+    if is_costly and after >= MIN_ELEMS_EXPANDED and after >= 2 * before:
         storages[base] = temporary_storage(facts, base)
 
 
 def _uses_through_views(facts: GraphFacts) -> dict[int, int]:
-    """How many nodes other than views read each value, directly or through views."""
+    """The number of nodes, other than views, that read each value directly or through views."""
     uses = dict.fromkeys(facts.types, 0)
     for node in reversed(facts.graph.nodes):
         for value in dict.fromkeys(operands(node)):

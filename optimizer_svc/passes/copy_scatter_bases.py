@@ -1,7 +1,7 @@
-"""Gives every scatter a base that nobody else reads, so that its memory can be updated in place.
+"""Gives every scatter a base without other readers, so that its memory can be updated in place.
 
-A base that a kernel makes for the scatter alone is taken as it is, and so is an input that the
-scatter updates; any other is copied (`convert` to the same type).
+A base that a kernel makes only for the scatter is used as it is, as is an input that the scatter
+updates. Any other base is copied (`convert` to the same type).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from optimizer_svc.analysis.updates import scatter_chain, updated_inputs
 
 
 def copy_scatter_bases(graph: Graph) -> Graph:
-    """The graph in which the first operand of every scatter has no other use."""
+    """The graph with copies, so that the first operand of every scatter has no other use."""
     if not any(node.op == "scatter" for node in graph.nodes):
         return graph
     facts = graph_facts(graph)
@@ -37,7 +37,7 @@ def copy_scatter_bases(graph: Graph) -> Graph:
 
 
 def _in_place(facts: GraphFacts) -> frozenset[int]:
-    """Positions of the scatters that lead from an input to what is stored in it."""
+    """Positions of the scatters that lead from an input to the value that is stored in it."""
     found: set[int] = set()
     for value, source in updated_inputs(facts.graph).items():
         found.update(scatter_chain(facts, value, source) or ())

@@ -1,4 +1,4 @@
-"""Computes equal things once: nodes with the same prim, operands and attributes become one."""
+"""Merges nodes with the same prim, operands and attributes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from optimizer_svc.ir.renaming import renamed, with_values
 
 
 def eliminate_common_subexpressions(graph: Graph) -> Graph:
-    """The graph with one node for equal ones; extern nodes stay apart (they may draw numbers)."""
+    """The graph with equal nodes merged, except extern nodes, which may draw random numbers."""
     same: dict[int, int] = {}
     known: dict[object, Node] = {}
     kept: list[Node] = []
@@ -32,7 +32,7 @@ def eliminate_common_subexpressions(graph: Graph) -> Graph:
 
 
 def exact(arg: Arg) -> object:
-    """A key under which 0.0, -0.0, 0 and False are different, and NaN equals itself."""
+    """A key that distinguishes 0.0, -0.0, 0 and False, and in which NaN equals itself."""
     if isinstance(arg, tuple):
         return tuple(exact(item) for item in arg)
     if isinstance(arg, float):

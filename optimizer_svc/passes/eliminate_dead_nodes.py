@@ -1,7 +1,7 @@
-"""Drops nodes whose results nobody reads, but for steps of the framework.
+"""Removes nodes whose results are not used, except extern nodes.
 
-The frontend has dropped those that do nothing else than give results; what it kept draws random
-numbers or may have other effects.
+The frontend has removed extern nodes without effects already; the others draw random numbers or may
+have other effects.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from optimizer_svc.analysis.graph_facts import outputs_read
 
 
 def eliminate_dead_nodes(graph: Graph) -> Graph:
-    """The graph without them."""
+    """The graph without unused nodes."""
     live = set(outputs_read(graph))
     kept: list[Node] = []
     for node in reversed(graph.nodes):

@@ -1,7 +1,7 @@
-"""Fuses loop nests into kernels: first where one reads what another makes, then side by side.
+"""Fuses loop nests into kernels: first a producer with its consumer, then independent neighbours.
 
-Every merge is scored by the bytes of memory traffic that it saves; the best goes first. A refusal
-is kept with its reason, for the report.
+Merges are tried in the order of the memory traffic that they save. Refusals are kept with their
+reasons, for the report.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from optimizer_svc.ir.materialization import Materialization
 from optimizer_svc.ir.nest import Nest
 
 MAX_PARAMS = 24
-"""Buffers of one kernel: pointers live in registers, and each launch passes them."""
+"""The most buffers of one kernel: their pointers take registers, and each launch passes them."""
 NEIGHBOURS = 4
-"""Groups that a group is compared with on each side-by-side criterion."""
+"""The number of neighbours that a group is compared with, by each criterion."""
 MAX_DISTANCE = 96
-"""Graph nodes between two groups that share nothing but their domain."""
+"""The most graph nodes between two groups that share only their domain."""
 MAX_UNRELATED_BYTES = 1 << 20
-"""Above this a launch costs little next to the traffic, and unrelated loops gain nothing."""
+"""With more traffic, a launch costs little beside it: fusing unrelated loops gains nothing."""
 MAX_REFUSALS_REPORTED = 400
 
 Pair = tuple[int, int]
 
 
 def _is_needed(step: Group | Node, stored: frozenset[int]) -> bool:
-    """False for a group of which only values without elements would read anything."""
+    """False for a group whose values are not stored: only values without elements read them."""
     return not isinstance(step, Group) or not stored.isdisjoint(step.positions)
 
 
 def fuse_nests(chosen: Materialization, nests: tuple[Nest, ...]) -> Fusion:
-    """The fused schedule."""
+    """The fusion of the nests."""
     work = _Fuser(FusionState(chosen, nests))
     work.until_stable(_vertical_pairs)
     work.gather(_runs_of_slices(work.state))
@@ -59,7 +59,7 @@ def fuse_nests(chosen: Materialization, nests: tuple[Nest, ...]) -> Fusion:
 
 
 class _Fuser:
-    """Tries pairs of groups until no merge is left; remembers who was refused and why."""
+    """Tries pairs of groups until none can be merged; keeps the refusals."""
 
     def __init__(self, state: FusionState) -> None:
         self.state = state
@@ -69,7 +69,7 @@ class _Fuser:
         self._tried: dict[Pair, Pair] = {}
 
     def until_stable(self, pairs: Callable[[FusionState], Iterator[Pair]]) -> None:
-        """Merges pairs, best first, until a round changes nothing."""
+        """Merges pairs, best first, until no pair can be merged."""
         while True:
             found = sorted(dict.fromkeys(pairs(self.state)), key=self._rank)
             merged = [self._try(pair) for pair in found]
@@ -77,7 +77,7 @@ class _Fuser:
                 return
 
     def gather(self, runs: Iterable[Sequence[int]]) -> None:
-        """Merges each run of groups into as few as take them in, from the first on."""
+        """Merges each sequence of groups into as few groups as possible, from the first on."""
         for run in runs:
             first, *rest = run
             for name in rest:
@@ -85,7 +85,7 @@ class _Fuser:
                     first = name
 
     def standing_refusals(self) -> Iterator[Refusal]:
-        """Refusals between groups that are still there, by what these hold in the end."""
+        """The refusals between groups that still exist, by a value of each."""
         groups = self.state.groups
         for (first, second), refusal in self.refusals.items():
             if first in groups and second in groups:
@@ -140,7 +140,7 @@ def _is_path_around(dependences: Dependences, first: int, second: int) -> bool:
 
 
 def _vertical_pairs(state: FusionState) -> Iterator[Pair]:
-    """Groups and the groups that read what they make."""
+    """Pairs of a group and a group that reads its values."""
     for name in state.groups:
         for reader in sorted(state.dependences.readers(name)):
             if reader in state.groups:
@@ -148,7 +148,7 @@ def _vertical_pairs(state: FusionState) -> Iterator[Pair]:
 
 
 def _runs_of_slices(state: FusionState) -> list[list[int]]:
-    """Groups that store parts of one value over equal domains, in order."""
+    """Sequences of groups that store slices of one value over equal domains, in order."""
     found: dict[object, list[int]] = {}
     for name, group in sorted(state.groups.items(), key=lambda item: item[1].position):
         for whole in sorted(state.sliced_values(group)):
@@ -157,9 +157,9 @@ def _runs_of_slices(state: FusionState) -> list[list[int]]:
 
 
 def _horizontal_pairs(state: FusionState) -> Iterator[Pair]:
-    """Independent groups that read one tensor, and those of one domain that lie close together.
+    """Pairs of independent groups that read one tensor, or that are near and have equal domains.
 
-    What is done once for each row of a reduction has the domain of its rows.
+    A group that has a reduction also counts by the domain of its rows.
     """
     by_read: dict[int, list[int]] = {}
     by_domain: dict[object, list[int]] = {}
@@ -179,7 +179,7 @@ def _horizontal_pairs(state: FusionState) -> Iterator[Pair]:
 
 
 def _fills_early(state: FusionState, pair: Pair) -> bool:
-    """True if large memory would be in use from the time on when some other kernel needs to run."""
+    """True if a merge would start to fill large memory earlier than needed."""
     first, second = (state.sliced_values(state.groups[name]) for name in pair)
     return sum(state.size_bytes(whole) for whole in first ^ second) > MAX_UNRELATED_BYTES
 
@@ -197,7 +197,7 @@ def _is_independent(state: FusionState, pair: Pair) -> bool:
 
 
 def _is_worth_merging(state: FusionState, pair: Pair) -> bool:
-    """True for loops without a common tensor if they feed one reader, or launches cost most."""
+    """True for loops without a common tensor if they have a common reader or little traffic."""
     a, b = (state.groups[name] for name in pair)
     if abs(a.position - b.position) > MAX_DISTANCE:
         return False
@@ -208,7 +208,7 @@ def _is_worth_merging(state: FusionState, pair: Pair) -> bool:
 
 
 def _saved_bytes(state: FusionState, first: int, second: int) -> int:
-    """Memory traffic that one kernel instead of two avoids."""
+    """The memory traffic in bytes that one kernel instead of two saves."""
     a, b = state.groups[first], state.groups[second]
     spend(4 + len(a.positions) + len(a.reads) + len(b.reads))
     reads = {value for value, _ in b.reads}
@@ -222,7 +222,7 @@ def _saved_bytes(state: FusionState, first: int, second: int) -> int:
 
 
 def _in_order(state: FusionState) -> Iterator[Group | Node]:
-    """Groups and extern nodes, each after what it depends on; else as the graph has them."""
+    """Groups and extern nodes, each after its dependences, otherwise in the graph's order."""
     positions = {name: group.position for name, group in state.groups.items()}
     positions.update({name: name for name in state.externs})
     done: set[int] = set()

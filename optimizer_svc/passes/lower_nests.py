@@ -1,4 +1,4 @@
-"""Lowers every materialized value to a loop nest of its own."""
+"""Lowers every materialized value to a loop nest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from optimizer_svc.lowering.lower_nest import lowered
 
 
 def lower_nests(chosen: Materialization) -> tuple[Nest, ...]:
-    """One nest for each member, in graph order; values without elements have none."""
+    """A nest for each member with elements, in graph order."""
     facts = chosen.facts
     values = (v for v in chosen.members if not is_empty(facts.types[v].shape))
     return tuple(lowered(chosen, value).nest for value in values)

@@ -34,10 +34,10 @@ _BUFFERS_BY_POSITION = (BufferKind.INPUT, BufferKind.OUTPUT, BufferKind.CONSTANT
 
 
 def plan_program(chosen: Materialization, built: BuiltSteps, target: TargetFacts) -> Program:
-    """The program.
+    """The program of built steps.
 
     Raises:
-        InvalidGraphError: a size symbol is used that no input tells.
+        InvalidGraphError: no input gives a size symbol that is used.
     """
     writer = _PlanWriter(chosen)
     steps = tuple(writer.step(number, step) for number, step in enumerate(built.steps))
@@ -57,7 +57,7 @@ def plan_program(chosen: Materialization, built: BuiltSteps, target: TargetFacts
 
 
 def symbol_sources(graph: Graph) -> tuple[SymbolSource, ...]:
-    """For every size symbol of the graph the input that tells it.
+    """For every size symbol of the graph the input that gives its value.
 
     Raises:
         InvalidGraphError: no input is the symbol or has it as an extent.
@@ -83,7 +83,7 @@ def symbol_sources(graph: Graph) -> tuple[SymbolSource, ...]:
 
 
 class _PlanWriter:
-    """Names buffers as they come into use and follows how long temporaries live."""
+    """Names buffers at their first use, and records the lifetimes of temporaries."""
 
     def __init__(self, chosen: Materialization) -> None:
         self._chosen = chosen
@@ -114,7 +114,7 @@ class _PlanWriter:
         )
 
     def draws(self) -> tuple[DrawSeeds, ...]:
-        """The step that draws the seeds that are in use, if there are any: before all others."""
+        """The first step, which draws the seeds that are used; none if no seed is."""
         drawn = sorted(seed_nodes(self._chosen.facts.graph), key=seed_index)
         used = [self._buffers[n.results[0]] for n in drawn if n.results[0] in self._buffers]
         return (DrawSeeds(tuple(buffer.name for buffer in used)),) if used else ()
@@ -124,7 +124,7 @@ class _PlanWriter:
         return self._view(output, None) if isinstance(output, StridedView) else output
 
     def buffers(self) -> tuple[tuple[Buffer, ...], Expr]:
-        """All buffers in the order of first use, temporaries with offsets; bytes of the arena."""
+        """All buffers in order of first use, temporaries with offsets; the arena's bytes."""
         arena = plan_arena(
             [
                 Lifetime(
@@ -158,7 +158,7 @@ class _PlanWriter:
         )
 
     def _used(self, value: int, number: int | None) -> str:
-        """The name of a value's buffer, which is in use at a step (None: by an output)."""
+        """The name of a value's buffer, which step `number` uses; None for an output."""
         value = self._memory_of(value)
         if value not in self._buffers:
             self._buffers[value] = self._new_buffer(value)
@@ -168,7 +168,7 @@ class _PlanWriter:
         return self._buffers[value].name
 
     def _memory_of(self, value: int) -> int:
-        """The value that names the memory: a scatter shares its base's, an update its input's."""
+        """The value that names the memory: a scatter has its base's, an update its input's."""
         storage = self._chosen.storages[value]
         return self._inputs[storage.position] if storage.kind is BufferKind.INPUT else storage.value
 

@@ -1,7 +1,7 @@
-"""Lets a row's maximum and exponentials, or its mean and squares, come from one pass over it.
+"""Computes a row's maximum and exponentials, or its mean and squares, in one pass over the row.
 
-Two passes are better where the second finds the row in registers or a near cache; the target's
-facts say up to which length that is.
+Two passes are better if the second finds the row in registers or a near cache. The target's facts
+state the length of a row up to which that holds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Choice:
 
 
 def reduce_in_one_pass(built: BuiltSteps, target: TargetFacts) -> BuiltSteps:
-    """The steps with kernels in the form that suits the target, and a note for each choice."""
+    """The steps with each kernel in the better form for the target, and a note for each choice."""
     found = {n: sums for n, k in enumerate(built.kernels) if (sums := find_guided_sums(k))}
     if not found:
         return built
@@ -80,7 +80,7 @@ def _most_points(kernel: Kernel) -> int | None:
 
 
 def _is_across(kernel: Kernel) -> bool:
-    """True if most elements lie next to those of another row."""
+    """True if most elements are adjacent to those of another row, not to those of their own."""
     if not kernel.outer:
         return False
     outer, inner = kernel.outer[-1].name, kernel.reduction[-1].name

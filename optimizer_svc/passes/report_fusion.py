@@ -1,4 +1,4 @@
-"""Tells what was fused and what was not, and why."""
+"""Writes the report: what was fused, what was not, and why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from optimizer_svc.ir.materialization import Materialization
 def report_fusion(
     chosen: Materialization, fusion: Fusion, built: BuiltSteps, program: Program
 ) -> str:
-    """The report, one fact a line: counts, kernels, steps with their nodes, what is not fused."""
+    """The report, one fact a line: counts, kernels, steps with their nodes, refusals."""
     graph = chosen.facts.graph
     return "\n".join(
         (
@@ -59,14 +59,14 @@ def _steps(graph: Graph, fusion: Fusion, program: Program) -> Iterator[str]:
             yield f"step {number}: extern {step.op} (node {step.node})"
         elif isinstance(made_of, Group) and isinstance(step, Launch):
             origins = (origin for member in made_of.members for origin in member.nest.origins)
-            # Numbers that several operators share would name them all.
+            # A `full` may be shared by many operators, and would name them all.
             nodes = sorted({node for op, node in origins if op != "full"})
             texts = ", ".join(_captured(graph, node) for node in nodes)
             yield f"step {number}: kernel {program.plan.kernel_names[step.kernel]}: {texts}"
 
 
 def _drawn(program: Program) -> int:
-    """How many steps of the plan come before those that were scheduled: seeds are drawn first."""
+    """The number of steps of the plan that draw seeds, before the scheduled ones."""
     return sum(isinstance(step, DrawSeeds) for step in program.plan.steps)
 
 
@@ -76,7 +76,7 @@ def _captured(graph: Graph, node: int) -> str:
 
 
 def _refusals(fusion: Fusion, program: Program) -> Iterator[str]:
-    """Why two kernels are two: pairs that were tried, and all that follow each other."""
+    """Why kernels were not fused: for pairs that were tried, and for all adjacent pairs."""
     numbers = {
         min(step.positions): number
         for number, step in enumerate(fusion.steps, _drawn(program))

@@ -1,7 +1,7 @@
 """Gives every output a value of its own that a kernel or an extern node makes.
 
-Inputs returned as they are, values returned twice, and views of extern results whose strides do not
-fit become explicit copies (`convert` to the same type).
+Inputs that are returned, values that are returned twice, and views of extern results with other
+strides become explicit copies (`convert` to the same type).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from optimizer_svc.analysis.storages import existing_storages, output_aliases
 
 
 def separate_outputs(graph: Graph) -> Graph:
-    """The graph in which all outputs are different values and none is an input."""
+    """The graph with copies, so that all outputs are distinct values and none is an input."""
     facts = graph_facts(graph)
     aliases = output_aliases(facts, existing_storages(facts))
     fresh = 1 + max([*facts.types, *(i.value for i in graph.inputs)], default=0)

@@ -1,8 +1,8 @@
-"""Rewrites that are exact for every element: nothing rounds differently, no sign of zero is lost.
+"""Rewrites that are exact for every element, in rounding and in the sign of zero.
 
-Forwarded: neutral elements, conversions that lose nothing, double negation, views that change
-nothing. Rewritten: small powers to products (as eager does), division by powers of two to products,
-reductions over single elements to reshapes.
+Removed: operations with neutral elements, lossless conversions, double negation, views that change
+nothing. Rewritten: small powers to products (as PyTorch computes them), divisions by powers of two
+to products, reductions over single elements to reshapes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _INTEGER_DIGITS = {
     DType.I64: 63,
 }
 _FLOAT_DIGITS = {DType.F64: 53, DType.F32: 24, DType.F16: 11, DType.BF16: 8}
-# What each float holds exactly of the narrower ones.
+# The narrower floats that each float represents exactly.
 _HELD = {
     DType.F64: {DType.F32, DType.F16, DType.BF16, DType.F8E4M3FN, DType.F8E5M2},
     DType.F32: {DType.F16, DType.BF16, DType.F8E4M3FN, DType.F8E5M2},
@@ -54,7 +54,7 @@ def simplify_algebra(graph: Graph) -> Graph:
 
 
 class _Rewriter:
-    """Walks the nodes in order; knows the rewritten producers so far."""
+    """Rewrites the nodes in order."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -63,7 +63,7 @@ class _Rewriter:
         self._producers: dict[int, Node] = {}
         facts = graph_facts(graph)
         self._types = dict(facts.types)
-        # Looks through the producers that this walk has rewritten.
+        # Facts over the nodes that are rewritten so far.
         self.facts: GraphFacts = replace(facts, producers=self._producers, types=self._types)
         self._next = 1 + max([*facts.types, *(i.value for i in graph.inputs)], default=0)
 
@@ -95,7 +95,7 @@ class _Rewriter:
         return self._types[value].shape
 
     def number(self, value: int) -> float | int | bool | None:
-        """The number that all elements are, if that is known."""
+        """The number that all elements of a value are, if it is known."""
         return constant_value(self.facts, value)
 
     def producer(self, value: int) -> Node | None:
@@ -103,7 +103,7 @@ class _Rewriter:
         return self._producers.get(value)
 
     def emit(self, like: Node, op: str, values: tuple[int, ...], **attrs: Arg) -> int:
-        """A new node in the place of `like`, with its type and origins."""
+        """The value of a new node instead of `like`, with its type and origins."""
         node = Node(
             op=op,
             args=tuple(Ref(value) for value in values),
@@ -125,7 +125,7 @@ class _Rewriter:
 
 
 def _forward_neutral(right: float, *, commutes: bool) -> Rule:
-    """x op right = x exactly; for floats the caller picks a `right` for which that holds."""
+    """A rule for x op right = x; for floats the caller chooses a `right` for which it is exact."""
 
     def rule(rewriter: _Rewriter, node: Node) -> int | None:
         a, b = operands(node)
@@ -151,7 +151,7 @@ def _division(rewriter: _Rewriter, node: Node) -> int | None:
     if number == 1:
         return a
     mantissa, exponent = math.frexp(abs(float(number)))
-    # 1/c of a power of two is exact as long as it is a normal number of every float type.
+    # The reciprocal of a power of two is exact if it is a normal number of every float type.
     if mantissa != 0.5 or not -14 < exponent < 15 or node.types[0].dtype not in _FLOAT_DIGITS:
         return None
     kind = node.types[0]
@@ -228,7 +228,7 @@ def _convert(rewriter: _Rewriter, node: Node) -> int | None:
 def _converted_number(
     rewriter: _Rewriter, node: Node, number: float | int | bool | None
 ) -> int | None:
-    """A constant converted where every type holds it: small whole numbers."""
+    """A converted constant, if it is a small whole number, which every type represents exactly."""
     target = node.types[0].dtype
     if number is None or not math.isfinite(number) or int(number) != number:
         return None
@@ -246,7 +246,7 @@ _EXACT_TARGETS = frozenset({*_INTEGER_DIGITS, *_FLOAT_DIGITS})
 
 
 def _holds(wide: DType, narrow: DType) -> bool:
-    """True if every number of one type is a number of the other."""
+    """True if the wide type represents every number of the narrow one exactly."""
     if wide is narrow:
         return True
     if wide.is_float:
@@ -260,10 +260,10 @@ def _holds(wide: DType, narrow: DType) -> bool:
 
 
 def _view(rewriter: _Rewriter, node: Node) -> int | None:
-    """Forwards views that change nothing."""
+    """The operand of a view that changes nothing."""
     (a,) = operands(node)
     if node.op == "window":
-        return None  # it has more axes than its operand
+        return None  # a window has more axes than its operand
     if node.op in ("reshape", "broadcast_in_dim", "slice"):
         return a if rewriter.shape(a) == node.types[0].shape else None
     dims = ints_attr(node, "dims")

@@ -1,9 +1,10 @@
-"""Lets a cat of many pieces be stored piece by piece into one piece of memory.
+"""Splits readers of a cat of many pieces, so that each part reads one piece.
 
-A value that selects from many pieces is cut along the axis that counts them: it becomes a cat of
-slices of itself, each with a nest of its own. In each nest only one piece is left of every cat, so
-that what a kernel makes is stored where it belongs, and pointwise work behind the cat is done on
-the way. A cat that its reader cannot be cut for (a reduction over its axis, say) is put in memory.
+A value that selects from many pieces is split along the axis of the pieces: it becomes a cat of
+slices of itself, and each slice has a nest of its own. In each nest only one piece of every cat is
+left. A kernel then stores a piece directly in the cat's memory, with the pointwise work that
+follows the cat. If a reader cannot be split (a reduction over the axis, for example), the cat
+itself is stored.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ _UNSPLIT = REDUCE_OPS | SCAN_OPS | SORT_OPS | {"scatter"}
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What becomes of one member: where it is cut, and which cats are put in memory, and why."""
+    """The plan for one member: its split points, and the cats to store, with the reasons."""
 
     splits: SplitPoints | None
     materialized: tuple[tuple[int, str], ...]
 
 
 def store_cats(chosen: Materialization) -> Materialization:
-    """The choice in which no nest selects from more than a few pieces."""
+    """The materialization in which no nest selects from more than a few pieces."""
     cats = [node for node in chosen.facts.graph.nodes if node.op == "cat"]
     if not cats:
         return chosen
@@ -65,7 +66,7 @@ def store_cats(chosen: Materialization) -> Materialization:
 def _settled(
     chosen: Materialization,
 ) -> tuple[Materialization, dict[int, _Plan], dict[int, str]]:
-    """Puts cats in memory until every reader of those that are left can be cut."""
+    """Stores cats until every reader of the others can be split."""
     reasons: dict[int, str] = {}
     while True:
         made = _made(chosen)
@@ -81,7 +82,7 @@ def _settled(
 
 
 def _readers_of_many(chosen: Materialization) -> Iterator[int]:
-    """Members whose nests would select from many pieces."""
+    """The members whose nests would select from many pieces."""
     facts, stored = chosen.facts, chosen.storages
     members = set(chosen.members)
     holding: set[int] = set()
@@ -114,14 +115,14 @@ def _planned(chosen: Materialization, value: int, made: Collection[int]) -> _Pla
 
 
 def _splits_rows(found: LoweredNest, cuts: SplitPoints, made: Collection[int]) -> bool:
-    """True if equal parts would cut what a kernel makes, which could store it where it belongs."""
+    """True if equal parts would split a piece that a kernel makes, and could store as a whole."""
     pieces = (piece for selection in found.selections for piece in selection.pieces)
     whole = (piece for piece in pieces if piece.value in made)
     return any(piece.limit - piece.start is not cuts.offsets[0] for piece in whole)
 
 
 def _made(chosen: Materialization) -> frozenset[int]:
-    """Values that kernels make, and those that are computed from them in place."""
+    """Values that kernels make, and values that are computed from them without a store."""
     stored, found = chosen.storages, set(chosen.members)
     for node in chosen.facts.graph.nodes:
         if node.op != "extern" and not found.isdisjoint(operands(node)):
@@ -130,25 +131,25 @@ def _made(chosen: Materialization) -> frozenset[int]:
 
 
 def _whole(chosen: Materialization, value: int) -> Refused | None:
-    """Why a member has to be computed by one nest."""
+    """Why one nest must compute a member; None if it may be split."""
     facts, storage = chosen.facts, chosen.storages[value]
     op = facts.producers[value].op
     if op in _UNSPLIT:
         return Refused(f"its reader is a {op}")
     if storage.kind is BufferKind.INPUT and facts.consumers.get(_input_at(facts, storage.position)):
-        # Each part would have to wait for all readers of the old elements, other parts too.
+        # Each part would have to run after all readers of the old elements, also in other parts.
         return Refused("its reader updates an input that is read")
     return None
 
 
 def _input_at(facts: GraphFacts, position: int) -> int:
-    """The value of the input at a position among those that are no constants."""
+    """The value of the input at a position among the inputs that are no constants."""
     given = [i.value for i in facts.graph.inputs if not isinstance(i.kind, Constant)]
     return given[position]
 
 
 class _Splitter:
-    """Writes the graph in which members that are cut are cats of their parts."""
+    """Writes the graph in which split members are cats of their slices."""
 
     def __init__(self, chosen: Materialization, cuts: dict[int, SplitPoints]) -> None:
         self._chosen = chosen
@@ -159,7 +160,7 @@ class _Splitter:
         self._next = 1 + max([*facts.types, *(i.value for i in facts.graph.inputs)], default=0)
 
     def result(self) -> Materialization:
-        """The choice with parts as members."""
+        """The materialization with slices as members."""
         chosen = self._chosen
         if not self._splits:
             return chosen
@@ -181,7 +182,7 @@ class _Splitter:
         )
 
     def _split(self, node: Node, cuts: SplitPoints) -> None:
-        """The node under another name, its slices, and their cat under the old name."""
+        """Adds the node with a new value, its slices, and their cat with the old value."""
         (whole,), (kind,) = node.results, node.types
         inner = self._fresh()
         self._nodes.append(replace(node, results=(inner,)))
@@ -222,7 +223,7 @@ def _slice(
 def _notes(
     chosen: Materialization, cats: list[Node], plans: dict[int, _Plan], reasons: dict[int, str]
 ) -> Iterator[str]:
-    """How each cat is made, and why."""
+    """How each cat is computed, and why."""
     readers = {v: plan.splits for v, plan in plans.items() if plan.splits is not None}
     for node in cats:
         value = node.results[0]

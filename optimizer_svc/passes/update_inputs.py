@@ -1,7 +1,7 @@
-"""Decides which updates of inputs are computed in place; the others are copied there in the end.
+"""Decides which updates of inputs are computed in place; the others are copied at the end.
 
-A copy (`convert` to the same type) reads a value that lies in memory of its own, so it may run
-after everybody who needs the input's old elements.
+A copy (`convert` to the same type) reads a value in its own memory, so it may run after all readers
+of the input's old elements.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from optimizer_svc.analysis.updates import InPlaceWrites, updated_inputs
 
 
 def update_inputs(graph: Graph) -> Graph:
-    """The graph in which every output that updates an input may be written to its memory."""
+    """The graph with copies, so that every update of an input may be written to its memory."""
     if not graph.updates:
         return graph
     facts = graph_facts(graph)

@@ -32,7 +32,7 @@ def test_a_bad_setting_ends_the_process_with_2_and_its_name(command: list[str]) 
     assert "KERNELFARM_JOB_TIME_LIMIT_S" in ended.stderr and "soon" in ended.stderr
 
 
-def test_an_unknown_queue_ends_the_worker_with_2_and_those_that_exist() -> None:
+def test_an_unknown_queue_ends_the_worker_with_2_and_the_known_ones() -> None:
     ended = run(["codegen_svc.worker", "--queue", "abacus"])
     assert ended.returncode == 2
     assert "abacus" in ended.stderr and "cpu" in ended.stderr
@@ -61,26 +61,26 @@ def test_a_port_that_cannot_be_bound_ends_the_edge_with_1(tmp_path: Path) -> Non
 
 
 def test_services_stop_on_sigterm_with_0_and_log_nothing_but_json(tmp_path: Path) -> None:
-    with codegen_farm(tmp_path) as room:
-        edge, worker = room.start_edge(), room.start_worker()
+    with codegen_farm(tmp_path) as farm:
+        edge, worker = farm.start_edge(), farm.start_worker()
         edge.terminate()
         worker.terminate()
         assert (edge.wait(TIMEOUT_S), worker.wait(TIMEOUT_S)) == (0, 0)
-        events = [line["event"] for line in json_lines(room, "edge")]
+        events = [line["event"] for line in json_lines(farm, "edge")]
         assert events == ["listening", "draining", "stopped"]
-        assert "worker_ready" in [line["event"] for line in json_lines(room, "worker")]
+        assert "worker_ready" in [line["event"] for line in json_lines(farm, "worker")]
 
 
 def test_a_service_that_no_hit_needs_yields_to_frontends_and_compilations_to_both(
     tmp_path: Path,
 ) -> None:
-    with codegen_farm(tmp_path) as room:
-        edge, worker = psutil.Process(room.start_edge().pid), room.start_worker()
+    with codegen_farm(tmp_path) as farm:
+        edge, worker = psutil.Process(farm.start_edge().pid), farm.start_worker()
         assert edge.nice() == max(psutil.Process().nice(), 10)
         assert 19 in {child.nice() for child in psutil.Process(worker.pid).children()}
 
 
-def json_lines(room: CodegenFarm, name: str) -> list[dict[str, str]]:
-    """A log's lines; Celery announces its shutdown in plain text before the logs are ours again."""
-    lines = room.log(name).decode().splitlines()
+def json_lines(farm: CodegenFarm, name: str) -> list[dict[str, str]]:
+    """Lines of a log; Celery writes some plain text at shutdown before our handler is back."""
+    lines = farm.log(name).decode().splitlines()
     return [json.loads(line) for line in lines if line and not line.startswith("worker: ")]

@@ -46,7 +46,7 @@ def test_the_readme_names_only_variables_that_settings_or_compose_know() -> None
     assert set(re.findall(r"`(KERNELFARM_\w+)`", readme)) - known == set()
 
 
-def test_compose_runs_every_room_and_one_worker_for_each_vendor(
+def test_compose_runs_every_service_and_one_worker_for_each_vendor(
     services: dict[str, dict[str, Any]],
 ) -> None:
     workers = {f"worker-{vendor}" for vendor in vendors()}
@@ -67,7 +67,9 @@ def test_only_the_frontend_is_published_and_on_loopback_alone(
     assert all(port.startswith("127.0.0.1:") for port in published["frontend"])
 
 
-def test_who_is_waited_for_has_a_health_check(services: dict[str, dict[str, Any]]) -> None:
+def test_a_service_that_others_wait_for_has_a_health_check(
+    services: dict[str, dict[str, Any]],
+) -> None:
     for service in services.values():
         for name, wait in service.get("depends_on", {}).items():
             assert wait == {"condition": "service_healthy"}
@@ -106,7 +108,7 @@ def test_the_image_runs_the_frontend_and_not_as_root(dockerfile: str) -> None:
     listens = dict(re.findall(r"(KERNELFARM_\w+_LISTEN)=(\S+)", final))
     for name, address in listens.items():
         assert name in VARIABLES
-        # The same port as where the other rooms look for it by default.
+        # The port at which the other services look for it by default.
         service = name.removeprefix("KERNELFARM_").removesuffix("_LISTEN").lower()
         kind = getattr(import_module(f"{service}_svc.settings"), f"{service.capitalize()}Settings")
         default = kind.model_fields[f"{service}_listen"].default
@@ -114,16 +116,16 @@ def test_the_image_runs_the_frontend_and_not_as_root(dockerfile: str) -> None:
     assert len(listens) == len(SERVICES)
 
 
-def test_the_probe_tells_a_farm_that_serves(farm: Farm) -> None:
+def test_the_probe_succeeds_if_the_farm_serves(farm: Farm) -> None:
     assert probe([farm.endpoint]) == 0
 
 
-def test_the_probe_tells_that_nobody_serves(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_probe_fails_if_no_farm_serves(capsys: pytest.CaptureFixture[str]) -> None:
     assert probe(["127.0.0.1:1"]) == 1
     assert capsys.readouterr().err == "no service at 127.0.0.1:1\n"
 
 
-def test_the_probe_tells_which_workers_have_their_toolchain(farm: Farm) -> None:
+def test_the_probe_lists_workers_that_have_their_toolchain(farm: Farm) -> None:
     (codegen,) = re.findall(r'"address": "([^"]+)"', farm.log("codegen"))
     assert probe([codegen, "--worker", "cpu"]) == 0
     assert probe([codegen, "--worker", "no-such-vendor"]) == 1

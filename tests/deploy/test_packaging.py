@@ -1,4 +1,4 @@
-"""What is installed is the whole of the packages, and says what it carries."""
+"""The wheel holds every file of the packages, its license and its notices."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_every_package_that_an_image_installs_is_pinned(project: dict[str, Any])
 
 
 def installed_for(requirements: list[str]) -> set[str]:
-    """Names of the packages that these requirements bring in, themselves among them."""
+    """Names of the packages that these requirements install, including their dependencies."""
     found: set[tuple[str, frozenset[str]]] = set()
     waiting = [Requirement(text) for text in requirements]
     while waiting:

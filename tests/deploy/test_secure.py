@@ -49,7 +49,7 @@ def test_every_secret_is_declared_used_and_made(
     assert {str(file) for file in files if not (made[0] / file).is_file()} == set()
 
 
-def test_private_keys_reach_their_own_rooms_alone(overlay: dict[str, Any]) -> None:
+def test_each_private_key_reaches_only_its_own_service(overlay: dict[str, Any]) -> None:
     def holders(secret: str) -> set[str]:
         return {n for n, s in overlay["services"].items() if secret in s.get("secrets", [])}
 

@@ -1,4 +1,4 @@
-"""The broker of the secure overlay: strangers get nothing, edge and workers what they need."""
+"""The broker of the secure overlay: edge and workers may do their work, others nothing."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _answers(broker: Broker) -> bool:
         return False
 
 
-def test_a_stranger_gets_nothing(broker: Broker) -> None:
+def test_a_client_without_a_user_is_refused(broker: Broker) -> None:
     for command in (b"PING", b"LPUSH cpu {}", b"LLEN cpu", b"FLUSHALL", b"KEYS *"):
         with socket.create_connection(("127.0.0.1", broker.port)) as raw:
             raw.sendall(command + b"\r\n")
@@ -96,7 +96,7 @@ def test_no_service_may_do_what_only_operators_do(broker: Broker, user: str) -> 
     assert refused(broker)
 
 
-def test_who_sends_jobs_takes_none(broker: Broker) -> None:
+def test_the_sender_of_jobs_may_not_take_any(broker: Broker) -> None:
     with broker.client("producer") as raw, pytest.raises(redis.exceptions.NoPermissionError):
         raw.brpop(["cpu"], 1)
     assert refused(broker) == {("producer", "brpop")}
@@ -121,7 +121,7 @@ async def test_kernels_are_compiled_with_a_user_for_each_role(
 
 
 async def test_a_job_that_a_worker_took_and_lost_is_queued_again(broker: Broker) -> None:
-    """By kombu's own code, which a worker runs each 5 s and when its connection closes."""
+    """Kombu's own code does this; a worker runs it every 5 s and when its connection closes."""
     queue = JobQueue(CodegenSettings(broker_url=broker.url("producer"), signing="off"))
     await queue.send(QueuedJob("lost", "default", b"k" * 32, 1))
     queue.close()
@@ -142,7 +142,7 @@ async def test_a_job_that_a_worker_took_and_lost_is_queued_again(broker: Broker)
 
 
 def refused(broker: Broker) -> set[tuple[str, str]]:
-    """What the broker refused to its own users, and to whom; nothing is remembered after."""
+    """What the broker refused and to which of its users; clears the record."""
     with broker.client("operator") as raw:
         found = {(entry["username"], entry["object"]) for entry in raw.acl_log()}
         raw.acl_log_reset()

@@ -14,8 +14,8 @@ import msgpack
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from codegen_svc.backends.triton_toolchain import nvidia_tool
-from kernelfarm.targets import TargetFacts, target_facts
+from codegen_svc.backends.cuda.wheel_tools import nvidia_tool
+from kernelfarm.targets import GpuFacts, LocalBufferFacts, TargetFacts, target_facts
 from tests.e2e.compiled_inputs import Binary, Everything, pairs_of
 from tests.support.farm import ACCELERATORS
 from tests.support.third_party import need, output_of
@@ -66,7 +66,7 @@ def test_notes_of_every_code_object_name_chip_and_kernel(
         (kernel,) = metadata["amdhsa.kernels"]
         assert metadata["amdhsa.target"].split("-")[-1] == facts.arch
         assert kernel[".name"] == binary.artifact.launch.symbol == binary.kernel
-        assert kernel[".wavefront_size"] == facts.warp_size
+        assert kernel[".wavefront_size"] == facts.section(GpuFacts).warp_size
         symbols = {s.name for s in elf.get_section_by_name(".dynsym").iter_symbols()}
         assert {binary.kernel, f"{binary.kernel}.kd"} <= symbols
 
@@ -143,8 +143,9 @@ def check_stub(binary: Binary, facts: TargetFacts) -> None:
         binary.artifact.launch.arguments,
     )
     tiling = json.loads(sections[".kernelfarm.tiling"])
-    assert tiling["unified_buffer_limit_bytes"] == facts.local_buffer_bytes
-    assert 0 < tiling["unified_buffer_bytes"] <= facts.local_buffer_bytes
+    chip = facts.section(LocalBufferFacts)
+    assert tiling["unified_buffer_limit_bytes"] == chip.size_bytes
+    assert 0 < tiling["unified_buffer_bytes"] <= chip.size_bytes
 
 
 @pytest.mark.parametrize(("name", "target"), pairs_of("ascend"))

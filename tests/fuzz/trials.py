@@ -222,7 +222,7 @@ def _lowering(data: bytes) -> None:
     """Decode and decompose alone: many more operators in the same time."""
     message = message_class("kernelfarm.v1.Graph").FromString(data)
     graph = graph_from_proto(message, ATEN_DIALECT)
-    lowered = decompose_to_prims(graph, sorts_any_row=bool(len(data) % 2))
+    lowered = decompose_to_prims(graph, max_sorted_elems=None if len(data) % 2 else 1024)
     verify_graph(lowered.graph)
     prims = _accepted(lambda: graph_to_proto(lowered.graph), "encode its Prims")
     _accepted(lambda: graph_from_proto(prims), "decode its Prims")
@@ -233,7 +233,7 @@ def _services(data: bytes) -> None:
     message = message_class("kernelfarm.v1.Graph").FromString(data)
     graph = graph_from_proto(message, ATEN_DIALECT)
     program_key(graph, CPU, OPTIONS)
-    lowered = decompose_to_prims(graph, sorts_any_row=True)
+    lowered = decompose_to_prims(graph)
     for target in (CPU, GPU):
         _optimized(lowered.graph, target)
 

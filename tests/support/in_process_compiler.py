@@ -58,7 +58,7 @@ _kernels: dict[bytes, CpuKernel] = {}
 def compile_here(captured: CapturedGraph, counts: Counts) -> PlanRunner:
     """Every room in turn, in this process, for this machine's processor."""
     target = target_facts(host_cpu_target())
-    lowered = decompose_to_prims(captured.graph, sorts_any_row=target.sorts_any_row)
+    lowered = decompose_to_prims(captured.graph, max_sorted_elems=target.max_sorted_elems)
     program = optimize(lowered.graph, target).program
     verify_program(program)
     counts.add(captured, program.plan)

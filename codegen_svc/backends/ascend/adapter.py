@@ -1,7 +1,7 @@
 """Triton-Ascend's adapter as a child process: Triton IR text in, Linalg text out.
 
-Only the binary `triton-adapter-opt` of the wheel is used: the wheel's Python package is called
-`triton` too and can never share an environment with Triton.
+Only the binary `triton-adapter-opt` of the wheel is used: the wheel's Python package is also named
+`triton`, so it cannot be installed beside Triton.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _PIPELINE = (
     " enable-select-analysis=False compile-on-910-95=False",
 )
 
-# An operation of Triton's dialect, as opposed to an attribute such as `tt.divisibility = 16`.
+# An operation of Triton's dialect, but not an attribute such as `tt.divisibility = 16`.
 _LEFT_OVER = re.compile(r"(?:^|=)\s*\"?(tt\.[a-z_]+)\"?(?=[\s(])(?!\s*=)", re.MULTILINE)
 
 
 def find_adapter() -> Path | None:
-    """The adapter: from the setting, else on PATH, else where `make setup` puts it."""
+    """The adapter: from the setting, else on PATH, else where `make setup` installs it."""
     configured = AscendSettings().triton_adapter_opt
     if configured is not None:
         return configured if configured.is_file() else None
@@ -61,7 +61,7 @@ def require_adapter() -> Path:
     """The adapter.
 
     Raises:
-        UnavailableError: it is nowhere; the message says how to get it.
+        UnavailableError: it was not found; the message says how to install it.
     """
     path = find_adapter()
     if path is None:
@@ -80,8 +80,8 @@ def lower_to_linalg(name: str, ttir: str) -> str:
     """The Linalg text of a kernel's Triton IR.
 
     Raises:
-        KernelRejectedError: the adapter fails, complains, or leaves Triton operations behind; it
-            can exit with 0 in the last two cases.
+        KernelRejectedError: the adapter fails, prints an error, or leaves Triton operations in the
+            text; its exit status can be 0 in the last two cases.
         UnavailableError: the adapter is missing.
     """
     command = [str(require_adapter()), *_PIPELINE, "-"]

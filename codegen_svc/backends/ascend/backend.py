@@ -1,4 +1,4 @@
-"""The Ascend backend: Triton source, Triton IR, Linalg, and an object or a stub of one."""
+"""The Ascend backend: Triton source to Triton IR, Linalg, and an object or a stub."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from kernelfarm.ir.algebra.expr import ceil_div
 from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
 from kernelfarm.ir.loop_ir import Kernel, Scan
 from kernelfarm.ir.text import print_kernel
-from kernelfarm.targets import TargetFacts
+from kernelfarm.targets import LocalBufferFacts, TargetFacts
 
 BINARY_STAGE = "kernel.o"
 STUB_REASON = (
     f"no {TOOL} on this machine: the object carries the Linalg text, the tiling and the launch"
     " facts, and no code; it cannot run"
 )
-# Triton IR is the same for every chip; a frontend has to be named, and this one's options are the
-# narrowest: IEEE precision, no fusion of multiplications with additions.
+# Triton IR is the same for every chip, but Triton needs the name of a chip. The options are the
+# strictest: IEEE precision, no fusion of multiplications with additions.
 _FRONTEND = CompileTarget("cuda", 80, 32)
 _OPTIONS = {"enable_fp_fusion": False, "default_dot_input_precision": "ieee", "num_warps": 4}
-# Triton-Ascend's launcher passes these before and after our arguments.
+# Triton-Ascend's launcher passes these arguments before and after ours.
 _LEADING = ("scratch", "scratch")
 _TRAILING = ("grid_x", "grid_y", "grid_z", "program_x", "program_y", "program_z")
 
 
 class AscendBackend:
-    """Huawei's code generator, as far as a machine without CANN can go."""
+    """Huawei's code generator; on a machine without CANN it makes stubs."""
 
     vendor = "ascend"
 
@@ -66,7 +66,7 @@ class AscendBackend:
         )
 
     def needs(self) -> ToolNeeds:
-        """The adapter, and CANN's folder, in which the compiler finds its other programs."""
+        """The adapter, and CANN's folder, where the compiler finds its other programs."""
         adapter, compiler = find_adapter(), find_bishengir()
         folders = [adapter.parent] if adapter else []
         if compiler:
@@ -74,15 +74,15 @@ class AscendBackend:
         return ToolNeeds(readable=tuple(folders))
 
     def fingerprint(self) -> str:
-        """Digest over triton's wheel, the adapter, our code, and which compiler ends the chain."""
+        """Digest over Triton's wheel, the adapter, our code, and the compiler of the last step."""
         compiler = find_bishengir()
         last = file_digest(compiler) if compiler else "stub"
         return backend_fingerprint(__file__, file_digest(require_adapter()), last)
 
     def build(self, kernel: Kernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
-        """The general variant; for varying sizes one with 32-bit positions before it."""
-        limit = int(target.extra("max_name_chars"))
-        if len(kernel.name) > limit:
+        """The general variant; if sizes vary, one with 32-bit positions before it."""
+        limit = target.max_kernel_name_chars
+        if limit is not None and len(kernel.name) > limit:
             raise KernelRejectedError(
                 f"kernel name {kernel.name!r} has {len(kernel.name)} characters; {target.name}"
                 f" takes at most {limit}"
@@ -95,16 +95,17 @@ class AscendBackend:
 
 
 def _build(kernel: Kernel, target: TargetFacts, variant: VariantPlan) -> BuiltKernel:
+    chip = target.section(LocalBufferFacts)
     tiling = local_tiling(kernel, target, variant.index_bits)
     if tiling is None:
         raise KernelRejectedError(
-            f"kernel {kernel.name} does not fit the {target.local_buffer_bytes} bytes of"
+            f"kernel {kernel.name} does not fit the {chip.size_bytes} bytes of"
             f" {target.name}'s unified buffer at any tiling"
         )
     source = emit_triton(kernel, tiling, scalar_rules(target, kernel))
     ttir = str(compile_triton(source, _FRONTEND, _OPTIONS, {}, last_stage="ttir").stages["ttir"])
     linalg = lower_to_linalg(kernel.name, ttir)
-    launch = _launch_facts(kernel, target, tiling)
+    launch = _launch_facts(kernel, chip, tiling)
     compiler = find_bishengir()
     if compiler is not None:
         binary = compile_linalg(compiler, kernel.name, linalg, target.arch)
@@ -140,7 +141,7 @@ def _stages(
     )
 
 
-def _launch_facts(kernel: Kernel, target: TargetFacts, tiling: Tiling) -> LaunchFacts:
+def _launch_facts(kernel: Kernel, chip: LocalBufferFacts, tiling: Tiling) -> LaunchFacts:
     buffers = ("buffer",) * len(kernel.params)
     sizes = ("size",) * len(kernel.sizes)
     needed = local_bytes(kernel, tiling)
@@ -153,19 +154,19 @@ def _launch_facts(kernel: Kernel, target: TargetFacts, tiling: Tiling) -> Launch
         arguments=(*_LEADING, *buffers, *sizes, *_TRAILING),
         extras=(
             ("index_bits", str(tiling.index_bits)),
-            ("tiling", _tiling_json(kernel, target, tiling, needed)),
+            ("tiling", _tiling_json(kernel, chip, tiling, needed)),
         ),
     )
 
 
-def _tiling_json(kernel: Kernel, target: TargetFacts, tiling: Tiling, needed: int) -> str:
+def _tiling_json(kernel: Kernel, chip: LocalBufferFacts, tiling: Tiling, needed: int) -> str:
     form = "persistent" if tiling.is_persistent else "looped" if kernel.reduction else "pointwise"
     facts = {
         "form": form,
         "rblock": tiling.rblock,
         "unified_buffer_bytes": needed,
-        "unified_buffer_limit_bytes": target.local_buffer_bytes,
-        "vector_cores": target.vector_cores,
+        "unified_buffer_limit_bytes": chip.size_bytes,
+        "vector_cores": chip.vector_cores,
         "xblock": tiling.xblock,
         "xblock_sub": tiling.xsub,
     }

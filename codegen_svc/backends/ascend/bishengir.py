@@ -1,4 +1,4 @@
-"""The last step, where Huawei's CANN is installed: Linalg text to an object for the chip.
+"""The last step, if Huawei's CANN is installed: Linalg text to an object for the chip.
 
 The command line is that of Triton-Ascend 3.2.0 for Ascend 910B and 910_93 chips.
 """

@@ -1,7 +1,7 @@
-"""A relocatable ELF object that carries texts in named sections and code for no machine.
+"""A relocatable ELF object with texts in named sections and without code.
 
-The machine is EM_NONE: the object holds no instructions, and naming a machine would invite a
-loader to run it. The kernel's name is a global symbol of no type at the start of the first section.
+The machine is EM_NONE: the object has no instructions, and a loader might try to run an object that
+names a machine. The kernel's name is a global symbol of no type at the start of the first section.
 
 Source: System V ABI, edition 4.1, chapter 4 "Object Files"; ELF-64 Object File Format 1.5.
 """

@@ -8,7 +8,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
 class AscendSettings(BaseSettings):
-    """Where the adapter lies, if not on PATH nor where `make setup` puts it."""
+    """The path of the adapter, if it is neither on PATH nor where `make setup` installs it."""
 
     model_config = SettingsConfigDict(env_prefix="KERNELFARM_")
 

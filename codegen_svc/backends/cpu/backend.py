@@ -1,4 +1,4 @@
-"""The CPU's code generator: one general variant of each kernel, as a shared library."""
+"""The CPU backend: one general variant of each kernel, as a shared library."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from kernelfarm.errors import UnavailableError
 from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import print_kernel
-from kernelfarm.targets import TargetFacts
+from kernelfarm.targets import ProcessorFacts, TargetFacts
 
 # `int32_t symbol(void *const *buffers, const int64_t *sizes, int32_t threads)`; `arguments` lists
-# what lies in the two tables, in order.
+# the contents of the two tables in order.
 ABI = "kf-cpu-1"
 
 
 class CpuBackend:
-    """Loop kernels to LLVM IR, assembly, an ELF object and a shared library."""
+    """Compiles loop kernels to LLVM IR, assembly, an ELF object and a shared library."""
 
     @property
     def vendor(self) -> str:
@@ -49,7 +49,7 @@ class CpuBackend:
         """
         parts = (
             wheel_digest("llvmlite", llvm_toolchain.LLVMLITE_REMEDY),
-            wheel_digest("triton", link.LINKER_REMEDY),  # LLD is a part of its library
+            wheel_digest("triton", link.LINKER_REMEDY),  # its library contains LLD
             platform.machine(),
             _sources_digest(),
         )
@@ -59,7 +59,7 @@ class CpuBackend:
         """One variant without a guard.
 
         Raises:
-            KernelRejectedError: the kernel uses what CPU code cannot express.
+            KernelRejectedError: the kernel uses something that CPU code cannot express.
             UnavailableError: llvmlite or triton is missing.
         """
         code = llvm_toolchain.code_target(target)
@@ -74,17 +74,18 @@ class CpuBackend:
             StageText("object", compiled.object, is_text=False),
             StageText("so", library, is_text=False),
         )
+        flags = " ".join(target.section(ProcessorFacts).flags)
         launch = LaunchFacts(
             symbol=kernel.name,
             arguments=("buffer",) * len(kernel.params)
             + ("size",) * len(kernel.sizes)
             + ("threads",),
-            extras=(("abi", ABI), ("cpu_flags", target.extra("cpu_flags"))),
+            extras=(("abi", ABI), ("cpu_flags", flags)),
         )
         return (BuiltKernel("so", stages, launch),)
 
     def makes_runnable_binaries(self) -> bool:
-        """True: the library runs wherever its target's processor is."""
+        """True: the library runs on every processor of its target."""
         return True
 
 

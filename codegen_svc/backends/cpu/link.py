@@ -1,7 +1,7 @@
 """Links an ELF object into a shared library with LLD.
 
-LLD comes inside triton's wheel, behind the call with which triton links AMD code objects; it takes
-the architecture from the object, so one linker serves x86-64 and aarch64 and nothing else has to be
+LLD is part of Triton's wheel, which calls it to link AMD code objects. It takes the architecture
+from the object, so one linker is enough for x86-64 and aarch64, and nothing else has to be
 installed. See docs/adr/0001-shared-library-for-cpu-code.md.
 """
 
@@ -31,7 +31,7 @@ def _lld() -> Any:
 
 
 def linker_version() -> str:
-    """What links, as text for fingerprints.
+    """The linker's version, as text.
 
     Raises:
         UnavailableError: triton is not installed.
@@ -41,7 +41,7 @@ def linker_version() -> str:
 
 
 def link_shared(objects: bytes) -> bytes:
-    """The shared library made of one object; the same bytes for the same object.
+    """The shared library of one object; the same object gives the same bytes.
 
     Raises:
         UnavailableError: triton is not installed.

@@ -10,7 +10,7 @@ from typing import Any
 
 from codegen_svc.emitters.llvm.kernel import CodeTarget
 from kernelfarm.errors import InternalError, KernelRejectedError, UnavailableError
-from kernelfarm.targets import TargetFacts
+from kernelfarm.targets import LlvmFacts, ProcessorFacts, TargetFacts
 
 LLVMLITE_REMEDY = "pip install 'llvmlite==0.50.*'"
 # Architectures whose assembler llvmlite registers when it runs on them.
@@ -66,10 +66,11 @@ def _machine(triple: str, cpu: str, features: str) -> Any:
 
 
 def code_target(target: TargetFacts) -> CodeTarget:
-    """What LLVM is told of a chip."""
-    triple, cpu, features = (target.extra(key) for key in ("triple", "cpu", "features"))
-    layout = str(_machine(triple, cpu, features).target_data)
-    return CodeTarget(triple, layout, cpu, features, target.vector_bytes * 8)
+    """The target description that LLVM and the emitter need."""
+    llvm = target.section(LlvmFacts)
+    layout = str(_machine(llvm.triple, llvm.cpu, llvm.features).target_data)
+    vector_bits = target.section(ProcessorFacts).vector_bytes * 8
+    return CodeTarget(llvm.triple, layout, llvm.cpu, llvm.features, vector_bits)
 
 
 def has_assembler(triple: str) -> bool:
@@ -85,7 +86,7 @@ def compile_module(llir: str, target: CodeTarget) -> CompiledModule:
     """
     llvm = binding()
     machine = _machine(target.triple, target.cpu, target.features)
-    if "\0" in llir:  # LLVM reads a C string: what follows would be dropped without a word
+    if "\0" in llir:  # LLVM reads a C string and would silently drop the rest
         raise InternalError("the CPU emitter wrote LLVM IR with a NUL in it")
     try:
         module = llvm.parse_assembly(llir)
@@ -93,8 +94,9 @@ def compile_module(llir: str, target: CodeTarget) -> CompiledModule:
         raise InternalError(f"the CPU emitter wrote invalid LLVM IR: {error}") from error
     _optimize(llvm, machine, module)
     llir_opt = str(module)
-    # Code generation changes the module that it reads, so a second run over it gives other code:
-    # the object is made from the assembly or, where there is no assembler, from the printed IR.
+    # Code generation changes the module that it reads, so a second run over it gives different
+    # code. The object is therefore made from the assembly or, without an assembler, from the
+    # printed IR.
     asm = machine.emit_assembly(module)
     if has_assembler(target.triple):
         return CompiledModule(llir_opt, asm, _assemble(llvm, machine, asm, target))
@@ -110,7 +112,7 @@ def _optimize(llvm: Any, machine: Any, module: Any) -> None:
 
 
 def _assemble(llvm: Any, machine: Any, asm: str, target: CodeTarget) -> bytes:
-    """Assembles by way of a module of inline assembly: a quarter of code generation's time."""
+    """Assembles through a module of inline assembly: a quarter of the time of code generation."""
     text = (
         f'target datalayout = "{target.data_layout}"\n'
         f'target triple = "{target.triple}"\nmodule asm "{_escaped(asm)}"\n'

@@ -6,24 +6,20 @@ import subprocess
 
 from codegen_svc.backends.contract import Backend, ToolNeeds, ToolStatus
 from codegen_svc.backends.cuda.cubin_facts import read_cubin
+from codegen_svc.backends.cuda.wheel_tools import nvidia_tool
 from codegen_svc.backends.triton_called_math import rewriter_digest
 from codegen_svc.backends.triton_gpu import GpuToolchain, ResourceUsage, build_gpu_kernel
-from codegen_svc.backends.triton_toolchain import (
-    CompiledStages,
-    backend_fingerprint,
-    nvidia_tool,
-    triton_status,
-)
+from codegen_svc.backends.triton_toolchain import CompiledStages, backend_fingerprint, triton_status
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.targets import TargetFacts
 
-# ptxas does the last step (one build for Hopper and older, one for newer chips); the others serve
+# ptxas does the last step (one build for Hopper and older, one for newer chips). The others are for
 # readers of artifacts.
 _TOOLS = (("ptxas", True), ("ptxas-blackwell", True), ("cuobjdump", False), ("nvdisasm", False))
 
 _OPTIONS = {
-    # Stated because Triton's default changes with its version: a*b+c may become one rounding.
+    # Explicit because Triton's default changes with its version: a*b+c may be rounded once.
     "enable_fp_fusion": True,
     "default_dot_input_precision": "ieee",
     "num_ctas": 1,
@@ -40,7 +36,7 @@ class CudaBackend:
         return (triton_status(), *(_tool_status(name, needed) for name, needed in _TOOLS))
 
     def needs(self) -> ToolNeeds:
-        """To start ptxas, which leaves nothing behind."""
+        """It starts ptxas, which leaves no processes or files behind."""
         return ToolNeeds(takes_many_jobs=True)
 
     def fingerprint(self) -> str:
@@ -48,7 +44,7 @@ class CudaBackend:
         return backend_fingerprint(__file__, rewriter_digest())
 
     def build(self, kernel: Kernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
-        """An aligned variant and a general one; for varying sizes also one for multiples of 16."""
+        """An aligned variant and a general one; if sizes vary, also one for multiples of 16."""
         return build_gpu_kernel(kernel, target, GpuToolchain("cubin", False, _OPTIONS, _usage))
 
     def makes_runnable_binaries(self) -> bool:
@@ -59,7 +55,7 @@ class CudaBackend:
 def _usage(symbol: str, compiled: CompiledStages) -> ResourceUsage:
     binary = compiled.stages["cubin"]
     facts = read_cubin(binary if isinstance(binary, bytes) else binary.encode(), symbol)
-    # Triton's shared memory is dynamic: the launch asks for it, ptxas does not see it.
+    # Triton's shared memory is dynamic: the launch requests it, ptxas does not see it.
     shared = max(int(compiled.facts.get("shared") or 0), facts.static_shared_bytes)
     return ResourceUsage(facts.registers, facts.stack_bytes, shared)
 

@@ -1,4 +1,4 @@
-"""What a cubin says about the registers, stack and shared memory of its kernel."""
+"""Reads the registers, stack and shared memory of a kernel from its cubin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ROCm backend: the same Triton source to hsaco, with no GPU and no driver."""
+"""The ROCm backend: Triton source to hsaco, with no GPU and no driver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.targets import TargetFacts
 
 _OPTIONS = {
-    # Stated because Triton's default changes with its version: a*b+c may become one rounding.
+    # Explicit because Triton's default changes with its version: a*b+c may be rounded once.
     "enable_fp_fusion": True,
     "default_dot_input_precision": "ieee",
     "allow_flush_denorm": False,
@@ -29,7 +29,7 @@ class RocmBackend:
     vendor = "rocm"
 
     def tools(self) -> tuple[ToolStatus, ...]:
-        """Triton alone: its wheel carries AMD's code generator and linker."""
+        """Only Triton: its wheel contains AMD's code generator and linker."""
         return (triton_status(),)
 
     def needs(self) -> ToolNeeds:
@@ -41,7 +41,7 @@ class RocmBackend:
         return backend_fingerprint(__file__, rewriter_digest())
 
     def build(self, kernel: Kernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
-        """An aligned variant and a general one; for varying sizes also one for multiples of 16."""
+        """An aligned variant and a general one; if sizes vary, also one for multiples of 16."""
         return build_gpu_kernel(kernel, target, GpuToolchain("hsaco", True, _OPTIONS, _usage))
 
     def makes_runnable_binaries(self) -> bool:

@@ -1,4 +1,4 @@
-"""What an AMD code object's metadata note says about its kernel."""
+"""Reads the registers and memory of a kernel from the metadata note of an AMD code object."""
 
 from __future__ import annotations
 

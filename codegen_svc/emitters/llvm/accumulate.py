@@ -1,4 +1,4 @@
-"""Running reductions: identities, one step, and where the running value lies."""
+"""Running reductions: their types, identities and steps, and their final values."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ NO_INDEX: Final = 2**63 - 1
 
 
 def accumulator_dtype(accumulator: Accumulator) -> DType:
-    """The type in which a reduction runs; narrow floats run in f32, indices in i64.
+    """The type of a reduction's running value: f32 for narrow floats, i64 for indices.
 
-    Extrema of floats run over integers of the same order, see `ordered_bits`.
+    Extrema of floats use integers of the same order, see `ordered_bits`.
     """
     if is_float_extremum(accumulator):
         return DType.I64 if accumulator.dtype is DType.F64 else DType.I32
@@ -38,15 +38,15 @@ def accumulator_dtype(accumulator: Accumulator) -> DType:
 
 
 def is_float_extremum(accumulator: Accumulator) -> bool:
-    """True if the reduction is the largest or smallest float."""
+    """True if the reduction gives the largest or smallest float."""
     return accumulator.op in ("amax", "amin") and accumulator.dtype.is_float
 
 
 def ordered_bits(fn: FunctionText, value: Value, op: str) -> Value:
-    """An integer that compares as the float does, NaN beyond everything else.
+    """An integer that compares as the float does; NaN is beyond every number.
 
-    A step of the reduction is then one integer maximum, where a float maximum that keeps NaN takes
-    five instructions, each waiting for the last.
+    A step of the reduction is then one integer maximum. A float maximum that propagates NaN takes
+    five instructions, each of which depends on the one before.
     """
     kind = bits_type(value.type)
     width = int(kind[1:])
@@ -58,7 +58,7 @@ def ordered_bits(fn: FunctionText, value: Value, op: str) -> Value:
 
 
 def _flip_negative(fn: FunctionText, pattern: Value, width: int) -> Value:
-    """Inverts all but the sign of negative numbers; its own inverse."""
+    """Inverts all bits but the sign of negative numbers; the function is its own inverse."""
     sign = fn.op("ashr", pattern, integer(width - 1, pattern.type))
     mask = fn.op("lshr", sign, integer(1, pattern.type))
     return fn.op("xor", pattern, mask)
@@ -72,17 +72,17 @@ def from_ordered_bits(fn: FunctionText, value: Value) -> Value:
 
 
 def start_value(accumulator: Accumulator) -> Value:
-    """The value that a reduction starts from, in the type in which it runs."""
+    """The start of a reduction's running value."""
     if not is_float_extremum(accumulator):
         return identity(accumulator.op, accumulator_dtype(accumulator))
-    # The infinities' patterns; of a negative one all but the sign is inverted.
+    # The patterns of infinities; those of negative numbers have all bits but the sign inverted.
     infinity = 0x7FF << 52 if accumulator.dtype is DType.F64 else 0xFF << 23
     value = -infinity - 1 if accumulator.op == "amax" else infinity
     return integer(value, register_type(accumulator_dtype(accumulator)))
 
 
 def identity(op: str, dtype: DType) -> Value:
-    """The neutral value of a reduction that runs in a type."""
+    """The neutral value of a reduction in the type of its running value."""
     llvm_type = register_type(dtype)
     if op == "first_index":
         return integer(NO_INDEX, I64)
@@ -100,7 +100,7 @@ def combine(fn: FunctionText, op: str, dtype: DType, a: Value, b: Value) -> Valu
     """One step of a reduction; sums and products may be reordered, so that they vectorize.
 
     Raises:
-        KernelRejectedError: the reduction has no meaning on this type.
+        KernelRejectedError: the reduction is not defined for this type.
     """
     if op in ("any", "all"):
         return fn.op("or" if op == "any" else "and", a, b)
@@ -125,7 +125,7 @@ def _extremum(fn: FunctionText, op: str, dtype: DType, a: Value, b: Value) -> Va
 def index_of_hit(
     fn: FunctionText, value: Value, best: Value, flat_index: Value, dtype: DType
 ) -> Value:
-    """The flat index where the value is the extremum or NaN, else an index above all others."""
+    """The flat index if the value is the extremum or NaN, else an index above all others."""
     if dtype.is_float:
         is_equal = fn.compare("fcmp", "oeq", value, best)
         is_hit = fn.op("or", is_equal, fn.compare("fcmp", "uno", value, value))
@@ -135,7 +135,7 @@ def index_of_hit(
 
 
 def finished(fn: FunctionText, value: Value, accumulator: Accumulator, running: DType) -> Value:
-    """A finished reduction in the type that its statement promises."""
+    """The value of a finished reduction in the type of its statement."""
     if is_float_extremum(accumulator):
         return convert(
             fn,

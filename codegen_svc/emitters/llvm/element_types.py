@@ -1,7 +1,7 @@
-"""Element types in LLVM: how each lies in registers and in memory, constants, conversions.
+"""Element types in LLVM: their types in registers and in memory, constants, conversions.
 
-bf16 and float8 are their bit patterns in registers; bool is `i1` in registers and one byte, 0 or 1,
-in memory.
+In registers, bf16 and float8 are bit patterns, and bool is `i1`. In memory, bool is one byte, 0 or
+1.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def memory_type(dtype: DType) -> str:
 
 
 def constant(fn: FunctionText, dtype: DType, value: float | int) -> Value:
-    """A number as a constant of the type; integers wrap, as PyTorch's full does."""
+    """A number as a constant of the type; integers wrap, as in PyTorch's `full`."""
     if dtype is DType.BOOL:
         return integer(int(bool(value)), I1)
     if dtype.is_integer:
@@ -110,7 +110,10 @@ def _is_nonzero(fn: FunctionText, value: Value, source: DType) -> Value:
 
 
 def _from_float(fn: FunctionText, value: Value, target: DType) -> Value:
-    """Out of range saturates at 32 or 64 bits, NaN gives 0; the low bits make narrower integers."""
+    """A float as another type.
+
+    To integers it saturates at 32 or 64 bits, NaN gives 0, and narrower integers are the low bits.
+    """
     if target.is_float:
         return fn.cast("fpext" if target is DType.F64 else "fptrunc", value, REGISTER_TYPE[target])
     wide = I64 if target is DType.I64 else I32
@@ -158,13 +161,13 @@ def _widen_e4m3(fn: FunctionText, value: Value) -> Value:
 
 
 def _narrow(fn: FunctionText, value: Value, target: DType) -> Value:
-    """Rounds to nearest, halves to even."""
+    """Rounds to nearest even."""
     if target is DType.F16:
         return fn.cast("fptrunc", value, HALF)
     if target is DType.BF16:
         return _narrow_bf16(fn, value)
     if target is DType.F8E4M3FN:
-        # There is no infinity; from 464 on all become the largest number, as in PyTorch 2.13.
+        # There is no infinity; 464 and all larger numbers become the largest, as in PyTorch 2.13.
         return _narrow_f8(fn, value, mantissa=3, bias=7, overflow=0x43E80000, infinity=0x7E)
     return _narrow_f8(fn, value, mantissa=2, bias=15, overflow=143 << 23, infinity=0x7C)
 
@@ -181,7 +184,10 @@ def _narrow_bf16(fn: FunctionText, value: Value) -> Value:
 def _narrow_f8(
     fn: FunctionText, value: Value, *, mantissa: int, bias: int, overflow: int, infinity: int
 ) -> Value:
-    """The rounding of c10's Float8 headers; `overflow` is the first pattern without finite f8."""
+    """The rounding of c10's Float8 headers.
+
+    `overflow` is the smallest f32 pattern that has no finite f8.
+    """
     pattern = fn.cast("bitcast", value, I32)
     sign = fn.op("and", fn.op("lshr", pattern, integer(24, I32)), integer(0x80, I32))
     magnitude = fn.op("and", pattern, integer(0x7FFFFFFF, I32))

@@ -1,8 +1,8 @@
-"""Guided reductions: what a point adds, how sums over two parts are joined, the final value.
+"""Guided reductions: the terms of a point, joining two partial results, the final value.
 
-A part is some points with their count, their guide (the maximum, or the mean) and their sum
-measured against it. Within a part the sum runs against an anchor near the guide; f64 holds what
-joins parts, so that a mean far larger than the spread costs no digits.
+A partial result is the count of some points, their guide (the maximum, or the mean) and their sum
+relative to it. Terms are computed relative to an anchor near the guide. Partial results are joined
+in f64, so that a mean far larger than the spread costs no digits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kernelfarm.dtypes import DType
 
 @dataclass(frozen=True, slots=True)
 class PartialResult:
-    """Some points of a row: how many (f64), their guide, and their sum measured against it."""
+    """Some points of a row: their count (f64), their guide, and their sum relative to it."""
 
     count: Value
     guide: Value
@@ -27,8 +27,9 @@ class PartialResult:
 
 @dataclass(frozen=True, slots=True)
 class GuidedText:
-    """Writes one guided reduction of points of `dtype`; parts' sums of exponentials are
-    `total_dtype`.
+    """Writes one guided reduction of points of `dtype`.
+
+    Partial sums of exponentials have the type `total_dtype`.
     """
 
     fn: FunctionText
@@ -39,20 +40,20 @@ class GuidedText:
 
     @property
     def kept(self) -> tuple[DType, DType]:
-        """Types of a part's guide and total."""
+        """The types of a partial result's guide and total."""
         if self._is_softmax:
             return self.dtype, self.total_dtype
         return DType.F64, DType.F64
 
     @property
     def term_count(self) -> int:
-        """How many values each point adds: squares come with distances."""
+        """The number of terms of each point: squares have distances beside them."""
         return 1 if self._is_softmax else 2
 
     def anchor(self, count: Value, guide: Value) -> Value:
-        """What a part's points are measured against, given their maximum or sum.
+        """The anchor of some points' terms, given their maximum or sum.
 
-        An infinite maximum is replaced by 0, from which every point has a distance.
+        An infinite maximum is replaced by 0, so that every point has a distance to it.
         """
         if self._is_softmax:
             zero = self._number(0.0, self.dtype)
@@ -62,13 +63,13 @@ class GuidedText:
 
     def mean(self, count: Value, total: Value) -> Value:
         """The mean of a sum (f64); 0 over no points."""
-        # A product, so that lanes share one division.
+        # A product with the reciprocal, so that lanes share one division.
         one = floating(1.0, DOUBLE)
         share = self.fn.op("fdiv", one, self.fn.intrinsic("maxnum", count, one))
         return self.fn.op("fmul", total, share)
 
     def terms(self, x: Value, anchor: Value) -> tuple[Value, ...]:
-        """What a point adds to a part's sums against this anchor."""
+        """The terms of a point relative to this anchor."""
         distance = self._scalar("sub", x, anchor)
         if self._is_softmax:
             return (self._scalar("exp", distance),)
@@ -77,10 +78,10 @@ class GuidedText:
     def partial(
         self, count: Value, anchor: Value, guide: Value, sums: tuple[Value, ...]
     ) -> PartialResult:
-        """The part with these sums of terms."""
+        """The partial result with these sums of terms."""
         fn = self.fn
         if self._is_softmax:
-            # Of points that are all -inf each is the maximum.
+            # If all points are -inf, each is the maximum.
             lowest = self._number(float("-inf"), self.dtype)
             is_lowest = fn.compare("fcmp", "oeq", guide, lowest)
             points = convert(fn, count, DType.F64, self.dtype)
@@ -89,7 +90,7 @@ class GuidedText:
         squares, distances = (convert(fn, s, self.dtype, DType.F64) for s in sums)
         rest = self.mean(count, distances)
         total = fn.op("fsub", squares, fn.op("fmul", distances, rest))
-        # Rounding may leave less than 0; squares beyond all numbers stay so.
+        # Rounding may give less than 0; an infinite sum of squares stays infinite.
         zero = floating(0.0, DOUBLE)
         total = fn.select(fn.compare("fcmp", "olt", total, zero), zero, total)
         is_beyond = fn.compare("fcmp", "oeq", squares, floating(float("inf"), DOUBLE))
@@ -98,22 +99,22 @@ class GuidedText:
         return PartialResult(count, mean, total)
 
     def lone(self, x: Value) -> PartialResult:
-        """The part that is one point."""
+        """The partial result of one point."""
         if self._is_softmax:
             return PartialResult(floating(1.0, DOUBLE), x, self._number(1.0, self.total_dtype))
         mean = convert(self.fn, x, self.dtype, DType.F64)
-        # 0, but NaN of an infinity.
+        # 0, or NaN for an infinity.
         return PartialResult(floating(1.0, DOUBLE), mean, self.fn.op("fsub", mean, mean))
 
     def joined(self, first: PartialResult, second: PartialResult) -> PartialResult:
-        """Both parts as one; a first one without points changes nothing."""
+        """Both partial results as one; the first may have no points."""
         join = self._joined_exponents if self._is_softmax else self._joined_squares
         return join(first, second)
 
     def finished(self, partial: PartialResult) -> Value:
-        """The result, of the points' type.
+        """The result in the type of the points.
 
-        NaN for a row whose maximum is infinite; over no points the sum stays 0.
+        It is NaN if the maximum is infinite, and 0 over no points.
         """
         fn, (_, dtype) = self.fn, self.kept
         total = partial.total
@@ -128,12 +129,12 @@ class GuidedText:
         return self.op == "softmax_sum"
 
     def _joined_exponents(self, first: PartialResult, second: PartialResult) -> PartialResult:
-        """One exponential: that of the smaller maximum against the larger."""
+        """Joins two sums with one exponential: of the smaller maximum relative to the larger."""
         fn = self.fn
         count = fn.op("fadd", first.count, second.count)
         is_same = fn.compare("fcmp", "oeq", second.guide, first.guide)
         zero = self._number(0.0, self.dtype)
-        # Equal infinities are no distance apart.
+        # The distance of equal infinities is 0.
         apart = fn.select(is_same, zero, self._scalar("sub", second.guide, first.guide))
         scale = self._scalar("exp", self._scalar("neg", self._scalar("abs", apart)))
         scale = convert(fn, scale, self.dtype, self.total_dtype)
@@ -148,7 +149,8 @@ class GuidedText:
         apart = fn.op("fsub", second.guide, first.guide)
         count = fn.op("fadd", first.count, second.count)
         share = fn.op("fdiv", second.count, count)
-        # In this order the weight 0 of a first part keeps the square of its mean from overflowing.
+        # In this order, the weight 0 of an empty first part keeps the square of its mean from
+        # overflowing.
         weighted = fn.op("fmul", apart, fn.op("fmul", first.count, share))
         total = fn.op("fadd", first.total, second.total)
         total = fn.op("fadd", total, fn.op("fmul", weighted, apart))

@@ -1,4 +1,4 @@
-"""Guided reductions of a row: a stretch is looped over twice, then joined to those before it."""
+"""Guided reductions of a row: two loops over a chunk, which is then joined to those before it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COUNT = "count"
 
 @dataclass(frozen=True, slots=True)
 class RowChunk:
-    """A stretch between its two loops: number of points; each sum's guide, anchor and slots."""
+    """A chunk between its two loops: number of points; the guide, anchor and slots of each sum."""
 
     count: Value
     guides: Mapping[str, Value]
@@ -37,7 +37,7 @@ class GuidedRows:
         self._by_key = {a.key: a for p in phases for a in p.accumulators}
 
     def fresh(self, phase: Phase) -> Slots:
-        """Slots of a part without points."""
+        """Slots of a partial result without points."""
         if not phase.guided:
             return {}
         slots = {_COUNT: self._zero(_COUNT, DOUBLE)}
@@ -47,7 +47,7 @@ class GuidedRows:
         return slots
 
     def start(self, phase: Phase, bounds: tuple[Value, Value], slots: Slots) -> RowChunk:
-        """The stretch after its first loop, in which `slots` got the guides."""
+        """The chunk after its first loop, which put the guides into `slots`."""
         fn = self._fn
         lower, upper = bounds
         count = fn.cast("sitofp", fn.op("sub nsw", upper, lower, wish=_COUNT), DOUBLE)
@@ -66,7 +66,7 @@ class GuidedRows:
         )
 
     def add_point(self, phase: Phase, chunk: RowChunk, writer: ValueWriter, scope: Scope) -> None:
-        """A point of the second loop."""
+        """Adds a point in the second loop."""
         fn = self._fn
         for a in phase.guided:
             value = self._context.contribution(writer, a, scope, lambda key: chunk.anchors[key])
@@ -76,7 +76,7 @@ class GuidedRows:
                 fn.store(fn.op("fadd reassoc", known, term), slot, 8)
 
     def end(self, phase: Phase, chunk: RowChunk, slots: Slots) -> None:
-        """Writes the stretch's part to its slots."""
+        """Writes the chunk's partial result to its slots."""
         fn = self._fn
         for a in phase.guided:
             sums = tuple(fn.load(register_type(a.dtype), s, 8) for s in chunk.sums[a.key])
@@ -86,7 +86,7 @@ class GuidedRows:
             fn.store(chunk.count, slots[_COUNT], 8)
 
     def join(self, phase: Phase, slots: Slots, own: Slots) -> None:
-        """Takes a part into that of the points before it, of which there may be none."""
+        """Joins a partial result to that of the points before it, which may be empty."""
         fn = self._fn
         for a in phase.guided:
             first, second = self._part(a, slots), self._part(a, own)

@@ -1,7 +1,10 @@
 """Index expressions as 64-bit integer arithmetic.
 
-Positions are in elements. Divisions are unsigned where the numerator is proven not negative, and in
-32 bits where it is proven to fit, which vectorizes; else they round to minus infinity.
+Divisions are unsigned if the numerator is proven not negative, and in 32 bits, which vectorizes, if
+it is proven to fit. Otherwise they round to minus infinity.
+
+Units:
+    Positions are in elements.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ class IndexWriter:
         self._bounds = bounds
 
     def write(self, expr: Expr, symbols: Mapping[str, Value]) -> Value:
-        """The value of an expression, i64; `symbols` holds all that occur."""
+        """The value of an expression, i64; `symbols` has a value for each of its symbols."""
         fn = self._fn
         total: Value | None = None
         for monomial, coefficient in expr.terms:
@@ -79,7 +82,7 @@ class IndexWriter:
         fn = self._fn
         a, b = self.write(top, symbols), self.write(bottom, symbols)
         if not bottom.is_constant:
-            # A size of zero means that no iteration uses the result; the division must not trap.
+            # If a size is zero, no iteration uses the result, but the division must not trap.
             b = fn.intrinsic("smax", b, integer(1, I64), wish="i")
         if not self._bounds.is_nonnegative(top):
             return self._floor_divide(a, b, is_mod=is_mod)

@@ -1,8 +1,8 @@
 """Scalar operations on integers and bools.
 
-Arithmetic wraps. Division and remainder by zero give 0 (eager raises; a kernel cannot, and must
-not trap); the smallest integer divided by -1 wraps. Shifts by a negative amount or by at least the
-width give 0, or the sign for `shr_arith`, as in PyTorch.
+Arithmetic wraps. Division and remainder by zero give 0: PyTorch raises an error there, which a
+kernel cannot do, and it must not trap. The smallest integer divided by -1 wraps. As in PyTorch,
+shifts by a negative amount or by at least the width give 0, or the sign for `shr_arith`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BOOL_IDENTITIES: Final = _IDENTITIES | {"abs", "sign"}
 
 
 def find(op: str, dtype: DType) -> Operation | None:
-    """The writer of an operation on integers or bools; None if there is none."""
+    """The function that writes an operation on integers or bools; None if there is none."""
     if dtype is DType.BOOL:
         return _find_bool(op)
     if op in _INSTRUCTIONS:
@@ -200,7 +200,7 @@ exit:
 
 
 def _pow(fn: FunctionText, dtype: DType, v: list[Value]) -> Value:
-    """By squaring; a negative exponent gives 0 but for the bases 1 and -1."""
+    """A power by squaring; a negative exponent gives 0, except for the bases 1 and -1."""
     if _POWER not in fn.module.functions:
         fn.module.functions.append(_POWER)
     extend = "zext" if _is_unsigned(dtype) else "sext"

@@ -1,15 +1,16 @@
-"""A loop kernel as an LLVM module: entry, worker for each thread, and the range that does the work.
+"""A loop kernel as an LLVM module of an entry, a worker for each thread, and a range function.
 
-    i32 @<name>(ptr buffers, ptr sizes, i32 threads)    reads the tables, shares out the units
-    void @<name>.worker(ptr task)                       one thread's part
-    i32 @<name>.range(buffers..., sizes..., first, last)  units first..last-1
+    i32 @<name>(ptr buffers, ptr sizes, i32 threads)      reads the tables, distributes the units
+    void @<name>.worker(ptr task)                         one thread's share of the units
+    i32 @<name>.range(buffers..., sizes..., first, last)  computes units first..last-1
 
-Both functions with a result give 0, 1 if an index was bad, or 2 if rows to sort got no memory.
+The functions with a result return 0; 1 if an index was out of range; 2 if there was no memory for
+rows to sort.
 
-A kernel that scatters has no worker: its updates of one element keep their order on one thread.
+A kernel that scatters has no worker: on one thread, its updates of an element keep their order.
 
-Symbols from outside: GOMP_parallel, omp_get_thread_num, omp_get_num_threads (weak: a process
-without an OpenMP runtime runs one thread), fmod and fmodf, malloc and free.
+External symbols: GOMP_parallel, omp_get_thread_num, omp_get_num_threads (weak: a process without an
+OpenMP runtime uses one thread), fmod and fmodf, malloc and free.
 """
 
 from __future__ import annotations
@@ -31,24 +32,24 @@ from kernelfarm.ir.algebra.expr import Expr, product_of
 from kernelfarm.ir.loop_ir import Access, Axis, Kernel, scattering_stores
 from kernelfarm.ir.printable import printable_line
 
-# Elements that must be visited before threads pay: PyTorch's grain size is half of it.
+# From this many elements on, threads are worth their cost. PyTorch's grain size is half of it.
 PARALLEL_WORK_ELEMS: Final = 65536
 MAX_STATEMENTS: Final = 4000
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-# A kernel of such a name would call itself, or be called by others in its place.
+# A kernel with such a name would call itself, or others would call it by mistake.
 _OUTSIDE: Final = frozenset(
     [
         *("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads", "fmod", "fmodf"),
         *("malloc", "free", "main", "memcpy", "memset", "memmove", "memcmp"),
     ]
 )
-# Arguments of the functions that the emitter writes.
+# Names that the emitter uses for arguments.
 _OWN: Final = frozenset({"first", "last", "entry"})
 
 
 @dataclass(frozen=True, slots=True)
 class CodeTarget:
-    """What LLVM is told of the processor."""
+    """LLVM's description of a processor."""
 
     triple: str
     data_layout: str
@@ -61,8 +62,8 @@ def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
     """The kernel as unoptimized LLVM assembly.
 
     Raises:
-        KernelRejectedError: a name that is no identifier, an operation without CPU code, or a
-            kernel of more than 4,000 statements.
+        KernelRejectedError: a name is no identifier, an operation has no CPU code, or the kernel
+            has more than 4,000 statements.
     """
     _check(kernel)
     module = ModuleText(_header(kernel, target))
@@ -89,15 +90,15 @@ def _with_attributes(text: str) -> str:
 def _check(kernel: Kernel) -> None:
     symbols = [a.name for a in (*kernel.outer, *kernel.reduction)] + [s.name for s in kernel.sizes]
     if kernel.name in _OUTSIDE:
-        raise KernelRejectedError(f"{kernel.name!r} is a function of others; rename the kernel")
+        raise KernelRejectedError(f"{kernel.name!r} is a library function; rename the kernel")
     for name in (kernel.name, *(p.name for p in kernel.params), *symbols):
         if not _NAME.match(name):
             raise KernelRejectedError(f"name {name!r} is no identifier; rename it in the kernel")
         if name in _OWN and name != kernel.name:
-            raise KernelRejectedError(f"name {name!r} is the emitter's own; rename it")
+            raise KernelRejectedError(f"the emitter uses the name {name!r} itself; rename it")
     if len(kernel.body) > MAX_STATEMENTS:
         raise KernelRejectedError(
-            f"{len(kernel.body)} statements; a CPU kernel may have {MAX_STATEMENTS}: split it"
+            f"{len(kernel.body)} statements; expected at most {MAX_STATEMENTS} for a CPU: split it"
         )
 
 
@@ -114,7 +115,7 @@ def _header(kernel: Kernel, target: CodeTarget) -> list[str]:
 
 
 def _range_arguments(kernel: Kernel) -> list[tuple[str, str]]:
-    """(text in a definition, value) of the range function's buffers and sizes."""
+    """(text in a definition, value) of each buffer and size of the range function."""
     arguments = []
     for param in kernel.params:
         facts = "noalias nocapture" + (" readonly" if param.access is Access.READ else "")
@@ -167,7 +168,7 @@ def _write_range(module: ModuleText, kernel: Kernel, plan: Schedule) -> None:
 def _start_counters(
     fn: FunctionText, index: IndexWriter, units: tuple[Axis, ...], sizes: dict[str, Value]
 ) -> dict[str, Value]:
-    """Slots with the axes' values of the first unit; a single axis is the unit's number."""
+    """Slots with the axes' values of the first unit; none for a single axis."""
     if len(units) < 2:
         return {}
     slots = {axis.name: fn.alloca(f"{axis.name}.now", I64) for axis in units}
@@ -196,7 +197,7 @@ def _advance(
     counters: dict[str, Value],
     sizes: dict[str, Value],
 ) -> None:
-    """Counts one unit further: the last axis first, carrying into the one before."""
+    """Advances the counters by one unit: the last axis first, with a carry into the one before."""
     if not counters:
         return
     carry = integer(1, I64)
@@ -214,7 +215,7 @@ def _advance(
 def _call_range(
     fn: FunctionText, kernel: Kernel, tables: tuple[Value, Value], units: tuple[Value, Value]
 ) -> Value:
-    """Loads the buffers and sizes from their tables and runs the units."""
+    """Loads the buffers and sizes from their tables and calls the range function."""
     buffers, sizes = tables
     arguments = [
         fn.load(PTR, fn.element(PTR, buffers, integer(k, I64), wish="slot"), 8, wish=param.name)
@@ -229,7 +230,7 @@ def _load_size(fn: FunctionText, sizes: Value, position: int, name: str) -> Valu
     return fn.load(I64, slot, 8, wish=name)
 
 
-# Fields of the task that threads share: buffers, sizes, number of units, why a thread failed.
+# Fields of the task that threads share: buffers, sizes, number of units, result of a failed thread.
 _TASK: Final = "{ ptr, ptr, i64, i32 }"
 
 

@@ -1,7 +1,8 @@
-"""A unit that is a block of lanes: every phase's innermost loop runs over a stretch of an axis.
+"""A unit that is a block of lanes: the innermost loop of every phase runs over part of an axis.
 
-Pointwise kernels have no phases, only a last loop that stores. With a reduction, each lane has its
-running value in a stack array; nothing is hoisted, since all else is cheap to compute again.
+Pointwise kernels have no phases, only a last loop that stores. With a reduction, a stack array
+holds the running value of each lane. No value is hoisted, because the others are cheap to compute
+again.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ class LaneWriter:
         )
 
     def write(self, symbols: dict[str, Value]) -> None:
-        """One unit; `symbols` holds the other outer axes, the block's number and the sizes."""
+        """Writes one unit; `symbols` has the other outer axes, the block's number and the sizes."""
         scope = Scope(dict(symbols))
-        self._place_block(scope)
+        self._locate_block(scope)
         schedule = self._context.schedule
         for phase in schedule.phases:
             self._write_phase(phase, scope)
@@ -60,10 +61,10 @@ class LaneWriter:
             )
 
     def close(self) -> None:
-        """After the last unit: there is nothing to give back."""
+        """Ends the writing of units; it has no memory to free."""
 
-    def _place_block(self, scope: Scope) -> None:
-        """First lane and number of lanes of the block."""
+    def _locate_block(self, scope: Scope) -> None:
+        """Computes the first lane and the number of lanes of the block."""
         fn, lane, size = self._fn, self._lane, self._context.schedule.lane_block
         block = scope.symbols[f"{lane.name}_block"]
         self._first = fn.op("mul nsw", block, integer(size, I64), wish=f"{lane.name}.first")
@@ -173,7 +174,7 @@ class LaneWriter:
             self._fn.store(value, address, dtype.itemsize_bytes)
 
     def _kept_at(self, number: int, scope: Scope) -> list[tuple[DType, Value]]:
-        """Type and address of what a scan keeps for one lane."""
+        """Type and address of each value that a scan keeps for one lane."""
         state, arrays = self._scans[number]
         lane = scope.symbols[LANE]
         return [
@@ -182,7 +183,7 @@ class LaneWriter:
         ]
 
     def _running(self, a: Accumulator) -> DType:
-        """Sums of lanes are sequential: long ones need more bits."""
+        """The type of an accumulator; long sums need f64, because sums of lanes are sequential."""
         running = accumulator_dtype(a)
         extent = self._context.reduction_extent
         is_long = not extent.is_constant or extent.constant > WIDE_SUM_EXTENT

@@ -1,7 +1,7 @@
 """Random bits as LLVM instructions: Philox 4x32-10, see `kernelfarm.ir.philox`.
 
-Words are 64-bit values with 32 significant bits, so that a product holds both of its halves; loops
-over neighbouring positions become vector code with one multiplication a product (`vpmuludq`).
+Words are 64-bit values with 32 significant bits, so that a product holds both of its halves. Loops
+over neighbouring positions become vector code with one multiplication per product (`vpmuludq`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from kernelfarm.ir.philox import KEY_STEPS, MULTIPLIERS, ROUNDS, WORD_BITS
 
 
 def philox(fn: FunctionText, dtype: DType, v: list[Value]) -> Value:
-    """Words 0 (low half) and 1 for a key and a counter."""
+    """Words 0 (low half) and 1 of a key and a counter, as i64."""
     k0, k1 = _words(fn, v[0])
     c0, c1 = _words(fn, v[1])
     c2 = c3 = integer(0, I64)

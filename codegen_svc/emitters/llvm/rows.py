@@ -1,7 +1,7 @@
-"""A unit that is one outer point: every phase loops over the reduction, its last axis vectorized.
+"""A unit that is one outer point: phases loop over the reduction, with its last axis vectorized.
 
-Each loop level has its own running values, added to those of the level around it when it ends, so
-that rounding errors grow with the levels' extents and not with their product.
+Each loop level has its own running values, which are added to those of the outer level when it
+ends. Rounding errors therefore grow with the extents of the levels, not with their product.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class RowWriter:
         self._writer = context.value_writer(self._read_reduction, self._step_scan, self._keep)
 
     def write(self, symbols: dict[str, Value]) -> None:
-        """One unit; `symbols` holds the outer axes and the sizes."""
+        """Writes one unit; `symbols` holds the outer axes and the sizes."""
         scope = Scope(dict(symbols))
         for phase in self._context.schedule.phases:
             self._write_phase(phase, scope)
         self._writer.store_all(self._context.schedule.final_stores, scope)
 
     def close(self) -> None:
-        """After the last unit."""
+        """Ends the writing of units; frees the rows to sort."""
         self._sorts.free()
 
     def _write_phase(self, phase: Phase, scope: Scope) -> None:
@@ -76,7 +76,7 @@ class RowWriter:
         return closure(kernel, roots, schedule.indirect_of, frozenset(self._kept))
 
     def _nest(self, nest: _Nest, level: int, scope: Scope, slots: Slots) -> None:
-        """Loop number `level` of a phase."""
+        """Writes loop number `level` of a phase."""
         axes = self._context.schedule.reduction
         axis = axes[level]
         extent = self._context.index.write(axis.extent, scope.symbols)
@@ -95,23 +95,24 @@ class RowWriter:
     def _chunk(
         self, nest: _Nest, axis: Axis, bounds: tuple[Value, Value], scope: Scope, slots: Slots
     ) -> None:
-        """A loop over some points; with guided reductions a second one, when guides are known.
+        """Writes a loop over some points; guided reductions need a second one, with known guides.
 
-        Only the last loop stores: others still read what an in-place buffer held.
+        Only the last loop stores, because earlier loops still read the old elements of in-place
+        buffers.
         """
         phase = nest.phase
         if not phase.guided:
             self._inner_loop(axis, bounds, scope, lambda at: self._write_point(phase, at, slots))
             return
         self._inner_loop(axis, bounds, scope, lambda at: self._accumulate_plain(phase, at, slots))
-        stretch = self.guided.start(phase, bounds, slots)
+        chunk = self.guided.start(phase, bounds, slots)
 
         def again(at: Scope) -> None:
-            self.guided.add_point(phase, stretch, self._writer, at)
+            self.guided.add_point(phase, chunk, self._writer, at)
             self._writer.store_all(phase.stores, at)
 
         self._inner_loop(axis, bounds, scope, again)
-        self.guided.end(phase, stretch, slots)
+        self.guided.end(phase, chunk, slots)
 
     def _inner_loop(
         self, axis: Axis, bounds: tuple[Value, Value], scope: Scope, write: Callable[[Scope], None]
@@ -125,7 +126,7 @@ class RowWriter:
         write_loop(self._fn, axis.name, bounds, point, is_inner=True)
 
     def _blocked_loop(self, nest: _Nest, axis: Axis, scope: Scope, slots: Slots) -> None:
-        """The axis in blocks with running values of their own."""
+        """Writes the loop over an axis in blocks that have running values of their own."""
         fn, index = self._fn, self._context.index
         extent = index.write(axis.extent, scope.symbols)
         elems = GUIDED_BLOCK if nest.phase.guided else SUM_BLOCK
@@ -156,21 +157,21 @@ class RowWriter:
             self._sorts.put(number, operand, self._flat(scope))
 
     def _fresh_slot(self, a: Accumulator, wish: str) -> Value:
-        """A running value on the stack, set to the identity."""
+        """A slot on the stack for a running value, set to the identity."""
         running = accumulator_dtype(a)
         slot = self._fn.alloca(wish, register_type(running))
         self._fn.store(start_value(a), slot, 8)
         return slot
 
     def accumulate(self, a: Accumulator, slot: Value, value: Value) -> None:
-        """Takes one value into a running reduction."""
+        """Combines one value with a running reduction."""
         running = accumulator_dtype(a)
         self._fn.topic = a.key
         known = self._fn.load(register_type(running), slot, 8)
         self._fn.store(combine(self._fn, a.op, running, known, value), slot, 8)
 
     def fresh_partial(self, a: Accumulator) -> Value:
-        """A running value for one turn of an outer loop."""
+        """A slot for the running value of one iteration of an outer loop."""
         return self._fresh_slot(a, f"{a.key}.part")
 
     def read_partial(self, a: Accumulator, slot: Value) -> Value:
@@ -189,7 +190,7 @@ class RowWriter:
         return self._finished(self._accumulators[number])
 
     def _flat(self, scope: Scope) -> Value:
-        """This point's position within the reduction."""
+        """The point's position within the reduction."""
         return self._context.index.write(self._context.flat_index, scope.symbols)
 
     def _finished(self, a: Accumulator) -> Value:
@@ -200,7 +201,7 @@ class RowWriter:
         value = self._fn.load(register_type(running), self._slots[a.key], 8)
         return finished(self._fn, value, a, running)
 
-    # Scans run through all loop levels of a phase.
+    # A scan's running values last through all loop levels of a phase.
 
     def _start_scan(self, state: ScanState) -> None:
         wish = f"{state.scan.op}{state.number}.kept"
@@ -221,7 +222,7 @@ class RowWriter:
             fn.store(value, slot, 8)
         return scan_value(fn, state, after)
 
-    # Rows of values that later phases need again.
+    # Scratch rows: values that later phases need again.
 
     def _allocate_row(self, number: int) -> Value:
         kind = memory_type(value_dtype(self._context.kernel, number))
@@ -248,14 +249,14 @@ class RowWriter:
 
 
 class _Nest:
-    """One phase's loops while they are written."""
+    """The loops of a phase under construction."""
 
     def __init__(self, rows: RowWriter, phase: Phase) -> None:
         self._rows = rows
         self.phase = phase
 
     def with_partials(self, slots: Slots, inside: Callable[[Slots], None]) -> None:
-        """Runs `inside` on fresh running values and adds them to the outer ones afterwards."""
+        """Writes `inside` with new running values, and adds them to the outer ones afterwards."""
         rows, phase = self._rows, self.phase
         own = {**slots, **{a.key: rows.fresh_partial(a) for a in phase.plain}}
         own |= rows.guided.fresh(phase)

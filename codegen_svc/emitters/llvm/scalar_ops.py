@@ -49,7 +49,7 @@ _FLOAT_INSTRUCTIONS: Final = {
     "sub": "fsub",
     "mul": "fmul",
     "div": "fdiv",
-    # frem becomes a call of the C library's fmod: an exact remainder needs a loop.
+    # frem becomes a call of the C library's fmod, because an exact remainder needs a loop.
     "fmod": "frem",
 }
 _FLOAT_PREDICATES: Final = {
@@ -69,7 +69,7 @@ def emit_scalar(
     """Writes one scalar operation; `dtype` is the result's.
 
     Raises:
-        KernelRejectedError: the operation has no meaning on these element types.
+        KernelRejectedError: the operation is not defined for these element types.
     """
     if op == "convert":
         return convert(fn, operands[0].value, operands[0].dtype, dtype)
@@ -112,7 +112,7 @@ def _float_operation(
 
 
 def _predicate(fn: FunctionText, op: str, operands: list[TypedValue]) -> Value | None:
-    """A predicate's result, or None if `op` is none."""
+    """The result of a predicate, or None if `op` is none."""
     dtype, values = operands[0].dtype, [t.value for t in operands]
     if op in _FLOAT_PREDICATES:
         if dtype.is_float:
@@ -167,7 +167,7 @@ def _rsqrt(fn: FunctionText, v: list[Value]) -> Value:
 
 
 def _fmax(fn: FunctionText, v: list[Value]) -> Value:
-    """The larger one; of a number and NaN the number."""
+    """The larger of two; of a number and NaN the number."""
     larger = fn.select(fn.compare("fcmp", "olt", v[0], v[1]), v[1], v[0])
     return fn.select(fn.compare("fcmp", "uno", v[0], v[0]), v[1], larger)
 
@@ -182,7 +182,7 @@ def _trunc_div(fn: FunctionText, v: list[Value]) -> Value:
 
 
 def _differs_in_sign(fn: FunctionText, remainder: Value, b: Value) -> Value:
-    """True if the remainder is not zero and has not the divisor's sign."""
+    """True if the remainder is not zero and its sign differs from the divisor's."""
     zero = _number(b, 0.0)
     is_nonzero = fn.compare("fcmp", "une", remainder, zero)
     left = fn.compare("fcmp", "olt", remainder, zero)
@@ -197,7 +197,7 @@ def _mod_floor(fn: FunctionText, v: list[Value]) -> Value:
 
 
 def _floor_div(fn: FunctionText, v: list[Value]) -> Value:
-    """PyTorch's: from the exact remainder, then corrected for the division's rounding."""
+    """PyTorch's algorithm: from the exact remainder, then corrected for the division's rounding."""
     a, b = v
     zero, one = _number(a, 0.0), _number(a, 1.0)
     remainder = fn.op("frem", a, b)

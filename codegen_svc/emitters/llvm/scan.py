@@ -1,6 +1,6 @@
-"""Running scans: what is kept between points, one step, and the value at a point.
+"""Running scans: the values kept between points, one step, and the value at a point.
 
-Sums and products of f32 run in f64: a running value is rounded at every point otherwise.
+Sums and products of f32 are kept in f64, because f32 would round the running value at every point.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PLAIN = {"cumsum": "sum", "cumprod": "prod"}
 
 @dataclass(frozen=True, slots=True)
 class ScanState:
-    """One scan statement: the types of the values that it keeps, in order."""
+    """One scan statement, with the types and start of the values that it keeps."""
 
     number: int
     scan: Scan
@@ -28,7 +28,7 @@ class ScanState:
 
     @property
     def kept(self) -> tuple[DType, ...]:
-        """The running value; for positions of extrema the position too."""
+        """Types of the kept values: the running value, and a position for positions of extrema."""
         dtype = self.operand_dtype
         if self.scan.op.endswith("_index"):
             return (dtype, DType.I64)
@@ -36,7 +36,7 @@ class ScanState:
         return (DType.F64 if is_rounded else dtype,)
 
     def starts(self) -> tuple[Value, ...]:
-        """What is kept before the first point."""
+        """The kept values before the first point."""
         dtype = self.kept[0]
         if self.scan.op in _PLAIN:
             return (identity(_PLAIN[self.scan.op], dtype),)
@@ -54,7 +54,7 @@ def scan_step(
     state: ScanState,
     point: tuple[tuple[Value, ...], Value, Value],
 ) -> tuple[Value, ...]:
-    """What is kept after a point, given (what was kept, the operand, the flat index)."""
+    """The kept values after a point; `point` is (kept values before, operand, flat index)."""
     known, value, flat = point
     op, dtype = state.scan.op, state.kept[0]
     value = convert(fn, value, state.operand_dtype, dtype)
@@ -69,7 +69,7 @@ def scan_step(
 
 
 def scan_value(fn: FunctionText, state: ScanState, kept: tuple[Value, ...]) -> Value:
-    """The scan's value at a point, given what is kept after it."""
+    """The scan's value at a point, given the kept values after it."""
     return convert(fn, kept[-1], state.kept[-1], state.scan.dtype)
 
 
@@ -79,7 +79,7 @@ def _scalar(fn: FunctionText, library: MathLibrary, op: str, dtype: DType, *valu
 
 
 def _is_hit(fn: FunctionText, op: str, dtype: DType, best: Value, value: Value) -> Value:
-    """Whether a value replaces the extremum so far: ties do, NaN does and stays."""
+    """True if a value replaces the extremum so far: also if it is equal, always if it is NaN."""
     is_top = op.startswith("cummax")
     if not dtype.is_float:
         sign = "u" if dtype is DType.U8 else "s"
@@ -91,7 +91,7 @@ def _is_hit(fn: FunctionText, op: str, dtype: DType, best: Value, value: Value) 
 def _log_add_exp(
     fn: FunctionText, library: MathLibrary, dtype: DType, known: Value, value: Value
 ) -> Value:
-    """log(exp(a) + exp(b)) without overflow; infinities stand for themselves."""
+    """log(exp(a) + exp(b)) without overflow; an infinite operand is the result."""
 
     def scalar(op: str, *values: Value) -> Value:
         return _scalar(fn, library, op, dtype, *values)

@@ -1,10 +1,10 @@
-"""How a loop kernel runs on a CPU: which axis is vectorized, and in which loops what is computed.
+"""The schedule of a loop kernel on a CPU: the vectorized axis, and the loops of each value.
 
-A kernel runs in units: a point of the outer axes or, where the innermost outer axis is vectorized,
-a block of it (its elements are *lanes*). Within a unit, phase p loops over the reduction axes and
-computes the reductions and fills the rows to sort that depend on p-1 of such before them; varying
-stores join the first phase in which they can be computed. Values that several phases need are
-computed again, or kept in a scratch row if they are expensive.
+A kernel runs in units. A unit is a point of the outer axes or, if the innermost outer axis is
+vectorized, a block of that axis, whose elements are *lanes*. Within a unit, phase p loops over the
+reduction axes; it computes the reductions, and fills the rows to sort, that depend on p-1 earlier
+ones. A varying store belongs to the first phase that can compute it. A value that several phases
+need is computed again, or kept in a scratch row if it is expensive.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from kernelfarm.ir.loop_ir import (
     varying_values,
 )
 
-# A block of lanes: several thousand elements hide the unit's set-up; with a reduction, accumulators
-# of a block must stay in the L1 cache.
+# Lanes of a block: several thousand hide the cost of starting a unit. With a reduction, the block's
+# accumulators must stay in the L1 cache.
 POINTWISE_LANES: Final = 4096
 REDUCTION_LANES: Final = 256
-# Below this many lanes the reduction axis is the better one to vectorize.
+# With fewer lanes, the reduction axis is better to vectorize.
 MIN_LANES: Final = 16
-# Lanes of a tile when another axis is contiguous somewhere: lines read across stay in the L1 cache
-# until the next point of that axis uses them.
+# Lanes of a tile, if an access is contiguous along another axis: its cache lines stay in the L1
+# cache until the next point of that axis uses them.
 TILE_LANES: Final = 64
-# Bytes of stack that one unit may use for kept rows: half of the smallest L1 data cache.
+# Bytes of stack that one unit may use for scratch rows: half of the smallest L1 data cache.
 SCRATCH_BYTES: Final = 16 * 1024
-# Exact enough for float32 sums one after the other; longer ones are cut into blocks of it.
+# Terms of a sequential f32 sum that is exact enough; longer sums are split into blocks.
 SUM_BLOCK: Final = 4096
-# Points that two loops run over, one after the other: f32 stay in the L1 cache in between. As many
+# Points that two successive loops run over: f32 values stay in the L1 cache between them. As many
 # as in a block of a sum: twice as many lost twice as much of a softmax's small terms.
 GUIDED_BLOCK: Final = SUM_BLOCK
-# Sums of lanes are sequential: from here on they are kept in f64.
+# Sums of lanes are sequential; longer ones than this are kept in f64.
 WIDE_SUM_EXTENT: Final = 1024
 
 
@@ -59,8 +59,8 @@ WIDE_SUM_EXTENT: Final = 1024
 class Accumulator:
     """One running reduction.
 
-    `guide` names the accumulator that it is measured against: the extremum of the whole row for a
-    `first_index`, the one that runs beside it for a guided reduction.
+    `guide` names the accumulator that it is relative to: for a `first_index` the extremum of the
+    whole row, for a guided reduction the guide, which is computed in the same loop.
     """
 
     key: str
@@ -72,15 +72,14 @@ class Accumulator:
 
     @property
     def is_guided(self) -> bool:
-        """True if it sums over points measured against a guide that still changes."""
+        """True if it sums values relative to a guide that still changes."""
         return self.op in GUIDES
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One pass over the reduction axes: what it accumulates, stores, and puts into rows to sort.
-
-    The sorting itself follows the pass.
+    """One loop over the reduction axes: its accumulators, its stores, and the rows to sort that it
+    fills. The rows are sorted after the loop.
     """
 
     accumulators: tuple[Accumulator, ...]
@@ -95,20 +94,20 @@ class Phase:
 
     @property
     def plain(self) -> tuple[Accumulator, ...]:
-        """The accumulators that no guide of this phase is needed for."""
+        """The accumulators that need no guide of this phase."""
         return tuple(a for a in self.accumulators if not a.is_guided)
 
     @property
     def guided(self) -> tuple[Accumulator, ...]:
-        """The accumulators that are measured against others of this phase."""
+        """The accumulators that are relative to others of this phase."""
         return tuple(a for a in self.accumulators if a.is_guided)
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The chosen form; `lane` is the vectorized outer axis, None if the reduction is vectorized.
+    """The schedule; `lane` is the vectorized outer axis, None if the reduction is vectorized.
 
-    With `is_tiled` the blocks of lanes are walked outside of the last row axis.
+    If `is_tiled`, the loop over blocks of lanes is outside of the loop over the last row axis.
     """
 
     rows: tuple[Axis, ...]
@@ -124,7 +123,7 @@ class Schedule:
 
     @property
     def units(self) -> tuple[Axis, ...]:
-        """The axes over which units are counted, the fastest last."""
+        """The axes of the units, the fastest last."""
         if self.lane is None:
             return self.rows
         blocks = Axis(f"{self.lane.name}_block", ceil_div(self.lane.extent, self.lane_block))
@@ -139,7 +138,7 @@ class Schedule:
 
 
 def schedule(kernel: Kernel) -> Schedule:
-    """The form in which a kernel runs."""
+    """The schedule of a kernel."""
     indirect_of = {s.symbol: n for n, s in enumerate(kernel.body) if isinstance(s, Indirect)}
     varying = varying_values(kernel)
     depths = _depths(kernel, indirect_of)
@@ -170,7 +169,7 @@ def schedule(kernel: Kernel) -> Schedule:
 
 
 def used_by(kernel: Kernel, number: int, indirect_of: dict[str, int]) -> tuple[int, ...]:
-    """Statements that a statement depends on directly, indirect symbols included."""
+    """The statements that a statement uses, also through indirect symbols."""
     statement = kernel.body[number]
     index = index_of(statement)
     symbols = () if index is None else sorted(index.symbols)
@@ -180,7 +179,10 @@ def used_by(kernel: Kernel, number: int, indirect_of: dict[str, int]) -> tuple[i
 def closure(
     kernel: Kernel, roots: Iterable[int], indirect_of: dict[str, int], stop: frozenset[int]
 ) -> set[int]:
-    """Statements needed to compute the roots; reductions, sorts and `stop` are met, not entered."""
+    """The statements needed to compute the roots.
+
+    Reductions, sorts and `stop` are included, but not the statements that only they need.
+    """
     found: set[int] = set()
     pending = list(roots)
     while pending:
@@ -194,13 +196,13 @@ def closure(
 
 
 def phase_roots(kernel: Kernel, phase: Phase) -> list[int]:
-    """The values that a phase computes for its accumulators, rows to sort, and stores."""
+    """The statements that a phase needs for its accumulators, rows to sort, and stores."""
     rows = (operands_of(kernel.body[number])[0] for number in phase.sorts)
     return [*(a.operand for a in phase.accumulators), *rows, *phase.stores]
 
 
 def _depths(kernel: Kernel, indirect_of: dict[str, int]) -> list[int]:
-    """For each statement the number of phases that must be over before it is known."""
+    """For each statement the number of phases that must end before its value is known."""
     depths: list[int] = []
     for number, statement in enumerate(kernel.body):
         depth = max((depths[v] for v in used_by(kernel, number, indirect_of)), default=0)
@@ -229,7 +231,7 @@ def _phases(
     inside = {n: depths[n] + 1 for n in stores if n in varying}
     last = max([*accumulators, *sorts, *inside.values()], default=0)
     for number in inside:
-        # An element of an in-place buffer may be read again by every phase before the last.
+        # Each phase before the last may read an element of an in-place buffer again.
         if kernel.param(stores[number].param).access is Access.READ_WRITE:
             inside[number] = last
     phases = tuple(
@@ -244,9 +246,10 @@ def _phases(
 
 
 def _accumulators(kernel: Kernel, number: int, reduce: Reduce) -> list[Accumulator]:
-    """An arg-reduction is two: the extremum, then the first index at which it stands.
+    """The accumulators of a reduction.
 
-    So is a guided one whose guide is no statement of the kernel.
+    An arg-reduction has two: the extremum, then the first index at which it occurs. A guided
+    reduction has two if its guide is no statement of the kernel.
     """
     key = f"{reduce.op}{number}"
     if reduce.op in GUIDES:
@@ -284,7 +287,7 @@ def value_dtype(kernel: Kernel, number: int) -> DType:
 
 
 def _unit_stride_score(kernel: Kernel, axis: Axis) -> int:
-    """How many accesses advance by one element along an axis; stores count double."""
+    """The accesses with stride 1 along an axis, less those with another; stores count double."""
     score = 0
     for statement in kernel.body:
         if isinstance(statement, Load | Store) and axis.name in statement.index.symbols:
@@ -294,7 +297,7 @@ def _unit_stride_score(kernel: Kernel, axis: Axis) -> int:
 
 
 def _ordered(kernel: Kernel, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """The axes with the one that suits vectors best last; the later one on ties."""
+    """The axes in order, with the best one to vectorize moved to the end; ties prefer the later."""
     if len(axes) < 2:
         return axes
     scores = [_unit_stride_score(kernel, axis) for axis in axes]
@@ -320,18 +323,18 @@ def _lane_axis(kernel: Kernel, reduction: tuple[Axis, ...]) -> Axis | None:
 
 
 def _keeps_order(kernel: Kernel) -> bool:
-    """True if the last of several updates of one element must win."""
+    """True if the last of several updates of one element must take effect."""
     stores = (kernel.body[number] for number in scattering_stores(kernel))
     return any(isinstance(s, Store) and s.mode is StoreMode.SET for s in stores)
 
 
 def _last_axis(kernel: Kernel) -> Axis | None:
-    """The outer axis whose blocks of lanes come in the points' own order."""
+    """The outer axis whose blocks of lanes are in the order of the points."""
     return kernel.outer[-1] if kernel.outer and not kernel.reduction else None
 
 
 def _axis_across(kernel: Kernel, lane: Axis) -> Axis | None:
-    """The outer axis along which an access is contiguous that jumps along the lanes."""
+    """An outer axis along which an access is contiguous that is strided along the lanes."""
     for axis in kernel.outer:
         for statement in kernel.body:
             if not isinstance(statement, Load | Store) or axis is lane:
@@ -360,7 +363,7 @@ def _scratch(
     varying: frozenset[int],
     indirect_of: dict[str, int],
 ) -> tuple[int, ...]:
-    """Expensive varying values that several phases need and whose rows fit the stack."""
+    """The expensive varying values that several phases need and whose rows fit the stack."""
     extent = product_of([axis.extent for axis in kernel.reduction])
     if not extent.is_constant or len(phases) < 2:
         return ()

@@ -1,9 +1,9 @@
-"""Sorting a row: numbers that order as elements do, packed with positions, and their merge sort.
+"""Sorting a row: keys with the order of the elements, packed with positions, and their merge sort.
 
-An element becomes a signed integer that orders as it does, a packed word that integer above its
-position: words are all different, so every sort of them is stable. Words have 64 bits for keys of
-up to 32 and rows of fewer than 2^32 elements, else 128. Rows that are too long for the stack lie in
-memory that each thread asks for once.
+An element becomes a signed integer of the same order. A word is that integer above the element's
+position. All words differ, so every sort of them is stable. A word has 64 bits if keys have at most
+32 and rows fewer than 2^32 elements, else 128. Rows that are too long for the stack are in memory
+that each thread allocates once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kernelfarm.ir.algebra.expr import Expr, product_of
 from kernelfarm.ir.loop_ir import Kernel, Sort
 
 NO_MEMORY: Final = 2
-"""What a kernel returns if the system gives no memory for rows."""
+"""The return value of a kernel if there is no memory for its rows."""
 
 _I128: Final = "i128"
 _MAX_POSITIONS: Final = 2**32
@@ -39,7 +39,7 @@ _MAX_POSITIONS: Final = 2**32
 
 @dataclass(frozen=True, slots=True)
 class SortRow:
-    """One sort statement: its operand's type, the type of its words, and where they lie."""
+    """One sort statement: its operand's type, the type of its words, and their address."""
 
     sort: Sort
     operand_dtype: DType
@@ -48,7 +48,7 @@ class SortRow:
 
 
 class SortRows:
-    """The rows that a kernel sorts, with one more that sorting needs."""
+    """The rows that a kernel sorts, with a spare row that sorting needs."""
 
     def __init__(self, fn: FunctionText, kernel: Kernel) -> None:
         self._fn = fn
@@ -96,12 +96,12 @@ class SortRows:
         return fn.cast("zext", low, I64)
 
     def free(self) -> None:
-        """Gives memory back; nothing is read or sorted after it."""
+        """Frees the memory; no row may be read or sorted afterwards."""
         if self._heap is not None:
             self._fn.emit(f"call void @free({self._heap})")
 
     def _allocated(self, widths: list[int]) -> list[Value]:
-        """A place for each row, by the bytes of its words; widest first keeps all aligned."""
+        """The address of each row; `widths` are the bytes of its words, which keep rows aligned."""
         fn = self._fn
         total_bytes = sum(widths)
         if self._extent.is_constant and self._extent.constant * total_bytes <= SCRATCH_BYTES:
@@ -111,7 +111,7 @@ class SortRows:
         fn.module.declare("free", "void", (PTR,))
         size = fn.op("mul", self._count, integer(total_bytes, I64), wish="rows.bytes")
         heap = self._heap = fn.call("malloc", PTR, size, wish="rows.memory")
-        # For no bytes the system may give nothing, and then there is no row to sort.
+        # For no bytes malloc may return null; then there is no row to sort.
         missing = fn.compare("icmp", "eq", heap, Value("null", PTR), wish="is_missing")
         is_needed = fn.compare("icmp", "ne", size, integer(0, I64), wish="is_wanted")
         is_short = fn.op("and", missing, is_needed, wish="is_short")
@@ -139,7 +139,7 @@ def _bytes_of(word: str) -> int:
 
 
 def _ordered_key(fn: FunctionText, value: Value, dtype: DType) -> Value:
-    """A signed integer of 32 or 64 bits that orders as elements do; NaN last, both zeros equal."""
+    """A signed integer of 32 or 64 bits with the element's order; NaN last, both zeros equal."""
     if not dtype.is_float:
         wide = I64 if dtype is DType.I64 else I32
         is_unsigned = value.type == I1 or dtype is DType.U8
@@ -157,7 +157,7 @@ def _ordered_key(fn: FunctionText, value: Value, dtype: DType) -> Value:
 
 
 def _sort_function(module: ModuleText, word: str) -> str:
-    """The name of the function that sorts words, which the module gets once."""
+    """The name of the function that sorts words, which is added to the module once."""
     name = f"kf_sort.{word}"
     text = _SORT.replace("WORD", word).replace("BYTES", str(_bytes_of(word)))
     if text not in module.functions:
@@ -167,9 +167,9 @@ def _sort_function(module: ModuleText, word: str) -> str:
     return name
 
 
-# Runs of 16 by insertion, then merged two by two, back and forth between the row and the spare one,
-# which the next sort uses too: the sorted row ends where it began. The inner merge has no branch on
-# what it compares.
+# Runs of 16 are sorted by insertion, then merged in pairs, alternately into the spare row and back.
+# The sorted row ends where it began, so the next sort can use the spare row too. The inner merge
+# has no branch that depends on a comparison.
 _SORT: Final = """define internal void @kf_sort.WORD(ptr noalias %row, ptr noalias %spare, i64 %n) {
 entry:
   br label %runs

@@ -1,4 +1,4 @@
-"""Writes LLVM IR as text: one function at a time, with readable names and typed values."""
+"""LLVM IR as text: one function at a time, with readable names and typed values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from kernelfarm.ir.printable import printable_line
 
-VOID = "void"
 I1, I8, I16, I32, I64 = "i1", "i8", "i16", "i32", "i64"
 HALF, FLOAT, DOUBLE, PTR = "half", "float", "double", "ptr"
 
@@ -24,7 +23,7 @@ class Value:
 
 
 def integer(value: int, llvm_type: str) -> Value:
-    """An integer constant, wrapped into its type's signed range."""
+    """An integer constant, wrapped to its type's signed range."""
     bits = int(llvm_type[1:])
     if bits == 1:
         return Value("true" if value & 1 else "false", I1)
@@ -33,7 +32,7 @@ def integer(value: int, llvm_type: str) -> Value:
 
 
 def floating(value: float, llvm_type: str) -> Value:
-    """A floating constant, rounded to its type; `half`, `float` or `double`."""
+    """A floating-point constant, rounded to its type: `half`, `float` or `double`."""
     if llvm_type == HALF:
         return Value(f"0xH{_packed_bits('e', value):04X}", HALF)
     if llvm_type == FLOAT:
@@ -57,7 +56,7 @@ def _packed_bits(form: str, value: float) -> int:
 
 
 def bits_type(llvm_type: str) -> str:
-    """The integer type as wide as a floating type."""
+    """The integer type that is as wide as a floating-point type."""
     return {HALF: I16, FLOAT: I32, DOUBLE: I64}[llvm_type]
 
 
@@ -84,13 +83,13 @@ class ModuleText:
         self.tables.setdefault(name, text)
 
     def distinct_node(self, content: str) -> str:
-        """Adds a metadata node that may name itself as `!self`; returns its name."""
+        """Adds a metadata node, which may refer to itself by `!self`; returns its name."""
         name = f"!{len(self.metadata)}"
         self.metadata.append(f"{name} = {content.replace('!self', name)}")
         return name
 
     def shared_node(self, content: str) -> str:
-        """A metadata node by its content, added once; returns its name."""
+        """The name of the metadata node with a content, which is added if it is new."""
         for number, line in enumerate(self.metadata):
             if line.endswith(f" = {content}"):
                 return f"!{number}"
@@ -109,7 +108,7 @@ class ModuleText:
 
 
 class FunctionText:
-    """One function under construction; instructions go to the end of the current block."""
+    """One function under construction; instructions are appended to the current block."""
 
     def __init__(self, module: ModuleText, signature: str) -> None:
         self.module = module
@@ -118,13 +117,13 @@ class FunctionText:
         self._lines: list[str] = []
         self._taken: dict[str, int] = {"entry": 1}
         self.block = "entry"
-        # What values are called whose maker does not care.
+        # The name of values whose creator states none.
         self.topic = "v"
-        # Calls of functions that the module defines.
+        # The number of calls of functions that the module defines.
         self.own_calls = 0
 
     def name(self, wish: str) -> str:
-        """A value or block name that nobody has yet, without its sigil."""
+        """An unused name of a value or block, without its sigil."""
         count = self._taken.get(wish, 0)
         self._taken[wish] = count + 1
         return wish if count == 0 else f"{wish}.{count}"
@@ -144,14 +143,14 @@ class FunctionText:
         return Value(f"%{name}", llvm_type)
 
     def alloca(self, wish: str, llvm_type: str, count: int = 1) -> Value:
-        """A stack slot, allocated on entry; `count` elements."""
+        """A stack slot of `count` elements, allocated on entry."""
         name = self.name(wish)
         shape = llvm_type if count == 1 else f"[{count} x {llvm_type}]"
         self._entry.append(f"  %{name} = alloca {shape}, align {64 if count > 1 else 8}")
         return Value(f"%{name}", PTR)
 
     def start_block(self, label: str) -> None:
-        """Starts a block; the previous one must have been ended."""
+        """Starts a block; the previous one must have ended."""
         self._lines.append(f"{label}:")
         self.block = label
 
@@ -164,12 +163,12 @@ class FunctionText:
         self.emit(f"br {condition}, label %{then}, label %{other}")
 
     def op(self, name: str, *operands: Value, wish: str = "") -> Value:
-        """A two-operand or one-operand instruction whose result has its operands' type."""
+        """An instruction of one or two operands whose result has their type."""
         texts = ", ".join(v.text for v in operands)
         return self.define(wish, operands[0].type, f"{name} {operands[0].type} {texts}")
 
     def cast(self, name: str, value: Value, to: str, wish: str = "") -> Value:
-        """A conversion instruction; the same value if the type is already right."""
+        """A conversion; the value itself if it has the type already."""
         if value.type == to:
             return value
         return self.define(wish, to, f"{name} {value} to {to}")
@@ -188,23 +187,23 @@ class FunctionText:
         return self.define(wish, result, f"call {result} @{name}({', '.join(map(str, arguments))})")
 
     def call_external(self, name: str, result: str, *arguments: Value, wish: str = "") -> Value:
-        """A call of an intrinsic or library function, which gets declared."""
+        """A call of an intrinsic or library function, which is declared too."""
         self.module.declare(name, result, tuple(a.type for a in arguments))
         return self.call(name, result, *arguments, wish=wish)
 
     def intrinsic(self, name: str, *arguments: Value, wish: str = "") -> Value:
-        """A call of `llvm.<name>.<type>` over arguments and result of one type."""
+        """A call of `llvm.<name>.<type>`, whose arguments and result have one type."""
         llvm_type = arguments[0].type
         return self.call_external(
             f"llvm.{name}.{mangled(llvm_type)}", llvm_type, *arguments, wish=wish
         )
 
     def load(self, llvm_type: str, pointer: Value, align: int, wish: str = "") -> Value:
-        """Reads memory."""
+        """Loads a value from memory."""
         return self.define(wish, llvm_type, f"load {llvm_type}, {pointer}, align {align}")
 
     def store(self, value: Value, pointer: Value, align: int) -> None:
-        """Writes memory."""
+        """Stores a value in memory."""
         self.emit(f"store {value}, {pointer}, align {align}")
 
     def element(self, llvm_type: str, base: Value, index: Value, wish: str = "p") -> Value:

@@ -1,4 +1,4 @@
-"""What both forms of a unit share: counted loops, the surroundings of its code, arg-reductions."""
+"""The common part of both kinds of units: counted loops, the context of code, arg-reductions."""
 
 from __future__ import annotations
 
@@ -38,15 +38,16 @@ from kernelfarm.ir.loop_ir import Axis, Kernel, Scan
 
 LoopBody = Callable[[Value], None]
 ZERO_I64 = integer(0, I64)
-# Loops of a constant number of turns up to this are written out: a short window, a small head axis.
+# Loops of at most so many iterations are unrolled: a short window, a small head axis.
 UNROLLED_ITERATIONS = 8
-# Unless that makes more copies of functions: 240 took LLVM 7 s. Loops of models make up to 16.
+# But not if that makes more copies of functions: 240 took LLVM 7 s. Models have loops with up to
+# 16.
 _UNROLLED_CALLS = 32
 
 
 @dataclass(frozen=True)
 class UnitContext:
-    """One kernel's range function and what its code may use."""
+    """One kernel's range function and everything that its code may use."""
 
     kernel: Kernel
     schedule: Schedule
@@ -57,7 +58,7 @@ class UnitContext:
     failed: Value
 
     def value_writer(self, read: ReadReduction, scan: StepScan, keep: KeepRow) -> ValueWriter:
-        """A writer of values; finished reductions come from `read`, scans' values from `scan`."""
+        """A writer of values; `read` gives finished reductions, `scan` the values of scans."""
         return ValueWriter(
             self.kernel,
             self.schedule,
@@ -72,29 +73,29 @@ class UnitContext:
         )
 
     def accumulators(self) -> dict[int, Accumulator]:
-        """The accumulator that holds each Reduce statement's value."""
+        """The accumulator of each Reduce statement, by its number."""
         phases = self.schedule.phases
         return {a.statement: a for p in phases for a in p.accumulators if a.statement >= 0}
 
     def scans(self, phase: Phase, kept: frozenset[int]) -> tuple[ScanState, ...]:
-        """The scans that run in a phase; values in `kept` are there already."""
+        """The scans that run in a phase, except those of values in `kept`."""
         roots = phase_roots(self.kernel, phase)
         needed = closure(self.kernel, roots, self.schedule.indirect_of, kept)
         found = [(n, s) for n in sorted(needed) if isinstance(s := self.kernel.body[n], Scan)]
         return tuple(ScanState(n, s, value_dtype(self.kernel, s.operand)) for n, s in found)
 
     def guided_text(self, a: Accumulator, dtype: DType, total_dtype: DType) -> GuidedText:
-        """A writer of a guided reduction."""
+        """The writer of a guided reduction."""
         return GuidedText(self.fn, self.library, a.op, dtype, total_dtype)
 
     @property
     def reduction_extent(self) -> Expr:
-        """Number of points of the reduction axes."""
+        """The number of points of the reduction axes."""
         return product_of([axis.extent for axis in self.kernel.reduction])
 
     @property
     def points_before(self) -> Expr:
-        """The number of points that the phase's loops have been at before this one."""
+        """The number of points that the phase's loops computed before this one."""
         return _row_major(self.schedule.reduction)
 
     @property
@@ -105,7 +106,7 @@ class UnitContext:
     def contribution(
         self, writer: ValueWriter, a: Accumulator, scope: Scope, best: Callable[[str], Value]
     ) -> Value:
-        """What one point adds to an accumulator; `best` reads the extremum that an index is for."""
+        """The value of one point for an accumulator; `best` reads the extremum of an index."""
         value = writer.value(a.operand, scope)
         dtype = value_dtype(self.kernel, a.operand)
         self.fn.topic = a.key
@@ -130,10 +131,10 @@ def _row_major(axes: tuple[Axis, ...]) -> Expr:
 def write_loop(
     fn: FunctionText, wish: str, bounds: tuple[Value, Value], body: LoopBody, *, is_inner: bool
 ) -> None:
-    """`for i in lower..upper`, tested before the first turn.
+    """Writes `for i in lower..upper`, with the test before the first iteration.
 
-    Very short loops are unrolled whole, unless they call many functions, which are inlined; other
-    outer loops never are: that copies their insides.
+    Very short loops are fully unrolled, unless they call many functions, because those are inlined.
+    Other outer loops are not unrolled, because that would copy the loops inside.
     """
     lower, upper = bounds
     head, latch, end = (fn.name(f"{wish}.{part}") for part in ("loop", "next", "end"))

@@ -1,7 +1,7 @@
-"""Values of a loop kernel's statements, written where they are needed.
+"""The values of a loop kernel's statements, each computed in the scope that needs it.
 
-A scope is a straight line of code: it knows its axes' values and the statements that it has already
-computed. A scope inside a loop sees what the scope around the loop computed before it.
+A scope is straight-line code: it holds the values of its axes and of the statements that it has
+computed. A scope inside a loop also has the values computed before the loop.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kernelfarm.ir.loop_ir import (
     scattering_stores,
 )
 
-# No symbol ends so: its value tells whether the symbol's index was within its extent.
+# Suffix for the value that says whether a symbol's index is within its extent. No symbol ends so.
 _IS_INSIDE = "?"
 _COMBINING = {
     StoreMode.ADD: "add",
@@ -45,13 +45,13 @@ _COMBINING = {
 
 @dataclass
 class Scope:
-    """What is known at one place: axes and indirect symbols by name, statements by number."""
+    """Known values in straight-line code: of axes and indirect symbols, and of statements."""
 
     symbols: dict[str, Value]
     values: dict[int, Value] = field(default_factory=dict)
 
     def inner(self, **symbols: Value) -> Scope:
-        """A scope in a loop here: sees everything, adds without being seen."""
+        """A scope of a loop here: it has all these values, and what it adds stays in it."""
         return Scope({**self.symbols, **symbols}, dict(self.values))
 
 
@@ -64,8 +64,8 @@ KeepRow = Callable[[int, Value, Scope], None]
 class ValueWriter:
     """Computes statements in scopes.
 
-    `read_reduction` gives a finished reduction's or sort's value; `step_scan` takes a scan one
-    point further (its operand is known in the scope) and gives its value there.
+    `read_reduction` gives the value of a finished reduction or sort. `step_scan` advances a scan by
+    one point, whose operand is known in the scope, and gives its value.
     """
 
     kernel: Kernel
@@ -99,7 +99,7 @@ class ValueWriter:
         return scope.values[number]
 
     def store_all(self, numbers: Iterable[int], scope: Scope) -> None:
-        """Writes Store statements; every value is computed before the first one is written.
+        """Writes Store statements, after computing all their values.
 
         An element of an in-place buffer must be read before it is overwritten.
         """
@@ -126,7 +126,7 @@ class ValueWriter:
         fn.store(to_memory(fn, value, dtype), pointer, dtype.itemsize_bytes)
 
     def _scatter(self, statement: Store, scope: Scope) -> None:
-        """An update; a bad index, which `failed` has noted, changes nothing."""
+        """Writes an update. An index out of range, which `failed` records, changes nothing."""
         fn = self.fn
         guard: Value | None = None
         for name in sorted(statement.index.symbols):
@@ -172,7 +172,7 @@ class ValueWriter:
         raise InternalError(f"statement {number} of {self.kernel.name} has no value")
 
     def _indirect(self, statement: Indirect, scope: Scope) -> Value:
-        """Wraps a negative index, notes one outside the extent, and gives a safe one."""
+        """Wraps a negative index, records one outside the extent, and gives a safe one."""
         fn = self.fn
         dtype = value_dtype(self.kernel, statement.value)
         raw = convert(fn, scope.values[statement.value], dtype, DType.I64)
@@ -228,5 +228,5 @@ def from_memory(fn: FunctionText, value: Value, dtype: DType) -> Value:
 
 
 def to_memory(fn: FunctionText, value: Value, dtype: DType) -> Value:
-    """A register value as it is stored."""
+    """A register value in the type that memory holds."""
     return fn.cast("zext", value, I8) if dtype is DType.BOOL else value

@@ -1,7 +1,7 @@
 """8-bit floats on accelerators: bit patterns in `uint8`, widened to f32 and rounded back.
 
-Few chips convert them, each in its own way, so integer arithmetic does it alike on all of them, as
-PyTorch does on a CPU. They are storage: all else than moving and converting them is refused.
+Few chips convert them, and each does it differently. Integer arithmetic gives the same results on
+all chips, those of PyTorch on a CPU. They are for storage: kernels may only move and convert them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def widened(text: str, dtype: DType) -> str:
 
 
 def narrowed(text: str, dtype: DType) -> str:
-    """A number of any other type as an 8-bit float, by way of f32."""
+    """A number of any other type as an 8-bit float, through f32."""
     return f"kf_narrow_{dtype.value}({text}.to(tl.float32))"
 
 
 def check_float8_is_storage(kernel: Kernel, dtypes: Iterable[DType | None], target: str) -> None:
-    """`dtypes` are those of the statements' values.
+    """Checks that a kernel only moves and converts 8-bit floats; `dtypes` are its values' types.
 
     Raises:
         KernelRejectedError: a statement computes with an 8-bit float.
@@ -52,7 +52,10 @@ def check_float8_is_storage(kernel: Kernel, dtypes: Iterable[DType | None], targ
 
 
 def _narrow_text(dtype: DType, mantissa: int, bias: int, overflow: int, largest: int) -> str:
-    """Rounds to nearest, halves to even; `overflow` is the first f32 pattern that is `largest`."""
+    """A function that rounds to nearest even.
+
+    `overflow` is the smallest f32 pattern that becomes `largest`.
+    """
     dropped = 23 - mantissa
     # Adding this power of two aligns the bits of a denormal at the bottom, rounded by the FPU.
     base = 127 - bias + dropped + 1
@@ -87,6 +90,6 @@ def kf_widen_f8e4m3fn(x):
     return tl.where(x.to(tl.int32) >= 0x80, -value, value)
 """,
     "kf_narrow_f8e5m2": _narrow_text(DType.F8E5M2, 2, 15, 143 << 23, 0x7C),
-    # From 464 on all become the largest number, as in PyTorch 2.13.
+    # 464 and all larger numbers become the largest number, as in PyTorch 2.13.
     "kf_narrow_f8e4m3fn": _narrow_text(DType.F8E4M3FN, 3, 7, 0x43E80000, 0x7E),
 }

@@ -1,6 +1,6 @@
-"""Guided reductions as Triton text: each lane keeps a guide and a sum against it.
+"""Guided reductions as Triton text: each lane keeps a guide, and a sum relative to it.
 
-Lanes are joined at the end by plain reductions, which every vendor's toolchain lowers: against the
+At the end, plain reductions, which every vendor's toolchain lowers, join the lanes: relative to the
 row's maximum, or about the row's mean.
 """
 
@@ -22,8 +22,8 @@ from codegen_svc.emitters.triton.reduce import (
 class GuidedReduction:
     """One guided reduction in the text.
 
-    `guide` is the name of the statement that is its guide, empty if there is none; `points` the
-    text of the number of reduction points, 1 at least.
+    `guide` is the name of the statement that is its guide, empty if there is none. `points` is the
+    text of the number of reduction points, at least 1.
     """
 
     like: Reduction
@@ -74,7 +74,7 @@ def _welford_m2(g: GuidedReduction) -> ReductionText:
         ),
         initial=tuple(f"{word} = tl.full({r.shape}, 0.0, {kind})" for word in (first, mean, acc)),
         step=(
-            # Means relative to a lane's first point: a large mean costs no digits.
+            # Means are relative to a lane's first point, so that a large mean costs no digits.
             f"{first} = tl.where({starts}, {r.operand}, {first})",
             f"{mean}, {acc} = kf_welford({mean}, {acc}, {value}, {share})",
         ),

@@ -1,8 +1,8 @@
 """Index expressions as Triton text, over flat block indices.
 
 The axes of a kernel are recovered from `xindex` (all outer axes, row-major) and `rindex` (all
-reduction axes). Where an expression is a polynomial in the flat index itself, it is written so:
-`4096 + xindex` says more to a reader, and to Triton's alignment analysis, than divisions do.
+reduction axes). If an expression is a polynomial in the flat index itself, it is written as one:
+`4096 + xindex` is clearer than divisions, to a reader and to Triton's alignment analysis.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ X_FLAT, R_FLAT = "xindex", "rindex"
 
 @dataclass(frozen=True, slots=True)
 class AxisRecovery:
-    """How one axis follows from its flat index: `flat // inner % extent`."""
+    """An axis as an expression of its flat index: `flat // inner % extent`."""
 
     name: str
     flat: str
@@ -59,7 +59,7 @@ class IndexWriter:
         return self._render(self.reduced(expr))
 
     def raw_text(self, expr: Expr) -> str:
-        """The expression as it is, without flattening."""
+        """The expression as Triton text, without flattening."""
         return self._render(expr)
 
     def _reduce(self, expr: Expr) -> Expr:
@@ -103,13 +103,15 @@ class IndexWriter:
                 return f"tl.maximum({self._render(a)}, {self._render(b)})"
 
     def _symbol(self, name: str) -> str:
-        """Only names that the kernel declares reach the text, which is compiled as Python."""
+        """A symbol's name in the text, which Python compiles: only declared names may occur."""
         if name not in self.bounds.ranges:
-            raise KernelRejectedError(f"an index uses {name!r}, which is no axis, size or index")
+            raise KernelRejectedError(
+                f"an index uses {name!r}; expected an axis, a size or an index"
+            )
         return self.renamed.get(name, name)
 
     def _division(self, operator: str, helper: str, a: Expr, b: Expr) -> str:
-        """Triton divides like C; below zero that differs from our rounding to minus infinity."""
+        """A division rounded to minus infinity; Triton's own rounds to zero, as C does."""
         left, right = self._render(a), self._render(b)
         if not self.bounds.is_nonnegative(a):
             return f"{helper}({left}, {right})"
@@ -137,7 +139,7 @@ def kernel_bounds(kernel: Kernel) -> Bounds:
 
 
 def numel(axes: tuple[Axis, ...]) -> Expr:
-    """Number of points of a nest; 1 for none."""
+    """Number of points of a nest; 1 without axes."""
     return product_of([axis.extent for axis in axes])
 
 

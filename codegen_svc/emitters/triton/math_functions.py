@@ -1,10 +1,12 @@
-"""Functions that Triton lacks, as Triton source of our own, and the reductions' combine functions.
+"""Functions that Triton lacks, as Triton source, and the combine functions of reductions.
 
-Vendors' math libraries differ in names and in results and Ascend's adapter knows none, so these use
-only `tl.exp`, `tl.log` and arithmetic. A number alone on the right of `=` becomes an f32: where f64
-may meet it, it stands in an operation with a tensor, whose type it then takes. Each entry is
-the text of one function; a kernel's source carries those that it uses. Accuracy is a few units in
-the last place of f32 unless stated.
+Vendors' math libraries differ in names and results, and Ascend's adapter knows none. Therefore
+these functions use only `tl.exp`, `tl.log` and arithmetic. A number alone on the right of `=`
+becomes an f32. If its use may be f64, the number is written in an operation with a tensor, whose
+type it takes.
+
+Each entry is the text of one function; a kernel's source contains those that it uses. Their
+accuracy is a few units in the last place of f32 unless stated.
 """
 
 from __future__ import annotations
@@ -338,7 +340,7 @@ def kf_pow(x, y):
 
 
 def used_helpers(text: str) -> tuple[str, ...]:
-    """Names of the helpers that a text calls, directly or through others, callees first."""
+    """The names of the helpers that a text calls, directly or indirectly, callees first."""
     order: list[str] = []
     for name in _HELPER_NAME.findall(text):
         _visit(name, order)

@@ -1,7 +1,7 @@
-"""Names in Triton source: what may appear in the text, and what each thing is called.
+"""Names, types and comments in Triton source.
 
-A kernel arrives over the network and its text is compiled as Python, so every name is checked
-against a narrow pattern and every comment is reduced to printable characters.
+A kernel arrives over the network and its text is compiled as Python. Therefore every name must
+match a strict pattern, and every comment is reduced to printable characters.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ TRITON_TYPES: dict[DType, str] = {
     DType.F8E4M3FN: "tl.uint8",
     DType.F8E5M2: "tl.uint8",
 }
-"""Element types as Triton spells them in source; 8-bit floats are bit patterns."""
+"""Element types by their names in Triton source; 8-bit floats are bit patterns."""
 
 POINTER_TYPES: dict[DType, str] = {
     DType.F64: "*fp64",
@@ -77,7 +77,7 @@ POINTER_TYPES: dict[DType, str] = {
     DType.I16: "*i16",
     DType.I8: "*i8",
     DType.U8: "*u8",
-    # PyTorch keeps a bool in one byte; the text converts at loads and stores.
+    # PyTorch stores a bool in one byte; loads and stores in the text convert it.
     DType.BOOL: "*u8",
     DType.F8E4M3FN: "*u8",
     DType.F8E5M2: "*u8",
@@ -86,10 +86,10 @@ POINTER_TYPES: dict[DType, str] = {
 
 
 def checked_identifier(name: str, what: str) -> str:
-    """The name itself.
+    """The name itself, if it may be used.
 
     Raises:
-        KernelRejectedError: it is no plain identifier, or collides with a name of the emitter.
+        KernelRejectedError: it is no plain identifier, or equals a name of the emitter.
     """
     is_plain = _IDENTIFIER.fullmatch(name) and not keyword.iskeyword(name)
     if not is_plain or name in _RESERVED or name.startswith("kf_"):
@@ -100,15 +100,15 @@ def checked_identifier(name: str, what: str) -> str:
 
 
 def comment_text(text: str) -> str:
-    """One printable line of at most 160 characters."""
+    """The text as one printable line of at most 160 characters."""
     return printable_line(text[:_READ_CHARS]).strip()[:_COMMENT_CHARS]
 
 
 def pointer_type(dtype: DType, target: str) -> str:
-    """The type of a pointer to such elements in a compile signature.
+    """The type of a pointer to elements of a type, in a compile signature.
 
     Raises:
-        KernelRejectedError: the emitter does not handle this type.
+        KernelRejectedError: the emitter does not support this type.
     """
     if dtype not in POINTER_TYPES:
         raise KernelRejectedError(f"element type {dtype.value} is not supported on {target}")
@@ -119,7 +119,7 @@ def triton_type(dtype: DType, target: str) -> str:
     """The type's name in source.
 
     Raises:
-        KernelRejectedError: the emitter does not handle this type.
+        KernelRejectedError: the emitter does not support this type.
     """
     if dtype not in TRITON_TYPES:
         raise KernelRejectedError(f"element type {dtype.value} is not supported on {target}")

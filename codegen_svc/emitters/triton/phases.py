@@ -1,4 +1,4 @@
-"""The order of a looped reduction kernel: what stands before, within and after each loop."""
+"""The order of a looped reduction kernel: the statements before, within and after each loop."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from kernelfarm.ir.loop_ir import (
 class Phase:
     """One loop over the reduction points.
 
-    `before`: statements that do not vary, in order, ahead of the loop; `within`: varying ones
-    inside it; `reduces`: reductions that it accumulates. The last phase may have no loop.
+    `before` are the statements before the loop, which do not vary, in order; `within` the varying
+    ones inside it; `reduces` the reductions that it accumulates. The last phase may have no loop.
     """
 
     before: tuple[int, ...]
@@ -30,7 +30,7 @@ class Phase:
 
 
 def plan_phases(kernel: Kernel) -> tuple[Phase, ...]:
-    """The loops of a kernel in order; stores that do not vary come last of all."""
+    """The loops of a kernel in order; stores that do not vary come last."""
     uses = _all_uses(kernel)
     levels = _levels(kernel, uses)
     varying = varying_values(kernel)
@@ -47,19 +47,19 @@ def plan_phases(kernel: Kernel) -> tuple[Phase, ...]:
         before = [
             n
             for n in range(len(kernel.body))
-            if levels[n] == level and _stands_outside(kernel, n, varying)
+            if levels[n] == level and _is_outside(kernel, n, varying)
         ]
         phases.append(Phase(tuple(before), tuple(within), tuple(own)))
     last = tuple(n for n in stores if n not in varying)
     return (*phases, Phase(last, (), ()))
 
 
-def _stands_outside(kernel: Kernel, number: int, varying: frozenset[int]) -> bool:
+def _is_outside(kernel: Kernel, number: int, varying: frozenset[int]) -> bool:
     return number not in varying and not isinstance(kernel.body[number], Reduce | Store)
 
 
 def _store_level(kernel: Kernel, number: int, levels: list[int], count: int) -> int:
-    """A buffer that is also read keeps its old elements until no later loop reads them again."""
+    """The loop of a store; a buffer that is also read is written in the last loop."""
     store = kernel.body[number]
     if isinstance(store, Store) and kernel.param(store.param).access is Access.READ_WRITE:
         return count - 1
@@ -67,7 +67,7 @@ def _store_level(kernel: Kernel, number: int, levels: list[int], count: int) -> 
 
 
 def _all_uses(kernel: Kernel) -> list[tuple[int, ...]]:
-    """Direct uses of each statement, indirect symbols included."""
+    """The statements that each statement uses, also through indirect symbols."""
     definitions: dict[str, int] = {}
     uses: list[tuple[int, ...]] = []
     for number, statement in enumerate(kernel.body):
@@ -81,7 +81,7 @@ def _all_uses(kernel: Kernel) -> list[tuple[int, ...]]:
 
 
 def _levels(kernel: Kernel, uses: list[tuple[int, ...]]) -> list[int]:
-    """How many loops must have run before each statement's value is known."""
+    """For each statement the number of loops that must run before its value is known."""
     levels: list[int] = []
     for number, statement in enumerate(kernel.body):
         level = max((levels[used] for used in uses[number]), default=0)
@@ -90,7 +90,7 @@ def _levels(kernel: Kernel, uses: list[tuple[int, ...]]) -> list[int]:
 
 
 def _closure(roots: list[int], uses: list[tuple[int, ...]], varying: frozenset[int]) -> list[int]:
-    """The varying statements that roots need, stores among the roots included, in order."""
+    """The varying statements that roots need, in order, with the roots that are stores."""
     needed: set[int] = set()
     pending = list(roots)
     while pending:

@@ -1,7 +1,7 @@
-"""Whether a kernel's results can tell Triton's plain division from the exact one.
+"""Whether the rounding of a kernel's results hides the error of Triton's plain division.
 
-The plain one errs by 2 units in the last place of f32, far below the rounding of f16 and bf16
-results, and exact division costs a softmax on an H200 5 to 20% of its speed.
+Plain division errs by 2 units in the last place of f32, far less than the rounding of f16 and bf16
+results. Exact division costs a softmax on an H200 5 to 20% of its speed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from codegen_svc.emitters.triton.names import value_dtype
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.loop_ir import GUIDES, Compute, Kernel, Reduce, Scan, Sort, Store
 
-# Through these a small relative error stays about as small; a floor or a comparison may amplify it.
+# These keep a small relative error about as small; a floor or a comparison may amplify it.
 _SMOOTH = frozenset(
     [
         "neg",
@@ -50,7 +50,7 @@ _NARROW = frozenset((DType.F16, DType.BF16))
 
 
 def hides_division_errors(kernel: Kernel) -> bool:
-    """True if only f16 and bf16 leave the kernel, and floats meet only smooth operations."""
+    """True if the kernel stores only f16 and bf16, and applies only smooth operations to floats."""
     dtypes = {param.name: param.dtype for param in kernel.params}
     for statement in kernel.body:
         if isinstance(statement, Store) and dtypes.get(statement.param) not in _NARROW:
@@ -65,7 +65,7 @@ def hides_division_errors(kernel: Kernel) -> bool:
 
 
 def _is_smooth(kernel: Kernel, compute: Compute) -> bool:
-    """Operations on integers and bools alone are none of a division's business."""
+    """True for smooth operations, and for operations on integers and bools only."""
     operands = [value_dtype(kernel, kernel.body[number]) for number in compute.operands]
     if not any(dtype is not None and dtype.is_float for dtype in operands):
         return True

@@ -1,8 +1,8 @@
 """Random bits as Triton source: Philox 4x32-10, see `kernelfarm.ir.philox`.
 
-Triton's own `tl.randint4x` gives the same words; ours does not change with Triton's version, and
-makes both halves of a product by one multiplication in 64 bits, which every vendor's toolchain
-lowers.
+Triton's own `tl.randint4x` gives the same words. This one does not change with Triton's version,
+and computes both halves of a product by one multiplication in 64 bits, which every vendor's
+toolchain lowers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from kernelfarm.ir.philox import KEY_STEPS, MULTIPLIERS, ROUNDS, WORD_BITS
 
 
 def kf_philox_text() -> str:
-    """A function of a seed and a position (i64) that gives words 0 (low half) and 1 as i64."""
+    """The text of a function of a seed and a position (i64): words 0 (low half) and 1 as i64."""
     return f"""
 def kf_philox(seed, position):
     # Philox 4x32-10: the seed is the key, the position the counter

@@ -1,8 +1,10 @@
 """Reductions as Triton text: neutral elements, accumulators, final steps.
 
-Blocks are [X, R]; a result is [X, 1]. Lanes that the reduction mask turns off hold the neutral
-element. Maxima and minima propagate NaN; argmax and argmin give the first hit, a NaN being above
-(below) every number, as in PyTorch.
+Lanes that the reduction mask turns off hold the neutral element. Maxima and minima propagate NaN.
+argmax and argmin give the first position; as in PyTorch, NaN is above (below) every number.
+
+Shapes:
+    a block: [X, R]; a result: [X, 1].
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ _INTEGER_BITS = {DType.I64: 64, DType.I32: 32, DType.I16: 16, DType.I8: 8}
 class Reduction:
     """One reduction in the text.
 
-    `operand` is the operand's name, `name` the result's; `shape` the full block's text; `mask` the
-    name of the mask that is false past the end, empty if no lane is; `index_bits` of `rindex`;
-    `is_whole` if the operand already has the full shape.
+    `operand` is the operand's name, `name` the result's, `shape` the text of the full block's
+    shape. `mask` is the name of the mask that is false past the end, empty if no lane is past it.
+    `index_bits` is the width of `rindex`. `is_whole`: the operand has the full shape already.
     """
 
     op: str
@@ -44,7 +46,7 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class ReductionText:
-    """A reduction's lines: of a block that holds a whole row; before, within and after a loop."""
+    """A reduction's lines: for a block that holds a whole row; before, within and after a loop."""
 
     persistent: tuple[str, ...] = ()
     initial: tuple[str, ...] = ()
@@ -78,7 +80,7 @@ def _initial_lines(r: Reduction) -> list[str]:
     """Accumulators before the loop."""
     lines = [f"{r.name}_acc = tl.full({r.shape}, {neutral(r)}, {work_type(r)})"]
     if r.is_arg:
-        # The first positions, so that a row of nothing but the neutral element has a hit, too.
+        # The first positions, so that a row that holds only the neutral element has a result too.
         position = f"tl.zeros({r.shape}, tl.int{r.index_bits}) + tl.arange(0, RBLOCK)[None, :]"
         lines.append(f"{r.name}_position = {position}")
     return lines
@@ -120,7 +122,7 @@ def _final_lines(r: Reduction) -> list[str]:
 
 
 def _work_dtype(r: Reduction) -> DType:
-    """The type in which a reduction runs: 32 bits at least, bools as integers."""
+    """The type in which a reduction is computed: at least 32 bits, bools as integers."""
     if r.op in ("any", "all") or r.operand_dtype is DType.BOOL:
         return DType.I32
     if r.op in ("sum", "prod"):
@@ -135,7 +137,7 @@ def _widened(dtype: DType) -> DType:
 
 
 def work_type(r: Reduction) -> str:
-    """The Triton type in which a reduction runs."""
+    """The Triton type in which a reduction is computed."""
     return triton_type(_work_dtype(r), r.target)
 
 
@@ -160,7 +162,7 @@ def neutral(r: Reduction) -> str:
 
 
 def block_value(r: Reduction) -> str:
-    """The operand in the work type, whole block, neutral where masked off."""
+    """The operand as a whole block in the work type; masked-off lanes are neutral."""
     value = r.operand
     if r.op in ("any", "all") and r.operand_dtype is not DType.BOOL:
         value = f"({value} != 0)"
@@ -172,7 +174,7 @@ def block_value(r: Reduction) -> str:
 
 
 def whole(r: Reduction, value: str) -> str:
-    """A block made of the operand in the full shape."""
+    """A value in the full shape."""
     return value if r.is_whole else f"tl.broadcast_to({value}, {r.shape})"
 
 
@@ -214,7 +216,7 @@ def _final(r: Reduction, value: str) -> str:
 
 
 def _first_hit(r: Reduction, value: str, position: str, best: str) -> str:
-    """The smallest position whose value is the best one; lanes past the end lose every tie."""
+    """The smallest position whose value is the best; lanes past the end never win."""
     beyond = (1 << (r.index_bits - 1)) - 1
     hit = f"kf_same({value}, {best})" if _work_dtype(r).is_float else f"({value} == {best})"
     first = f"tl.min(tl.where({hit}, {position}, {beyond}), 1, keep_dims=True)"

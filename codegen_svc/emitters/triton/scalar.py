@@ -93,7 +93,7 @@ _INTEGER: dict[str, str] = {
     "signbit": "{0} < 0",
 }
 
-# i1 arithmetic wraps around, so bools get their own forms.
+# i1 arithmetic wraps around, so bools have forms of their own.
 _BOOL: dict[str, str] = {
     "bitwise_not": "{0} == 0",
     "add": "{0} | {1}",
@@ -130,7 +130,7 @@ _ANY: dict[str, str] = {
     "where": "tl.where({0}, {1}, {2})",
 }
 
-# IEEE division and root where Triton's plain forms are approximate (f32 on NVIDIA).
+# IEEE division and root, for chips on which Triton's plain forms are approximate (f32).
 _F32_EXACT: dict[str, str] = {
     "div": "tl.div_rn({0}, {1})",
     "reciprocal": "tl.div_rn(1.0, {0})",
@@ -172,11 +172,11 @@ _INLINE_LITERALS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ScalarRules:
-    """What a target asks of scalar code; `target` names it in refusals.
+    """The rules of scalar code for a target, whose name is for messages.
 
-    `takes_lone_pointers`: its compiler takes pointers that a block of one index makes;
-    `takes_repeated_pointers`: and blocks of pointers that are equal along one of two axes;
-    `counts_to_sort`: it does not take blocks of many axes.
+    `takes_lone_pointers`: its compiler accepts pointers made of a block of one index.
+    `takes_repeated_pointers`: it accepts blocks of pointers that are equal along one of two axes.
+    `counts_to_sort`: it accepts no blocks of many axes.
     """
 
     target: str
@@ -189,7 +189,7 @@ class ScalarRules:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One operand: its text, type, and value if it is a literal."""
+    """One operand: its text, its type, and its value if it is a literal."""
 
     text: str
     dtype: DType
@@ -197,7 +197,7 @@ class Operand:
 
 
 def literal_text(value: float | int, dtype: DType) -> str:
-    """A number as Python text that means exactly this value."""
+    """A number as Python text with exactly this value."""
     if dtype.is_float:
         number = float(value)
         return repr(number) if math.isfinite(number) else f'float("{number}")'
@@ -208,7 +208,7 @@ def compute_text(op: str, operands: tuple[Operand, ...], dtype: DType, rules: Sc
     """The expression of one operation.
 
     Raises:
-        KernelRejectedError: this operation on this type has no form on the target.
+        KernelRejectedError: the target cannot express this operation on this type.
     """
     kind = operands[-1].dtype
     for used in (kind, dtype):
@@ -236,7 +236,7 @@ def _template(op: str, kind: DType, rules: ScalarRules) -> str | None:
 
 
 def _operand_texts(op: str, operands: tuple[Operand, ...]) -> list[str]:
-    """Literals stand in the expression where Triton gives them the other operand's type."""
+    """The operands' texts; literals are inlined if Triton gives them the other operand's type."""
     values = operands[1:] if op == "where" else operands
     can_inline = op in _INLINE_LITERALS and any(v.literal is None for v in values)
     return [_inlined(operand) if can_inline else operand.text for operand in operands]
@@ -287,7 +287,7 @@ def _pow_text(base: Operand, exponent: Operand, rules: ScalarRules) -> str:
 
 
 def _power_text(base: str, count: int) -> str:
-    """Repeated squaring as one expression."""
+    """A power as one expression of repeated squares."""
     if count == 1:
         return base
     half = _power_text(base, count // 2)

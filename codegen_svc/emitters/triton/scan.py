@@ -1,7 +1,10 @@
-"""Scans as Triton text: a block's own scan, and what a loop carries from block to block.
+"""Scans as Triton text: the scan of a block, and the value that a loop carries between blocks.
 
-Blocks are [X, R]; lanes past the end come last, so what they hold reaches no lane before them. NaN
-stays in extrema; the indices of extrema are those of the last hit, and every NaN is a hit.
+Lanes past the end come last, so their values reach no lane before them. Extrema propagate NaN. The
+index of an extremum is its last position; a NaN counts as an extremum.
+
+Shapes:
+    a block: [X, R]; a carried value: [X, 1].
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ _REDUCTION = {
 
 @dataclass(frozen=True, slots=True)
 class RunningScan:
-    """One scan in the text: the reduction that shares its types and shape, and its own name."""
+    """One scan in the text; `like` is a reduction with its types, shape and names."""
 
     op: str
     like: Reduction
@@ -52,7 +55,7 @@ def like_reduction(op: str) -> str:
 
 
 def carry_lines(scan: RunningScan) -> list[str]:
-    """What is carried, before the first block of a loop."""
+    """The carried values before the first block of a loop."""
     name, shape = scan.like.name, f"[{scan.rows}, 1]"
     lines = [f"{name}_carry = tl.full({shape}, {neutral(scan.like)}, {work_type(scan.like)})"]
     if scan.is_index:
@@ -61,7 +64,7 @@ def carry_lines(scan: RunningScan) -> list[str]:
 
 
 def scan_lines(scan: RunningScan, *, is_looped: bool) -> list[str]:
-    """The scan of one block; in a loop with what was carried, and the carry after it."""
+    """The scan of one block; in a loop, with the carried value before and after it."""
     name, combine = scan.like.name, _COMBINE[scan.op]
     result = triton_type(scan.like.dtype, scan.like.target)
     lines = [f"{name}_value = {block_value(scan.like)}"]
@@ -98,5 +101,5 @@ def _index_lines(scan: RunningScan, combine: str, result: str, *, is_looped: boo
 
 
 def _last_lane(value: str) -> str:
-    """What a full block ends with; after one that is not full comes no other."""
+    """The value of a full block's last lane; only the last block may not be full."""
     return f"tl.sum(tl.where(rindex == roffset + (RBLOCK - 1), {value}, 0), 1, keep_dims=True)"

@@ -1,7 +1,8 @@
 """Updates of elements that several points may name, as Triton text.
 
-Extrema of floats are atomic ones of integers: the bits of floats without a sign order as integers,
-those of floats with one the other way round. NaN becomes the pattern that is beyond all others.
+Extrema of floats are computed by atomic extrema of integers: the bits of positive floats have the
+order of integers, those of negative floats the reverse order. NaN becomes a pattern beyond all
+others.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _ATOMIC_MODES = frozenset({StoreMode.ADD, StoreMode.MIN, StoreMode.MAX})
 
 @dataclass(frozen=True, slots=True)
 class ScatterUpdate:
-    """One scattering store: pointers and values of one shape, and the mask's name or nothing."""
+    """One scattering store: pointers and values of one shape; `mask` is a name or empty."""
 
     mode: StoreMode
     dtype: DType
@@ -54,7 +55,7 @@ def update_line(update: ScatterUpdate) -> str:
 
 
 def atomic_helpers() -> dict[str, str]:
-    """Functions for extrema of floats, by name."""
+    """The functions for atomic extrema of floats, by name."""
     return {
         f"kf_atomic_{mode}_f{bits}": _atomic_extremum(mode, bits)
         for mode in ("max", "min")

@@ -1,10 +1,10 @@
-"""Sorts of a row that a block holds whole, as Triton text.
+"""Sorts of rows that a block holds whole, as Triton text.
 
-Elements become integers that order as they do (`kf_order`), lanes past the end the largest of all;
-equal ones are ordered by position, so that every order of work gives the stable one. GPUs run a
-bitonic network over a hypercube of lanes: Triton's own on words of 64 bits, the key above the
-position, where keys have 32 bits; for keys of 64 bits one of pairs. Ascend's adapter is asked for
-no tensors of ten axes: there each element counts those before it, in n steps of vector work.
+Elements become integers of the same order (`kf_order`); lanes past the end become the largest.
+Equal elements are ordered by position, so the result is the stable order whatever the algorithm. If
+blocks may have many axes, the algorithm is a bitonic network over a hypercube of lanes: for keys of
+32 bits Triton's own, on words of 64 bits with the key above the position; for keys of 64 bits, one
+of pairs. Otherwise each element counts those before it, in n steps of vector work.
 """
 
 from __future__ import annotations
@@ -13,18 +13,16 @@ from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
 
-MAX_SORTED = 2048
-"""Elements of a row that one block sorts.
-
-With them ptxas takes 2 to 4 s and Ascend's buffer is half full; each doubling doubles both.
-"""
-
 _WIDE = frozenset((DType.F64, DType.I64))
 
 
 @dataclass(frozen=True, slots=True)
 class RowSort:
-    """One sort in the text: names, the block's shape as text and in numbers (powers of two)."""
+    """One sort in the text.
+
+    `shape` is the text of the block's shape, `rows` and `length` its numbers, powers of two.
+    `is_counted`: each element counts those before it, instead of a bitonic network.
+    """
 
     name: str
     operand: str
@@ -38,7 +36,7 @@ class RowSort:
 
 
 def sort_lines(sort: RowSort) -> list[str]:
-    """The positions of the elements of each rank, as a block of i64."""
+    """The lines that compute the position of the element of each rank, as a block of i64."""
     name = sort.name
     lines = [
         f"{name}_key = tl.broadcast_to({_key(sort)}, {sort.shape})",

@@ -1,22 +1,16 @@
 """A loop kernel as readable Triton source: a pure function of the kernel and its tiling.
 
-Persistent form: a block [XBLOCK, RBLOCK] holds whole rows and the body is straight-line.
-Looped form: one loop over the reduction points for each level of reductions; a loop recomputes the
-varying values that it needs, accumulates its level's reductions and makes the stores that wait for
-no later one. Kernels without reduction axes are straight-line over [XBLOCK].
+In the persistent form, a block [XBLOCK, RBLOCK] holds whole rows and the body is straight-line. In
+the looped form, each level of reductions has a loop over the reduction points. A loop recomputes
+the varying values that it needs, accumulates its level's reductions, and makes the stores that
+depend on no later level. A kernel without reduction axes is straight-line over [XBLOCK].
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from codegen_svc.emitters.triton.block import (
-    Block,
-    make_block,
-    reduction_text,
-    scan_of,
-    statement_lines,
-)
+from codegen_svc.emitters.triton.block import Block, make_block
 from codegen_svc.emitters.triton.float8 import check_float8_is_storage
 from codegen_svc.emitters.triton.index import R_FLAT, X_FLAT, numel
 from codegen_svc.emitters.triton.math_functions import HELPERS, used_helpers
@@ -24,6 +18,7 @@ from codegen_svc.emitters.triton.names import checked_identifier, comment_text, 
 from codegen_svc.emitters.triton.phases import Phase, plan_phases
 from codegen_svc.emitters.triton.scalar import ScalarRules
 from codegen_svc.emitters.triton.scan import carry_lines
+from codegen_svc.emitters.triton.statements import reduction_text, scan_of, statement_lines
 from codegen_svc.emitters.triton.tiling import Tiling
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.loop_ir import (
@@ -45,7 +40,7 @@ _STEP = "    "
 
 @dataclass(frozen=True, slots=True)
 class TritonSource:
-    """A module's text with what compiling it needs: function name, argument types, block sizes."""
+    """A module's text, with function name, argument types and block sizes for its compilation."""
 
     name: str
     text: str
@@ -53,17 +48,12 @@ class TritonSource:
     constexprs: tuple[tuple[str, int], ...]
     notes: tuple[str, ...]
 
-    @property
-    def pointer_count(self) -> int:
-        """Number of leading pointer arguments."""
-        return sum(1 for _, kind in self.signature if kind.startswith("*"))
-
 
 def emit_triton(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> TritonSource:
     """The kernel's Triton module for a tiling.
 
     Raises:
-        KernelRejectedError: an operation, type or name has no form on the target.
+        KernelRejectedError: the target cannot express an operation, type or name.
     """
     _check_names(kernel)
     block = make_block(kernel, tiling, rules)
@@ -88,7 +78,9 @@ def _check_names(kernel: Kernel) -> None:
     known = {param.name for param in kernel.params}
     for statement in kernel.body:
         if isinstance(statement, Load | Store) and statement.param not in known:
-            raise KernelRejectedError(f"{kernel.name} accesses {statement.param!r}, no parameter")
+            raise KernelRejectedError(
+                f"{kernel.name} accesses {statement.param!r}; expected one of its parameters"
+            )
     for axis in (*kernel.outer, *kernel.reduction):
         checked_identifier(axis.name, "an axis")
     for size in kernel.sizes:
@@ -147,7 +139,7 @@ def _function_lines(
 
 
 def _size_lines(block: Block) -> list[str]:
-    """Sizes in the index type, the number of points, this program's first point."""
+    """Lines for sizes in the index type, the number of points, and the program's first point."""
     kernel, is_wide = block.kernel, block.tiling.index_bits == 64
     lines = [] if is_wide else [f"{s.name} = {s.name}.to(tl.int32)" for s in kernel.sizes]
     if block.x_mask:
@@ -165,7 +157,7 @@ def _sub_blocked(block: Block, lines: list[str]) -> list[str]:
 
 
 def _point_lines(block: Block) -> list[str]:
-    """`xindex` with its mask and axes; `rindex` too where a block holds whole rows."""
+    """Lines for `xindex` with its mask and axes; also for `rindex` if a block holds whole rows."""
     column = "[:, None]" if block.rank == 2 else ""
     offset = "xoffset + xsub" if block.x_size == "XBLOCK_SUB" else "xoffset"
     lines = [f"xindex = {offset} + tl.arange(0, {block.x_size}){column}"]
@@ -225,7 +217,7 @@ def _loop_lines(block: Block, phase: Phase) -> list[str]:
 
 
 def _guided_first(block: Block, reduces: tuple[int, ...]) -> list[int]:
-    """Guided reductions before their guides: a step needs what the guide was before."""
+    """Guided reductions before their guides, because a step needs the guide's earlier value."""
     ops = {n: s.op for n in reduces if isinstance(s := block.kernel.body[n], Reduce)}
     return sorted(reduces, key=lambda n: ops[n] not in GUIDES)
 
@@ -236,7 +228,7 @@ def _drop_unused_literals(block: Block, lines: list[str]) -> list[str]:
 
 
 def _drop_unused_axes(lines: list[str]) -> list[str]:
-    """Without axes that no index needs after flattening; a loop drops its own."""
+    """The lines without axes that no index needs after flattening; a loop drops its own."""
     candidates = {line.split(" = ")[0] for line in lines if _is_axis_line(line)}
     return _drop_unused(lines, candidates)
 

@@ -1,8 +1,7 @@
-"""How a kernel's points are divided among programs: block sizes from hardware facts.
+"""The division of a kernel's points among programs: block sizes from a chip's facts.
 
-Pure functions of a kernel and a chip's facts. A tiling is a guess for GPUs (the toolchain reports
-registers and spills, and the backend asks for the next smaller one) and a computation for chips
-with a local buffer (every live block must fit).
+For GPUs a tiling is a guess: the toolchain reports registers and spills, and the backend may try
+the next smaller one. For chips with a local buffer it is computed: every live block must fit.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from codegen_svc.emitters.triton.index import kernel_bounds, numel
-from codegen_svc.emitters.triton.sort import MAX_SORTED
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.loop_ir import (
@@ -26,10 +24,10 @@ from kernelfarm.ir.loop_ir import (
     operands_of,
     varying_values,
 )
-from kernelfarm.targets import TargetFacts
+from kernelfarm.targets import GpuFacts, LocalBufferFacts, TargetFacts, TritonFacts
 
 POINTWISE_ELEMS_PER_THREAD = 8
-"""One 16-byte access of f16 or two of f32: more brought nothing on an H200."""
+"""One 16-byte access of f16 or two of f32; on an H200 more did not help."""
 
 _POINTWISE_BLOCK = 1024
 _TILE = 2048
@@ -38,16 +36,16 @@ _LOOPED_RBLOCK = 4096
 _LOOPED_ELEMS_PER_THREAD = 16
 # A block's scan is unrolled: with 4096 a kernel of five scans took ptxas 26 s.
 _SCAN_RBLOCK = 1024
-# On an H200 rows of 5000 and 8192 take 0.46 to 0.91 times as long in pieces as held; rows of 3000
-# 1.01 to 1.05 times.
+# On an H200, rows of 5000 and 8192 elements take 0.46 to 0.91 times as long in pieces as held
+# whole; rows of 3000 take 1.01 to 1.05 times as long.
 _MAX_HELD_SCAN = 4096
-# Wider rows held whole leave room for one program per multiprocessor at most.
+# If wider rows are held whole, a multiprocessor has room for at most one program.
 _EASY_PERSISTENT_ELEMS = 8192
 _COLUMN_XBLOCK = 64
-# 32 bytes of f16, one sector of memory.
+# 32 bytes of f16: one sector of memory.
 _MIN_COLUMN_XBLOCK = 16
 _MAX_WARPS = 16
-# About the number of multiprocessors of a large chip: fewer programs leave some of them idle.
+# About the number of multiprocessors of a large chip; fewer programs leave some of them idle.
 _FILL_PROGRAMS = 128
 _INDEX_MARGIN = 1 << 20
 INDEX_LIMIT = (1 << 31) - _INDEX_MARGIN
@@ -58,8 +56,8 @@ INDEX_LIMIT = (1 << 31) - _INDEX_MARGIN
 class Tiling:
     """Block sizes of one kernel.
 
-    `xblock` outer points per program, taken `xsub` at a time; `rblock` reduction points at a time,
-    0 without reduction axes. Persistent: all reduction points of a row are held at once.
+    A program computes `xblock` outer points, `xsub` at a time, and `rblock` reduction points at a
+    time, 0 without reduction axes. If `is_persistent`, it holds all reduction points of a row.
     """
 
     xblock: int
@@ -77,7 +75,7 @@ def is_reduction(kernel: Kernel) -> bool:
 
 
 def static_numel(axes: tuple[Axis, ...]) -> int | None:
-    """Number of points of a nest if it is known, else None."""
+    """The number of points of a nest if it is static, else None."""
     points = numel(axes)
     return points.as_int() if points.is_constant else None
 
@@ -96,16 +94,19 @@ def gpu_tiling(
 ) -> Tiling | None:
     """The tiling for a chip with warps, shrunk `level` times; None if there is no smaller one.
 
-    `width_limit`: a promise that a reduction of varying extent has at most so many points.
+    `width_limit`: an assumption that a reduction of varying extent has at most so many points.
     """
-    if not is_reduction(kernel):
-        tiling = _pointwise(kernel, target, index_bits)
+    gpu = target.section(GpuFacts)
+    if sorts_rows(kernel):
+        tiling = _sorting_tiling(kernel, target, index_bits)
+    elif is_reduction(kernel):
+        tiling = _reduction(kernel, gpu, index_bits, width_limit)
     else:
-        tiling = _reduction(kernel, target, index_bits, width_limit)
+        tiling = _pointwise(kernel, gpu, index_bits)
     for _ in range(level):
-        smaller = _shrunk(tiling, target)
+        smaller = _shrunk(tiling, gpu)
         if scans_rows(kernel) and tiling.is_persistent and tiling.rblock > _SCAN_RBLOCK:
-            smaller = _scanning_tiling(target, index_bits)
+            smaller = _scanning_tiling(gpu, index_bits)
         if smaller is None or (sorts_rows(kernel) and not smaller.is_persistent):
             return None
         tiling = smaller
@@ -121,91 +122,84 @@ def needs_64_bit_indices(kernel: Kernel) -> bool:
     return any(high is None or high > INDEX_LIMIT for _, high in map(bounds.interval, exprs))
 
 
-def _pointwise(kernel: Kernel, target: TargetFacts, index_bits: int) -> Tiling:
+def _pointwise(kernel: Kernel, gpu: GpuFacts, index_bits: int) -> Tiling:
     points = static_numel(kernel.outer)
     xblock = _POINTWISE_BLOCK
     if points is not None:
-        xblock = max(target.warp_size, min(xblock, next_power_of_2(points)))
-    warps = _warps(xblock, POINTWISE_ELEMS_PER_THREAD, target)
+        xblock = max(gpu.warp_size, min(xblock, next_power_of_2(points)))
+    warps = _warps(xblock, POINTWISE_ELEMS_PER_THREAD, gpu)
     return Tiling(xblock, xblock, 0, False, index_bits, warps, 1)
 
 
-def _reduction(
-    kernel: Kernel, target: TargetFacts, index_bits: int, width_limit: int | None
-) -> Tiling:
+def _reduction(kernel: Kernel, gpu: GpuFacts, index_bits: int, width_limit: int | None) -> Tiling:
     rows, width = static_numel(kernel.outer), static_numel(kernel.reduction)
-    if sorts_rows(kernel):
-        return _sorting_tiling(kernel, rows, target, index_bits)
     if reads_columns(kernel):
-        return _column_tiling(rows, width, target, index_bits)
-    per_thread = int(target.extra("reduction_elems_per_thread"))
+        return _column_tiling(rows, width, gpu, index_bits)
     widest = width if width is not None else width_limit
-    most = int(target.extra("max_persistent_elems"))
+    most = gpu.max_persistent_elems
     most = min(most, _MAX_HELD_SCAN) if scans_rows(kernel) else most
     if widest is None or next_power_of_2(widest) > most:
         looped = _scanning_tiling if scans_rows(kernel) else _looped_tiling
-        return looped(target, index_bits)
+        return looped(gpu, index_bits)
     rblock = next_power_of_2(widest)
     xblock = _filling_rows(max(1, _TILE // 2 // rblock), rows)
-    warps = _warps(xblock * rblock, per_thread, target)
+    warps = _warps(xblock * rblock, gpu.reduction_elems_per_thread, gpu)
     return Tiling(xblock, xblock, rblock, widest > 0, index_bits, warps, 1)
 
 
 def sorts_rows(kernel: Kernel) -> bool:
-    """True if a block must hold whole rows."""
+    """True if the kernel sorts, so that a block must hold whole rows."""
     return any(isinstance(s, Sort) for s in kernel.body)
 
 
 def scans_rows(kernel: Kernel) -> bool:
-    """True if a value of a row is made of those before it."""
+    """True if the kernel scans: a value of a row depends on those before it."""
     return any(isinstance(s, Scan) for s in kernel.body)
 
 
-def _longest_sorted(kernel: Kernel) -> int:
+def _longest_sorted(kernel: Kernel, target: TargetFacts) -> int:
     """The most elements that a row can have.
 
     Raises:
-        KernelRejectedError: no block can hold them.
+        KernelRejectedError: a block of the target cannot sort so many.
     """
+    most = target.section(TritonFacts).max_sort_elems
     _, longest = kernel_bounds(kernel).interval(numel(kernel.reduction))
-    if longest is None or longest > MAX_SORTED:
+    if longest is None or longest > most:
         length = "any number of" if longest is None else str(longest)
         raise KernelRejectedError(
-            f"kernel {kernel.name} sorts rows of {length} elements; one block sorts {MAX_SORTED}"
+            f"kernel {kernel.name} sorts rows of {length} elements; a block of {target.name} sorts"
+            f" at most {most}"
         )
     return longest
 
 
-def _sorting_tiling(
-    kernel: Kernel, rows: int | None, target: TargetFacts, index_bits: int
-) -> Tiling:
-    rblock = next_power_of_2(_longest_sorted(kernel))
-    xblock = _filling_rows(max(1, _TILE // 2 // rblock), rows)
-    warps = _warps(xblock * rblock, POINTWISE_ELEMS_PER_THREAD, target)
+def _sorting_tiling(kernel: Kernel, target: TargetFacts, index_bits: int) -> Tiling:
+    rblock = next_power_of_2(_longest_sorted(kernel, target))
+    xblock = _filling_rows(max(1, _TILE // 2 // rblock), static_numel(kernel.outer))
+    warps = _warps(xblock * rblock, POINTWISE_ELEMS_PER_THREAD, target.section(GpuFacts))
     return Tiling(xblock, xblock, rblock, True, index_bits, warps, 1)
 
 
 def _filling_rows(xblock: int, rows: int | None) -> int:
-    """Rows of one program: fewer if a large chip would have too few programs."""
+    """Rows of one program; fewer if a large chip would get too few programs."""
     while rows is not None and xblock > 1 and rows // xblock < _FILL_PROGRAMS:
         xblock //= 2
     return xblock
 
 
-def _looped_tiling(target: TargetFacts, index_bits: int) -> Tiling:
-    warps = _warps(_LOOPED_RBLOCK, _LOOPED_ELEMS_PER_THREAD, target)
+def _looped_tiling(gpu: GpuFacts, index_bits: int) -> Tiling:
+    warps = _warps(_LOOPED_RBLOCK, _LOOPED_ELEMS_PER_THREAD, gpu)
     return Tiling(1, 1, _LOOPED_RBLOCK, False, index_bits, warps, 2)
 
 
-def _scanning_tiling(target: TargetFacts, index_bits: int) -> Tiling:
-    """Rows of a scan in pieces: a piece waits for the one before it, so few threads share one."""
-    return replace(_looped_tiling(target, index_bits), rblock=_SCAN_RBLOCK, num_warps=4)
+def _scanning_tiling(gpu: GpuFacts, index_bits: int) -> Tiling:
+    """A scan of rows in pieces: a piece waits for the one before it, so it has few threads."""
+    return replace(_looped_tiling(gpu, index_bits), rblock=_SCAN_RBLOCK, num_warps=4)
 
 
-def _column_tiling(
-    rows: int | None, width: int | None, target: TargetFacts, index_bits: int
-) -> Tiling:
-    """Neighbouring outer points lie side by side in memory, so a block spans many of them."""
+def _column_tiling(rows: int | None, width: int | None, gpu: GpuFacts, index_bits: int) -> Tiling:
+    """For neighbouring outer points that are adjacent in memory: a block spans many of them."""
     xblock = _COLUMN_XBLOCK if rows is None else min(_COLUMN_XBLOCK, next_power_of_2(rows))
     while rows is not None and xblock > _MIN_COLUMN_XBLOCK and rows // xblock < _FILL_PROGRAMS:
         xblock //= 2
@@ -213,14 +207,14 @@ def _column_tiling(
     if width is not None:
         rblock = min(rblock, next_power_of_2(width))
     is_persistent = width is not None and 0 < width <= rblock
-    warps = _warps(xblock * rblock, POINTWISE_ELEMS_PER_THREAD, target)
+    warps = _warps(xblock * rblock, POINTWISE_ELEMS_PER_THREAD, gpu)
     return Tiling(
         xblock, xblock, rblock, is_persistent, index_bits, warps, 1 if is_persistent else 2
     )
 
 
 def reads_columns(kernel: Kernel) -> bool:
-    """True if most varying accesses step by one along the outer axis, not the reduction axis."""
+    """True if most varying accesses have stride 1 along the outer axis, not the reduction axis."""
     if not kernel.outer or not kernel.reduction:
         return False
     outer, inner = kernel.outer[-1].name, kernel.reduction[-1].name
@@ -234,19 +228,17 @@ def reads_columns(kernel: Kernel) -> bool:
     return votes > 0
 
 
-def _warps(tile_elems: int, per_thread: int, target: TargetFacts) -> int:
-    limit = min(_MAX_WARPS, target.max_threads_per_block // target.warp_size)
-    return max(1, min(limit, next_power_of_2(tile_elems // (target.warp_size * per_thread))))
+def _warps(tile_elems: int, per_thread: int, gpu: GpuFacts) -> int:
+    limit = min(_MAX_WARPS, gpu.max_threads_per_block // gpu.warp_size)
+    return max(1, min(limit, next_power_of_2(tile_elems // (gpu.warp_size * per_thread))))
 
 
-def _shrunk(tiling: Tiling, target: TargetFacts) -> Tiling | None:
-    """The next smaller tiling: wide rows looped, more warps, fewer rows, smaller blocks."""
+def _shrunk(tiling: Tiling, gpu: GpuFacts) -> Tiling | None:
+    """The next smaller tiling: wide rows looped over, more warps, fewer rows, smaller blocks."""
     if tiling.is_persistent and tiling.rblock > _EASY_PERSISTENT_ELEMS:
-        return _looped_tiling(target, tiling.index_bits)
-    limit = target.max_threads_per_block // target.warp_size
-    elems_per_thread = (
-        tiling.xblock * max(1, tiling.rblock) // (tiling.num_warps * target.warp_size)
-    )
+        return _looped_tiling(gpu, tiling.index_bits)
+    limit = gpu.max_threads_per_block // gpu.warp_size
+    elems_per_thread = tiling.xblock * max(1, tiling.rblock) // (tiling.num_warps * gpu.warp_size)
     if tiling.num_warps < limit and elems_per_thread >= 2 * POINTWISE_ELEMS_PER_THREAD:
         return replace(tiling, num_warps=tiling.num_warps * 2)
     if tiling.xblock > 1:
@@ -259,50 +251,48 @@ def _shrunk(tiling: Tiling, target: TargetFacts) -> Tiling | None:
 
 # Chips with a local buffer -------------------------------------------------------------------
 
-_MAX_STATIC_PROGRAM_ROWS = 1 << 16
 _DYNAMIC_SUBBLOCKS = 8
 _MAX_LOCAL_TILE = 1 << 15
 
 
 def local_tiling(kernel: Kernel, target: TargetFacts, index_bits: int) -> Tiling | None:
     """The largest tiling whose live blocks fit the local buffer; None if none does."""
+    chip = target.section(LocalBufferFacts)
     width = static_numel(kernel.reduction) if is_reduction(kernel) else 1
     if sorts_rows(kernel):
-        return _largest_rows(
-            kernel, target, index_bits, next_power_of_2(_longest_sorted(kernel)), True
-        )
+        rblock = next_power_of_2(_longest_sorted(kernel, target))
+        return _largest_rows(kernel, chip, index_bits, rblock, True)
     persistent = [next_power_of_2(width)] if width else []
     looped = [1 << bits for bits in range(12, 3, -1)] if is_reduction(kernel) else []
     for rblock, is_persistent in [(r, True) for r in persistent] + [(r, False) for r in looped]:
-        tiling = _largest_rows(kernel, target, index_bits, rblock, is_persistent)
+        tiling = _largest_rows(kernel, chip, index_bits, rblock, is_persistent)
         if tiling is not None:
             return tiling
     return None
 
 
 def _largest_rows(
-    kernel: Kernel, target: TargetFacts, index_bits: int, rblock: int, is_persistent: bool
+    kernel: Kernel, chip: LocalBufferFacts, index_bits: int, rblock: int, is_persistent: bool
 ) -> Tiling | None:
     rows = static_numel(kernel.outer)
-    cores = max(1, target.vector_cores)
-    share = _MAX_LOCAL_TILE if rows is None else max(1, -(-rows // cores))
+    share = _MAX_LOCAL_TILE if rows is None else max(1, -(-rows // chip.vector_cores))
     xsub = min(next_power_of_2(share), max(1, _MAX_LOCAL_TILE // rblock))
     while xsub >= 1:
         blocks = _DYNAMIC_SUBBLOCKS if rows is None else -(-share // xsub)
         stored = rblock if is_reduction(kernel) else 0
         tiling = Tiling(blocks * xsub, xsub, stored, is_persistent and bool(stored), index_bits)
-        if local_bytes(kernel, tiling) <= target.local_buffer_bytes:
+        if local_bytes(kernel, tiling) <= chip.size_bytes:
             return tiling
         xsub //= 2
     return None
 
 
 def local_bytes(kernel: Kernel, tiling: Tiling) -> int:
-    """Bytes of the local buffer that the live blocks of one sub-block need at their peak.
+    """The most bytes of the local buffer that the live blocks of one sub-block need.
 
-    Every loaded block counts twice: the compiler's double buffering fetches the next one while the
-    current is used. Rows are counted for values that do not vary; a reduction needs more blocks
-    while it takes a step.
+    A loaded block counts twice, because the compiler's double buffering fetches the next one while
+    the current one is used. A value that does not vary has one element for each row. A reduction
+    needs more blocks during a step.
     """
     last_use = _last_uses(kernel)
     varying = varying_values(kernel)
@@ -322,19 +312,19 @@ def local_bytes(kernel: Kernel, tiling: Tiling) -> int:
 
 
 def _work_bytes(kernel: Kernel, number: int) -> int:
-    """Bytes for each point while a statement is computed, its operands and result apart."""
+    """Bytes for each point that computing a statement needs, beside its operands and result."""
     statement = kernel.body[number]
     if isinstance(statement, Sort):
-        # The keys, where one of them stands alone, positions, ranks, and two masks as words.
+        # Keys, one key at a time, positions, ranks, and two masks as words.
         return 2 * _value_bytes(kernel, statement.operand) + 4 * 4
     if not isinstance(statement, Reduce):
         return 0
-    # Halves; a guided one has a distance, its scale and what is added.
+    # Halves of the block; a guided reduction has a distance, its scale and a summand.
     return _value_bytes(kernel, number) * (3 if statement.op in GUIDES else 1)
 
 
 def _accumulators(statement: Statement) -> int:
-    """Blocks that a loop carries: a guided reduction has some for its guide, too."""
+    """Blocks that a loop carries; a guided reduction has some for its guide too."""
     if not isinstance(statement, Reduce):
         return 0
     return {"softmax_sum": 2, "welford_m2": 3}.get(statement.op, 1)

@@ -39,7 +39,7 @@ class PrimsBuilder:
     types of their operands.
     """
 
-    __slots__ = ("_builder", "_is_random_native", "_seeds", "extents", "sorts_any_row", "stated")
+    __slots__ = ("_builder", "_is_random_native", "_seeds", "extents", "max_sorted_elems", "stated")
 
     def __init__(
         self,
@@ -47,13 +47,13 @@ class PrimsBuilder:
         extents: Extents,
         *,
         is_random_native: bool = True,
-        sorts_any_row: bool = False,
+        max_sorted_elems: int | None = None,
     ) -> None:
         self._builder = builder
         self._is_random_native = is_random_native
         self._seeds = 0
         self.extents = extents
-        self.sorts_any_row = sorts_any_row
+        self.max_sorted_elems = max_sorted_elems
         self.stated: tuple[TensorType, ...] = ()
 
     def prim(self, op: str, *operands: Tensor, **attrs: Arg) -> Tensor:

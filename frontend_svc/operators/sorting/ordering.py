@@ -18,16 +18,9 @@ from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr
 
-MAX_SORTED = 1024
-"""The longest row that is sorted on accelerators, where one block holds a row.
-
-Their emitters can sort twice as many elements: operations that fuse with a sort, or count its runs,
-need registers too.
-"""
-
 decomposes_sort = partial(
     decomposes,
-    note=f"extern on accelerators for rows of more than {MAX_SORTED} elements, or of any number",
+    note="extern if a row may be longer than the target sorts (`max_sorted_elems`)",
     sorts_rows=True,
 )
 """Registers an operator that sorts rows, so that its decomposition depends on the target."""
@@ -101,10 +94,10 @@ def ordered(builder: PrimsBuilder, x: Tensor, axis: int, *, descending: bool) ->
     """
     if not x.rank:
         return builder.full(0, DType.I64)
-    extent = x.shape[axis]
-    if not builder.sorts_any_row and not builder.extents.is_at_most(extent, MAX_SORTED):
+    extent, most = x.shape[axis], builder.max_sorted_elems
+    if most is not None and not builder.extents.is_at_most(extent, most):
         raise NotDecomposedError(
-            f"sorts rows of {extent} elements; an accelerator's block holds {MAX_SORTED}"
+            f"sorts rows of {extent} elements; the target sorts at most {most}"
         )
     return builder.prim("argsort", x, descending=descending, dim=axis)
 

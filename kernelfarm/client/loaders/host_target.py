@@ -14,7 +14,7 @@ from pathlib import Path
 from kernelfarm.client.loaders import elf
 from kernelfarm.client.settings import client_settings
 from kernelfarm.errors import CallerError
-from kernelfarm.targets import TargetFacts, all_targets
+from kernelfarm.targets import ProcessorFacts, TargetFacts, all_targets
 
 _ELF_MACHINES = {"x86_64": elf.EM_X86_64, "AMD64": elf.EM_X86_64, "aarch64": elf.EM_AARCH64}
 
@@ -32,16 +32,20 @@ class Processor:
         return _ELF_MACHINES.get(self.name)
 
     def lacks(self, facts: TargetFacts) -> list[str]:
-        """What a CPU target needs of it and it has not."""
-        if int(facts.extra("elf_machine")) != self.elf_machine:
+        """The features that a CPU target needs and this processor does not have."""
+        needed = facts.section(ProcessorFacts)
+        if needed.elf_machine != self.elf_machine:
             return [f"the instructions of {facts.arch}"]
-        return sorted(set(facts.extra("cpu_flags").split()) - self.flags)
+        return sorted(set(needed.flags) - self.flags)
 
     def targets(self) -> tuple[str, ...]:
         """All CPU targets that it runs, widest vectors first."""
-        known = (facts for facts in all_targets().values() if facts.vendor == "cpu")
-        fitting = [facts for facts in known if not self.lacks(facts)]
-        return tuple(f.name for f in sorted(fitting, key=lambda f: (-f.vector_bytes, f.name)))
+        fitting = [
+            (-facts.processor.vector_bytes, facts.name)
+            for facts in all_targets().values()
+            if facts.processor is not None and not self.lacks(facts)
+        ]
+        return tuple(name for _, name in sorted(fitting))
 
     def target(self, requested: str = "") -> str:
         """A CPU target that it runs: the wanted one, or the best.
@@ -61,7 +65,7 @@ class Processor:
             )
         facts = all_targets().get(requested)
         why = "it is no CPU target"
-        if facts is not None and facts.vendor == "cpu":
+        if facts is not None and facts.processor is not None:
             why = f"this processor lacks {', '.join(self.lacks(facts))}"
         raise CallerError(
             f"KERNELFARM_HOST_TARGET={requested}: {why}; expected"

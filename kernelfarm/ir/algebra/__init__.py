@@ -1,1 +1,1 @@
-"""The integer algebra of shapes and indices: expressions, their normal form, proofs about them."""
+"""The integer algebra of shapes and indices: expressions, their normal form, and proofs."""

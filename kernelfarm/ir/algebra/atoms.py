@@ -1,7 +1,7 @@
 """Atoms of the integer algebra, and how atoms and expressions print.
 
-An atom stands in a monomial of `kernelfarm.ir.algebra.expr.Expr`; expressions nest inside the
-atoms of division and choice. Make them by that module's constructors, which keep the normal form.
+An atom is a factor of a monomial of `kernelfarm.ir.algebra.expr.Expr`; the operands of divisions,
+minima and maxima are expressions again. Use that module's constructors, which keep the normal form.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _interning = threading.Lock()  # as for expressions
 
 
 class _Interned:
-    """Equal atoms are one object, so that comparing and hashing them costs the same for all."""
+    """A class with one object for equal ones, so that comparing and hashing take constant time."""
 
     __slots__ = ("__weakref__",)
     __match_args__: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Symbol(_Interned):
     name: str
 
     def __new__(cls, name: str) -> Symbol:
-        """The one symbol of this name."""
+        """The unique symbol with this name."""
         return _intern(cls, name)
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class _Division(_Interned):
 
     @property
     def operands(self) -> tuple[Expr, Expr]:
-        """Both expressions."""
+        """The two operands."""
         return self.numerator, self.denominator
 
 
@@ -80,7 +80,7 @@ class FloorDiv(_Division):
     __slots__ = ()
 
     def __new__(cls, numerator: Expr, denominator: Expr) -> FloorDiv:
-        """The one quotient of both."""
+        """The unique quotient of two expressions."""
         return _intern(cls, numerator, denominator)
 
     def __str__(self) -> str:
@@ -93,7 +93,7 @@ class Mod(_Division):
     __slots__ = ()
 
     def __new__(cls, numerator: Expr, denominator: Expr) -> Mod:
-        """The one remainder of both."""
+        """The unique remainder of two expressions."""
         return _intern(cls, numerator, denominator)
 
     def __str__(self) -> str:
@@ -108,17 +108,17 @@ class _MinMax(_Interned):
 
     @property
     def operands(self) -> tuple[Expr, Expr]:
-        """Both expressions."""
+        """The two operands."""
         return self.left, self.right
 
 
 class Min(_MinMax):
-    """The smaller of two."""
+    """The smaller of two expressions."""
 
     __slots__ = ()
 
     def __new__(cls, left: Expr, right: Expr) -> Min:
-        """The one minimum of both."""
+        """The unique minimum of two expressions."""
         return _intern(cls, left, right)
 
     def __str__(self) -> str:
@@ -126,12 +126,12 @@ class Min(_MinMax):
 
 
 class Max(_MinMax):
-    """The larger of two."""
+    """The larger of two expressions."""
 
     __slots__ = ()
 
     def __new__(cls, left: Expr, right: Expr) -> Max:
-        """The one maximum of both."""
+        """The unique maximum of two expressions."""
         return _intern(cls, left, right)
 
     def __str__(self) -> str:
@@ -143,7 +143,7 @@ Monomial = tuple[Atom, ...]
 
 
 def atom_symbols(atom: Atom) -> frozenset[str]:
-    """Names of all symbols that occur in an atom."""
+    """The names of all symbols in an atom."""
     match atom:
         case Symbol(name):
             return frozenset((name,))
@@ -153,12 +153,12 @@ def atom_symbols(atom: Atom) -> frozenset[str]:
 
 @remembered(1 << 16)
 def monomial_key(monomial: Monomial) -> tuple[int, tuple[str, ...]]:
-    """Where a monomial stands among the terms of an expression."""
+    """The sort key of a monomial among the terms of an expression."""
     return (len(monomial), tuple(str(atom) for atom in monomial))
 
 
 def divide_monomial(atoms: Monomial, divisor: Monomial) -> Monomial | None:
-    """The factors that are left after exact division; None if it does not divide."""
+    """The factors left after an exact division; None if it is not exact."""
     left = list(atoms)
     for atom in divisor:
         if atom not in left:
@@ -168,7 +168,7 @@ def divide_monomial(atoms: Monomial, divisor: Monomial) -> Monomial | None:
 
 
 def render(expr: Expr) -> str:
-    """The expression as text, terms in normal order: `5*i + (j//4) - 1`."""
+    """The expression as text, with terms in normal order: `5*i + (j//4) - 1`."""
     parts: list[str] = []
     for monomial, coefficient in expr.terms:
         factors = [_factor(atom) for atom in monomial]
@@ -192,7 +192,7 @@ def _wrapped(expr: Expr) -> str:
 
 
 def _is_plain(expr: Expr) -> bool:
-    """True for what needs no parentheses as an operand of a division."""
+    """True if the expression needs no parentheses as an operand of a division."""
     if not expr.terms:
         return expr.constant >= 0
     return isinstance(lone_atom(expr), Symbol | Min | Max)
@@ -203,7 +203,7 @@ def _factor(atom: Atom) -> str:
 
 
 def lone_atom(expr: Expr) -> Atom | None:
-    """The atom if the expression is one atom and nothing else."""
+    """The atom, if the expression is one atom, else None."""
     if expr.constant or len(expr.terms) != 1:
         return None
     monomial, factor = expr.terms[0]
@@ -211,6 +211,6 @@ def lone_atom(expr: Expr) -> Atom | None:
 
 
 def lone_symbol(expr: Expr) -> str | None:
-    """The symbol's name if the expression is one symbol and nothing else."""
+    """The symbol's name, if the expression is one symbol, else None."""
     atom = lone_atom(expr)
     return atom.name if isinstance(atom, Symbol) else None

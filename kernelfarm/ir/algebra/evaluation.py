@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def evaluated(expr: Expr, values: Mapping[str, int], known: dict[Expr, int]) -> int:
-    """The value; `known` holds those of expressions that are part of several others.
+    """The value; `known` holds the values of expressions that occur in several others.
 
     Raises:
         KeyError: a symbol has no value.

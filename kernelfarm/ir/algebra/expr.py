@@ -7,10 +7,9 @@ Grammar (a normal form: equal polynomials are one object, so `is` and `==` agree
     Atom   ::= Symbol(name) | FloorDiv(Expr, Expr) | Mod(Expr, Expr)
              | Min(Expr, Expr) | Max(Expr, Expr)
 
-Division rounds to minus infinity and divisors are positive wherever an expression is evaluated.
-Constructors apply only rules that hold for all integers; rules that need ranges live in `simplify`.
-An expression has a largest size: what grows beyond it is refused, since every operation on it costs
-as much as it is large.
+Division rounds to minus infinity, and divisors are positive whenever an expression is evaluated.
+Constructors apply only rules that hold for all integers; rules that need ranges are in `simplify`.
+The size of an expression is limited, because the cost of every operation grows with it.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ __all__ = [
 IntLike = Union["Expr", int]
 
 _interned: weakref.WeakValueDictionary[tuple[int, Terms], Expr] = weakref.WeakValueDictionary()
-# Services build expressions in threads, and `setdefault` is no atomic step: two equal expressions
-# that are two objects would be unequal for ever.
+# Services build expressions in threads, and `setdefault` is not atomic: two objects for equal
+# expressions would never compare equal.
 _interning = threading.Lock()
 
 
@@ -83,7 +82,7 @@ class Expr:
     _symbols: frozenset[str] | None
 
     def __new__(cls, constant: int, terms: Terms) -> Expr:
-        """The one object with these parts; `terms` must be in normal form.
+        """The unique expression with these parts; `terms` must be in normal form.
 
         Raises:
             InvalidGraphError: it is larger than any index of a real program.
@@ -153,12 +152,12 @@ class Expr:
 
     @property
     def is_constant(self) -> bool:
-        """True if no symbol occurs."""
+        """True if the expression has no symbols."""
         return not self.terms
 
     @property
     def symbols(self) -> frozenset[str]:
-        """Names of all symbols that occur."""
+        """The names of all symbols."""
         if self._symbols is None:
             names: set[str] = set()
             for monomial, _ in self.terms:
@@ -178,7 +177,7 @@ class Expr:
         return self.constant
 
     def substitute(self, values: Mapping[str, IntLike]) -> Expr:
-        """The expression with symbols replaced; the same object if none occurs."""
+        """The expression with symbols replaced; the same object if none of them occurs."""
         return _substituted(self, values, {})
 
     def evaluate(self, values: Mapping[str, int]) -> int:
@@ -190,12 +189,12 @@ class Expr:
         return evaluated(self, values, {})
 
     def coefficient_of(self, name: str) -> Expr | None:
-        """P of `self = P*name + Q` where neither holds `name`; None if it is not linear in it."""
+        """P of `self = P*name + Q`, P and Q without `name`; None if it is not linear in `name`."""
         parts = self.linear_in(name)
         return None if parts is None else parts[0]
 
     def linear_in(self, name: str) -> tuple[Expr, Expr] | None:
-        """(P, Q) of `self = P*name + Q`; None if the expression is not linear in `name`."""
+        """(P, Q) of `self = P*name + Q`; None if it is not linear in `name`."""
         if name not in self.symbols:
             return ZERO, self
         parts = linear_parts(self, name)
@@ -203,7 +202,7 @@ class Expr:
 
 
 def as_expr(value: IntLike) -> Expr:
-    """The expression for an integer; expressions pass."""
+    """The expression of an integer; an expression itself."""
     return value if isinstance(value, Expr) else _literal(value)
 
 
@@ -220,7 +219,7 @@ def symbol(name: str) -> Expr:
 
 @remembered(1 << 16)
 def floor_div(numerator: Expr, denominator: Expr) -> Expr:
-    """`numerator // denominator` with exact parts divided out."""
+    """`numerator // denominator`, with exact multiples divided."""
     if denominator == 1:
         return numerator
     if numerator.is_constant and denominator.is_constant and denominator.constant != 0:
@@ -242,7 +241,7 @@ def floor_div(numerator: Expr, denominator: Expr) -> Expr:
 
 @remembered(1 << 16)
 def mod(numerator: Expr, denominator: Expr) -> Expr:
-    """`numerator % denominator` with exact parts dropped."""
+    """`numerator % denominator`, with exact multiples removed."""
     if denominator == 1:
         return ZERO
     if numerator.is_constant and denominator.is_constant and denominator.constant != 0:
@@ -254,7 +253,7 @@ def mod(numerator: Expr, denominator: Expr) -> Expr:
 
 
 def minimum(left: IntLike, right: IntLike) -> Expr:
-    """The smaller of two."""
+    """The smaller of two expressions."""
     a, b = sorted((as_expr(left), as_expr(right)), key=str)
     difference = a - b
     if difference.is_constant:
@@ -263,7 +262,7 @@ def minimum(left: IntLike, right: IntLike) -> Expr:
 
 
 def maximum(left: IntLike, right: IntLike) -> Expr:
-    """The larger of two."""
+    """The larger of two expressions."""
     a, b = sorted((as_expr(left), as_expr(right)), key=str)
     difference = a - b
     if difference.is_constant:
@@ -272,7 +271,7 @@ def maximum(left: IntLike, right: IntLike) -> Expr:
 
 
 def sum_of(addends: Iterable[Expr]) -> Expr:
-    """The sum of all; it costs their terms once, where adding one by one costs the sum's each time.
+    """The sum of all addends, in time linear in the number of their terms.
 
     Raises:
         InvalidGraphError: it is larger than any index of a real program.
@@ -337,7 +336,7 @@ def _is_positive(expr: Expr) -> bool:
 
 
 def _substituted(expr: Expr, values: Mapping[str, IntLike], known: dict[Expr, Expr]) -> Expr:
-    """`known` holds what was replaced before: an expression is often part of several others."""
+    """`known` holds earlier results, because an expression often occurs in several others."""
     if expr.symbols.isdisjoint(values):
         return expr
     found = known.get(expr)

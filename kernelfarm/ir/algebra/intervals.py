@@ -7,7 +7,7 @@ Interval = tuple[int | None, int | None]
 
 
 def multiply(a: Interval, b: Interval) -> Interval:
-    """What products of numbers in two intervals lie in."""
+    """The interval of the products of numbers in two intervals."""
     if None in a or None in b:
         if _at_least_zero(a) and _at_least_zero(b):
             low = (a[0] or 0) * (b[0] or 0)
@@ -34,21 +34,21 @@ def _scale(interval: Interval, factor: int) -> Interval:
 
 
 def divide(a: Interval, b: Interval) -> Interval:
-    """What quotients lie in, rounded down."""
+    """The interval of the quotients, rounded down."""
     if b[0] is None or b[0] <= 0:
         return None, None
     ends = [b[0]] if b[1] is None else [b[0], b[1]]
     low = None if a[0] is None else min(a[0] // end for end in ends)
     high = None if a[1] is None else max(a[1] // end for end in ends)
     if b[1] is None:
-        # An unbounded divisor brings the quotient towards 0 (or -1 for a negative numerator).
+        # With an unbounded divisor the quotient approaches 0 (or -1 for a negative numerator).
         low = None if low is None else min(low, 0 if a[0] is not None and a[0] >= 0 else -1)
         high = None if high is None else max(high, 0 if a[1] is not None and a[1] >= 0 else -1)
     return low, high
 
 
 def remainder(a: Interval, b: Interval) -> Interval:
-    """What remainders lie in."""
+    """The interval of the remainders."""
     if b[0] is None or b[0] <= 0:
         return None, None
     high = None if b[1] is None else b[1] - 1
@@ -62,14 +62,14 @@ def _at_least_zero(interval: Interval) -> bool:
 
 
 def both(pick: object, a: int | None, b: int | None) -> int | None:
-    """The smaller or larger of two bounds; none if one is missing."""
+    """The smaller or larger of two bounds, None if one is missing."""
     if a is None or b is None:
         return None
     return min(a, b) if pick is min else max(a, b)
 
 
 def either(pick: object, a: int | None, b: int | None) -> int | None:
-    """The smaller or larger of those bounds that are there."""
+    """The smaller or larger of the existing bounds."""
     if a is None:
         return b
     return a if b is None else both(pick, a, b)

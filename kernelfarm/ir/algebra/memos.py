@@ -1,7 +1,7 @@
-"""Remembered results of operations on expressions, and when they are forgotten.
+"""Memoized results of operations on expressions, and when they are cleared.
 
-Rewriting a graph repeats few distinct operations very often. The number of results that are held
-is bounded, and so is what they hold: 65,536 expressions of 1,000 terms would take gigabytes.
+Rewriting a graph repeats few distinct operations very often. Both the number of kept results and
+their total size are bounded, because 65,536 expressions of 1,000 terms would take gigabytes.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 MAX_NEW_TERMS = 1 << 21
-"""Terms of new expressions after which all results are forgotten; some 200 bytes each."""
+"""Terms of new expressions, of about 200 bytes each, after which all results are cleared."""
 
 _clear_callbacks: list[Callable[[], None]] = []
 _new_terms = 0
 
 
 def remembered(entries: int) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Remembers a function's results, by number the newest and by weight those of a while."""
+    """Memoizes a function: keeps its newest results until `MAX_NEW_TERMS` new terms were made."""
 
     def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
         memo = lru_cache(maxsize=entries)(function)
@@ -34,7 +34,7 @@ def remembered(entries: int) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
 
 
 def count_new_terms(terms: int) -> None:
-    """Forgets all results if too much was made since; a lost count of a race does no harm."""
+    """Clears all results if too many terms were made since; a count lost in a race is harmless."""
     global _new_terms  # noqa: PLW0603 (one counter for the process's memos)
     _new_terms += terms
     if _new_terms > MAX_NEW_TERMS:
@@ -42,11 +42,11 @@ def count_new_terms(terms: int) -> None:
 
 
 def clear_results() -> None:
-    """Lets go of every result; what is asked for next is computed anew."""
+    """Clears every result; later calls compute them again."""
     global _new_terms  # noqa: PLW0603
     _new_terms = 0
-    for forget in _clear_callbacks:
-        forget()
+    for clear in _clear_callbacks:
+        clear()
 
 
 clear_at_overrun(clear_results)

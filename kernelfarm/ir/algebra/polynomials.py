@@ -1,6 +1,6 @@
-"""Arithmetic on the terms of expressions: what does not make an expression itself.
+"""Arithmetic on the terms of expressions, without creating expressions.
 
-A polynomial is a constant beside terms in normal form: ascending, none zero, none without an atom.
+A polynomial is a constant and terms in normal form: ascending, none zero, none without an atom.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Parts = tuple[int, Terms]
 
 
 def normal(constant: int, terms: Mapping[Monomial, int]) -> Parts:
-    """The normal form of any terms; that of no atoms joins the constant."""
+    """The normal form of any terms; a term without atoms is added to the constant."""
     kept = [(monomial, value) for monomial, value in terms.items() if value and monomial]
     kept.sort(key=lambda item: monomial_key(item[0]))
     return constant + terms.get((), 0), tuple(kept)
@@ -47,7 +47,7 @@ def added(left: Expr, right: Expr, sign: int) -> Parts:
 
 
 def total(addends: Iterable[Expr]) -> Parts:
-    """The sum of all."""
+    """The sum of all addends."""
     constant = 0
     terms: dict[Monomial, int] = {}
     for addend in addends:
@@ -83,9 +83,9 @@ def scaled(expr: Expr, factor: int) -> Parts:
 
 
 def split_multiples(numerator: Expr, denominator: Expr) -> tuple[Parts, Parts] | None:
-    """(q, r) with numerator = q*denominator + r, q taking every term that divides exactly.
+    """(q, r) with numerator = q*denominator + r; q has every term that divides exactly.
 
-    None if the denominator is no single term.
+    None if the denominator has several terms.
     """
     divisor = _single_term(denominator)
     if divisor is None:
@@ -127,11 +127,11 @@ def _holds(atom: Atom, name: str) -> bool:
 
 
 def _check_product(left: Expr, right: Expr) -> None:
-    """Looks before multiplying: a product of sums grows exponentially with its factors."""
+    """Checks the size first, because a product of sums grows exponentially with its factors."""
     terms = (len(left.terms) + 1) * (len(right.terms) + 1)
     if terms > MAX_TERMS:
         raise too_large(f"a product of {terms} terms; expected at most {MAX_TERMS}")
-    # Every term of one is written beside every term of the other.
+    # Every term of one is combined with every term of the other.
     spend(left.parts * (len(right.terms) + 1) + right.parts * (len(left.terms) + 1))
 
 

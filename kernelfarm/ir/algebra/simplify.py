@@ -1,12 +1,12 @@
 """Simplification of index expressions under ranges, and proofs about them.
 
-Every rule here needs to know how large its symbols can be; each is fuzzed against brute force.
+Every rule here needs the ranges of its symbols; tests compare each with brute force.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kernelfarm.ir.algebra.atoms import Monomial, atom_symbols, lone_atom
 from kernelfarm.ir.algebra.expr import (
@@ -29,20 +29,22 @@ from kernelfarm.ir.algebra.intervals import Interval, both, divide, either, mult
 from kernelfarm.ir.work_budget import spend
 
 _MAX_ELIMINATIONS = 256
-"""Symbols that one proof replaces; what is not proven by then counts as unknown."""
+"""The most symbols that one proof replaces; a claim that is not proven by then is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Inclusive range of a symbol; an end may itself be symbolic, None is unbounded."""
+    """The inclusive range of a symbol; its ends may be symbolic, None is unbounded."""
 
     lower: Expr
     upper: Expr | None
 
 
-@dataclass(frozen=True)
 class Bounds:
-    """Ranges of symbols.
+    """Ranges of symbols, and the answers to earlier questions about them.
+
+    Ranges can be added but not removed. Every range that was ever stated must hold, so that earlier
+    answers stay true.
 
     Example:
         >>> from kernelfarm.ir.algebra.expr import symbol
@@ -52,29 +54,39 @@ class Bounds:
         'i'
     """
 
-    ranges: Mapping[str, Range] = field(default_factory=dict)
-    # Results by expression: a pass asks the same few questions for every node.
-    _intervals: dict[Expr, Interval] = field(default_factory=dict, compare=False, repr=False)
-    _proofs: dict[Expr, bool] = field(default_factory=dict, compare=False, repr=False)
-    _simplified: dict[Expr, Expr] = field(default_factory=dict, compare=False, repr=False)
-    _dependencies: dict[str, frozenset[str]] = field(
-        default_factory=dict, compare=False, repr=False
-    )
+    __slots__ = ("_dependencies", "_intervals", "_proofs", "_ranges", "_simplified")
+
+    def __init__(self, ranges: Mapping[str, Range] | None = None) -> None:
+        self._ranges = dict(ranges or {})
+        # Answers by expression: a pass repeats few distinct questions for every node.
+        self._intervals: dict[Expr, Interval] = {}
+        self._proofs: dict[Expr, bool] = {}
+        self._simplified: dict[Expr, Expr] = {}
+        self._dependencies: dict[str, frozenset[str]] = {}
+
+    @property
+    def ranges(self) -> Mapping[str, Range]:
+        """The range of each symbol that has one."""
+        return self._ranges
+
+    def add_range(self, name: str, added: Range) -> None:
+        """States that a symbol is within a range, from now on."""
+        self._ranges[name] = added
 
     @staticmethod
     def of_extents(extents: Mapping[str, IntLike]) -> Bounds:
-        """Loop variables that run from 0 to extent-1."""
+        """The bounds of loop variables that run from 0 to extent-1."""
         zero = as_expr(0)
         return Bounds({name: Range(zero, as_expr(size) - 1) for name, size in extents.items()})
 
     def with_size(self, name: str, lower: int, upper: int | None) -> Bounds:
-        """The same with one more size symbol."""
+        """These bounds with one more size symbol."""
         top = None if upper is None else as_expr(upper)
-        return Bounds({**self.ranges, name: Range(as_expr(lower), top)})
+        return Bounds({**self._ranges, name: Range(as_expr(lower), top)})
 
     def merged(self, other: Bounds) -> Bounds:
-        """Both; the other's ranges win."""
-        return Bounds({**self.ranges, **other.ranges})
+        """The ranges of both; those of the other take precedence."""
+        return Bounds({**self._ranges, **other._ranges})
 
     def is_nonnegative(self, expr: Expr) -> bool:
         """True if `expr >= 0` is proven for every assignment within the ranges."""
@@ -111,10 +123,11 @@ class Bounds:
         return low, high
 
     def _prove(self, expr: Expr) -> bool:
-        """Replaces symbols, one by one, by the ends at which the expression is smallest.
+        """Replaces symbols, one by one, by the ends of ranges that make the expression smallest.
 
-        Where a factor's sign is known that loses nothing, so that few orders are enough: loop
-        variables first, whose ends are told by sizes; then, if there are products, sizes first.
+        If the sign of a symbol's factor is known, this loses nothing, so two orders are enough:
+        loop variables first, whose ranges depend on sizes; then, if there are products, sizes
+        first.
         """
         if self._descends(expr, is_size_first=False):
             return True
@@ -125,7 +138,7 @@ class Bounds:
         while len(steps) <= _MAX_ELIMINATIONS:
             verdict = self._verdict(expr)
             if verdict is not None:
-                # Each step is a claim of its own, which the next proof may meet.
+                # Each step is a claim of its own, which a later proof may need.
                 self._proofs.update(dict.fromkeys(steps if verdict else (), True))
                 return verdict
             first, last = self._elimination_order(expr.symbols, is_size_first=is_size_first)
@@ -139,7 +152,7 @@ class Bounds:
         return False
 
     def _without_all(self, expr: Expr, names: list[str], *, is_one_enough: bool = False) -> Expr:
-        """The expression without those of the symbols, in order, that can be replaced."""
+        """The expression with those of the symbols replaced, in order, that can be."""
         for name in names:
             smaller = self._without(expr, name)
             if smaller is not None:
@@ -149,14 +162,14 @@ class Bounds:
         return expr
 
     def _without_numeric(self, expr: Expr, names: list[str]) -> Expr:
-        """A linear expression without those symbols that tell no range and have numeric ends."""
+        """A linear expression with symbols replaced whose ranges have numeric ends."""
         if not _is_linear(expr):
             return expr
         removable = set(names)
         constant, kept = expr.constant, []
         for monomial, coefficient in expr.terms:
             name = next(iter(atom_symbols(monomial[0])))
-            found = self.ranges.get(name) if name in removable else None
+            found = self._ranges.get(name) if name in removable else None
             end = None if found is None else found.lower if coefficient > 0 else found.upper
             if end is None or not end.is_constant:
                 kept.append((monomial, coefficient))
@@ -165,7 +178,7 @@ class Bounds:
         return Expr(constant, tuple(kept))
 
     def _verdict(self, expr: Expr) -> bool | None:
-        """Whether it is known at once that `expr >= 0` can or cannot be proven."""
+        """Whether `expr >= 0` holds, if numeric bounds or an earlier proof decide it, else None."""
         spend(len(expr.terms) + 1)
         low, high = self.interval(expr)
         if low is not None and low >= 0:
@@ -173,8 +186,8 @@ class Bounds:
         return False if high is not None and high < 0 else self._proofs.get(expr)
 
     def _without(self, expr: Expr, name: str) -> Expr | None:
-        """The expression at the end of a symbol's range at which it is smallest."""
-        found = self.ranges.get(name)
+        """The expression at the end of a symbol's range that makes it smallest, None if unknown."""
+        found = self._ranges.get(name)
         parts = None if found is None else expr.linear_in(name)
         if found is None or parts is None or name in _symbols_of(found):
             return None
@@ -189,20 +202,20 @@ class Bounds:
     def _elimination_order(
         self, names: frozenset[str], *, is_size_first: bool
     ) -> tuple[list[str], list[str]]:
-        """Those that tell no ranges of others, and those that do; or the other way round."""
-        telling: set[str] = set()
+        """Symbols on which no other's range depends, and the others; sizes first reverses them."""
+        needed: set[str] = set()
         for name in names:
-            telling |= self._dependencies_of(name)
-        first = sorted(name for name in names if name not in telling)
-        last = sorted(name for name in names if name in telling)
+            needed |= self._dependencies_of(name)
+        first = sorted(name for name in names if name not in needed)
+        last = sorted(name for name in names if name in needed)
         return (last, first) if is_size_first else (first, last)
 
     def _dependencies_of(self, name: str) -> frozenset[str]:
-        """The symbols that a symbol's range is told by, at once or through other symbols."""
+        """The symbols on which a symbol's range depends, directly or through other symbols."""
         known = self._dependencies.get(name)
         if known is None:
-            self._dependencies[name] = frozenset()  # what a range's own symbol finds
-            found = self.ranges.get(name)
+            self._dependencies[name] = frozenset()  # ends a cycle of ranges
+            found = self._ranges.get(name)
             below = frozenset() if found is None else _symbols_of(found)
             known = self._dependencies[name] = below.union(*map(self._dependencies_of, below))
         return known
@@ -225,7 +238,7 @@ class Bounds:
                 return either(max, low, 0) if a + b == 0 else low, both(max, ah, bh)
 
     def _symbol_interval(self, name: str) -> Interval:
-        found = self.ranges.get(name)
+        found = self._ranges.get(name)
         if found is None:
             return None, None
         low = self.interval(found.lower)[0]

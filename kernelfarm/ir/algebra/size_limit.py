@@ -1,7 +1,7 @@
-"""How large an expression may be: every operation on it costs as much as it is large.
+"""Limits on the size of an expression, because the cost of every operation grows with it.
 
-Expressions share their parts, so that a few objects may stand for a text of gigabytes; what counts
-is how large one is when it is written out.
+Expressions share their parts, so a few objects may represent a text of gigabytes. The size is
+therefore that of the expression written out.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from kernelfarm.ir.algebra.atoms import Monomial, Symbol
 from kernelfarm.ir.work_budget import spend
 
 MAX_TERMS = 1 << 13
-"""Terms of a polynomial, before equal ones are joined; real index expressions have below 100."""
+"""The most terms of a polynomial, before equal ones are joined; real indices have below 100."""
 
 MAX_PARTS = 1 << 15
-"""Terms, atoms and those of the expressions in them, as often as they are written."""
+"""The most terms and atoms, with those of nested expressions, each as often as it is written."""
 
 MAX_NESTING = 64
-"""Divisions and choices within each other."""
+"""The most divisions, minima and maxima within each other."""
 
 MAX_BITS = 1 << 13
-"""Of a number: the elements of 64 axes of 64 bits have half of them."""
+"""The most bits of a number; the number of elements of 64 axes of 64 bits has half of them."""
 
 
 def measured(constant: int, terms: tuple[tuple[Monomial, int], ...]) -> tuple[int, int]:
@@ -50,7 +50,7 @@ def measured(constant: int, terms: tuple[tuple[Monomial, int], ...]) -> tuple[in
 
 
 def too_large(seen: str) -> InvalidGraphError:
-    """The refusal of an expression."""
+    """The error for an expression that is too large."""
     return InvalidGraphError(
         f"a size or index became an expression with {seen}. Use fewer symbolic sizes in one"
         " expression, or fewer views of views"

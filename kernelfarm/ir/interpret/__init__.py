@@ -1,4 +1,4 @@
-"""The NumPy meaning of graphs, kernels and programs: the oracle of every test."""
+"""The meaning of graphs, kernels and programs in NumPy, the oracle of the tests."""
 
 from kernelfarm.ir.interpret.arrays import numpy_dtype
 from kernelfarm.ir.interpret.graphs import ExternSite, RunExtern, run_graph

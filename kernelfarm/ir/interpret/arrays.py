@@ -45,12 +45,12 @@ _ML_DTYPES = {
 
 @lru_cache(maxsize=32)
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
-    """NumPy's type for an element type; narrow floats that NumPy lacks come from ml_dtypes."""
+    """The NumPy type of an element type; narrow floats that NumPy lacks come from ml_dtypes."""
     if dtype in _NUMPY:
         return np.dtype(_NUMPY[dtype])
     if dtype is DType.C32:
-        return _HALF_COMPLEX  # a type that nothing is computed in needs no arithmetic
-    # Imported here: only the farm and tests have it, and only they interpret such types.
+        return _HALF_COMPLEX  # no arithmetic is needed for a type that is only copied
+    # Imported here, because only the farm and the tests install it and interpret such types.
     import ml_dtypes  # noqa: PLC0415
 
     narrow: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[dtype]))
@@ -58,7 +58,7 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
 
 
 def evaluate_over(expr: Expr, values: Mapping[str, IntArray]) -> IntArray:
-    """The expression where symbols stand for integers or for arrays that broadcast.
+    """The value of an expression whose symbols are integers, or arrays that broadcast.
 
     Raises:
         KeyError: a symbol has no value.

@@ -30,14 +30,14 @@ from kernelfarm.ir.prims import SCALAR_OPS
 
 @dataclass(frozen=True, slots=True)
 class ExternSite:
-    """What the framework is asked to run: the captured node's number and operator."""
+    """A captured node that the framework runs, by its number and operator."""
 
     node: int
     op: str
 
 
 RunExtern = Callable[[ExternSite, list[Array]], Sequence[Array | None]]
-"""Runs a captured node on arrays; results in order, None for those that nobody reads."""
+"""Runs a captured node on arrays; gives its results in order, None for unused ones."""
 
 
 def run_graph(
@@ -51,12 +51,12 @@ def run_graph(
     Shapes:
         inputs: one array for each tensor input, one integer for each symbolic integer, none for
             constants.
-        seeds: what the client draws, one for each `seed` node, by rising index.
+        seeds: one for each `seed` node, by ascending index.
 
     Raises:
         IndexError: an index operand is outside its extent.
-        VerificationError: inputs or computed shapes contradict the graph, an extern node is met
-            without `run_extern`, or seeds are missing.
+        VerificationError: inputs or computed shapes contradict the graph, the graph has an extern
+            node but there is no `run_extern`, or seeds are missing.
     """
     sizes = sizes_of_inputs(graph, inputs)
     values = _bound_inputs(graph, inputs)
@@ -136,4 +136,4 @@ def _output(output: Arg, values: dict[int, Array], sizes: dict[str, int]) -> Arr
         return output.evaluate(sizes)
     if output is None or isinstance(output, int):
         return output
-    raise VerificationError(f"output {output!r}; expected a tensor, an integer or none")
+    raise VerificationError(f"output {output!r}; expected a tensor, an integer or None")

@@ -1,7 +1,8 @@
-"""The meaning of a loop kernel, at once over its whole iteration space.
+"""The meaning of a loop kernel, computed over its whole iteration space at once.
 
-A value is an array with one axis for each outer and reduction axis; an axis over which the value
-does not vary has extent 1.
+Shapes:
+    a value: one axis for each outer and reduction axis, of extent 1 if the value does not vary
+        over it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def run_kernel(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str,
     """Runs a kernel on flat buffers, which it writes in place.
 
     Shapes:
-        buffers: for each parameter a rank-1 array of its element type.
+        buffers: for each parameter (n,) with its element type.
 
     Raises:
         IndexError: an index read from memory is outside its extent.
@@ -48,7 +49,7 @@ def run_kernel(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str,
 
 
 class _Run:
-    """One launch: the buffers, the loop variables as arrays, the values so far."""
+    """One launch: the buffers, the loop variables as arrays, and the values computed so far."""
 
     def __init__(
         self, kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int]
@@ -127,7 +128,7 @@ class _Run:
     def _reduce(self, reduce: Reduce) -> Array:
         value = self._value(reduce.operand)
         outer = len(self.kernel.outer)
-        # The operand may vary over only some of the reduction axes; all of them count.
+        # The operand may vary over only some reduction axes, but the reduction is over all of them.
         whole = np.broadcast_to(value, value.shape[:outer] + self.extents[outer:])
         return reduce_axes(reduce.op, whole, tuple(range(outer, self.rank)), reduce.dtype)
 
@@ -136,7 +137,7 @@ class _Run:
         return scan_axis(scan.op, rows, rows.ndim - 1, scan.dtype).reshape(shape)
 
     def _rows(self, value: Array) -> tuple[Array, tuple[int, ...]]:
-        """The value at all reduction points, these as one last axis; its shape over all axes."""
+        """The value with all reduction points as one last axis, and its shape over all axes."""
         outer = len(self.kernel.outer)
         whole = np.broadcast_to(value, value.shape[:outer] + self.extents[outer:])
         return whole.reshape((*value.shape[:outer], math.prod(self.extents[outer:]))), whole.shape
@@ -160,7 +161,7 @@ class _Run:
         if number not in self.scatters:
             self.buffers[store.param][index] = value
             return
-        # Every point counts, also along axes over which neither index nor value varies.
+        # Every point stores, also along axes over which neither index nor value varies.
         outer = len(self.kernel.outer)
         points = self.extents if number in self.varying else self.extents[:outer]
         shape = (*points, *index.shape[len(points) :])

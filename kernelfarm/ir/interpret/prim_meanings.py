@@ -1,4 +1,4 @@
-"""The meaning of every prim that is no scalar operation, on NumPy arrays."""
+"""The meaning of every prim other than scalar operations, on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def _gather_along(node: Node, operands: list[Array], sizes: Sizes) -> Array:
     source, index = operands
     dim = _dim(node)
     checked = _checked_index(node, index, source.shape[dim])
-    # torch.gather lets the index be smaller than the source on the other axes.
+    # As in torch.gather, the index may be smaller than the source on the other axes.
     window = tuple(
         slice(None) if axis == dim else slice(0, extent) for axis, extent in enumerate(index.shape)
     )
@@ -188,4 +188,4 @@ MEANINGS: dict[str, Meaning] = {
     "gather_along": _gather_along,
     **{prim.name: _reduce for prim in PRIMS.values() if prim.kind is PrimKind.REDUCE},
 }
-"""NumPy meaning by prim name; scalar operations have theirs in `scalar_ops`."""
+"""Meanings by prim name; those of scalar operations are in `scalar_ops`."""

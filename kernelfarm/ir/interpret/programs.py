@@ -1,4 +1,4 @@
-"""The meaning of a program: its plan run step by step on flat NumPy buffers."""
+"""The meaning of a program: runs its plan step by step on flat NumPy buffers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kernelfarm.ir.program_ir import (
     updated_inputs,
 )
 
-# What a buffer holds before anything is written: kernels that read it give visibly wrong numbers.
+# The initial content of a buffer, so that kernels that read it give visibly wrong numbers.
 _POISON_BYTE = 0xCB
 
 
@@ -37,18 +37,18 @@ def run_program(
     constants: Sequence[Array] = (),
     seeds: Sequence[int] = (),
 ) -> list[Array | int | None]:
-    """The outputs of a program; inputs that it updates stay as they are here.
+    """The outputs of a program; inputs that it updates are not changed.
 
     Shapes:
-        inputs: arrays and integers by position, as the plan's input buffers and symbols count
-            them; arrays have the strides that the graph stated.
+        inputs: arrays and integers by their position in the plan; arrays have the strides of the
+            graph.
         constants: arrays by position among the graph's constants.
-        seeds: what the client draws, one for each seed of the plan's step that draws them.
+        seeds: one for each seed that the plan draws.
 
     Raises:
         IndexError: an index read from memory is outside its extent.
-        VerificationError: a step contradicts its buffers, an extern step without `run_extern`, or
-            seeds are missing.
+        VerificationError: a step contradicts its buffers, there is no `run_extern` for an extern
+            step, or seeds are missing.
     """
     run = _Run(program.plan, inputs, constants)
     for step in program.plan.steps:
@@ -67,7 +67,7 @@ def run_program(
 
 
 class _Run:
-    """One call: the values of symbols, the arena, and each buffer as a flat array."""
+    """One call: the values of symbols, the arena, and the buffers as flat arrays."""
 
     def __init__(self, plan: Plan, inputs: Sequence[Value], constants: Sequence[Array]) -> None:
         self.inputs = inputs
@@ -140,7 +140,7 @@ def _symbol_value(value: Value, axis: int) -> int:
 
 
 def _flat(array: Array, size: int) -> Array:
-    """The storage behind an array from its first element on, as long as the plan says."""
+    """The storage of an array from its first element on, with the plan's size."""
     spanned = 1 + sum(
         (extent - 1) * stride // array.itemsize
         for extent, stride in zip(array.shape, array.strides, strict=True)

@@ -16,7 +16,7 @@ _WORD_BITS = np.uint64(WORD_BITS)
 
 
 def philox(seed: Array, position: Array) -> Array:
-    """64 bits (i64) for a key and a counter (i64): words 0 (low half) and 1 of the four."""
+    """64 bits (i64) for a key and a counter (i64): words 0 (low half) and 1 of four."""
     first, second = (_words(seed), _words(position))
     nothing = np.zeros((), np.uint64)
     words = philox_words(first, (*second, nothing, nothing))
@@ -26,7 +26,7 @@ def philox(seed: Array, position: Array) -> Array:
 def philox_words(
     key: tuple[Array, Array], counter: tuple[Array, Array, Array, Array]
 ) -> tuple[Array, Array, Array, Array]:
-    """All four words (u64 that hold 32 bits) for a key of two and a counter of four words."""
+    """All four words (32 bits in u64) for a key of two and a counter of four words."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):

@@ -15,14 +15,14 @@ from kernelfarm.ir.loop_ir import GUIDES
 
 
 def reduce_axes(op: str, array: Array, axes: tuple[int, ...], dtype: DType) -> Array:
-    """A reduction over axes, which stay with extent 1; `dtype` is the result's element type.
+    """A reduction over axes, which are kept with extent 1; `dtype` is the result's element type.
 
-    Sums and products of floats accumulate in f64 and are rounded once, guided sums in two passes.
-    NaN wins in amax, amin, argmax and argmin; arg-reductions give the first hit, flat over the
-    axes.
+    Sums and products of floats accumulate in f64 and are rounded once; guided sums use two passes.
+    amax, amin, argmax and argmin propagate NaN. Arg-reductions give the flat index over the axes of
+    the first match.
     """
     kept = [axis for axis in range(array.ndim) if axis not in axes]
-    # reshape(-1) cannot tell the extent of an empty array, so both extents are given.
+    # reshape(-1) cannot infer the extent of an empty array, so both extents are given.
     flat = array.transpose(*kept, *axes).reshape(
         [array.shape[axis] for axis in kept] + [math.prod(array.shape[axis] for axis in axes)]
     )
@@ -42,8 +42,8 @@ def cumulative_sum(array: Array, axis: int, dtype: DType) -> Array:
 def scan_axis(op: str, array: Array, axis: int, dtype: DType) -> Array:
     """A running reduction along an axis, inclusive; `dtype` is the result's element type.
 
-    Sums and products of floats accumulate in f64. NaN wins from where it stands. The indices of
-    extrema are those of the last hit, and every NaN is a hit.
+    Sums and products of floats accumulate in f64. NaN propagates from its position on. The indices
+    of extrema are those of the last match, and every NaN matches.
     """
     if op == "cumsum":
         return cumulative_sum(array, axis, dtype)

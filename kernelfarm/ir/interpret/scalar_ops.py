@@ -23,7 +23,7 @@ def compute(op: str, operands: list[Array], dtype: DType) -> Array:
     """An operation on arrays that broadcast; `dtype` is the element type of the result.
 
     Narrow floats compute in f32 and are rounded once. Division by zero, overflow and invalid
-    operands give what IEEE arithmetic gives, without warnings.
+    operands give the results of IEEE arithmetic, without warnings.
     """
     with np.errstate(all="ignore"):
         if op == "convert":
@@ -44,8 +44,8 @@ def convert(array: Array, dtype: DType) -> Array:
 
 
 def widened(array: Array) -> Array:
-    """The array in the type in which its arithmetic is done: f32 for narrower floats."""
-    # NumPy calls ml_dtypes' floats void or generic kinds ("V"); float16 is a float of two bytes.
+    """The array in the type of its arithmetic: f32 for narrower floats."""
+    # The kind of ml_dtypes' floats is "V" in NumPy; float16 is a float of two bytes.
     is_narrow = array.dtype.kind == "V" or (array.dtype.kind == "f" and array.dtype.itemsize < 4)
     return array.astype(np.float32) if is_narrow else array
 
@@ -64,7 +64,7 @@ def _through_double(function: Callable[[Array], Array]) -> Meaning:
 
 
 def _sign(x: Array) -> Array:
-    # NaN has sign 0 in PyTorch, NaN in NumPy; bools are their own sign.
+    # The sign of NaN is 0 in PyTorch and NaN in NumPy; a bool is its own sign.
     if x.dtype.kind == "b":
         return x
     return np.asarray((x > 0).astype(x.dtype) - (x < 0).astype(x.dtype))

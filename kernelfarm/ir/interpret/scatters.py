@@ -18,13 +18,13 @@ _COMBINING: dict[StoreMode, Any] = {
 
 
 def scatter_into(buffer: Array, index: Array, values: Array, mode: StoreMode) -> None:
-    """Updates elements of a flat buffer in place, one after the other.
+    """Updates elements of a flat buffer in place, in order.
 
     Shapes:
         buffer: (n,); index, values: (m,), with index from 0 to n-1.
     """
     with np.errstate(all="ignore"):
         if mode is StoreMode.SET:
-            buffer[index] = values  # of one element's updates NumPy keeps the last
+            buffer[index] = values  # of several updates of one element, NumPy keeps the last
         else:
             _COMBINING[mode].at(buffer, index, values)

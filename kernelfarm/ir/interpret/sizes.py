@@ -14,7 +14,7 @@ Value = Array | int
 
 
 def sizes_of_inputs(graph: Graph, inputs: Sequence[Value]) -> dict[str, int]:
-    """The symbols' values; `inputs` has one entry for each input that is no constant.
+    """The values of the symbols; `inputs` has one entry for each input other than constants.
 
     Raises:
         VerificationError: the number of inputs or an extent contradicts the graph.

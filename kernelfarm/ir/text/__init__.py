@@ -1,4 +1,4 @@
-"""Readable text of every intermediate representation; graphs and kernels parse back exactly."""
+"""Readable text of the intermediate representations; graphs and kernels parse back exactly."""
 
 from kernelfarm.ir.text.expr import parse_expr
 from kernelfarm.ir.text.graph import parse_graph, print_graph

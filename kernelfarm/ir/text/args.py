@@ -54,7 +54,7 @@ def read_dtype(cursor: Cursor) -> DType:
 
 
 def read_list(cursor: Cursor, read_item: Callable[[Cursor], Item]) -> tuple[Item, ...]:
-    """Reads items between brackets, with commas between them."""
+    """Reads items in brackets, separated by commas."""
     cursor.expect("[")
     items: list[Item] = []
     while not cursor.accept("]"):
@@ -123,7 +123,7 @@ def _read_word(cursor: Cursor) -> Arg:
 
 
 def read_number(cursor: Cursor) -> int | float:
-    """Reads an integer or a float, with or without a sign."""
+    """Reads an integer or a float, with an optional sign."""
     is_negative = cursor.accept("-")
     kind, text = cursor.take()
     number: int | float

@@ -1,4 +1,4 @@
-"""Parses integer expressions; they print by `str`."""
+"""Parses integer expressions, which `str` prints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def parse_expr(text: str) -> Expr:
     """The expression that `str` printed.
 
     Raises:
-        MalformedMessageError: the text is no expression.
+        MalformedMessageError: the text is not an expression.
 
     Example:
         >>> parse_expr("3*((i + 1)//4) - 2")

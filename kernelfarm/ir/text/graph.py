@@ -29,7 +29,7 @@ from kernelfarm.ir.work_budget import counted
 
 
 def print_graph(graph: Graph) -> str:
-    """The graph as text that `parse_graph` turns back into an equal graph."""
+    """The graph as text, which `parse_graph` parses to an equal graph."""
     lines = [f"graph {graph.dialect} {graph.abi_version}"]
     lines.extend(print_size(size) for size in graph.symbols)
     lines.extend(f"location {quoted(location)}" for location in graph.locations)
@@ -46,7 +46,7 @@ def parse_graph(text: str) -> Graph:
     """The graph of a text.
 
     Raises:
-        MalformedMessageError: the text is no graph; the message names the line.
+        MalformedMessageError: the text is not a graph; the message names the line.
     """
     return _Parser().parsed(text)
 
@@ -104,7 +104,7 @@ def _print_output(output: Arg, tensor: TensorType | None) -> str:
 
 
 class _Parser:
-    """What has been read of a graph so far."""
+    """The parts of a graph that have been read."""
 
     def __init__(self) -> None:
         self.symbols: list[SizeSymbol] = []

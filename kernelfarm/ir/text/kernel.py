@@ -55,7 +55,7 @@ _MODES = {mode.value: mode for mode in StoreMode}
 
 
 def print_kernel(kernel: Kernel) -> str:
-    """The kernel as text that `parse_kernel` turns back into an equal kernel."""
+    """The kernel as text, which `parse_kernel` parses to an equal kernel."""
     lines = [f"kernel {kernel.name}"]
     lines.extend(f"# {_escaped(comment)}" for comment in kernel.comments)
     lines.extend(print_size(size) for size in kernel.sizes)
@@ -106,7 +106,7 @@ def parse_kernel(text: str) -> Kernel:
     """The kernel of a text.
 
     Raises:
-        MalformedMessageError: the text is no kernel; the message names the line.
+        MalformedMessageError: the text is not a kernel; the message names the line.
     """
     parser = _Parser()
     for number, line in enumerate(text.split("\n"), start=1):
@@ -120,7 +120,7 @@ def parse_kernel(text: str) -> Kernel:
 
 
 class _Parser:
-    """What has been read of a kernel so far."""
+    """The parts of a kernel that have been read."""
 
     def __init__(self) -> None:
         self.name: str | None = None

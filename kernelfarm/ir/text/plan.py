@@ -1,4 +1,4 @@
-"""Text of execution plans, for people; it does not parse back."""
+"""Text of execution plans, for readers; it is not parsed."""
 
 from __future__ import annotations
 

@@ -56,17 +56,17 @@ class Cursor:
 
     @property
     def next(self) -> Token:
-        """The next token, which stays; kind `end` after the last."""
+        """The next token, without consuming it; of kind `end` after the last."""
         return self._tokens[self._position] if self._position < len(self._tokens) else _END
 
     def take(self) -> Token:
-        """The next token, which is passed."""
+        """The next token, which is consumed."""
         token = self.next
         self._position += 1
         return token
 
     def accept(self, text: str) -> bool:
-        """Passes the next token if it is this sign or word."""
+        """Consumes the next token if it is this sign or word; says whether it was."""
         kind, seen = self.next
         if seen != text or kind == "string":
             return False
@@ -74,40 +74,40 @@ class Cursor:
         return True
 
     def expect(self, text: str) -> None:
-        """Passes this sign or word.
+        """Consumes this sign or word.
 
         Raises:
-            MalformedMessageError: the next token is another one.
+            MalformedMessageError: the next token is a different one.
         """
         if not self.accept(text):
             raise self.error(f"expected {text!r}")
 
     def word(self) -> str:
-        """The next token, a word."""
+        """Consumes a word."""
         return self._of_kind("word", "a name")
 
     def string(self) -> str:
-        """The content of the next token, a string."""
+        """Consumes a string; gives its content."""
         text: str = json.loads(self._of_kind("string", "a string"))
         return text
 
     def integer(self) -> int:
-        """The next token, an integer with or without a sign."""
+        """Consumes an integer with an optional sign."""
         sign = -1 if self.accept("-") else 1
         return sign * int(self._of_kind("int", "an integer"))
 
     def value(self) -> int:
-        """The id in `%5`."""
+        """Consumes a value such as `%5`; gives its id."""
         self.expect("%")
         return int(self._of_kind("int", "a value's number"))
 
     def end(self) -> None:
-        """Passes the end of the line."""
+        """Checks that the line ends here."""
         if self.next[0] != "end":
             raise self.error("expected the end of the line")
 
     def error(self, expected: str) -> MalformedMessageError:
-        """An error that shows what stands here."""
+        """An error that shows the next token."""
         seen = self.next[1] or "the end"
         return MalformedMessageError(f"line {self.line}: {seen!r}; {expected}, in {self.text!r}")
 

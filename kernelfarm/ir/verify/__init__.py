@@ -1,4 +1,4 @@
-"""Rules of every intermediate representation, one small function each."""
+"""Rules of the intermediate representations, one small function for each."""
 
 from kernelfarm.ir.check_graph import check_client_graph
 from kernelfarm.ir.verify.graph import verify_graph, verify_prims

@@ -1,4 +1,4 @@
-"""The rule that temporaries alive at one time do not share bytes of the arena."""
+"""The rule that temporaries that are alive at the same time share no bytes of the arena."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernelfarm.ir.program_ir import (
     TensorView,
 )
 
-# A symbolic layout is tried at these values of every size symbol: odd, small, aligned, large.
+# A symbolic layout is checked for these values of every size symbol: odd, small, aligned, large.
 _SAMPLE_SIZES = (1, 2, 7, 64, 1000)
 
 
@@ -32,12 +32,12 @@ class _Lifetime:
 
 
 def check_arena(plan: Plan) -> None:
-    """Passes a plan whose temporaries fit into the arena, aligned and without collision.
+    """Checks that a plan's temporaries fit into the arena, aligned and without overlap.
 
     A step that reads one temporary and writes another needs both, so they may not share bytes.
 
     Raises:
-        VerificationError: a temporary lies outside, is not aligned, or collides with another.
+        VerificationError: a temporary is outside, is not aligned, or overlaps another.
     """
     symbols = [source.symbol for source in plan.symbols]
     samples = _SAMPLE_SIZES if symbols else (1,)

@@ -1,4 +1,4 @@
-"""Rules of Prims graphs: those of any graph, and each prim's own."""
+"""Rules of Prims graphs: the rules of all graphs, and those of each prim."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kernelfarm.ir.prim_rules import infer, is_same_extent
 
 
 def verify_graph(graph: Graph) -> None:
-    """Passes a well-formed graph of the `prims` dialect.
+    """Checks that a graph of the `prims` dialect is well formed.
 
     Raises:
         VerificationError: the first broken rule, by node index and prim.

@@ -40,13 +40,13 @@ from kernelfarm.ir.scalar_types import (
     scan_result_dtype,
 )
 
-# Names become symbols in generated code, so nothing but short identifiers may pass.
+# Names become symbols in generated code, so only short identifiers are allowed.
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _INDIRECT_SYMBOL = re.compile(r"%?[A-Za-z0-9_]{1,200}")
 
 
 def verify_kernel(kernel: Kernel) -> None:
-    """Passes a well-formed kernel.
+    """Checks that a kernel is well formed.
 
     Raises:
         VerificationError: the first broken rule, by kernel and statement number.
@@ -55,7 +55,7 @@ def verify_kernel(kernel: Kernel) -> None:
         for rule in _KERNEL_RULES:
             rule(kernel)
         _Body(kernel).check()
-        _scatters_stand_alone(kernel)  # last: it relies on symbols that are defined once
+        _scatters_have_own_buffers(kernel)  # last: it relies on symbols that are defined once
     except VerificationError as error:
         raise VerificationError(f"kernel {kernel.name}: {error}") from error
 
@@ -108,7 +108,7 @@ def _written_parameters_are_stored(kernel: Kernel) -> None:
 
 
 def _updates_stay_in_place(kernel: Kernel) -> None:
-    """Another element of an updated buffer may be new or old when it is read."""
+    """At another point, an element of an updated buffer may be old or new."""
     updated = {param.name for param in kernel.params if param.access is Access.READ_WRITE}
     indices: dict[str, Expr] = {}
     for number, statement in enumerate(kernel.body):
@@ -121,8 +121,8 @@ def _updates_stay_in_place(kernel: Kernel) -> None:
                 )
 
 
-def _scatters_stand_alone(kernel: Kernel) -> None:
-    """Elements that a scatter leaves alone keep what was there; others change at any point."""
+def _scatters_have_own_buffers(kernel: Kernel) -> None:
+    """A scatter's buffer holds old elements at first, and any point may change any of them."""
     for number in sorted(scattering_stores(kernel)):
         store = kernel.body[number]
         if not isinstance(store, Store):
@@ -160,7 +160,7 @@ def _check_symbols(expr: Expr, known: frozenset[str] | set[str], what: str) -> N
 
 
 class _Body:
-    """The statements in order, with what is known at each."""
+    """Checks the statements in order."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -187,14 +187,14 @@ class _Body:
             self.dtypes.append(dtype)
 
     def dtype_of(self, value: int) -> DType:
-        """Element type of an earlier value, which has been checked to exist."""
+        """The element type of an earlier value, which is known to exist."""
         dtype = self.dtypes[value]
         if dtype is None:
             raise VerificationError(f"uses statement {value}, which defines no value")
         return dtype
 
     def param(self, name: str) -> Param:
-        """The parameter of that name."""
+        """The parameter with a name."""
         if name not in self.params:
             known = ", ".join(self.params) or "none"
             raise VerificationError(f"parameter {name}; expected one of: {known}")

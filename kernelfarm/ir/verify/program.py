@@ -1,4 +1,4 @@
-"""Rules of programs: the plan, its kernels, and how they fit."""
+"""Rules of programs: of the plan, its kernels, and their launches."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from kernelfarm.ir.verify.stores import check_stores_are_apart
 
 _READ_ONLY = (BufferKind.INPUT, BufferKind.CONSTANT)
 _OF_THE_FRAMEWORK = (*_READ_ONLY, BufferKind.EXTERN)
-"""Buffers that may hold elements which no kernel computes in."""
+"""Buffers that may have element types in which no kernel computes."""
 
 
 def verify_program(program: Program) -> None:
-    """Passes a program whose kernels are well formed and whose plan launches them rightly.
+    """Checks that a program's kernels are well formed, and that its plan launches them correctly.
 
     Raises:
         VerificationError: the first broken rule.
@@ -124,14 +124,14 @@ def _steps_fit(program: Program) -> None:
 
 
 class _Walk:
-    """The steps in order, with the buffers that have been written."""
+    """Checks the steps in order, with the buffers that have been written."""
 
     def __init__(self, program: Program) -> None:
         self.kernels = program.kernels
         self.buffers: dict[str, Buffer] = {b.name: b for b in program.plan.buffers}
         self.updated = updated_inputs(program.plan)
         self.read: set[str] = set()
-        # What has no elements needs no writer.
+        # A buffer without elements needs no writer.
         self.written = {
             b.name for b in program.plan.buffers if b.kind in _READ_ONLY or b.size_elems == 0
         }
@@ -178,7 +178,7 @@ class _Walk:
         for name, param in zip(step.buffers, kernel.params, strict=True):
             if param.access is Access.WRITE and name in self.read and name not in self.updated:
                 raise VerificationError(
-                    f"{where}: writes {name}, which a step before it has read; expected all parts"
+                    f"{where}: writes {name}, which an earlier step has read; expected all slices"
                     " of a value before its readers"
                 )
 
@@ -203,7 +203,7 @@ class _Walk:
             if not is_seed or buffer.size_elems != 1:
                 raise VerificationError(
                     f"{where}: {name} of {buffer.dtype.value}[{buffer.size_elems}];"
-                    " expected one element of i64 that the framework makes"
+                    " expected one element of i64, filled by the framework"
                 )
         self.written |= set(step.buffers)
 
@@ -228,7 +228,7 @@ class _Walk:
 
     def _check_writable(self, buffer: Buffer, where: str) -> None:
         if buffer.kind in _READ_ONLY and buffer.name not in self.updated:
-            raise VerificationError(f"{where}: writes {buffer.name}, which is read only")
+            raise VerificationError(f"{where}: writes {buffer.name}, which is read-only")
 
     def _buffer(self, name: str, where: str) -> Buffer:
         if name not in self.buffers:

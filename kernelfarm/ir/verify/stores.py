@@ -1,9 +1,9 @@
-"""The rule that stores of several kernels, or several in one, to one buffer name other elements.
+"""The rule that several stores to one buffer, of one kernel or of several, name distinct elements.
 
-A value may be stored in parts (the pieces of a cat). Every store addresses `first + sum of step *
-axis`. Of all stores to a buffer, the part of the position that is less than some period must lie in
-intervals that do not meet; what is left over counts whole periods. For a cat along an axis the
-period is what the axis spans.
+A value may be stored in slices (the pieces of a cat). Every store addresses `first + sum of step *
+axis`. There must be a period such that the positions of the stores modulo the period are in
+disjoint intervals; the rest of a position is a multiple of the period. For a cat along an axis, the
+period is the number of elements that the axis spans.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.loop_ir import Access, Kernel, Store, scattering_stores
 from kernelfarm.ir.program_ir import Launch, Program
 
-# Positions with size symbols are compared at these values of all of them: odd, small, large.
+# Positions with size symbols are compared for these values of all symbols: odd, small, large.
 _SAMPLE_SIZES = (1, 2, 7, 64)
 
 
 @dataclass(frozen=True, slots=True)
 class _Footprint:
-    """The elements `first + sum of step * k` that a store names, with 0 <= k < extent each."""
+    """The elements `first + sum of step * k` of a store, with 0 <= k < extent for each axis."""
 
     first: int
     axes: tuple[tuple[int, int], ...]
@@ -42,12 +42,12 @@ class _Site:
 
     @property
     def where(self) -> str:
-        """The store for messages."""
+        """The store's name in messages."""
         return f"step {self.step} ({self.kernel.name})"
 
 
 def check_stores_are_apart(program: Program) -> None:
-    """Passes a program in which no element of a buffer is stored twice; updates may come after.
+    """Checks that no element of a buffer is stored twice, except by updates.
 
     Raises:
         VerificationError: two stores may name one element.
@@ -64,7 +64,7 @@ def check_stores_are_apart(program: Program) -> None:
 
 
 def _sites(program: Program) -> dict[str, list[_Site]]:
-    """Stores that set elements, by buffer."""
+    """The stores that set elements, by buffer."""
     found: dict[str, list[_Site]] = {}
     stores: dict[int, list[Store]] = {}
     for number, step in enumerate(program.plan.steps):
@@ -81,7 +81,7 @@ def _sites(program: Program) -> dict[str, list[_Site]]:
 
 
 def _setting(kernel: Kernel) -> Iterator[Store]:
-    """Stores to memory that holds nothing yet; what a kernel finds there it may replace."""
+    """The stores to buffers that are only written; a kernel may replace elements that it reads."""
     scattering = scattering_stores(kernel)
     fresh = {param.name for param in kernel.params if param.access is Access.WRITE}
     for number, statement in enumerate(kernel.body):
@@ -90,7 +90,7 @@ def _setting(kernel: Kernel) -> Iterator[Store]:
 
 
 def _footprint(site: _Site, buffer: str, values: Mapping[str, int]) -> _Footprint | None:
-    """The elements of a store; None if it has none, or the kernel does not take such sizes."""
+    """The elements of a store; None if there are none, or if the kernel takes no such sizes."""
     names = (size.name for size in site.kernel.sizes)
     given = (size.evaluate(values) for size in site.launch.sizes)
     sizes = dict(zip(names, given, strict=True))
@@ -118,7 +118,7 @@ def _steps(index: Expr, buffer: str, where: str) -> Iterator[tuple[str, int]]:
         (atom, *others) = monomial
         if others or not isinstance(atom, Symbol):
             raise VerificationError(
-                f"plan, {where}: position {index} in {buffer}, which is stored in parts;"
+                f"plan, {where}: position {index} in {buffer}, which is stored in slices;"
                 " expected a sum of axes"
             )
         yield atom.name, coefficient
@@ -135,14 +135,14 @@ def _check_apart(buffer: str, prints: Sequence[_Footprint]) -> None:
     first, second = overlap or (prints[0], prints[1])
     raise VerificationError(
         f"plan: {first.where} and {second.where} may store the same elements of {buffer};"
-        " expected other elements, each once"
+        " expected each element to be stored once"
     )
 
 
 def _overlap(
     prints: Sequence[_Footprint], period: int | None
 ) -> tuple[_Footprint, _Footprint] | None:
-    """Two stores whose positions within the period may meet."""
+    """Two stores whose positions within the period may overlap, None if there are none."""
     spans = []
     for print_ in prints:
         inner = [a for a in print_.axes if period is None or a[0] % period]

@@ -1,4 +1,4 @@
-"""Kernels of many mathematical functions stay small, and what compiling costs is told before."""
+"""Kernels that use many mathematical functions call them, so their code stays small."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 from codegen_svc.backends.cuda.backend import BACKEND as CUDA
 from codegen_svc.backends.rocm.backend import BACKEND as ROCM
-from codegen_svc.backends.triton_called_math import calls_math
+from codegen_svc.cost_estimate import calls_math
 from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.targets import target_facts
+from kernelfarm.targets import CompileCost, target_facts, vendor_facts
 from tests.support.loop_kernels.chains import chain
 
 BACKENDS = {"cuda:sm_90a": CUDA, "rocm:gfx942": ROCM}
@@ -24,12 +24,16 @@ def sizes(kernel: Kernel, target: str) -> Mapping[str, int]:
     return {stage.name: len(stage.content) for stage in variant.stages}
 
 
+def cost_of(target: str) -> CompileCost:
+    return vendor_facts(target_facts(target).vendor).compile_cost
+
+
 @pytest.mark.parametrize("target", BACKENDS)
 def test_code_grows_by_calls_and_not_by_copies_of_functions(target: str) -> None:
     """Three tangents are still copied for each element; with sixteen the text is shorter."""
     few = chain("tan", 3 if target.startswith("cuda") else 8)
-    assert not calls_math(few, target.partition(":")[0])
-    assert calls_math(chain("tan", 16), target.partition(":")[0])
+    assert not calls_math(few, cost_of(target))
+    assert calls_math(chain("tan", 16), cost_of(target))
     few, many = sizes(few, target), sizes(chain("tan", 16), target)
     assert many[TEXT[target]] < few[TEXT[target]]
     assert many[BINARY[target]] < 2 * few[BINARY[target]]
@@ -50,6 +54,6 @@ def test_a_called_sine_is_one_function_of_the_binary() -> None:
 
 
 @pytest.mark.parametrize("op", ["exp", "sin", "erf", "tanh", "log", "neg"])
-def test_a_handful_of_functions_is_inlined_as_ever(op: str) -> None:
-    for vendor in ("cuda", "rocm"):
-        assert not calls_math(chain(op, 8), vendor)
+def test_few_functions_are_inlined(op: str) -> None:
+    for target in BACKENDS:
+        assert not calls_math(chain(op, 8), cost_of(target))

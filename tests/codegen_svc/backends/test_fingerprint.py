@@ -1,4 +1,4 @@
-"""A toolchain's fingerprint counts what makes it compile otherwise."""
+"""The fingerprint of a toolchain covers everything that changes what it compiles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from codegen_svc.backends.cuda.backend import BACKEND as CUDA
     ("name", "value"),
     [("DISABLE_LLVM_OPT", "1"), ("DISABLE_PTXAS_OPT", "1"), ("PTXAS_OPTIONS", "-O1")],
 )
-def test_what_makes_triton_compile_otherwise_is_another_toolchain(
+def test_settings_that_change_what_triton_compiles_change_the_fingerprint(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = CUDA.fingerprint()
@@ -21,7 +21,7 @@ def test_what_makes_triton_compile_otherwise_is_another_toolchain(
     assert CUDA.fingerprint() != before
 
 
-def test_a_tool_that_is_named_counts_by_its_content_and_not_by_its_place(
+def test_a_named_tool_counts_by_its_content_and_not_by_its_path(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     seen = set()

@@ -1,4 +1,4 @@
-"""GPU binaries as others see them: the right chip, the kernel's symbol, needs within the limits."""
+"""GPU binaries as other tools read them: chip, symbol of the kernel, use of resources."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from elftools.elf.elffile import ELFFile
 from codegen_svc.backends.contract import Backend
 from codegen_svc.backends.cuda.backend import BACKEND as CUDA
 from codegen_svc.backends.cuda.cubin_facts import read_cubin
+from codegen_svc.backends.cuda.wheel_tools import nvidia_tool
 from codegen_svc.backends.rocm.backend import BACKEND as ROCM
 from codegen_svc.backends.rocm.hsaco_facts import read_hsaco
-from codegen_svc.backends.triton_toolchain import nvidia_tool
 from codegen_svc.emitters.triton.tiling import gpu_tiling
 from kernelfarm.errors import InternalError, KernelRejectedError
 from kernelfarm.ir.artifact import BuiltKernel, GuardOp, GuardSubject
 from kernelfarm.ir.text import parse_kernel
-from kernelfarm.targets import all_targets, target_facts
+from kernelfarm.targets import GpuFacts, all_targets, target_facts
 from tests.support.loop_kernels import emitter_shapes
 from tests.support.third_party import need, output_of
 
@@ -50,17 +50,17 @@ def binaries(target: str, kernel: str) -> Iterator[tuple[BuiltKernel, bytes]]:
 
 
 def check_limits(target: str, kernel: str) -> None:
-    facts = target_facts(target)
+    gpu = target_facts(target).section(GpuFacts)
     for built in build(target, kernel):
         launch = built.launch
-        assert 0 < launch.registers <= int(facts.extra("max_registers"))
-        assert launch.shared_bytes <= facts.max_shared_bytes
+        assert 0 < launch.registers <= gpu.max_registers
+        assert launch.shared_bytes <= gpu.max_shared_bytes
         assert launch.spills == 0
-        assert launch.num_warps * launch.warp_size <= facts.max_threads_per_block
+        assert launch.num_warps * launch.warp_size <= gpu.max_threads_per_block
 
 
 def check_cubins(target: str, kernel: str, folder: Path) -> None:
-    """The wheel's own cuobjdump and nvdisasm accept each variant."""
+    """The cuobjdump and nvdisasm of the Triton wheel accept each variant."""
     arch = target_facts(target).arch
     for number, (built, cubin) in enumerate(binaries(target, kernel)):
         path = folder / f"{number}.cubin"
@@ -88,7 +88,7 @@ def test_code_objects_name_their_chip_and_kernel(target: str) -> None:
     for built, hsaco in binaries(target, "layer_norm_silu"):
         noted = read_hsaco(hsaco, built.launch.symbol)
         assert noted.target.endswith(facts.arch)
-        assert noted.wave_size == facts.warp_size == built.launch.warp_size
+        assert noted.wave_size == facts.section(GpuFacts).warp_size == built.launch.warp_size
         assert noted.vector_spills == noted.scalar_spills == 0
         elf = ELFFile(io.BytesIO(hsaco))
         assert (elf["e_type"], elf["e_machine"]) == ("ET_DYN", "EM_AMDGPU")
@@ -117,7 +117,7 @@ def test_every_stage_is_kept_as_text_beside_the_binary() -> None:
             assert parsed.body == emitter_shapes.ALL["layer_norm_silu"].body
 
 
-def test_alignment_is_promised_under_a_guard_and_brings_wide_loads() -> None:
+def test_a_guarded_variant_assumes_alignment_and_loads_wide() -> None:
     aligned, general = build("cuda:sm_90a", "dynamic_add")[-2:]
     assert not general.guard
     pointers = [a for a in aligned.guard if a.subject is GuardSubject.PARAM_ADDRESS]
@@ -128,7 +128,7 @@ def test_alignment_is_promised_under_a_guard_and_brings_wide_loads() -> None:
     assert b"ld.global.v4.b32" not in content_of(general, "ptx")
 
 
-def test_amd_buffers_below_2_gib_are_promised_under_a_guard() -> None:
+def test_a_guarded_variant_assumes_amd_buffers_below_2_gib() -> None:
     aligned, general = build("rocm:gfx942", "dynamic_add")[-2:]
     extents = {a.name: a.operand for a in aligned.guard if a.subject is GuardSubject.PARAM_EXTENT}
     # f16: 2**30 elements; in1 has 48 elements whatever the sizes are and needs no atom.
@@ -137,7 +137,7 @@ def test_amd_buffers_below_2_gib_are_promised_under_a_guard() -> None:
     assert b"buffer_store" not in content_of(general, "amdgcn")
 
 
-def test_extents_of_static_buffers_are_promised_without_a_guard() -> None:
+def test_static_buffers_below_2_gib_need_no_guard() -> None:
     (*_, general) = build("rocm:gfx942", "layer_norm_silu")
     assert not general.guard
     assert b"buffer_load" in content_of(general, "amdgcn")
@@ -181,7 +181,7 @@ def test_arguments_are_buffers_then_sizes_then_scratch() -> None:
     assert str(general.launch.grid[0]) == "s0"
 
 
-def test_clamped_indices_are_told_in_a_note() -> None:
+def test_a_note_says_that_indices_are_clamped() -> None:
     assert any("clamped" in note for note in build("cuda:sm_90a", "embedding")[0].notes)
 
 

@@ -16,8 +16,8 @@ from tests.support.codegen_processes import PLUGIN
 
 @pytest.fixture(autouse=True)
 def fresh_registry() -> Iterator[None]:
-    """Each test looks anew, and leaves no trace of what it found."""
-    caches = (registry.vendors, registry.find_backend, targets.all_targets)
+    """Clears what was found, before and after each test."""
+    caches = (registry.vendors, registry.find_backend, targets.all_targets, targets.all_vendors)
     for cache in caches:
         cache.cache_clear()
     yield
@@ -59,7 +59,7 @@ def test_a_plug_in_brings_a_vendor_and_its_chips(monkeypatch: pytest.MonkeyPatch
     sys.modules.pop("echo_backend", None)
 
 
-def test_an_unknown_vendor_is_refused_with_those_that_exist() -> None:
+def test_an_unknown_vendor_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UnknownTargetError, match="cpu"):
         registry.find_backend("abacus")
 

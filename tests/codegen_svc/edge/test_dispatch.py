@@ -1,4 +1,4 @@
-"""Kernels through the codegen room: real edge, broker, cache and workers; the echo vendor."""
+"""Kernels through code generation: real edge, broker, cache and workers, and the echo vendor."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_artifacts_stream_as_they_appear(
     assert second.index == 0
 
 
-async def test_a_herd_on_two_edges_makes_one_job(
+async def test_equal_requests_to_two_edges_make_one_job(
     stub: CodegenServiceStub, codegen: CodegenFarm
 ) -> None:
     kernel = fresh_kernel("gated_herd")
@@ -98,7 +98,7 @@ async def test_a_caller_that_gives_up_leaves_the_work_to_later_ones(
     assert codegen.compilations("gated_deserted") == 1
 
 
-async def test_a_kernel_that_the_toolchain_refuses_is_refused_once_for_all(
+async def test_a_refusal_by_the_toolchain_is_stored_and_given_again(
     stub: CodegenServiceStub, codegen: CodegenFarm
 ) -> None:
     kernel = fresh_kernel("rejected_1")
@@ -108,7 +108,7 @@ async def test_a_kernel_that_the_toolchain_refuses_is_refused_once_for_all(
     assert codegen.compilations("rejected_1") == 1
 
 
-async def test_one_bad_kernel_does_not_spoil_its_companions_for_later(
+async def test_one_bad_kernel_leaves_the_others_of_its_request_in_the_cache(
     stub: CodegenServiceStub, codegen: CodegenFarm
 ) -> None:
     good = fresh_kernel("plain_companion")
@@ -118,26 +118,26 @@ async def test_one_bad_kernel_does_not_spoil_its_companions_for_later(
     assert codegen.compilations("plain_companion") == 1
 
 
-async def test_a_backend_that_raises_is_our_bug_and_is_told_by_type(
+async def test_a_backend_that_raises_is_our_bug_and_the_error_names_its_type(
     stub: CodegenServiceStub,
 ) -> None:
     with pytest.raises(InternalError, match="ZeroDivisionError: division by zero"):
         await build(stub, fresh_kernel("buggy_1"))
 
 
-async def test_a_tool_that_is_away_makes_unavailable_for_a_moment(
+async def test_a_missing_tool_makes_the_kernel_unavailable_until_the_failure_expires(
     stub: CodegenServiceStub, codegen: CodegenFarm
 ) -> None:
     kernel = fresh_kernel("toolless_1")
     with pytest.raises(UnavailableError, match="the tool is away"):
         await build(stub, kernel)
     attempts = codegen.compilations("toolless_1")
-    while codegen.compilations("toolless_1") == attempts:  # until the failure expired
+    while codegen.compilations("toolless_1") == attempts:  # wait until the failure expires
         with pytest.raises(UnavailableError):
             await build(stub, kernel)
 
 
-async def test_an_unknown_target_is_refused_with_those_that_exist(
+async def test_an_unknown_target_is_refused_with_the_known_ones(
     stub: CodegenServiceStub,
 ) -> None:
     with pytest.raises(UnknownTargetError, match="echo:one"):
@@ -158,7 +158,7 @@ async def test_a_request_without_kernels_is_malformed(stub: CodegenServiceStub) 
         await build(stub)
 
 
-async def test_truncated_bytes_are_refused_by_name_and_the_room_goes_on(
+async def test_truncated_bytes_are_refused_by_name_and_the_service_goes_on(
     stub: CodegenServiceStub, codegen: CodegenFarm
 ) -> None:
     whole = pb.BuildKernelsRequest(kernels=[fresh_kernel("plain_cut")]).SerializeToString()
@@ -170,7 +170,7 @@ async def test_truncated_bytes_are_refused_by_name_and_the_room_goes_on(
     assert await build(stub, fresh_kernel("plain_after"))
 
 
-async def test_toolchains_of_reported_workers_are_told(stub: CodegenServiceStub) -> None:
+async def test_toolchains_of_workers_are_reported(stub: CodegenServiceStub) -> None:
     response = await stub.GetToolchains(pb.GetToolchainsRequest())
     (entry,) = response.targets
     assert entry.target == TARGET

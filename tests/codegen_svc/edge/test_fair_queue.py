@@ -1,4 +1,4 @@
-"""Turns among tenants: by the time that their jobs ran, with a slot kept free."""
+"""Permits go to the tenant whose jobs ran for the shortest time; one slot stays free."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from codegen_svc.edge.fair_queue import FairQueue, JobClass
 
 
 class Queue:
-    """Jobs that hold a turn each and end when the test says so; time goes by when it says so.
+    """Jobs that hold a permit each; the test ends them and sets the clock.
 
-    A name's first letter is its tenant; a capital makes it warm-up, a `!` slow.
+    The first letter of a name is the tenant; a capital means warm-up, a `!` means slow.
     """
 
     def __init__(self, slots: int, positions: int) -> None:
@@ -37,9 +37,9 @@ class Queue:
     async def _run(self, name: str) -> None:
         tenant = name[0]
         claim = JobClass(tenant.lower(), is_warm_up=tenant.isupper(), is_slow="!" in name)
-        async with self.permits.permit(claim) as turn:
+        async with self.permits.permit(claim) as permit:
             self.begun.append(name)
-            turn.begin()
+            permit.begin()
             await self.ends[name].wait()
 
 
@@ -48,13 +48,13 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_tenant_alone_has_all_turns() -> None:
+async def test_a_tenant_alone_may_send_as_many_jobs_as_there_are_positions() -> None:
     queue = Queue(slots=2, positions=4)
     await queue.send(*(f"a{n}" for n in range(6)))
     assert queue.begun == ["a0", "a1", "a2", "a3"]
 
 
-async def test_of_two_tenants_neither_takes_the_last_slot() -> None:
+async def test_one_slot_stays_free_for_another_active_tenant() -> None:
     queue = Queue(slots=3, positions=6)
     await queue.send("b0")
     await queue.end("b0")
@@ -64,7 +64,7 @@ async def test_of_two_tenants_neither_takes_the_last_slot() -> None:
     assert queue.begun[-1] == "b1"
 
 
-async def test_who_was_quiet_for_a_minute_is_waited_for_no_more() -> None:
+async def test_no_slot_stays_free_for_a_tenant_that_was_idle_for_a_minute() -> None:
     queue = Queue(slots=2, positions=4)
     await queue.send("b0")
     await queue.end("b0")
@@ -73,7 +73,7 @@ async def test_who_was_quiet_for_a_minute_is_waited_for_no_more() -> None:
     assert len(queue.begun) == 1 + 4
 
 
-async def test_who_used_least_is_next_however_many_wait() -> None:
+async def test_the_tenant_that_used_least_is_next() -> None:
     queue = Queue(slots=1, positions=1)
     await queue.send("a0", "b0", "c0", "a1", "b1", "c1")
     await queue.end("a0", after_s=10.0)
@@ -84,7 +84,7 @@ async def test_who_used_least_is_next_however_many_wait() -> None:
     assert queue.begun == ["a0", "b0", "c0", "b1", "c1", "a1"]
 
 
-async def test_what_was_used_is_forgotten_by_halves() -> None:
+async def test_used_time_halves_every_minute() -> None:
     queue = Queue(slots=1, positions=1)
     await queue.send("a0")
     await queue.end("a0", after_s=8.0)
@@ -93,7 +93,7 @@ async def test_what_was_used_is_forgotten_by_halves() -> None:
     assert queue.permits.used_s("a") == pytest.approx(2.0)
 
 
-async def test_waiting_in_the_queue_costs_nothing() -> None:
+async def test_time_before_a_job_begins_is_not_counted() -> None:
     queue = Queue(slots=1, positions=2)
     async with queue.permits.permit(JobClass("a")):
         queue.now_s += 100.0
@@ -120,7 +120,7 @@ async def test_one_slot_serves_slow_kernels_too() -> None:
     assert queue.begun == ["a0!", "a1!"]
 
 
-async def test_warm_up_has_half_of_the_turns_and_waits_behind_everybody() -> None:
+async def test_warm_up_has_half_of_the_positions_and_is_last_in_the_queue() -> None:
     queue = Queue(slots=2, positions=4)
     await queue.send(*(f"A{n}" for n in range(6)))
     assert queue.begun == ["A0", "A1"]
@@ -130,7 +130,7 @@ async def test_warm_up_has_half_of_the_turns_and_waits_behind_everybody() -> Non
     assert queue.begun[4:] == ["a2"]
 
 
-async def test_who_goes_away_leaves_the_line_and_gives_its_turn_back() -> None:
+async def test_a_cancelled_job_leaves_the_queue_and_releases_its_permit() -> None:
     queue = Queue(slots=1, positions=1)
     await queue.send("a0", "a1", "b0")
     queue.tasks["a1"].cancel()
@@ -145,17 +145,17 @@ async def test_who_goes_away_leaves_the_line_and_gives_its_turn_back() -> None:
     assert queue.begun[-1] == "c0"
 
 
-async def test_a_turn_given_to_somebody_who_goes_away_at_that_moment_is_not_lost() -> None:
+async def test_a_permit_granted_to_a_job_that_is_cancelled_then_is_released() -> None:
     queue = Queue(slots=1, positions=1)
     await queue.send("a0", "b0", "c0")
     queue.ends["a0"].set()
-    await asyncio.sleep(0)  # a0 ends and b0 is called, but has not run yet
+    await asyncio.sleep(0)  # a0 ends and b0 has its permit, but has not run yet
     queue.tasks["b0"].cancel()
     await settle()
     assert queue.begun[-1] == "c0"
 
 
-async def test_new_places_are_given_at_the_next_occasion() -> None:
+async def test_new_positions_are_used_when_the_next_job_arrives() -> None:
     queue = Queue(slots=4, positions=1)
     await queue.send("a0", "a1")
     queue.max_sent = 3
@@ -163,19 +163,19 @@ async def test_new_places_are_given_at_the_next_occasion() -> None:
     assert set(queue.begun) == {"a0", "a1", "b0"}
 
 
-async def test_a_failure_gives_the_turn_back() -> None:
-    turns = FairQueue(lambda: 1, lambda: 1)
+async def test_a_failure_releases_the_permit() -> None:
+    permits = FairQueue(lambda: 1, lambda: 1)
     for _ in range(2):
         with pytest.raises(ValueError, match="broken"):
-            async with turns.permit(JobClass("a")):
+            async with permits.permit(JobClass("a")):
                 raise ValueError("broken")
 
 
-async def test_who_used_more_than_others_stands_back_while_they_are_active() -> None:
+async def test_a_tenant_that_used_more_stands_back_while_others_are_active() -> None:
     queue = Queue(slots=2, positions=4)
     await queue.send("a0")
     await queue.end("a0", after_s=10.0)
-    assert not queue.permits.must_stand_back("a")  # nobody else is there
+    assert not queue.permits.must_stand_back("a")  # no other tenant is active
     await queue.send("b0")
     assert queue.permits.must_stand_back("a") and not queue.permits.must_stand_back("b")
     await queue.end("b0", after_s=30.0)

@@ -1,4 +1,4 @@
-"""Kernels that compile long leave a worker process free, and find it out by themselves."""
+"""Kernels that take long to compile leave a worker process free; the worker detects them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TARGET = "echo:one"
 
 @pytest.fixture(scope="module")
 def codegen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
-    """Two worker processes that take a kernel for slow after half a second."""
+    """Two worker processes; a kernel counts as slow after half a second."""
     folder = tmp_path_factory.mktemp("slow")
     with codegen_farm(folder, quick_time_limit_s="0.5", job_time_limit_s="30") as started:
         started.start_edge()
@@ -43,9 +43,9 @@ async def build(stub: CodegenServiceStub, name: str) -> pb.BuildKernelsResponse:
     return response
 
 
-async def until(room: CodegenFarm, log: str, text: bytes, times: int) -> None:
+async def until(farm: CodegenFarm, log: str, text: bytes, times: int) -> None:
     async with asyncio.timeout(TIMEOUT_S):
-        while room.log(log).count(text) < times:
+        while farm.log(log).count(text) < times:
             await asyncio.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-"""Tenants in the codegen room: real edge, broker, cache and worker; the echo vendor."""
+"""Tenants in code generation: real edge, broker, cache and worker, and the echo vendor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FLOOD = 12
 
 @pytest.fixture(scope="module")
 def codegen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
-    """One worker process, and few places in its queue."""
+    """One worker process with a short queue."""
     folder = tmp_path_factory.mktemp("turns")
     with codegen_farm(folder, queue_headroom="2", max_jobs_per_tenant="100") as started:
         started.start_edge()
@@ -48,21 +48,21 @@ def request_of(
 
 
 async def until(is_true: Callable[[], bool]) -> None:
-    """Returns when the condition holds; the edge tells of turns in its log alone."""
+    """Returns when the condition holds; the edge reports waiting jobs only in its log."""
     async with asyncio.timeout(60):
         while not is_true():
             await asyncio.sleep(0.01)
 
 
-def events(room: CodegenFarm, event: str) -> int:
+def events(farm: CodegenFarm, event: str) -> int:
     """How often the edge logged an event."""
-    return room.log("edge").count(f'"event": "{event}"'.encode())
+    return farm.log("edge").count(f'"event": "{event}"'.encode())
 
 
-async def blocked_job(room: CodegenFarm) -> str:
-    """The kernel at whose gate the worker waits."""
+async def blocked_job(farm: CodegenFarm) -> str:
+    """Waits until the worker blocks in a job, lets that job go on and returns its name."""
     arrived: list[Path] = []
-    await until(lambda: bool(arrived.extend(room.blocked_jobs.glob("*.pid")) or arrived))
+    await until(lambda: bool(arrived.extend(farm.blocked_jobs.glob("*.pid")) or arrived))
     arrived[0].unlink()
     return arrived[0].stem
 
@@ -79,7 +79,7 @@ async def test_a_flood_of_one_tenant_delays_another_by_few_jobs(
         async def build(request: pb.BuildKernelsRequest) -> int:
             return len([built async for built in stub.BuildKernels(request, timeout=120)])
 
-        # Somebody else is active: of one worker process the flood holds one turn, not all four.
+        # Another tenant is active: of one worker process the flood holds one position.
         await build(request_of("default/beta", fresh_kernel(f"plain_{is_warm_up}")))
         queued = events(codegen, "job_queued")
         flooding = asyncio.create_task(
@@ -99,7 +99,9 @@ async def test_a_flood_of_one_tenant_delays_another_by_few_jobs(
     assert compiled[1] == late
 
 
-async def test_equal_kernels_of_two_tenants_are_two_and_lie_apart(codegen: CodegenFarm) -> None:
+async def test_equal_kernels_of_two_tenants_are_compiled_and_stored_separately(
+    codegen: CodegenFarm,
+) -> None:
     kernel = fresh_kernel("plain_twice")
     key = kernel_key(kernel_from_proto(kernel), TARGET)
     salts = {"default/acme": b"a" * 32, "default/beta": b"b" * 32, "": b""}
@@ -120,7 +122,7 @@ async def test_equal_kernels_of_two_tenants_are_two_and_lie_apart(codegen: Codeg
         assert not (await farm.for_namespace("default/acme").lookup(key)).is_hit
 
 
-async def test_kernels_that_warmers_published_are_found_by_every_tenant_and_no_others(
+async def test_every_tenant_finds_only_kernels_that_a_warmer_published(
     codegen: CodegenFarm,
 ) -> None:
     kernel, own = fresh_kernel("plain_shared"), fresh_kernel("plain_own")
@@ -137,7 +139,7 @@ async def test_kernels_that_warmers_published_are_found_by_every_tenant_and_no_o
 
         assert (await build(own, "default/acme", salts["default/acme"])).caused_job
         assert (await build(own, "default/beta", salts["default/beta"])).caused_job
-        assert (await build(own, "default/shared")).caused_job, "warmers find nobody's kernels"
+        assert (await build(own, "default/shared")).caused_job, "warmers find no kernel of a tenant"
         assert (await build(kernel, "default/shared")).caused_job
         for namespace, salt in salts.items():
             built = await build(kernel, namespace, salt)
@@ -145,7 +147,9 @@ async def test_kernels_that_warmers_published_are_found_by_every_tenant_and_no_o
             for signed in built.signed:
                 assert signed.manifest.namespace == "default/shared"
                 assert [t for t in signed.manifest.tags if "tenant:" in t] == ["tenant:shared"]
-        assert (await build(kernel, "")).caused_job, "who is no tenant has one part"
+        assert (await build(kernel, "")).caused_job, (
+            "requests without a namespace use a part of their own"
+        )
     assert (codegen.compilations("plain_own"), codegen.compilations("plain_shared")) == (3, 2)
     async with KernelCache(codegen.cache.url, space=Space.KERNELS) as farm:
         for namespace, salt in salts.items():
@@ -155,7 +159,7 @@ async def test_kernels_that_warmers_published_are_found_by_every_tenant_and_no_o
             assert (await part.stats())["shared_hits"] == 1
 
 
-async def test_a_shared_kernel_of_which_a_blob_is_gone_is_compiled(codegen: CodegenFarm) -> None:
+async def test_a_shared_kernel_that_lacks_a_blob_is_compiled(codegen: CodegenFarm) -> None:
     kernel = fresh_kernel("plain_hole")
     async with open_channel(codegen.address) as channel:
         stub = CodegenServiceStub(channel)

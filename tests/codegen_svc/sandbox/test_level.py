@@ -1,4 +1,4 @@
-"""What a sandbox must offer, and what it leaves behind; without compilations."""
+"""Demanded levels of the sandbox, and files that remain; without compilations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_environment_of_toolchains_has_no_secrets(monkeypatch: pytest.Monkey
     assert scrubbed_environment()["TRITON_CONSTANT"] == "kept"
 
 
-def test_a_killed_workers_folder_is_removed_by_the_next_one_and_no_others(
+def test_the_next_worker_removes_the_folder_of_a_killed_one_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -51,7 +51,7 @@ def test_a_killed_workers_folder_is_removed_by_the_next_one_and_no_others(
 
 
 @pytest.mark.parametrize("setting", ["required:", "required:magic", "weakest", "landlock"])
-def test_a_setting_that_demands_nothing_known_is_refused(setting: str) -> None:
+def test_a_setting_with_an_unknown_level_is_refused(setting: str) -> None:
     with pytest.raises(ValueError, match=re.escape(repr(setting))):
         required_mechanisms(setting)
 

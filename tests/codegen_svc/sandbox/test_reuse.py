@@ -1,4 +1,4 @@
-"""One process compiles kernels of one namespace in turn, and each as if it were the only one."""
+"""One process compiles several kernels of one namespace; none affects the next one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_a_process_never_serves_two_namespaces(stub: CodegenServiceStub) -
     assert await notes(stub, "a2", "acme") == [FIRST]
 
 
-async def test_a_process_ends_after_so_many_kernels(stub: CodegenServiceStub) -> None:
+async def test_a_process_ends_after_its_number_of_kernels(stub: CodegenServiceStub) -> None:
     counts = [(await notes(stub, f"m{number}", "many"))[0] for number in range(MOST + 1)]
     assert counts[-2:] == [f"kernel {MOST} of its process", FIRST]
 
@@ -65,24 +65,24 @@ async def test_a_process_ends_after_so_many_kernels(stub: CodegenServiceStub) ->
     ("kind", "reported"),
     [("rejected", "no such instruction"), ("crash", "SIGSEGV"), ("spin", "longer than")],
 )
-async def test_a_process_that_met_an_error_serves_no_more(
+async def test_a_process_ends_after_an_error(
     kind: str, reported: str, codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
     assert await notes(stub, f"before_{kind}", kind) == [FIRST]
     with pytest.raises(KernelRejectedError, match=reported):
         await build(stub, f"{kind}_second", kind)
-    assert codegen.compilations(f"{kind}_second") == 2, "only a fresh process's word counts"
+    assert codegen.compilations(f"{kind}_second") == 2, "only a fresh process may refuse a kernel"
     assert await notes(stub, f"after_{kind}", kind) == [FIRST]
 
 
-async def test_a_process_that_was_left_behind_ends_with_what_left_it(
+async def test_a_process_whose_kernel_left_a_child_behind_is_replaced(
     stub: CodegenServiceStub,
 ) -> None:
     assert (await build(stub, "littering_first", "litter")).stages
     assert await notes(stub, "after_littering", "litter") == [FIRST]
 
 
-async def test_each_kernel_has_its_processor_time_to_itself(
+async def test_each_kernel_has_its_own_limit_of_processor_time(
     codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
     for number in range(12):

@@ -1,4 +1,4 @@
-"""A compilation that misbehaves reaches nothing, costs one attempt of one kernel, and is named."""
+"""A misbehaving compilation reaches nothing, costs one attempt, and is named in the error."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def demand(level: ConfinementLevel, *mechanisms: Mechanism) -> None:
         pytest.skip(f"{PREFIX}{', '.join(missing)} of this host")
 
 
-async def test_artifact_and_log_tell_how_the_compilation_was_confined(
+async def test_artifact_and_log_state_how_the_compilation_was_confined(
     codegen: CodegenFarm, stub: CodegenServiceStub, level: ConfinementLevel
 ) -> None:
     assert (await build(stub, "plain_told")).sandbox == str(level)
@@ -80,24 +80,24 @@ async def test_artifact_and_log_tell_how_the_compilation_was_confined(
     assert json.loads(ready)["sandbox"] == str(level)
 
 
-async def told(room: CodegenFarm, stub: CodegenServiceStub, name: str) -> dict[str, str]:
-    """What a compilation got of all that it wished."""
+async def attempts_of(farm: CodegenFarm, stub: CodegenServiceStub, name: str) -> dict[str, str]:
+    """What each forbidden access of a compilation returned."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         wishes = {
             "read": [
                 "/etc/passwd",
-                str(room.folder / "worker.log"),
-                room.settings["KERNELFARM_KERNEL_KEY_FILE"],
-                f"/proc/{room.processes[-1].pid}/environ",
+                str(farm.folder / "worker.log"),
+                farm.settings["KERNELFARM_KERNEL_KEY_FILE"],
+                f"/proc/{farm.processes[-1].pid}/environ",
                 __file__,
             ],
-            "write": ["/tmp/kernelfarm-not-mine", str(room.folder / "mine"), __file__],
-            "unix": [url.removeprefix("unix://") for url in (room.cache.url, room.broker.url)],
+            "write": ["/tmp/kernelfarm-not-mine", str(farm.folder / "mine"), __file__],
+            "unix": [url.removeprefix("unix://") for url in (farm.cache.url, farm.broker.url)],
             "tcp": [server.getsockname()[1]],
             "calls": CALLS.get(platform.machine(), []),
-            "secrets": [v for n, v in room.settings.items() if n.startswith("KERNELFARM_")],
+            "secrets": [v for n, v in farm.settings.items() if n.startswith("KERNELFARM_")],
         }
-        (room.blocked_jobs / "wishes.json").write_text(json.dumps(wishes))
+        (farm.blocked_jobs / "wishes.json").write_text(json.dumps(wishes))
         artifact = await build(stub, name)
     return dict(note.rsplit(": ", 1) for note in artifact.notes)
 
@@ -106,7 +106,7 @@ async def test_a_compilation_reads_no_file_of_others_and_writes_only_its_own(
     codegen: CodegenFarm, stub: CodegenServiceStub, level: ConfinementLevel
 ) -> None:
     demand(level, Mechanism.LANDLOCK)
-    got = await told(codegen, stub, "nosy_files")
+    got = await attempts_of(codegen, stub, "nosy_files")
     assert got["scratch"] == "granted"
     files = {name: answer for name, answer in got.items() if name.startswith(("read", "write"))}
     assert len(files) == 8
@@ -118,7 +118,7 @@ async def test_a_compilation_reaches_no_server_and_no_other_process(
     codegen: CodegenFarm, stub: CodegenServiceStub, level: ConfinementLevel
 ) -> None:
     demand(level, Mechanism.SECCOMP)
-    got = await told(codegen, stub, "nosy_network")
+    got = await attempts_of(codegen, stub, "nosy_network")
     reached = {n: a for n, a in got.items() if n.startswith(("connect", "kill", "call", "new"))}
     assert len(reached) >= 6
     assert all(answer.startswith("refused") for answer in reached.values()), reached
@@ -128,7 +128,7 @@ async def test_a_compilation_reaches_no_server_and_no_other_process(
 async def test_a_compilation_inherits_no_setting_of_the_farm(
     codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
-    assert (await told(codegen, stub, "nosy_secrets"))["secrets"] == "[]"
+    assert (await attempts_of(codegen, stub, "nosy_secrets"))["secrets"] == "[]"
 
 
 ENDS = {
@@ -162,9 +162,9 @@ def children_of(pid: int) -> list[int]:
     return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def zygote_of(room: CodegenFarm) -> tuple[int, Path]:
+def zygote_of(farm: CodegenFarm) -> tuple[int, Path]:
     """The process id and the folder of the worker's zygote."""
-    waiting = [room.processes[-1].pid]
+    waiting = [farm.processes[-1].pid]
     while waiting:
         pid = waiting.pop()
         words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
@@ -174,25 +174,25 @@ def zygote_of(room: CodegenFarm) -> tuple[int, Path]:
     raise AssertionError("the worker has no zygote")
 
 
-def lose_folder(room: CodegenFarm) -> None:
-    shutil.rmtree(zygote_of(room)[1])
+def lose_folder(farm: CodegenFarm) -> None:
+    shutil.rmtree(zygote_of(farm)[1])
 
 
-def lose_zygote(room: CodegenFarm) -> None:
-    os.kill(zygote_of(room)[0], signal.SIGKILL)
+def lose_zygote(farm: CodegenFarm) -> None:
+    os.kill(zygote_of(farm)[0], signal.SIGKILL)
 
 
-def stop_zygote(room: CodegenFarm) -> None:
-    os.kill(zygote_of(room)[0], signal.SIGSTOP)
+def stop_zygote(farm: CodegenFarm) -> None:
+    os.kill(zygote_of(farm)[0], signal.SIGSTOP)
 
 
-def lose_supervisors(room: CodegenFarm) -> None:
-    for supervisor in children_of(zygote_of(room)[0]):
+def lose_supervisors(farm: CodegenFarm) -> None:
+    for supervisor in children_of(zygote_of(farm)[0]):
         os.kill(supervisor, signal.SIGKILL)
 
 
-def lose_compilers(room: CodegenFarm) -> None:
-    for supervisor in children_of(zygote_of(room)[0]):
+def lose_compilers(farm: CodegenFarm) -> None:
+    for supervisor in children_of(zygote_of(farm)[0]):
         for compiler in children_of(supervisor):
             os.kill(compiler, signal.SIGKILL)
 
@@ -201,7 +201,7 @@ LOSSES = [lose_folder, lose_zygote, lose_supervisors, lose_compilers]
 
 
 @pytest.mark.parametrize("lose", [*LOSSES, stop_zygote])
-async def test_what_was_lost_between_two_kernels_is_started_again(
+async def test_sandbox_processes_and_folders_lost_between_kernels_are_replaced(
     lose: Callable[[CodegenFarm], None], codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
     assert (await build(stub, f"plain_before_{lose.__name__}")).stages
@@ -213,7 +213,7 @@ async def test_what_was_lost_between_two_kernels_is_started_again(
 
 
 @pytest.mark.parametrize("lose", LOSSES)
-async def test_what_was_lost_during_a_compilation_costs_the_kernel_nothing(
+async def test_a_kernel_is_compiled_although_a_process_or_folder_is_lost_meanwhile(
     lose: Callable[[CodegenFarm], None], codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
     name = f"gated_{lose.__name__}"
@@ -225,7 +225,7 @@ async def test_what_was_lost_during_a_compilation_costs_the_kernel_nothing(
     assert (await build(stub, f"plain_after_{name}")).stages
 
 
-async def test_a_folder_that_is_lost_under_a_compilation_is_a_shortage_and_no_bug(
+async def test_a_folder_lost_during_a_compilation_makes_the_kernel_unavailable(
     codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
     """Each attempt removes its own folder, so the second is lost too."""
@@ -235,25 +235,25 @@ async def test_a_folder_that_is_lost_under_a_compilation_is_a_shortage_and_no_bu
     assert (await build(stub, "plain_after_homeless")).stages
 
 
-async def test_a_worker_that_cannot_start_what_was_lost_takes_its_report_back_until_it_can(
+async def test_a_worker_that_cannot_compile_withdraws_its_report_until_it_can(
     tmp_path: Path,
 ) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     beats = str(tmp_path / "beat")
-    with codegen_farm(tmp_path, worker_heartbeat_file=beats, shortage_ttl_s="0.1") as room:
-        room.settings["TMPDIR"] = str(temporary)
-        room.start_edge()
-        room.start_worker()
-        async with open_channel(room.address) as channel:
+    with codegen_farm(tmp_path, worker_heartbeat_file=beats, shortage_ttl_s="0.1") as farm:
+        farm.settings["TMPDIR"] = str(temporary)
+        farm.start_edge()
+        farm.start_worker()
+        async with open_channel(farm.address) as channel:
             stub = CodegenServiceStub(channel)
             assert (await build(stub, "plain_before")).stages
             while not (await stub.GetToolchains(pb.GetToolchainsRequest())).targets:
-                await asyncio.sleep(0.1)  # only what was reported can be withdrawn
+                await asyncio.sleep(0.1)  # only a report can be withdrawn
             temporary.rename(tmp_path / "away")
             with pytest.raises(UnavailableError, match="cannot be started"):
                 await build(stub, "plain_meanwhile")
-            log = partial(room.log, "worker")
+            log = partial(farm.log, "worker")
             withdrawn = lambda: b"report_withdrawn" in log()  # noqa: E731
             await asyncio.to_thread(wait_until, withdrawn, TIMEOUT_S, "the report's withdrawal")
             temporary.mkdir()
@@ -263,24 +263,24 @@ async def test_a_worker_that_cannot_start_what_was_lost_takes_its_report_back_un
 async def test_an_endless_compilation_ends_at_its_limit_and_the_worker_goes_on(
     tmp_path: Path,
 ) -> None:
-    with codegen_farm(tmp_path, job_time_limit_s="0.5") as room:
-        room.start_edge()
-        room.start_worker()
-        async with open_channel(room.address) as channel:
+    with codegen_farm(tmp_path, job_time_limit_s="0.5") as farm:
+        farm.start_edge()
+        farm.start_worker()
+        async with open_channel(farm.address) as channel:
             stub = CodegenServiceStub(channel)
             with pytest.raises(KernelRejectedError, match=r"longer than 0\.5 s"):
                 await build(stub, "spin_forever")
             assert (await build(stub, "plain_after_spin")).stages
-        assert room.log("worker").count(b"worker_ready") == 1
+        assert farm.log("worker").count(b"worker_ready") == 1
 
 
 def test_a_worker_whose_host_offers_less_than_demanded_does_not_start(tmp_path: Path) -> None:
-    """Landlock is taken away from the worker by a filter, as an old kernel would lack it."""
+    """A filter hides Landlock from the worker, as if the host's kernel were old."""
     blocked = "import sys, errno, struct; " + _BLOCKING
-    with codegen_farm(tmp_path, sandbox=f"required:{ALL}") as room:
-        worker = room.start_code(blocked, name="weak")
+    with codegen_farm(tmp_path, sandbox=f"required:{ALL}") as farm:
+        worker = farm.start_code(blocked, name="weak")
         assert worker.wait(TIMEOUT_S) == 2
-        assert b"demands" in room.log("weak")
+        assert b"demands" in farm.log("weak")
 
 
 _BLOCKING = (

@@ -1,4 +1,4 @@
-"""What a backend gives is checked before it is published; jobs travel as bytes."""
+"""Results of backends are checked before they are published; jobs are sent as bytes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GUARD = (GuardAtom(GuardSubject.PARAM_ADDRESS, 0, GuardOp.DIVISIBLE, 16),)
 
 @dataclass(frozen=True)
 class FixedBackend:
-    """A backend that gives the same variants for every kernel."""
+    """A backend that returns the same variants for every kernel."""
 
     variants: tuple[BuiltKernel, ...]
     vendor: str = "cpu"
@@ -88,9 +88,9 @@ def test_equal_builds_are_equal_bytes() -> None:
 @pytest.mark.parametrize(
     ("variants", "fault"),
     [
-        ((), "gave no variant"),
+        ((), "returned no variant"),
         ((built(), built(GUARD)), "last variant has a guard"),
-        ((built(binary_stage="cubin"),), "no stage is named 'cubin'"),
+        ((built(binary_stage="cubin"),), "0 stages are named 'cubin'"),
         ((built(binary_stage="llir"),), "no ELF file"),
     ],
 )
@@ -101,13 +101,13 @@ def test_a_backend_that_breaks_its_contract_is_our_bug(
         run(*variants)
 
 
-def test_what_lay_in_the_cache_is_verified_before_a_toolchain_sees_it() -> None:
+def test_a_cached_kernel_is_verified_before_a_toolchain_reads_it() -> None:
     kernel = replace(kernel_from_proto(fresh_kernel("fixed")), name="f(): import os #")
     with pytest.raises(VerificationError, match="expected an identifier"):
         build_kernel(FixedBackend((built(),)), kernel, target_facts(TARGET), KEY, lambda: 0.0)
 
 
-def test_a_job_comes_back_as_kernel_and_target() -> None:
+def test_a_job_decodes_to_its_kernel_and_target() -> None:
     message = fresh_kernel("travelling")
     assert job_from_bytes(job_to_bytes(message, TARGET)) == (kernel_from_proto(message), TARGET)
 

@@ -1,4 +1,4 @@
-"""What workers sign, whom nobody believes, and what is invalidated while it is made."""
+"""Signatures of workers, untrusted workers, and invalidations during a compilation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_a_worker_signs_each_variant_for_its_key(
         assert f"toolchain:{artifact.toolchain}" in manifest.tags
 
 
-async def test_a_kernel_that_is_invalidated_while_it_is_made_is_made_again(
+async def test_a_kernel_invalidated_during_its_compilation_is_compiled_again(
     stub: CodegenServiceStub, codegen: CodegenFarm
 ) -> None:
     making = asyncio.create_task(build(stub, fresh_kernel("gated_stale")))
@@ -46,16 +46,16 @@ async def test_a_kernel_that_is_invalidated_while_it_is_made_is_made_again(
     assert manifest_from_proto(built.signed[0].manifest).epoch == 1
 
 
-async def test_what_an_unknown_key_signed_is_refused_and_counted(tmp_path: Path) -> None:
+async def test_an_artifact_signed_by_an_unknown_key_is_refused_and_counted(tmp_path: Path) -> None:
     make_keys(tmp_path / "others")
-    (tmp_path / "room").mkdir()
-    with codegen_farm(tmp_path / "room") as room:
+    (tmp_path / "farm").mkdir()
+    with codegen_farm(tmp_path / "farm") as farm:
         trusted = {"KERNELFARM_TRUSTED_KEYS_FILE": str(tmp_path / "others" / PUBLIC_KEYS)}
-        room.settings.update(trusted)
-        room.start_edge()
-        room.start_worker()
-        async with open_channel(room.address) as channel:
+        farm.settings.update(trusted)
+        farm.start_edge()
+        farm.start_worker()
+        async with open_channel(farm.address) as channel:
             with pytest.raises(UnavailableError, match="key that is not trusted"):
                 await build(CodegenServiceStub(channel), fresh_kernel("plain_unknown"))
-        async with KernelCache(room.cache.url, space=Space.KERNELS) as cache:
-            assert (await cache.stats())["untrusted"] == 2 * room.compilations("plain_unknown")
+        async with KernelCache(farm.cache.url, space=Space.KERNELS) as cache:
+            assert (await cache.stats())["untrusted"] == 2 * farm.compilations("plain_unknown")

@@ -9,7 +9,7 @@ from codegen_svc.worker.watchdog import WorkerHealth, WorkerState
 
 
 def judged(notes: ConsumerStatus, *, answers: bool, until_s: int) -> list[WorkerState]:
-    """States from one second to the next, of notes that do not change; the last is the worker's."""
+    """States of a worker second by second, with unchanged notes; the last is its final one."""
     judgement = WorkerHealth(began_s=0, wedged_after_s=12)
     states = [judgement.state(notes, float(now), lambda: answers) for now in range(until_s)]
     assert judgement.is_wedged(until_s) == (states[-1] is WorkerState.STUCK)

@@ -7,28 +7,29 @@ import torch
 
 from frontend_svc.decompose.pipeline import decompose_to_prims
 from frontend_svc.operators.core.registry import sorts_rows
-from frontend_svc.operators.sorting.ordering import MAX_SORTED
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.check_graph import PRIMS_DIALECT
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.text import parse_graph
 from kernelfarm.targets import target_facts
 from tests.support.operator_samples.tensors import normal
-from tests.support.single_operator import Call, captured_graph, lowered
+from tests.support.single_operator import Call, captured_graph
 
 
 def _ops(graph: Graph, target: str) -> set[str]:
     facts = target_facts(target)
-    result = decompose_to_prims(graph, sorts_any_row=facts.sorts_any_row).graph
+    result = decompose_to_prims(graph, max_sorted_elems=facts.max_sorted_elems).graph
     assert result.dialect == PRIMS_DIALECT
     return {node.op for node in result.nodes}
 
 
 @pytest.mark.parametrize("target", ["cuda:sm_90a", "rocm:gfx942", "ascend:910b"])
-def test_accelerators_sort_rows_that_fit_in_a_block(target: str) -> None:
-    fits = captured_graph(Call("aten.sort.default", [torch.zeros(2, MAX_SORTED)]))
+def test_accelerators_sort_rows_that_a_block_holds(target: str) -> None:
+    most = target_facts(target).max_sorted_elems
+    assert most is not None
+    fits = captured_graph(Call("aten.sort.default", [torch.zeros(2, most)]))
     assert "argsort" in _ops(fits, target)
-    longer = captured_graph(Call("aten.sort.default", [torch.zeros(2, MAX_SORTED + 1)]))
+    longer = captured_graph(Call("aten.sort.default", [torch.zeros(2, most + 1)]))
     assert _ops(longer, target) == {"extern"}
 
 
@@ -41,8 +42,9 @@ def test_processors_sort_rows_of_any_length() -> None:
 
 
 def test_a_row_that_is_too_long_is_named_as_the_reason() -> None:
-    (report,) = lowered(Call("aten.sort.default", [torch.zeros(3, 5000)])).report
-    assert "rows of 5000 elements; an accelerator's block holds 1024" in report.detail
+    graph = captured_graph(Call("aten.sort.default", [torch.zeros(3, 5000)]))
+    (report,) = decompose_to_prims(graph, max_sorted_elems=1024).report
+    assert "rows of 5000 elements; the target sorts at most 1024" in report.detail
 
 
 def test_only_operators_that_sort_depend_on_how_a_target_sorts() -> None:

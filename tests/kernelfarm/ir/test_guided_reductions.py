@@ -1,4 +1,4 @@
-"""Guided reductions: their meaning beside PyTorch, in text and on the wire; what is refused."""
+"""Guided reductions: their meaning compared with PyTorch, codecs, and what is refused."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ RUNNING = (GOLDEN / "running.kernel").read_text()
             HISTOGRAM.replace("f32", "f16"),
             "x",
             "x",
-            "store add: elements of f16; expected a type that arithmetic is done in",
+            "store add: elements of f16; expected a type of arithmetic",
         ),
         (RUNNING, "scan cumsum", "scan cumxor", "scan 'cumxor'; expected one of cumsum, cumprod"),
         (RUNNING, "%5: i64 = scan", "%5: f32 = scan", "gives f32; expected i64"),

@@ -1,4 +1,4 @@
-"""Sorts: the prim against PyTorch, its meaning in kernels, what is refused, keys and the wire."""
+"""Sorts: the prim compared with PyTorch, its meaning in kernels, refusals, keys and codecs."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_sort_of_what_does_not_vary_gives_the_positions_themselves() -> None:
     assert out.tolist() == [0, 1, 2, 3] * 2
 
 
-def test_a_sort_travels_as_text_and_on_the_wire_and_its_direction_is_part_of_the_key() -> None:
+def test_text_and_messages_keep_a_sort_and_its_direction_is_part_of_the_key() -> None:
     kernel = parse_kernel(SORTED)
     assert parse_kernel(print_kernel(kernel)) == kernel
     assert kernel_from_proto(kernel_to_proto(kernel)) == kernel

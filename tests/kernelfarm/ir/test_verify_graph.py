@@ -1,4 +1,4 @@
-"""Rules of prims: each is broken once, and the verifier says how."""
+"""The verifier reports a violation of each rule of prims."""
 
 import pytest
 
@@ -22,7 +22,7 @@ size s0 from 1
 """
 
 BROKEN = [
-    ("f32[2, 3] = tanhh(%0)", "'tanhh' is no prim"),
+    ("f32[2, 3] = tanhh(%0)", "'tanhh' is not a prim"),
     ("f32[2, 3] = exp(%0, %0)", "exp: 2 operands; expected 1"),
     ("f32[2, 3] = exp(%0; fast=true)", "exp: attributes fast; expected none"),
     ("f32[2, 3] = convert(%0)", "convert: attributes none; expected dtype"),
@@ -78,8 +78,8 @@ BROKEN = [
         r"a result of f32\[2, 2, 1\]; expected f32\[2, 2, 2\]",
     ),
     ("f32[2, 3] = cat(; dim=0)", "no operands; expected one or more"),
-    ("f32[2, 6] = cat(%0, %2; dim=1)", "equal types but for the extent of axis 1"),
-    ("f32[2, 5] = cat(%0, %1; dim=1)", "equal types but for the extent of axis 1"),
+    ("f32[2, 6] = cat(%0, %2; dim=1)", "equal types except for the extent of axis 1"),
+    ("f32[2, 5] = cat(%0, %1; dim=1)", "equal types except for the extent of axis 1"),
     ("f32[4, 3] = cat(%0, %0; dim=2)", "dim=2; expected an axis from 0 to 1"),
     ("f32[2, 3] = pad(%0; high=[{0}, {0}], low=[{0}, {-1}], value=0)", "2 sizes of 0 or more"),
     ("f32[2, 3] = pad(%0; high=[{0}, {0}], low=[{0}, {0}], value=none)", "expected a number"),
@@ -162,7 +162,7 @@ def test_the_builder_never_shares_extern_nodes() -> None:
     assert first != second
 
 
-def test_the_builder_marks_where_nodes_stem_from() -> None:
+def test_the_builder_records_the_origins_of_nodes() -> None:
     builder = GraphBuilder(locations=("model.py:1",))
     x = builder.add_input(TensorType(DType.F32, (as_expr(2),), (ONE,)))
     with builder.origin(3, 4, location=1):

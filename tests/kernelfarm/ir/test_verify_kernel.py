@@ -1,4 +1,4 @@
-"""Rules of loop kernels: each is broken once, and the verifier says how."""
+"""The verifier reports a violation of each rule of loop kernels."""
 
 from dataclasses import replace
 
@@ -50,7 +50,7 @@ BROKEN = [
     ("%7: f32 = add %0, %2", "add: operands of f32, i64; expected one element type"),
     ("%7: f16 = add %1, %1", "add computes in f16; expected operands converted to f32"),
     ("%7: f32 = lt %0, %0", "lt gives f32; expected bool"),
-    ("%7: f32 = reshape %0", "'reshape' is no scalar operation"),
+    ("%7: f32 = reshape %0", "'reshape' is not a scalar operation"),
     ("%7: i64 = sum %2", "sum of %2, which does not vary over the reduction axes"),
     ("%7: f16 = amax %1", "amax computes in f16"),
     ("%7: f32 = any %0", "any: an operand of f32; expected bool"),

@@ -1,4 +1,4 @@
-"""Rules of programs: each is broken once, and the verifier says how."""
+"""The verifier reports a violation of each rule of programs."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -99,7 +99,7 @@ BROKEN: list[tuple[Callable[[], Plan], str]] = [
     (lambda: with_buffer(4, dtype=DType.F64), "ext0 of f64 seen as f32; expected equal widths"),
     (
         lambda: with_step(2, replace(PLAN.steps[2], results=(replace(RESULT, buffer="in0"), None))),
-        "writes in0, which is read only",
+        "writes in0, which is read-only",
     ),
     (
         lambda: with_step(2, replace(PLAN.steps[2], args=(replace(VIEW, strides=(ONE,)),))),

@@ -1,4 +1,4 @@
-"""Values that are stored in parts: each element once, and all before the first reader."""
+"""Values stored as slices: each element once, and all of them before the first reader."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def test_thirds_of_rows_may_be_stored_by_one_kernel_or_by_three(last: str) -> No
 
 
 @pytest.mark.parametrize("last", [SECOND, "3*s0*d0 + d1 + s0 + 1", "3*s0*d0 + 2*d1 + s0"])
-def test_parts_that_meet_are_refused(last: str) -> None:
+def test_slices_that_overlap_are_refused(last: str) -> None:
     with pytest.raises(VerificationError, match="may store the same elements of out0"):
         verify_program(program_of([rows_kernel("all", FIRST, SECOND, last)]))
     with pytest.raises(VerificationError, match="may store the same elements of out0"):
         verify_program(program_of([rows_kernel("a", FIRST, SECOND), rows_kernel("b", last)]))
 
 
-def test_a_part_after_a_reader_is_refused() -> None:
+def test_a_slice_stored_after_a_reader_is_refused() -> None:
     reader = """kernel reader
 size s0 from 0
 param in in0: f32[12*s0]
@@ -89,7 +89,9 @@ for d0 in 12*s0
 """
     parts = [rows_kernel("a", FIRST, SECOND), reader, rows_kernel("b", THIRD)]
     positions = [("in0", "out0"), ("out0", "out1"), ("in0", "out0")]
-    with pytest.raises(VerificationError, match="expected all parts of a value before its readers"):
+    with pytest.raises(
+        VerificationError, match="expected all slices of a value before its readers"
+    ):
         verify_program(program_of(parts, positions))
     verify_program(
         program_of([parts[0], parts[2], reader], [positions[0], positions[2], positions[1]])

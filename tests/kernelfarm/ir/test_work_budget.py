@@ -1,4 +1,4 @@
-"""Budgets count steps, whoever spends them, and tell clearly what happened."""
+"""Budgets count every step, and their errors name phase and limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_without_a_budget_spending_is_free() -> None:
     spend(10**12)
 
 
-def test_a_spent_budget_tells_phase_and_limit() -> None:
+def test_the_error_of_a_spent_budget_names_phase_and_limit() -> None:
     reported = r"^decode: the work budget of 5 steps is spent"
     with pytest.raises(WorkBudgetError, match=reported), work_budget(5), phase("decode"):
         spend(5)

@@ -1,4 +1,4 @@
-"""Artifacts, launch facts and guards on the wire."""
+"""Artifacts, launch facts and guards as messages."""
 
 import hashlib
 from collections.abc import Callable
@@ -90,7 +90,7 @@ def test_a_damaged_content_is_refused() -> None:
         (lambda a: setattr(a.launch, "symbol", ""), "symbol ''"),
     ],
 )
-def test_an_artifact_that_nobody_can_use_is_refused(
+def test_an_unusable_artifact_is_refused(
     damage: Callable[[pb.Artifact], object], message: str
 ) -> None:
     artifact, blobs = artifact_to_proto(BUILT, KEY, "cuda:sm_90a", "cuda@1", 0)
@@ -108,7 +108,7 @@ def test_an_artifact_that_nobody_can_use_is_refused(
         pb.GuardAtom(symbol="s0", op=pb.GUARD_OP_DIVISIBLE, operand=0),
     ],
 )
-def test_an_unclear_guard_is_refused_rather_than_held(atom: pb.GuardAtom) -> None:
+def test_an_unclear_guard_is_refused_and_does_not_count_as_true(atom: pb.GuardAtom) -> None:
     with pytest.raises(MalformedMessageError, match="guard atom 0"):
         guard_from_proto(pb.Guard(atoms=[atom]))
 

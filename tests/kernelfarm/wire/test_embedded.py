@@ -1,4 +1,4 @@
-"""Messages put together from parts that are serialized already."""
+"""Messages assembled from parts that are serialized already."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_parts_make_the_message_that_the_library_makes(size: int) -> None:
     assert api.LookupResponse.FromString(written) == expected
 
 
-def test_what_follows_is_merged_into_what_came_before() -> None:
+def test_later_parts_are_merged_into_earlier_ones() -> None:
     stored = api.ProgramResult(key=b"k" * 32, target="cpu:x86-64-v3").SerializeToString()
     reported = api.ProgramResult(outcome=api.CACHE_OUTCOME_HIT).SerializeToString()
     merged = api.ProgramResult.FromString(stored + reported)

@@ -1,4 +1,4 @@
-"""Code that is generated from the protos is what the protos say now."""
+"""The committed generated code matches the protos."""
 
 from __future__ import annotations
 

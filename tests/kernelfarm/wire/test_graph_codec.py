@@ -1,4 +1,4 @@
-"""Graphs on the wire: exact round trips, and hostile messages."""
+"""Graphs as messages: exact round trips, and hostile messages."""
 
 import random
 import time

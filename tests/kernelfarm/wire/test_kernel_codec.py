@@ -1,4 +1,4 @@
-"""Kernels on the wire: exact round trips, and incomplete messages."""
+"""Kernels as messages: exact round trips, and incomplete messages."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,7 +26,7 @@ def test_golden_kernels_return_equal(path: Path) -> None:
     assert print_kernel(kernel_from_proto(pb.Kernel.FromString(data))) == path.read_text()
 
 
-def test_hints_of_sizes_stay_behind() -> None:
+def test_hints_of_sizes_are_not_sent() -> None:
     kernel = embedding()
     hinted = replace(kernel, sizes=tuple(replace(size, hint=3) for size in kernel.sizes))
     assert kernel_from_proto(kernel_to_proto(hinted)).sizes == kernel.sizes

@@ -1,4 +1,4 @@
-"""Facts and guards on the wire."""
+"""Facts and guards of manifests as messages."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.support.ir_strategies import atoms
 from tests.support.manifests import FACTS, manifest
 
 
-def test_facts_travel() -> None:
+def test_facts_return_equal() -> None:
     assert facts_from_proto(facts_to_proto(FACTS)) == FACTS
 
 
 @given(st.lists(atoms(), max_size=4).map(tuple))
-def test_any_guard_travels(guard: tuple[FactAtom, ...]) -> None:
+def test_any_guard_returns_equal(guard: tuple[FactAtom, ...]) -> None:
     made = manifest(guard=guard, variant_id=variant_id(guard))
     assert manifest_from_bytes(manifest_to_bytes(made)) == made

@@ -1,4 +1,4 @@
-"""Plans on the wire."""
+"""Plans as messages."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -81,7 +81,7 @@ def test_a_plan_without_keys_returns_without_keys() -> None:
         ),
     ],
 )
-def test_a_plan_that_leads_nowhere_is_refused(
+def test_a_plan_with_a_dangling_reference_is_refused(
     damage: Callable[[pb.Plan], object], error: type[CallerError], message: str
 ) -> None:
     plan = plan_to_proto(PLAN)

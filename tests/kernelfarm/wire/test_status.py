@@ -1,4 +1,4 @@
-"""Failed calls become errors of our own, also when the other side told no details."""
+"""Failed calls become errors of our hierarchy, even if the status has no details."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_status_without_details_becomes_the_nearest_error(
     assert str(error) == "the optimizer: what happened"
 
 
-def test_damaged_details_are_left_aside() -> None:
+def test_damaged_details_are_ignored() -> None:
     call = failed_call(grpc.StatusCode.UNAVAILABLE, "down", trailer=b"\xff\xff")
     assert str(error_from_rpc(call, "the optimizer")) == "the optimizer: down"
 

@@ -130,8 +130,8 @@ ALWAYS = TwoPassLimits(rows=0, columns=0, varying=True)
 
 
 def in_one_pass_always(target: str = "cpu:x86-64-v3") -> TargetFacts:
-    """Facts of a target on which one pass is better for rows of any length."""
-    return replace(target_facts(target), two_pass_limits=tuple((op, ALWAYS) for op in GUIDES))
+    """A chip on which one pass is better for rows of any length."""
+    return replace(target_facts(target), max_two_pass_elems=tuple((op, ALWAYS) for op in GUIDES))
 
 
 def rewritten(kernel: Kernel) -> Kernel:
@@ -303,7 +303,7 @@ def test_rows_within_the_target_s_limit_keep_two_passes_and_longer_rows_do_not(t
 @pytest.mark.parametrize("target", sorted(all_targets()))
 def test_every_target_states_its_limits(target: str) -> None:
     facts = target_facts(target)
-    assert [op for op, _ in facts.two_pass_limits] == sorted(GUIDES)
+    assert [op for op, _ in facts.max_two_pass_elems] == sorted(GUIDES)
 
 
 def test_rows_of_varying_length_are_one_pass_on_accelerators() -> None:

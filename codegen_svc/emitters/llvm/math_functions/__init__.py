@@ -1,1 +1,1 @@
-"""Elementary functions as LLVM functions of our own."""
+"""Elementary functions as LLVM functions."""

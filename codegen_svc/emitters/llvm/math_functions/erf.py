@@ -14,7 +14,7 @@ from codegen_svc.emitters.llvm.text import Value
 def erf_f32(m: Math, x: Value) -> Value:
     """erf of an f32: a polynomial near zero, 1 - exp(-x p(x)) elsewhere."""
     a = m.abs(x)
-    # The first coefficient without its 1, which is added exactly.
+    # The first coefficient less 1, because the 1 is added exactly.
     rest = (fitted.ERF_F32[0] - 1.0, *fitted.ERF_F32[1:])
     near = m.fma(a, m.polynomial(rest, m.mul(a, a)), a)
     t = m.at_most(a, 4.0)

@@ -1,7 +1,7 @@
-"""exp, log, pow and what is made of them.
+"""exp, log, pow and the functions that are computed from them.
 
 `exp`: x = n ln2 + r with |r| <= ln2/2, a polynomial for exp(r), and two multiplications by powers
-of two so that denormal results and overflow come out right. `log`: x = m 2^e with m around 1 and
+of two, so that denormal results and overflow are correct. `log`: x = m 2^e with m near 1 and
 log(m) = 2 atanh((m-1)/(m+1)), summed as in fdlibm's e_log.c.
 """
 
@@ -19,12 +19,12 @@ NAN: Final = math.nan
 LOG2_E: Final = 1.4426950408889634
 LN2: Final = 0.6931471805599453
 LOG10_E: Final = 0.4342944819032518
-# ln 2 in two parts; the first has so few bits that products with an exponent are exact (fdlibm).
+# ln 2 as a sum; the first term has so few bits that its product with an exponent is exact (fdlibm).
 LN2_PARTS: Final = {
     FLOAT: (0.693359375, -2.12194440054690583e-4),
     DOUBLE: (6.93147180369123816490e-01, 1.90821492927058770002e-10),
 }
-# Beyond these exp overflows or rounds to zero.
+# Outside of this range, exp overflows or rounds to zero.
 EXP_RANGE: Final = {FLOAT: (-104.0, 89.0), DOUBLE: (-746.0, 710.0)}
 
 
@@ -34,7 +34,7 @@ def _power_of_two(m: Math, n: Value) -> Value:
 
 
 def _scale(m: Math, value: Value, n: Value) -> Value:
-    """value * 2^n in two steps, so that neither factor leaves the format."""
+    """value * 2^n in two steps, so that both factors are normal numbers of the format."""
     first = m.int_op("ashr", n, 1)
     second = m.int_op("sub", n, first)
     return m.mul(m.mul(value, _power_of_two(m, first)), _power_of_two(m, second))
@@ -76,7 +76,7 @@ def exp2(m: Math, x: Value) -> Value:
 
 
 def expm1(m: Math, x: Value) -> Value:
-    """e^x - 1 without cancellation; half of it is computed, so that 2^n stays in the format."""
+    """e^x - 1 without cancellation; computes half of it, so that 2^n does not overflow."""
     top = 89.0 if m.is_f32 else 710.0
     clamped = m.at_least(m.at_most(x, top), -50.0)
     n, n_int = _split(m, clamped, LOG2_E)
@@ -134,7 +134,7 @@ def log10(m: Math, x: Value) -> Value:
 
 
 def log1p(m: Math, x: Value) -> Value:
-    """log(1 + x): the rounding error of 1 + x comes back as its first-order effect."""
+    """log(1 + x), corrected by the first-order effect of the rounding error of 1 + x."""
     u = m.add(x, 1.0)
     lost_small = m.sub(x, m.sub(u, 1.0))
     lost_large = m.sub(1.0, m.sub(u, x))
@@ -146,7 +146,7 @@ def log1p(m: Math, x: Value) -> Value:
 
 
 def sigmoid(m: Math, x: Value) -> Value:
-    """1 / (1 + e^-x), accurate where it is small."""
+    """1 / (1 + e^-x), also accurate if the result is small."""
     e = m.call("exp", m.neg(m.abs(x)))
     s = m.div(1.0, m.add(e, 1.0))
     return m.select(m.test("olt", x, 0.0), m.mul(e, s), s)
@@ -159,7 +159,7 @@ def tanh(m: Math, x: Value) -> Value:
 
 
 def sinh(m: Math, x: Value) -> Value:
-    """(t + t / (t + 1)) / 2 with t = expm1(|x|); a square of exp(|x|/2) where that overflows."""
+    """(t + t / (t + 1)) / 2 with t = expm1(|x|); if that overflows, by exp(|x|/2) squared."""
     a = m.abs(x)
     t = m.call("expm1", m.at_most(a, 80.0 if m.is_f32 else 700.0))
     small = m.mul(m.add(t, m.div(t, m.add(t, 1.0))), 0.5)
@@ -169,7 +169,7 @@ def sinh(m: Math, x: Value) -> Value:
 
 
 def cosh(m: Math, x: Value) -> Value:
-    """(e + 1/e) / 2 with e = exp(|x|), from exp(|x|/2) where that overflows."""
+    """(e + 1/e) / 2 with e = exp(|x|); if that overflows, from exp(|x|/2)."""
     a = m.abs(x)
     e = m.call("exp", m.at_most(a, 80.0 if m.is_f32 else 700.0))
     small = m.fma(e, 0.5, m.div(0.5, e))
@@ -236,7 +236,7 @@ def pow_f64(m: Math, x: Value, y: Value) -> Value:
 
 
 def pow_f32(m: Math, x: Value, y: Value) -> Value:
-    """x^y of f32, in f64, where the plain logarithm is exact enough."""
+    """x^y of f32, computed in f64, for which the plain logarithm is exact enough."""
     wide = m.wider()
     base, exponent = (m.fn.cast("fpext", v, DOUBLE) for v in (x, y))
     logarithm = wide.call("log", wide.abs(base))

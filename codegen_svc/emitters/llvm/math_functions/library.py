@@ -1,8 +1,8 @@
-"""Elementary functions as LLVM functions of our own: vectorizable, branch-free, no library calls.
+"""Elementary functions as LLVM functions: vectorizable, without branches and library calls.
 
-Each lies in the module as `kf.<op>.<f32|f64>`, internal and always inlined, so that the loop
-vectorizer sees plain arithmetic. `MathFunction` states each one's largest error; tests sweep it.
-Every CPU target has fused multiply-add; the reductions below rely on it.
+In the module, each is an internal function `kf.<op>.<f32|f64>` that is always inlined, so that the
+loop vectorizer sees plain arithmetic. `MathFunction` states its largest error, which tests sweep.
+Every CPU target has fused multiply-add, and the functions rely on it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from codegen_svc.emitters.llvm.text import (
 
 @dataclass(frozen=True, slots=True)
 class FloatFormat:
-    """A binary format: mantissa bits, exponent bias, the constant whose addition rounds."""
+    """A binary floating-point format; adding `round_shift` rounds to an integer."""
 
     mantissa_bits: int
     bias: int
@@ -40,7 +40,7 @@ FORMATS: Final = {
 
 
 class Math:
-    """Arithmetic in one floating type, written into one function."""
+    """Arithmetic in one floating-point type, written into one function."""
 
     def __init__(self, fn: FunctionText, llvm_type: str, library: MathLibrary) -> None:
         self.fn = fn
@@ -51,11 +51,11 @@ class Math:
 
     @property
     def is_f32(self) -> bool:
-        """True in single precision."""
+        """True for single precision."""
         return self.type == FLOAT
 
     def wider(self) -> Math:
-        """The same function in double precision."""
+        """Arithmetic in double precision, in the same function."""
         return Math(self.fn, DOUBLE, self._library)
 
     def const(self, value: float) -> Value:
@@ -91,23 +91,23 @@ class Math:
         return self.fn.op("fneg", a)
 
     def abs(self, a: Value) -> Value:
-        """Magnitude."""
+        """The magnitude."""
         return self.fn.intrinsic("fabs", a)
 
     def sqrt(self, a: Value) -> Value:
-        """Square root, correctly rounded."""
+        """The square root, correctly rounded."""
         return self.fn.intrinsic("sqrt", a)
 
     def round_even(self, a: Value) -> Value:
-        """To the nearest integer, halves to even."""
+        """The nearest integer, even if two are equally near."""
         return self.fn.intrinsic("rint", a)
 
     def copysign(self, a: Value, sign: Value) -> Value:
         """The magnitude of `a` with the sign of `sign`."""
         if self.is_f32:
             return self.fn.intrinsic("copysign", a, sign)
-        # LLVM 22 turns f64 -> f32 -> f16 into one rounding, which x86 has no instruction for, if
-        # it meets a copysign on the way.
+        # With a copysign between them, LLVM 22 merges the conversions f64 -> f32 -> f16 into one,
+        # for which x86 has no instruction.
         is_negative = self.fn.compare("icmp", "slt", self.as_bits(sign), self.int_const(0))
         magnitude = self.abs(a)
         return self.select(is_negative, self.neg(magnitude), magnitude)
@@ -117,15 +117,15 @@ class Math:
         return self.fn.compare("fcmp", predicate, a, self._lift(b))
 
     def select(self, condition: Value, a: Value | float, b: Value | float) -> Value:
-        """`a` where the condition holds, else `b`."""
+        """`a` if the condition holds, else `b`."""
         return self.fn.select(condition, self._lift(a), self._lift(b))
 
     def at_most(self, a: Value, limit: float) -> Value:
-        """The smaller of two; NaN passes."""
+        """The smaller of `a` and the limit; NaN stays NaN."""
         return self.select(self.test("ogt", a, limit), limit, a)
 
     def at_least(self, a: Value, limit: float) -> Value:
-        """The larger of two; NaN passes."""
+        """The larger of `a` and the limit; NaN stays NaN."""
         return self.select(self.test("olt", a, limit), limit, a)
 
     def as_bits(self, a: Value) -> Value:
@@ -133,7 +133,7 @@ class Math:
         return self.fn.cast("bitcast", a, self.bits)
 
     def from_bits(self, a: Value) -> Value:
-        """The number of a bit pattern."""
+        """The number with a bit pattern."""
         return self.fn.cast("bitcast", a, self.type)
 
     def int_op(self, name: str, a: Value, b: Value | int) -> Value:
@@ -145,7 +145,7 @@ class Math:
         return self.fn.cast("sitofp", a, self.type)
 
     def polynomial(self, coefficients: Sequence[float], x: Value) -> Value:
-        """Horner's rule; coefficients lowest power first."""
+        """A polynomial by Horner's rule; the coefficient of the lowest power comes first."""
         result = self.const(coefficients[-1])
         for coefficient in reversed(coefficients[:-1]):
             result = self.fma(result, x, coefficient)
@@ -174,7 +174,7 @@ Definition = Callable[..., Value]
 
 @dataclass(frozen=True, slots=True)
 class MathFunction:
-    """One function: how to write it in f64 and in f32; f32 None computes in f64 and rounds.
+    """One function: how to write it in f64 and f32; without f32, it is computed in f64 and rounded.
 
     Units: `max_ulp_*` in units of the exact result's last place.
     """
@@ -186,7 +186,7 @@ class MathFunction:
 
 
 class MathLibrary:
-    """The functions that one module uses, defined on first use."""
+    """The functions that one module uses; each is defined at its first use."""
 
     def __init__(self, module: ModuleText, functions: dict[str, MathFunction]) -> None:
         self._module = module

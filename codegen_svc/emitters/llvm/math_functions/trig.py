@@ -1,8 +1,9 @@
 """sin, cos, tan and the inverse functions.
 
-Arguments are reduced by multiplying with 2/pi modulo 4 (Payne and Hanek), so every finite argument
-is good. f32: in f64 with 2/pi in three pieces from a table over the argument's exponent, which
-vectorizes as gathers. f64: a 192-bit integer product, scalar code.
+Arguments are reduced by multiplying with 2/pi modulo 4 (Payne and Hanek), so the functions are
+accurate for every finite argument. f32 is reduced in f64, with 2/pi in three terms from a table
+over the argument's exponent, which vectorizes as gathers. f64 needs a 192-bit integer product, as
+scalar code.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from codegen_svc.emitters.llvm.math_functions.library import Math, MathFunction
 from codegen_svc.emitters.llvm.text import DOUBLE, FLOAT, I32, I64, Value, integer
 
 HALF_PI: Final = math.pi / 2
-# pi/2 - HALF_PI, of which a double knows nothing.
+# pi/2 - HALF_PI: the part of pi/2 that a double cannot hold.
 HALF_PI_LOW: Final = 6.123233995736766e-17
 QUARTER_PI: Final = math.pi / 4
 QUARTER_PI_LOW: Final = 3.061616997868383e-17
@@ -40,7 +41,7 @@ def _quadrant_value(m: Math, r: Value, quadrant: Value, *, is_short: bool) -> Va
 
 
 def _reduce_f32(m: Math, x: Value) -> tuple[Value, Value]:
-    """(r, quadrant) of an f32 argument; `m` is double."""
+    """(r, quadrant) of an f32 argument; `m` computes in f64."""
     fn = m.fn
     pattern = fn.cast("bitcast", x, I32)
     biased = fn.op("and", fn.op("lshr", pattern, integer(23, I32)), integer(255, I32))
@@ -62,7 +63,7 @@ def _reduce_f32(m: Math, x: Value) -> tuple[Value, Value]:
 
 
 def _reduce_f64(m: Math, x: Value) -> tuple[Value, Value]:
-    """(r, quadrant) of |x|: a product with 192 bits of 2/pi, from where bits matter mod 4 on."""
+    """(r, quadrant) of |x|: a product with the 192 bits of 2/pi that matter modulo 4."""
     fn = m.fn
     pattern = m.as_bits(m.abs(x))
     mantissa = m.int_op("or", m.int_op("and", pattern, (1 << 52) - 1), 1 << 52)
@@ -121,7 +122,7 @@ def _f32_in_f64(m: Math, x: Value, ahead: int) -> Value:
 
 
 def sin_f32(m: Math, x: Value) -> Value:
-    """Sine of an f32; tiny arguments, and with them minus zero, are their own sine."""
+    """Sine of an f32; tiny arguments, minus zero among them, are their own sine."""
     result = m.fn.cast("fptrunc", _f32_in_f64(m, x, 0), FLOAT)
     return m.select(m.test("olt", m.abs(x), 2.0**-12), x, result)
 
@@ -147,7 +148,7 @@ def tan_f32(m: Math, x: Value) -> Value:
 
 
 def atan(m: Math, x: Value) -> Value:
-    """Arc tangent: reduced to |t| <= tan(pi/8)."""
+    """Arc tangent, reduced to |t| <= tan(pi/8)."""
     a = m.abs(x)
     is_far = m.test("ogt", a, 2.414213562373095)
     is_middle = m.test("ogt", a, 0.41421356237309503)
@@ -183,7 +184,7 @@ def _asin_core(m: Math, x: Value) -> Value:
 
 
 def asin(m: Math, x: Value) -> Value:
-    """Arc sine: above 1/2 by the half angle."""
+    """Arc sine; above 1/2 by the half angle."""
     a = m.abs(x)
     is_far = m.test("ogt", a, 0.5)
     root = m.sqrt(m.mul(m.sub(1.0, a), 0.5))
@@ -193,7 +194,7 @@ def asin(m: Math, x: Value) -> Value:
 
 
 def acos(m: Math, x: Value) -> Value:
-    """Arc cosine: outside -1/2..1/2 by the half angle."""
+    """Arc cosine; outside -1/2..1/2 by the half angle."""
     a = m.abs(x)
     is_far = m.test("ogt", a, 0.5)
     root = m.sqrt(m.mul(m.sub(1.0, a), 0.5))

@@ -22,13 +22,14 @@ from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.interpret import numpy_dtype
 from kernelfarm.ir.loop_ir import Access, Kernel
-from kernelfarm.targets import target_facts
+from kernelfarm.targets import LocalBufferFacts, target_facts
 from tests.support.linalg_cpu import TOOLS, run_linalg
 from tests.support.loop_kernels import emitter_shapes
 from tests.support.third_party import need, output_of
 from tests.support.triton_cases import assert_same, expected, random_buffers
 
 TARGET = target_facts("ascend:910b")
+CHIP = TARGET.section(LocalBufferFacts)
 F16, F32 = DType.F16, DType.F32
 
 
@@ -97,11 +98,11 @@ def test_tiling_fits_the_unified_buffer_and_spreads_over_the_cores(name: str) ->
     kernel = emitter_shapes.ALL[name]
     tiling = local_tiling(kernel, TARGET, 32)
     assert tiling is not None
-    assert local_bytes(kernel, tiling) <= TARGET.local_buffer_bytes
+    assert local_bytes(kernel, tiling) <= CHIP.size_bytes
     assert tiling.xblock % tiling.xsub == 0
     rows = kernel.outer[0].extent
     if rows.is_constant:
-        assert -(-rows.as_int() // tiling.xblock) <= TARGET.vector_cores
+        assert -(-rows.as_int() // tiling.xblock) <= CHIP.vector_cores
 
 
 def test_tall_kernels_walk_their_rows_in_sub_blocks() -> None:

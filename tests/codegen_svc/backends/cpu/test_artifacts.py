@@ -1,4 +1,4 @@
-"""What the CPU backend hands out: stages, vector code, objects others accept, equal bytes."""
+"""Artifacts of the CPU backend: stages, vector code, valid objects, reproducible bytes."""
 
 from __future__ import annotations
 

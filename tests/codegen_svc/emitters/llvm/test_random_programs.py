@@ -19,7 +19,7 @@ from tests.support.random_graphs import Case, cases, run_extern
 pytestmark = pytest.mark.usefixtures("each_cpu_target")
 
 TARGET = target_facts("cpu:x86-64-v3")
-PATIENT = settings(
+NO_DEADLINE = settings(
     deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, print_blob=True
 )
 
@@ -57,19 +57,19 @@ def _check_case(case: Case) -> None:
 
 
 @given(case=cases())
-@settings(PATIENT, max_examples=40)
+@settings(NO_DEADLINE, max_examples=40)
 def test_static_kernels_run_compiled_as_interpreted(case: Case) -> None:
     _check_case(case)
 
 
 @given(case=cases(symbolic=True))
-@settings(PATIENT, max_examples=40)
+@settings(NO_DEADLINE, max_examples=40)
 def test_symbolic_kernels_run_compiled_as_interpreted(case: Case) -> None:
     _check_case(case)
 
 
 @pytest.mark.slow
 @given(case=cases(symbolic=True, max_nodes=30))
-@settings(PATIENT, max_examples=600)
+@settings(NO_DEADLINE, max_examples=600)
 def test_many_kernels_run_compiled_as_interpreted(case: Case) -> None:
     _check_case(case)

@@ -1,4 +1,4 @@
-"""Compiled kernels that write over what they read equal the loop interpreter."""
+"""Compiled kernels that update buffers in place give what the loop interpreter gives."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ CASES = {
 
 
 def assert_same_bits(got: Array, reference: Array) -> None:
-    """Equal; NaN may have any bits where it is no 8-bit float."""
+    """Asserts that both are equal; NaN may have any bits unless it is an 8-bit float."""
     np.testing.assert_array_equal(got, reference)
     if reference.dtype == np.float32:
         is_number = ~np.isnan(reference)

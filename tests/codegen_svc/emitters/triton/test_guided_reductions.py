@@ -76,7 +76,7 @@ LONE_BUFFERS = {"in0": LARGE_MEAN[:90], "out0": np.zeros(1, np.float32)}
 
 @pytest.fixture(scope="module")
 def results() -> list[Any]:
-    """CASES, then LONE, then rows with a large mean: all in one run, which starts slowly."""
+    """CASES, then LONE, then rows with a large mean, in one run because each run starts slowly."""
     launches = [
         interpreter_case(
             statistic(op, dtype.value, layout),
@@ -150,7 +150,7 @@ def softmax(passes: int) -> Kernel:
     )
 
 
-def test_a_held_row_takes_no_more_exponentials_in_one_pass_than_in_two() -> None:
+def test_one_pass_over_a_held_row_computes_no_more_exponentials_than_two() -> None:
     counts = []
     for passes in (1, 2):
         variant = CUDA.build(softmax(passes), target_facts("cuda:sm_90a"))[0]

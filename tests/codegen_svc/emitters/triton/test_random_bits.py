@@ -1,4 +1,4 @@
-"""Random bits are the same to the last one wherever they are made."""
+"""Every target produces exactly the same random bits."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def assert_wanted(seed: int, bits: Array, fractions: Array) -> None:
 
 def test_triton_source_gives_the_interpreter_s_bits_in_every_tiling() -> None:
     kernel = emitter_shapes.random_floats(ROWS, WIDTH)
-    # Every seed in one tiling, one seed in every tiling: neither knows of the other.
+    # Every seed in one tiling and one seed in every tiling: the two are independent.
     pairs = [(seed, TILINGS[0]) for seed in SEEDS] + [(SEEDS[3], other) for other in TILINGS[1:]]
     cases = [interpreter_case(kernel, buffers(seed), {}, tiling) for seed, tiling in pairs]
     for (seed, _), result in zip(pairs, run_interpreted(cases), strict=True):

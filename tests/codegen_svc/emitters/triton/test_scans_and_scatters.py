@@ -63,7 +63,8 @@ SCANS = [
     for dtype in (F32, F64, I64, I32, U8)
     for form in TILINGS
     if dtype.is_float or op != "logcumsumexp"
-    if form != "looped_64" or dtype in (F32, I64)  # how indices are typed is no matter of elements
+    if form != "looped_64"
+    or dtype in (F32, I64)  # the type of indices does not depend on the type of elements
 ]
 
 

@@ -12,14 +12,12 @@ import torch
 from codegen_svc.backends.ascend.backend import BACKEND as ASCEND
 from codegen_svc.backends.cuda.backend import BACKEND as CUDA
 from codegen_svc.backends.rocm.backend import BACKEND as ROCM
-from codegen_svc.emitters.triton.sort import MAX_SORTED
 from codegen_svc.emitters.triton.tiling import Tiling, local_bytes, local_tiling
-from frontend_svc.operators.sorting.ordering import MAX_SORTED as MOST_DECOMPOSED
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import parse_kernel
-from kernelfarm.targets import target_facts
+from kernelfarm.targets import LocalBufferFacts, TritonFacts, all_targets, target_facts
 from optimizer_svc.pipeline import optimize
 from tests.support.linalg_cpu import TOOLS, run_linalg
 from tests.support.loop_kernels.sorts import AMONG_OTHERS, row_elements
@@ -49,7 +47,7 @@ BACKENDS = pytest.mark.parametrize(
 
 
 def sort_kernel(dtype: DType, order: str, width: int, rows: int = ROWS) -> Kernel:
-    """Positions and elements of rows in order."""
+    """Sorted positions and the elements in that order."""
     numel, kind = rows * width, dtype.value
     return parse_kernel(
         f"kernel sort_{order}\nparam in in0: {kind}[{numel}]\nparam out out0: i64[{numel}]\n"
@@ -101,7 +99,7 @@ def test_a_sort_equals_the_loop_interpreter(number: int, sort_results: Any) -> N
 
 @BACKENDS
 def test_gpus_sort_rows_that_a_block_holds(backend: Any, target: str) -> None:
-    # A sort of 64 elements compiles for seconds; of what differs by type, 16 show as much.
+    # A sort of 64 elements takes seconds to compile; 16 are enough to compare types.
     kernels = [sort_kernel(d, "ascending", n) for d, n in ((F32, 40), (F64, 12), (U8, 12))]
     for kernel in (*kernels, parse_kernel(AMONG_OTHERS)):
         built = backend.build(kernel, target_facts(target))[-1]
@@ -113,9 +111,10 @@ def test_gpus_sort_rows_that_a_block_holds(backend: Any, target: str) -> None:
 @BACKENDS
 def test_gpus_sort_the_longest_rows(backend: Any, target: str) -> None:
     for dtype in (F32, I64):
-        kernel = sort_kernel(dtype, "descending", MAX_SORTED, rows=512)
+        most = target_facts(target).section(TritonFacts).max_sort_elems
+        kernel = sort_kernel(dtype, "descending", most, rows=512)
         built = backend.build(kernel, target_facts(target))[-1]
-        assert built.launch.rblock_elems == MAX_SORTED
+        assert built.launch.rblock_elems == most
 
 
 @BACKENDS
@@ -141,19 +140,23 @@ def test_rows_that_no_block_holds_are_refused() -> None:
             backend.build(sort_kernel(F32, "ascending", 2049), target_facts(target))
 
 
-def test_the_frontend_sends_no_longer_rows_than_blocks_hold() -> None:
-    assert MOST_DECOMPOSED <= MAX_SORTED
+def test_the_frontend_sends_only_rows_that_a_block_holds() -> None:
+    for target in all_targets().values():
+        if target.triton is not None:
+            assert target.max_sorted_elems is not None
+            assert target.max_sorted_elems <= target.triton.max_sort_elems
 
 
 @pytest.mark.parametrize("dtype", [F32, I64], ids=["f32", "i64"])
 def test_the_longest_rows_fit_the_buffer_of_an_ascend_chip(dtype: DType) -> None:
     target = target_facts("ascend:910b")
-    kernel = sort_kernel(dtype, "ascending", MAX_SORTED)
+    most = target.section(TritonFacts).max_sort_elems
+    kernel = sort_kernel(dtype, "ascending", most)
     tiling = local_tiling(kernel, target, 32)
     assert tiling is not None and tiling.is_persistent
-    assert local_bytes(kernel, tiling) <= target.local_buffer_bytes * 2 // 3
+    assert local_bytes(kernel, tiling) <= target.section(LocalBufferFacts).size_bytes * 2 // 3
     (built,) = ASCEND.build(kernel, target)
-    assert built.launch.rblock_elems == MAX_SORTED
+    assert built.launch.rblock_elems == most
 
 
 @pytest.mark.third_party
@@ -180,7 +183,7 @@ def test_every_kernel_around_the_longest_rows_is_built_for_ascend(
 ) -> None:
     target = target_facts("ascend:910b")
     more = {"topk.default": [5], "median.dim": [1]}.get(op, [])
-    call = Call(f"aten.{op}", [torch.zeros(64, MOST_DECOMPOSED, dtype=dtype), *more])
+    call = Call(f"aten.{op}", [torch.zeros(64, target.max_sorted_elems or 0, dtype=dtype), *more])
     program = optimize(lowered(call).graph, target).program
     assert program.kernels
     for kernel in program.kernels:

@@ -1,4 +1,4 @@
-"""Emitted Triton source, run by Triton's CPU interpreter, means what the loop kernel means."""
+"""Emitted Triton source computes in Triton's interpreter what the loop kernel states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The emitted source as a reader sees it, and what never reaches it."""
+"""The text of the emitted source, and what it never contains."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_contiguous_accesses_use_the_flat_index_without_divisions() -> None:
     assert "//" not in text
 
 
-def test_division_is_exact_unless_its_error_drowns_in_a_narrow_result() -> None:
+def test_division_is_exact_unless_a_narrow_result_hides_its_error() -> None:
     assert "tl.div_rn" in source_of(emitter_shapes.softmax(4, 64, emitter_shapes.F32))
     assert "tl.div_rn" not in source_of(emitter_shapes.softmax(4, 64, emitter_shapes.F16))
     # The floor of a quotient can jump by one.

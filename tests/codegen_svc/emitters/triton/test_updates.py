@@ -1,4 +1,4 @@
-"""Kernels that write over what they read as Triton source: interpreted, and built for vendors."""
+"""In-place updates as Triton source: run in Triton's interpreter, built for every vendor."""
 
 from __future__ import annotations
 

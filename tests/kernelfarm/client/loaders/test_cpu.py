@@ -25,7 +25,7 @@ from kernelfarm.dtypes import DType
 from kernelfarm.errors import CallerError, MalformedMessageError, UnavailableError
 from kernelfarm.ir.artifact import LaunchFacts
 from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.targets import target_facts
+from kernelfarm.targets import ProcessorFacts, target_facts
 from tests.support.compiled_kernels import built, kernel, loaded, param, pointwise, run, stage
 from tests.support.loop_kernels.optimizer_shapes import layer_norm_silu
 
@@ -189,8 +189,8 @@ def test_best_target_of_this_machine_fits_its_flags(monkeypatch: pytest.MonkeyPa
 
 
 def _processor(*targets: str) -> Processor:
-    flags = " ".join(target_facts(target).extra("cpu_flags") for target in targets)
-    return Processor("x86_64", frozenset(flags.split()))
+    flags = (flag for t in targets for flag in target_facts(t).section(ProcessorFacts).flags)
+    return Processor("x86_64", frozenset(flags))
 
 
 def test_a_processor_runs_the_widest_target_that_it_has_all_features_of() -> None:

@@ -25,7 +25,7 @@ def rng() -> random.Random:
 
 
 class Tree:
-    """An expression beside its meaning by Python's own integers."""
+    """An expression and the same computation in Python's integers."""
 
     def __init__(self, rng: random.Random, depth: int) -> None:
         self.op = "leaf"

@@ -1,0 +1,149 @@
+"""Statements of a loop kernel as lines of Triton text."""
+
+from __future__ import annotations
+
+from codegen_svc.emitters.triton.accesses import (
+    indirect_lines,
+    load_lines,
+    position_text,
+    store_line,
+)
+from codegen_svc.emitters.triton.block import Block
+from codegen_svc.emitters.triton.float8 import FLOATS_8, narrowed
+from codegen_svc.emitters.triton.guided import GuidedReduction, guided_text
+from codegen_svc.emitters.triton.names import triton_type
+from codegen_svc.emitters.triton.reduce import Reduction, ReductionText, plain_text
+from codegen_svc.emitters.triton.scalar import Operand, compute_text, literal_text
+from codegen_svc.emitters.triton.scan import RunningScan, like_reduction, scan_lines
+from codegen_svc.emitters.triton.sort import RowSort, sort_lines
+from codegen_svc.emitters.triton.tiling import static_numel
+from kernelfarm.errors import KernelRejectedError
+from kernelfarm.ir.loop_ir import (
+    GUIDES,
+    Compute,
+    IndexValue,
+    Indirect,
+    Literal,
+    Load,
+    Reduce,
+    Scan,
+    Sort,
+    Store,
+)
+
+
+def statement_lines(block: Block, number: int) -> list[str]:
+    """The lines of one statement other than a reduction."""
+    statement = block.kernel.body[number]
+    name = block.names[number]
+    match statement:
+        case Load():
+            return load_lines(block, number, statement)
+        case Literal() | IndexValue():
+            return [f"{name} = {_number_text(block, number, statement)}"]
+        case Compute(op=op, operands=operands, dtype=dtype):
+            texts = tuple(_operand(block, operand) for operand in operands)
+            return [f"{name} = {compute_text(op, texts, dtype, block.rules)}"]
+        case Indirect():
+            return indirect_lines(block, number, statement)
+        case Store():
+            return [store_line(block, number, statement)]
+        case Sort() | Scan() | Reduce():
+            return _running_lines(block, number)
+
+
+def reduction_text(block: Block, number: int) -> ReductionText:
+    """The lines of a reduction statement in all forms of a kernel."""
+    body = block.kernel.body
+    statement = body[number]
+    if not isinstance(statement, Reduce):
+        raise ValueError(f"statement {number} is no reduction")
+    reduction = _reduction(block, number, statement, statement.op)
+    if statement.op not in GUIDES:
+        return plain_text(reduction)
+    guide = Reduce(GUIDES[statement.op], statement.operand, statement.dtype)
+    points = static_numel(block.kernel.reduction)
+    return guided_text(
+        GuidedReduction(
+            like=reduction,
+            guide=block.names[body.index(guide)] if guide in body[:number] else "",
+            points="tl.maximum(rnumel, 1)" if points is None else str(max(points, 1)),
+        )
+    )
+
+
+def scan_of(block: Block, number: int) -> RunningScan:
+    """A scan statement with the facts that its text needs."""
+    statement = block.kernel.body[number]
+    if not isinstance(statement, Scan):
+        raise ValueError(f"statement {number} is no scan")
+    like = _reduction(block, number, statement, like_reduction(statement.op))
+    return RunningScan(statement.op, like, block.x_size)
+
+
+def _number_text(block: Block, number: int, statement: Literal | IndexValue) -> str:
+    kind = triton_type(statement.dtype, block.rules.target)
+    if isinstance(statement, IndexValue):
+        return f"({position_text(block, number, statement.expr)}).to({kind})"
+    literal = literal_text(statement.value, statement.dtype)
+    if statement.dtype in FLOATS_8:
+        return narrowed(f"tl.full({block.unit_shape}, {literal}, tl.float32)", statement.dtype)
+    return f"tl.full({block.unit_shape}, {literal}, {kind})"
+
+
+def _running_lines(block: Block, number: int) -> list[str]:
+    statement = block.kernel.body[number]
+    if isinstance(statement, Reduce):
+        raise ValueError(f"statement {number} is a reduction; see `reduction_text`")
+    if isinstance(statement, Sort):
+        return sort_lines(_sort_of(block, number, statement))
+    return scan_lines(scan_of(block, number), is_looped=not block.tiling.is_persistent)
+
+
+def _sort_of(block: Block, number: int, sort: Sort) -> RowSort:
+    """A sort statement with the facts that its text needs; the block holds whole rows."""
+    dtype = block.dtypes[sort.operand]
+    if dtype is None or not block.tiling.is_persistent:
+        raise KernelRejectedError(f"sort {number} needs a value for each point of a whole row")
+    return RowSort(
+        name=block.names[number],
+        operand=block.names[sort.operand],
+        operand_dtype=dtype,
+        is_descending=sort.descending,
+        shape=block.full_shape,
+        rows=block.tiling.xsub,
+        length=block.tiling.rblock,
+        mask=block.r_mask,
+        is_counted=block.rules.counts_to_sort,
+    )
+
+
+def _reduction(block: Block, number: int, statement: Reduce | Scan, op: str) -> Reduction:
+    operand_dtype = block.dtypes[statement.operand]
+    if operand_dtype is None:
+        raise KernelRejectedError(
+            f"reduction {number} reads statement {statement.operand}, which has no value"
+        )
+    spans_x = statement.operand in block.across_x or block.tiling.xsub == 1
+    spans_r = statement.operand in block.varying or block.tiling.rblock == 1 or bool(block.r_mask)
+    return Reduction(
+        op=op,
+        name=block.names[number],
+        operand=block.names[statement.operand],
+        operand_dtype=operand_dtype,
+        dtype=statement.dtype,
+        shape=block.full_shape,
+        mask=block.r_mask,
+        index_bits=block.tiling.index_bits,
+        target=block.rules.target,
+        is_whole=spans_x and spans_r,
+    )
+
+
+def _operand(block: Block, number: int) -> Operand:
+    dtype = block.dtypes[number]
+    if dtype is None:
+        raise KernelRejectedError(f"statement {number} is used as a value but has none")
+    statement = block.kernel.body[number]
+    literal = statement.value if isinstance(statement, Literal) else None
+    return Operand(block.names[number], dtype, literal)

@@ -1,0 +1,166 @@
+"""Facts about a chip and about a vendor's toolchain, as typed records.
+
+A section that does not apply to a chip is None: passes and emitters ask for facts, never for the
+name of a vendor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from kernelfarm.errors import InternalError
+
+_Section = TypeVar("_Section")
+
+
+@dataclass(frozen=True, slots=True)
+class TwoPassLimits:
+    """The longest rows that a chip reduces better in two passes than in one, in elements.
+
+    `rows` run along the reduction in memory, `columns` across it; None: two passes are always
+    better. `varying`: rows of varying length without an upper bound are reduced in one pass.
+    """
+
+    rows: int | None = None
+    columns: int | None = None
+    varying: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFacts:
+    """A chip whose programs are blocks of threads, which run in warps.
+
+    `triton_backend` and `triton_arch` are Triton's names of the chip. `max_registers` counts 32-bit
+    registers per thread. A row of up to `max_persistent_elems` is held whole by one program;
+    `reduction_elems_per_thread` is the number of elements of a row that one thread then holds.
+    """
+
+    triton_backend: str
+    triton_arch: int | str
+    warp_size: int
+    max_threads_per_block: int
+    max_shared_bytes: int
+    max_registers: int
+    max_persistent_elems: int
+    reduction_elems_per_thread: int
+    registers_per_multiprocessor: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalBufferFacts:
+    """A chip whose vector cores compute in a buffer of their own."""
+
+    vector_cores: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TritonFacts:
+    """What Triton text for a chip may contain.
+
+    `has_exact_division`: Triton's plain division and root are approximate, and exact forms exist.
+    `takes_lone_pointers`: pointers may come from a block of one index. `takes_repeated_pointers`:
+    pointers may be equal along one of two axes. `takes_many_axes`: blocks may have ten axes and
+    more, as a bitonic sort needs. `max_sort_elems` is the longest row that one block sorts.
+    """
+
+    has_f64: bool
+    has_exact_division: bool
+    max_sort_elems: int
+    takes_lone_pointers: bool = True
+    takes_repeated_pointers: bool = True
+    takes_many_axes: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LlvmFacts:
+    """A processor as LLVM names it."""
+
+    triple: str
+    cpu: str
+    features: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorFacts:
+    """What a machine needs to run a CPU target.
+
+    `elf_machine` is the ELF machine of its libraries; `flags` are the features that /proc/cpuinfo
+    must list; `vector_bytes` is the width of a vector register.
+    """
+
+    elf_machine: int
+    vector_bytes: int
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFacts:
+    """Facts about one chip.
+
+    `name` is the descriptor (`cuda:sm_90a`), `arch` the toolchain's name of the chip. Kernels sort
+    rows of up to `max_sorted_elems`, of any length if it is None.
+    """
+
+    name: str
+    vendor: str
+    arch: str
+    title: str
+    max_sorted_elems: int | None = None
+    max_kernel_name_chars: int | None = None
+    max_two_pass_elems: tuple[tuple[str, TwoPassLimits], ...] = ()
+    gpu: GpuFacts | None = None
+    local_buffer: LocalBufferFacts | None = None
+    triton: TritonFacts | None = None
+    processor: ProcessorFacts | None = None
+    llvm: LlvmFacts | None = None
+
+    def two_passes(self, op: str) -> TwoPassLimits:
+        """Up to which row length two passes compute a guided reduction of the loop IR better."""
+        return dict(self.max_two_pass_elems).get(op, TwoPassLimits())
+
+    def section(self, kind: type[_Section]) -> _Section:
+        """The facts of one kind, for a backend that cannot do without them.
+
+        Raises:
+            InternalError: the chip's file has no such section.
+        """
+        for stated in (self.gpu, self.local_buffer, self.triton, self.processor, self.llvm):
+            if isinstance(stated, kind):
+                return stated
+        raise InternalError(
+            f"the file of target {self.name} states no {kind.__name__}, which its backend needs;"
+            " add the section that kernelfarm/targets/facts.py describes"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CompileCost:
+    """The processor time that a vendor's toolchain takes, in milliseconds.
+
+    `base_ms` for each variant, `plain_ms` for each statement, `math_ms` for the operations that
+    become a mathematical function, each in one variant. `calls_math`: kernels with many such
+    functions call them instead of holding copies. `unrolls_rows`: sorts, scans and reductions are
+    unrolled.
+    """
+
+    base_ms: float = 50.0
+    plain_ms: float = 3.0
+    variants: int = 2
+    calls_math: bool = False
+    unrolls_rows: bool = True
+    math_ms: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VendorFacts:
+    """Facts about a vendor's toolchain and about the queue of its kernels.
+
+    `has_process_per_job`: a farm starts many workers that compile one kernel each, instead of one
+    worker that compiles many.
+    """
+
+    vendor: str
+    has_process_per_job: bool = False
+    compile_cost: CompileCost = CompileCost()
