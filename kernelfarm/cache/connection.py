@@ -212,6 +212,6 @@ def _socket_options(url: str) -> dict[str, Any]:
         "protocol": 2,
     }
     if not url.startswith("unix:"):
-        # A subscription only reads, so it notices the loss of the server's host by this alone.
+        # A subscription only reads, so only this option reveals that the server's host is gone.
         options |= {"socket_keepalive": True, "socket_keepalive_options": _KEEPALIVE}
     return options

@@ -321,7 +321,7 @@ class KernelCache:
             await self._run(epoch_calls.advertise(self.redis_keys, toolchains))
 
     async def is_slow(self, key: bytes) -> bool:
-        """True if a worker has found lately that the compilation of the key takes long."""
+        """True if a worker has recently found that the compilation of the key takes long."""
         with translated_errors():
             return bool(await self.client.exists(self.redis_keys.slow(self.space, key)))
 

@@ -1,6 +1,6 @@
 """What a namespace holds and has in flight, for the quotas of tenants.
 
-kf:...:quota    HASH  bytes, entries: changed by publications, counted anew by sweeps
+kf:...:quota    HASH  bytes, entries: changed by publications, counted again by sweeps
 kf:...:sizes    HASH  blob -> its stored bytes, for each blob that `quota` counts
 kf:...:neg:S:index  ZSET  the failures of a space, by the time at which they expire; they count as
                           entries

@@ -208,7 +208,7 @@ class Sweeper:
         return freed, size
 
     async def _free(self, orphans: list[bytes]) -> set[bytes]:
-        """Deletes orphans and returns them; one that was stored lately may be published soon."""
+        """Deletes orphans and returns them; one that was stored recently may be published soon."""
         gone = set()
         for key in orphans:
             parameters = lua.Free(RedisKey(key.decode()), most_ttl_s=BLOB_TTL_S - _YOUNG_S)

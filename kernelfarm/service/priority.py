@@ -41,7 +41,7 @@ def leave_a_processor(pid: int) -> None:
                 os.sched_setaffinity(pid, others)
 
 
-class LeftProcessor:
+class FreeProcessor:
     """The processor without heavy work; the service stays on it while the others are busy.
 
     Linux treats a processor with SCHED_IDLE work as idle, and may place a thread of the service

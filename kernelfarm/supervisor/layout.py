@@ -151,7 +151,7 @@ def _frontends(config: FarmConfig, environment: tuple[tuple[str, str], ...]) -> 
 def _workers(config: FarmConfig, environment: tuple[tuple[str, str], ...]) -> Iterator[ChildSpec]:
     for vendor in config.vendors:
         # Models wait for CPU kernels when they start, so each worker has one slot and a process of
-        # its own: if one dies, the others go on. Accelerator kernels are mostly compiled ahead.
+        # its own: if one dies, the others continue. Accelerator kernels are mostly compiled ahead.
         processes, concurrency = (
             (config.cpu_workers, 1) if vendor == "cpu" else (1, config.jobs_each)
         )

@@ -1,5 +1,5 @@
--- Deletes a blob's value or chunk unless it was stored lately: 1 if it was deleted, else 0.
---   most_ttl_s: a longer time to live means that it was stored lately
+-- Deletes a blob's value or chunk unless it was stored recently: 1 if it was deleted, else 0.
+--   most_ttl_s: a longer time to live means that it was stored recently
 local blob = unpack(KEYS)
 local most_ttl_s = unpack(ARGV)
 

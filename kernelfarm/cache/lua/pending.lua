@@ -1,5 +1,5 @@
 -- Returns the milliseconds until a key's lease lapses, or -1 if there is nothing to wait for: the
--- entry has another stamp than the caller saw, a failure is recorded, or nobody holds the lease.
+-- entry has another stamp than the caller saw, a failure is recorded, or the lease is not held.
 local entry, failure, lease = unpack(KEYS)
 local seen_stamp = unpack(ARGV)
 

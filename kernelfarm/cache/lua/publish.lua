@@ -55,7 +55,7 @@ for _, variant in ipairs(published) do
   end
 end
 
--- The quota's bytes change by what is added and removed, until a sweep counts them anew. The quota
+-- The quota's bytes change by what is added and removed, until a sweep counts them again. The quota
 -- has no time to live, because a full server would evict it.
 local added_bytes = 0
 local function bytes_of(id)

@@ -4,8 +4,9 @@ gRPC copies each body within the event loop (about 50 ms for 30 MiB), and an inv
 decode. A sender of such calls without a pause would delay all others. A sender that calls alone is
 not limited.
 
-A failure is charged when its call ends. The calls in progress of a sender whose calls failed lately
-are therefore charged in advance; otherwise all its waiting calls would be admitted at once.
+A failure is charged when its call ends. The calls in progress of a sender whose calls failed
+recently are therefore charged in advance. Otherwise all its waiting calls would be admitted at
+once.
 
 All other calls wait while one large body is copied, so a body of n times `large_bytes` counts as n
 times its bytes. Many requests of one megabyte, such as those of a job with many ranks, are not

@@ -43,7 +43,7 @@ class CallLog:
         quick = self._quick.get(method)
         if quick is None:
             quick = self._quick[method] = _Quick()
-            # In a new context, because the line is not about this call alone.
+            # In a new context, because the line is about several calls.
             loop = asyncio.get_running_loop()
             loop.call_later(
                 self._period_s, self._write_summary, method, context=contextvars.Context()

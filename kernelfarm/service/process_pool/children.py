@@ -166,15 +166,17 @@ class ForkServer:
         """
         await self.start()
         server = self._process
-        ours, theirs = socket.socketpair()
-        with theirs:
+        parent_end, child_end = socket.socketpair()
+        with child_end:
             try:
-                self._send(theirs)
+                self._send(child_end)
             except WorkProcessError:
-                ours.close()
+                parent_end.close()
                 raise
-        ours.setblocking(False)
-        reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_READ_AHEAD_BYTES)
+        parent_end.setblocking(False)
+        reader, writer = await asyncio.open_unix_connection(
+            sock=parent_end, limit=_READ_AHEAD_BYTES
+        )
         try:
             async with asyncio.timeout(self._limits.hung_after_s):
                 _, (pid,) = await receive_within(reader, _HELLO_BYTES)
@@ -210,11 +212,11 @@ class ForkServer:
             self.kill()
             await self._reap()
 
-    def _send(self, theirs: socket.socket) -> None:
+    def _send(self, child_end: socket.socket) -> None:
         if self._control is None:
             raise WorkProcessError("this service is being stopped; send the request again")
         try:
-            socket.send_fds(self._control, [b"f"], [theirs.fileno()])
+            socket.send_fds(self._control, [b"f"], [child_end.fileno()])
         except OSError as error:  # it has ended, or hangs
             self.kill()
             raise WorkProcessError(
@@ -230,15 +232,15 @@ class ForkServer:
             raise UnavailableError("this service is being stopped; send the request again")
         self.kill()
         await self._reap()
-        control, theirs = socket.socketpair()
-        with theirs:
-            number = str(theirs.fileno())
+        control, child_end = socket.socketpair()
+        with child_end:
+            number = str(child_end.fileno())
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "kernelfarm.service.process_pool.fork_server"),
                 *(number, str(os.getpid()), self._module, str(self._limits.max_memory_bytes)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(child_end.fileno(),),
                 env=_environment(),
                 process_group=0,  # the service handles the signals of a terminal
             )

@@ -18,7 +18,7 @@ from kernelfarm.errors import (
     WorkTimeError,
 )
 from kernelfarm.service.logs.logger import get_logger
-from kernelfarm.service.priority import LeftProcessor
+from kernelfarm.service.priority import FreeProcessor
 from kernelfarm.service.process_pool.children import ForkServer, WorkProcess
 from kernelfarm.service.process_pool.frames import FrameError
 from kernelfarm.service.process_pool.limits import PoolLimits
@@ -77,7 +77,7 @@ class ProcessPool:
         self._scheduler = SlotScheduler(limits.processes, limits.max_waiting, limits.heavy_after_s)
         self._idle: list[WorkProcess] = []
         self._busy: set[WorkProcess] = set()
-        self._left_processor = LeftProcessor()
+        self._free_processor = FreeProcessor()
         self._staying: asyncio.TimerHandle | None = None
         self._refilling: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -208,14 +208,14 @@ class ProcessPool:
     def _note_heavy(self) -> None:
         """Moves the service's threads if heavy jobs last; for short jobs it would cost too much."""
         heavy_jobs = sum(child.is_heavy for child in self._busy)
-        if not self._left_processor.is_the_last(heavy_jobs):
+        if not self._free_processor.is_the_last(heavy_jobs):
             if self._staying is not None:
                 self._staying.cancel()
                 self._staying = None
-            self._left_processor.leave()
+            self._free_processor.leave()
         elif self._staying is None:
             loop = asyncio.get_running_loop()
-            self._staying = loop.call_later(_STAY_AFTER_S, self._left_processor.stay)
+            self._staying = loop.call_later(_STAY_AFTER_S, self._free_processor.stay)
 
     async def _forked(self) -> WorkProcess:
         if self._is_closed:

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from kernelfarm.errors import FarmFullError
-from kernelfarm.service.process_pool.usage import Habits, Usage
+from kernelfarm.service.process_pool.usage import HeavyShares, ProcessorUsage
 from kernelfarm.service.recent_callers import RecentCallers
 
 _RETRY_AFTER_S = 1.0
@@ -118,8 +118,8 @@ class SlotScheduler:
         self.heavy = SlotQueue(slots)
         self._max_waiting = max_waiting
         self._heavy_after_s = heavy_after_s
-        self._usage = Usage()
-        self._habits = Habits()
+        self._usage = ProcessorUsage()
+        self._heavy_shares = HeavyShares()
         self._callers = RecentCallers()
 
     async def enter(self, request: SlotRequest) -> None:
@@ -129,7 +129,9 @@ class SlotScheduler:
             FarmFullError: too many jobs of this tenant wait.
         """
         self._callers.note(request.tenant, _now_s())
-        if self._habits.are_heavy(request.tenant) and self.must_stand_back(request.tenant):
+        if self._heavy_shares.is_mostly_heavy(request.tenant) and self.must_stand_back(
+            request.tenant
+        ):
             request.is_heavy = True
         queue = self.heavy if request.is_heavy else self.light
         waiting = self.light.waiting_of(request.tenant) + self.heavy.waiting_of(request.tenant)
@@ -154,7 +156,7 @@ class SlotScheduler:
             request.queue.running.remove(request)
             request.queue = None
             self._usage.charge(request.tenant, request.used_s, _now_s())
-            self._habits.note(request.tenant, was_heavy=request.used_s >= self._heavy_after_s)
+            self._heavy_shares.note(request.tenant, was_heavy=request.used_s >= self._heavy_after_s)
         else:
             self.light.drop(request)
             self.heavy.drop(request)

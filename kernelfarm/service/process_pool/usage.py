@@ -12,7 +12,7 @@ _MEAN_FOR_S = 0.25
 _CLEARLY_LESS = 0.8
 
 
-class Usage:
+class ProcessorUsage:
     """A leaky bucket for each tenant; times are of one monotonic clock, in seconds."""
 
     def __init__(self) -> None:
@@ -27,8 +27,10 @@ class Usage:
             self._used.popitem(last=False)
 
     def is_much(self, tenant: str, now_s: float) -> bool:
-        """True if a tenant used more than occasional small programs do, and not clearly less than
-        the average of the tenants that run jobs at the same time.
+        """True if a tenant used much processor time recently.
+
+        That is more than occasional small programs use, and not clearly less than the average of
+        the tenants that run jobs at the same time.
         """
         left_s = self._left_s(tenant, now_s)
         return left_s > _MUCH_S and left_s > _CLEARLY_LESS * self._mean_s(now_s)
@@ -47,7 +49,7 @@ class Usage:
         return max(0.0, used_s - (now_s - when_s) * _LEAK_RATE)
 
 
-class Habits:
+class HeavyShares:
     """The share of heavy jobs among each tenant's latest jobs, as an exponential average."""
 
     _WEIGHT = 0.125
@@ -68,6 +70,6 @@ class Habits:
         if len(self._share) > _MAX_TENANTS:
             self._share.popitem(last=False)
 
-    def are_heavy(self, tenant: str) -> bool:
+    def is_mostly_heavy(self, tenant: str) -> bool:
         """True if most of the tenant's latest jobs were heavy."""
         return self._share.get(tenant, 0.0) > 0.5

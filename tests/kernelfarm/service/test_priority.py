@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 _THREADS = """
 import json, os, threading
 from pathlib import Path
-from kernelfarm.service.priority import LeftProcessor
+from kernelfarm.service.priority import FreeProcessor
 
 def used():
     return [sorted(os.sched_getaffinity(int(t.name))) for t in Path("/proc/self/task").iterdir()]
@@ -25,7 +25,7 @@ end = threading.Event()
 threads = [threading.Thread(target=end.wait) for _ in range(3)]
 for thread in threads:
     thread.start()
-left, reported = LeftProcessor(), []
+left, reported = FreeProcessor(), []
 others = len(os.sched_getaffinity(0)) - 1
 for heavy_jobs in (0, others - 1, others, others + 3, 0):
     (left.stay if left.is_the_last(heavy_jobs) else left.leave)()

@@ -9,7 +9,7 @@ import pytest
 
 from kernelfarm.errors import FarmFullError
 from kernelfarm.service.process_pool.slot_scheduler import SlotRequest, SlotScheduler
-from kernelfarm.service.process_pool.usage import Usage
+from kernelfarm.service.process_pool.usage import ProcessorUsage
 
 
 class Jobs:
@@ -163,14 +163,14 @@ async def test_a_tenant_that_used_much_recently_leaves_a_light_slot_too() -> Non
 
 
 def test_the_usage_of_a_tenant_decreases_with_time() -> None:
-    usage = Usage()
+    usage = ProcessorUsage()
     usage.charge("a", 2.0, now_s=100.0)
     assert usage.is_much("a", 101.0) and not usage.is_much("b", 101.0)
     assert not usage.is_much("a", 118.0)
 
 
 def test_much_usage_is_more_than_that_of_others_at_the_same_time() -> None:
-    usage = Usage()
+    usage = ProcessorUsage()
     for tenant, used_s in (("a", 5.0), ("b", 4.0), ("c", 0.4)):
         usage.charge(tenant, used_s, now_s=100.0)
     assert [usage.is_much(tenant, 100.0) for tenant in "abcd"] == [True, True, False, False]
