@@ -166,16 +166,16 @@ class ForkServer:
         """
         await self.start()
         server = self._process
-        parent_end, child_end = socket.socketpair()
-        with child_end:
+        parent_socket, child_socket = socket.socketpair()
+        with child_socket:
             try:
-                self._send(child_end)
+                self._send(child_socket)
             except WorkProcessError:
-                parent_end.close()
+                parent_socket.close()
                 raise
-        parent_end.setblocking(False)
+        parent_socket.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(
-            sock=parent_end, limit=_READ_AHEAD_BYTES
+            sock=parent_socket, limit=_READ_AHEAD_BYTES
         )
         try:
             async with asyncio.timeout(self._limits.hung_after_s):
@@ -212,11 +212,11 @@ class ForkServer:
             self.kill()
             await self._reap()
 
-    def _send(self, child_end: socket.socket) -> None:
+    def _send(self, child_socket: socket.socket) -> None:
         if self._control is None:
             raise WorkProcessError("this service is being stopped; send the request again")
         try:
-            socket.send_fds(self._control, [b"f"], [child_end.fileno()])
+            socket.send_fds(self._control, [b"f"], [child_socket.fileno()])
         except OSError as error:  # it has ended, or hangs
             self.kill()
             raise WorkProcessError(
@@ -232,15 +232,15 @@ class ForkServer:
             raise UnavailableError("this service is being stopped; send the request again")
         self.kill()
         await self._reap()
-        control, child_end = socket.socketpair()
-        with child_end:
-            number = str(child_end.fileno())
+        control, child_socket = socket.socketpair()
+        with child_socket:
+            number = str(child_socket.fileno())
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "kernelfarm.service.process_pool.fork_server"),
                 *(number, str(os.getpid()), self._module, str(self._limits.max_memory_bytes)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
-                pass_fds=(child_end.fileno(),),
+                pass_fds=(child_socket.fileno(),),
                 env=_environment(),
                 process_group=0,  # the service handles the signals of a terminal
             )
