@@ -263,12 +263,12 @@ async def test_jobs_that_cannot_be_imported_are_an_error() -> None:
 SERVICE = f"""
 import asyncio
 from kernelfarm.service.process_pool.limits import PoolLimits
-from kernelfarm.service.process_pool.pool import ProcessPool, Work
+from kernelfarm.service.process_pool.pool import ProcessPool, WorkItem
 
 async def main():
     pool = ProcessPool({JOBS!r}, PoolLimits(processes=1))
     await pool.start()
-    spinning = asyncio.create_task(pool.run(Work("spin", ())))
+    spinning = asyncio.create_task(pool.run(WorkItem("spin", ())))
     while not pool.pids:
         await asyncio.sleep(0.01)
     print(*pool.pids, flush=True)
