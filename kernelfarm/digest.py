@@ -20,6 +20,7 @@ from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.work_budget import phase
 
 __all__ = [
+    "DIGEST_BYTES",
     "ProgramIdentity",
     "canonical_graph",
     "canonical_kernel",
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 DIGEST_BYTES = 32
+"""The size of every digest and key: SHA-256."""
 
 MAX_PART_CHARS = 200
 """A longer part of a trace's digest goes into it as a digest of its own."""

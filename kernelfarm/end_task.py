@@ -1,4 +1,4 @@
-"""Ends a task for certain."""
+"""Ends a task reliably."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _RETRY_S = 0.1
 
 
 async def end_task(task: asyncio.Task[Any]) -> None:
-    """Cancels a task until it has ended; what it raised is not told.
+    """Cancels a task repeatedly until it has ended, and discards what it raised.
 
-    Before Python 3.12, `asyncio.wait_for` loses a cancellation that arrives in the moment in which
-    the awaited thing is done (https://github.com/python/cpython/issues/81839), and redis-py sends
-    every command by it.
+    Before Python 3.12, `asyncio.wait_for` loses a cancellation that arrives at the moment at which
+    the awaited future completes (https://github.com/python/cpython/issues/81839), and redis-py
+    sends every command by it.
     """
     while not task.done():
         task.cancel()

@@ -1,7 +1,7 @@
-"""The one error hierarchy, and how each error looks over gRPC.
+"""All errors of kernelfarm, with the gRPC status of each.
 
-Raise where the fact is known; `kernelfarm.service.interceptors` translates once, at the edge.
-A message says what was seen, what was expected, and what to do next.
+Code raises an error where the fact is known; `kernelfarm.service.interceptors` translates it to
+gRPC. A message says what was seen, what was expected, and what to do next.
 """
 
 from __future__ import annotations
@@ -13,61 +13,62 @@ from typing import ClassVar
 
 
 class KernelfarmError(Exception):
-    """Any error that kernelfarm raises on purpose.
+    """The base of all errors that kernelfarm raises on purpose.
 
-    `status` is the name of the gRPC status, `reason` a stable word that programs may test.
+    `status` is the name of the gRPC status, and `reason` a stable word that programs may test.
+    `retry_after_s` is the delay before a retry, None if a retry does not help.
     """
 
     status: ClassVar[str] = "INTERNAL"
     reason: ClassVar[str] = "INTERNAL"
     retry_after_s: float | None = None
     was_cached: bool = False
-    """Whether it is told again without the work that found it."""
+    """True if the error comes from a cache of errors, without the work that found it."""
 
 
 class CallerError(KernelfarmError):
-    """The caller's mistake: the same request fails again."""
+    """A mistake of the caller: the same request fails again."""
 
     status = "INVALID_ARGUMENT"
     reason = "INVALID_REQUEST"
 
 
 class MalformedMessageError(CallerError):
-    """Bytes that are no valid message, or a message whose required parts are missing."""
+    """Bytes that are not a valid message, or a message without a required field."""
 
     reason = "MALFORMED_MESSAGE"
 
 
 class NoMessageError(MalformedMessageError):
-    """A call that ended before its message was there."""
+    """A call that ended before its message arrived."""
 
 
 class NameTooLongError(MalformedMessageError):
-    """A name or text in a message that is longer than the farm takes."""
+    """A name or text in a message that is longer than the farm accepts."""
 
     reason = "NAME_TOO_LONG"
 
 
 class InvalidGraphError(CallerError):
-    """A graph that breaks a rule: a cycle, an undefined value, a shape against its operator."""
+    """A graph that breaks a rule: a cycle, an undefined value, a shape that an operator forbids."""
 
     reason = "INVALID_GRAPH"
 
 
 class UnsupportedDTypeError(CallerError):
-    """An element type that the farm does not know."""
+    """An element type that the farm does not support."""
 
     reason = "UNSUPPORTED_DTYPE"
 
 
 class UnknownTargetError(CallerError):
-    """A target descriptor that names no chip of this farm."""
+    """A target that this farm does not support."""
 
     reason = "UNKNOWN_TARGET"
 
 
 class UnsupportedVersionError(CallerError):
-    """A contract version that this farm does not speak."""
+    """An ABI version that this farm does not support."""
 
     status = "FAILED_PRECONDITION"
     reason = "UNSUPPORTED_ABI_VERSION"
@@ -81,7 +82,7 @@ class MessageTooLargeError(CallerError):
 
 
 class WorkBudgetError(CallerError):
-    """A graph whose compilation takes more steps than one request may; retrying is futile."""
+    """A graph whose compilation exceeds the work budget; a retry does not help."""
 
     status = "RESOURCE_EXHAUSTED"
     reason = "WORK_BUDGET"
@@ -102,39 +103,39 @@ class NotFoundError(CallerError):
 
 
 class PermissionDeniedError(CallerError):
-    """A caller without the right to what it asks for."""
+    """A caller without the role that the call needs."""
 
     status = "PERMISSION_DENIED"
     reason = "PERMISSION_DENIED"
 
 
 class ReadOnlyRoleError(PermissionDeniedError):
-    """A reader that asks for what is not compiled yet."""
+    """A reader's request for a program that is not compiled yet."""
 
     reason = "READ_ONLY_ROLE"
 
 
 class OtherTenantError(PermissionDeniedError):
-    """A tenant that asks for what is another tenant's."""
+    """A tenant's request for data of another tenant."""
 
     reason = "OTHER_TENANT"
 
 
 class UnauthenticatedError(CallerError):
-    """A caller without credentials, where the farm knows its tenants."""
+    """A caller without valid credentials in a farm with tenants."""
 
     status = "UNAUTHENTICATED"
     reason = "CREDENTIALS_MISSING"
 
 
 class UnknownTokenError(UnauthenticatedError):
-    """A token that no tenant has, or has any more."""
+    """A token that belongs to no tenant, for example after it was revoked."""
 
     reason = "TOKEN_UNKNOWN"
 
 
 class ExpiredTokenError(UnauthenticatedError):
-    """A token past its time."""
+    """A token that has expired."""
 
     reason = "TOKEN_EXPIRED"
 
@@ -146,39 +147,39 @@ class UnknownCertificateError(UnauthenticatedError):
 
 
 class CredentialsDisagreeError(UnauthenticatedError):
-    """A token of one tenant over the certificate of another."""
+    """A call with the token of one tenant and the client certificate of another."""
 
     reason = "CREDENTIALS_DISAGREE"
 
 
 class QuotaError(CallerError):
-    """A tenant that holds as much as it may; waiting does not help."""
+    """A tenant that has reached its quota; waiting does not help."""
 
     status = "RESOURCE_EXHAUSTED"
     reason = "QUOTA"
 
 
 class BytesQuotaError(QuotaError):
-    """As many bytes as the tenant may hold."""
+    """A tenant that has reached its quota of bytes."""
 
     reason = "QUOTA_BYTES"
 
 
 class EntriesQuotaError(QuotaError):
-    """As many entries as the tenant may hold."""
+    """A tenant that has reached its quota of entries."""
 
     reason = "QUOTA_ENTRIES"
 
 
 class KernelRejectedError(CallerError):
-    """A kernel that the target's toolchain cannot compile; deterministic, so retrying is futile."""
+    """A kernel that the target's toolchain cannot compile; a retry does not help."""
 
     status = "FAILED_PRECONDITION"
     reason = "KERNEL_REJECTED"
 
 
 class UnavailableError(KernelfarmError):
-    """A room, broker, cache or toolchain that does not answer now; retry with backoff."""
+    """A service, broker, cache or toolchain that does not answer now; retry with backoff."""
 
     status = "UNAVAILABLE"
     reason = "UNAVAILABLE"
@@ -186,19 +187,19 @@ class UnavailableError(KernelfarmError):
 
 
 class NoAnswerError(UnavailableError):
-    """A process that is not there, or went away in the middle; another one may come soon."""
+    """A process that does not run, or ended during the call; it may be restarted soon."""
 
     reason = "NO_ANSWER"
 
 
 class WorkProcessError(UnavailableError):
-    """The process that worked on a request ended; that cost this attempt, and nothing else."""
+    """The process that worked on a request ended, and only this attempt is lost; retry."""
 
     reason = "WORK_PROCESS_ENDED"
 
 
 class WorkTimeError(KernelfarmError):
-    """Work that was ended because it used more processor time than one request may."""
+    """Work that was ended because it used more processor time than one request may use."""
 
     status = "RESOURCE_EXHAUSTED"
     reason = "WORK_TIME"
@@ -219,80 +220,80 @@ class FarmFullError(UnavailableError):
 
 
 class CompilesQuotaError(FarmFullError):
-    """As many compilations in flight as the tenant may have; retry after the delay."""
+    """A tenant with its maximum of compilations in flight; retry after the delay."""
 
     reason = "QUOTA_COMPILES"
 
 
 class WatchesQuotaError(FarmFullError):
-    """As many open streams of invalidations as the tenant, or all, may have; close one."""
+    """A tenant, or a gateway, with its maximum of open invalidation streams; close one."""
 
     reason = "QUOTA_WATCHES"
 
 
 class DeadlineError(KernelfarmError):
-    """The caller's deadline passed; the work goes on for later callers."""
+    """The caller's deadline passed; the work continues for later callers."""
 
     status = "DEADLINE_EXCEEDED"
     reason = "DEADLINE_EXCEEDED"
 
 
 class InternalError(KernelfarmError):
-    """Our bug: an invariant does not hold."""
+    """A bug in kernelfarm: an invariant does not hold."""
 
 
 class IntegrityError(KernelfarmError):
-    """What a cache gave is not what its publisher made; it is dropped, so retrying compiles."""
+    """A cached content that fails its verification; it is dropped, so a retry compiles again."""
 
     status = "DATA_LOSS"
     reason = "INTEGRITY"
 
 
 class ForgedManifestError(IntegrityError):
-    """A signature that is not its key's over this manifest."""
+    """A manifest with an invalid signature."""
 
     reason = "FORGED_MANIFEST"
 
 
 class UntrustedKeyError(IntegrityError):
-    """A manifest that nobody signed whom we believe."""
+    """A manifest that no trusted key signed."""
 
     reason = "UNTRUSTED_KEY"
 
 
 class ManifestMismatchError(IntegrityError):
-    """A manifest that was made for another key, space, namespace or guard."""
+    """A manifest for another key, key space, namespace or guard."""
 
     reason = "MANIFEST_MISMATCH"
 
 
 class ExpiredManifestError(IntegrityError):
-    """A manifest past its time."""
+    """A manifest that has expired."""
 
     reason = "EXPIRED_MANIFEST"
 
 
 class PoisonedBlobError(IntegrityError):
-    """A content of another digest than the one that it was stored under."""
+    """A content whose digest differs from the one under which it was stored."""
 
     reason = "POISONED_BLOB"
 
 
 class VerificationError(InternalError):
-    """An IR that a pass produced breaks a rule of its grammar."""
+    """An IR of a pass that breaks a rule of its grammar."""
 
     reason = "VERIFICATION_FAILED"
 
 
 MESSAGE_BYTES = 1024
-"""The longest message of an error, in UTF-8: what a client sent is in it, and comes back to it.
+"""The maximum size of an error message in UTF-8; messages quote what a client sent.
 
-It travels twice in gRPC's trailers, which hold 8 KiB: once as text whose bytes beyond ASCII take
-three each, once in the details, in base64.
+gRPC's trailers have 8 KiB and contain the message twice: as text, in which a byte beyond ASCII
+takes three bytes, and in the details, in base64.
 """
 
 QUOTED_CHARS = 160
-"""How much of one text of a client's a message quotes."""
+"""How many characters of a client's text a message quotes."""
 
 _UNPRINTABLE = re.compile(
     r"[^\x20-\x7e\n\t\u00a0-\U0010ffff]|[\u2028\u2029\u202a-\u202e\u2066-\u2069]"
@@ -300,22 +301,22 @@ _UNPRINTABLE = re.compile(
 
 
 def bounded(message: str, max_bytes: int = MESSAGE_BYTES) -> str:
-    """A message that is short enough, cut in its middle, with control characters spelled out."""
-    # What is thrown away anyway is not looked at: a message may be megabytes.
-    unseen = max(0, len(message) - 2 * max_bytes)
-    data = _encoded(message[:max_bytes]) + _encoded(message[max_bytes + unseen :])
-    if not unseen and len(data) <= max_bytes:
+    """A message of at most `max_bytes`, cut in its middle, with control characters escaped."""
+    # The part that is cut anyway is not encoded, because a message may have megabytes.
+    skipped = max(0, len(message) - 2 * max_bytes)
+    data = _encoded(message[:max_bytes]) + _encoded(message[max_bytes + skipped :])
+    if not skipped and len(data) <= max_bytes:
         return data.decode()
     left_bytes = max_bytes - len(_CUT.format(len(message) + len(data)))
     head_bytes = 2 * left_bytes // 3
     head = data[:head_bytes].decode(errors="ignore")
     tail = data[head_bytes - left_bytes :].decode(errors="ignore")
-    cut = unseen + len(data.decode()) - len(head) - len(tail)
+    cut = skipped + len(data.decode()) - len(head) - len(tail)
     return f"{head}{_CUT.format(cut)}{tail}"
 
 
 def quoted(text: str) -> str:
-    """A client's text as a message quotes it: short, in quotes, on one line."""
+    """A client's text for a message: shortened, in quotes, on one line."""
     if len(text) <= QUOTED_CHARS:
         return repr(text)
     half = QUOTED_CHARS // 2
@@ -326,18 +327,18 @@ _CUT = " ...[{} characters left out]... "
 
 
 def _encoded(text: str) -> bytes:
-    return _UNPRINTABLE.sub(_spelled_out, text).encode("utf-8", "backslashreplace")
+    return _UNPRINTABLE.sub(_escaped, text).encode("utf-8", "backslashreplace")
 
 
-def _spelled_out(found: re.Match[str]) -> str:
+def _escaped(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode("ascii")
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorFacts:
-    """What travels of an error: status name, reason word, message, and the delay before a retry.
+    """What is sent of an error: status name, reason, message, and the delay before a retry.
 
-    The message is `bounded`, wherever the facts come from.
+    The message is always `bounded`.
     """
 
     status: str
@@ -350,7 +351,7 @@ class ErrorFacts:
 
 
 def error_facts(error: BaseException) -> ErrorFacts:
-    """The facts of an error as they travel; foreign exceptions are our bug and stay anonymous."""
+    """The facts of an error; for other exceptions, which are our bugs, they reveal nothing."""
     if isinstance(error, KernelfarmError):
         return ErrorFacts(error.status, error.reason, str(error), error.retry_after_s)
     message = "internal error: report it with the request id"
@@ -358,9 +359,9 @@ def error_facts(error: BaseException) -> ErrorFacts:
 
 
 def error_from_facts(facts: ErrorFacts) -> KernelfarmError:
-    """The error that facts tell of, of the class that was raised elsewhere.
+    """The error with these facts, of the class that was raised.
 
-    A reason that this version does not know becomes the nearest class of the same status.
+    If this version does not know the reason, it is the first class with the same status.
     """
     kinds = list(_kinds(KernelfarmError))
     kind = next(

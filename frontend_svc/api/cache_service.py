@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import grpc.aio
 
 from frontend_svc.api.envelopes import Enveloped, Graph
-from frontend_svc.api.requests import DIGEST_BYTES, caller_of, options_of
+from frontend_svc.api.requests import caller_of, options_of
 from frontend_svc.cache.explain_miss import explain_miss
 from frontend_svc.cache.invalidation_feed import FeedEvent, InvalidationFeed
 from frontend_svc.cache.refusal_reporter import RefusalReporter
@@ -28,6 +28,7 @@ from frontend_svc.flow.targets import check_targets
 from frontend_svc.settings import FrontendSettings
 from kernelfarm.cache import Epoch, Space
 from kernelfarm.cache.sweeper import SpaceUsage
+from kernelfarm.digest import DIGEST_BYTES
 from kernelfarm.errors import CallerError, NotFoundError
 from kernelfarm.internal.v1.envelopes_pb2 import ExplainMissEnvelope
 from kernelfarm.service.logs.logger import get_logger

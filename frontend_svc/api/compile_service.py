@@ -12,13 +12,14 @@ from google.protobuf.duration_pb2 import Duration
 from frontend_svc.api.blob_reader import read_blobs
 from frontend_svc.api.byte_budget import ByteBudget
 from frontend_svc.api.envelopes import Enveloped
-from frontend_svc.api.requests import DIGEST_BYTES, MAX_BLOBS_PER_READ, caller_of, options_of
+from frontend_svc.api.requests import MAX_BLOBS_PER_READ, caller_of, options_of
 from frontend_svc.api.responses import hit_message, program_message
 from frontend_svc.cache.tenant_caches import TenantCache
 from frontend_svc.flow.compile_flow import CompileFlow
 from frontend_svc.flow.events import CacheOutcome, CompileJob, Event, ProgramReady, StageProgress
 from frontend_svc.flow.services import FlowServices
 from frontend_svc.settings import FrontendSettings
+from kernelfarm.digest import DIGEST_BYTES
 from kernelfarm.errors import CallerError, MalformedMessageError, NotFoundError
 from kernelfarm.internal.v1.envelopes_pb2 import CompileEnvelope
 from kernelfarm.ir.graph_ir import ABI_VERSION

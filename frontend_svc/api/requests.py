@@ -9,8 +9,6 @@ from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.v1 import manifest_pb2
 from kernelfarm.wire.manifest import facts_from_proto
 
-DIGEST_BYTES = 32
-
 MAX_BLOBS_PER_READ = 4096
 
 

@@ -9,7 +9,7 @@ import grpc.aio
 
 from frontend_svc.api.blob_reader import read_blobs
 from frontend_svc.api.byte_budget import ByteBudget
-from frontend_svc.api.requests import DIGEST_BYTES, MAX_BLOBS_PER_READ, caller_of
+from frontend_svc.api.requests import MAX_BLOBS_PER_READ, caller_of
 from frontend_svc.api.responses import hit_message
 from frontend_svc.cache.explain_miss import REASONS, MissExplanation, explain_miss
 from frontend_svc.cache.tenant_caches import TenantCache, TenantCaches
@@ -19,7 +19,7 @@ from frontend_svc.flow.admission import AdmissionControl
 from frontend_svc.settings import FrontendSettings
 from kernelfarm.cache import LookupResult, StoredVariant
 from kernelfarm.cache.trace_cache import PutTraceStatus
-from kernelfarm.digest import trace_digest
+from kernelfarm.digest import DIGEST_BYTES, trace_digest
 from kernelfarm.errors import CallerError, MalformedMessageError
 from kernelfarm.ir.guards import CallerFacts
 from kernelfarm.service.tenants.identity import CACHE_USERS, Role, current_identity

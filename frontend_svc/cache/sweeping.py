@@ -40,7 +40,7 @@ class FarmSweeper:
 
     async def count_hit(self, space: Space, tags: frozenset[str]) -> int:
         """The entries of a space, in all namespaces, that depend on one of the tags."""
-        return sum([await sweeper.count_hit(space, tags) for sweeper in self._sweepers()])
+        return sum([await sweeper.count_dependents(space, tags) for sweeper in self._sweepers()])
 
     def _sweepers(self) -> list[Sweeper]:
         tenants = ["", *self._tenants.current().tenants, SHARED_TENANT] if self._tenants else [""]

@@ -16,13 +16,11 @@ from frontend_svc.cache.tiered_programs import Caller
 from kernelfarm.cache import KernelCache, LookupResult, SigningPolicy, StoredVariant
 from kernelfarm.cache.key_index import KeyIndex
 from kernelfarm.cache.trace_cache import PutTraceStatus, put_trace
-from kernelfarm.digest import trace_digest
+from kernelfarm.digest import DIGEST_BYTES, trace_digest
 from kernelfarm.errors import CallerError, MalformedMessageError, UnavailableError
 from kernelfarm.signing import CacheAddress, Keyring, Manifest, Space
 from kernelfarm.signing.tags import check_tag
 from kernelfarm.v1 import trace_service_pb2 as api
-
-DIGEST_BYTES = 32
 
 
 def trace_signing(signing: SigningPolicy) -> SigningPolicy:

@@ -1,45 +1,48 @@
-"""The cache: content-addressed results, shared by every room, in Redis or Valkey.
+"""The cache: content-addressed results in Redis or Valkey, which all services share.
 
-One store, two faces that share keys and scripts: `KernelCache` for asyncio services, `WorkerCache`
-for blocking workers. Three key spaces: programs (`p`), kernels (`k`) and traces (`t`).
+One store has two clients with the same keys and scripts: `KernelCache` for asyncio services and
+`WorkerCache` for blocking workers. It has three key spaces: programs (`p`), kernels (`k`) and
+traces (`t`). Its Redis keys are (`RedisKeys`):
 
-    kf:{ns}:m:<space>:<key>    HASH  an entry's variants: manifests, contents, what scripts look at
+    kf:{ns}:m:<space>:<key>    HASH  an entry's variants: manifests, contents, facts for scripts
     kf:{ns}:b:<sha256>         STR   a blob, or the number of its chunks; outlives its manifests
     kf:{ns}:b:<sha256>:<n>     STR   chunk n of a large blob
-    kf:{ns}:ep                 HASH  tag -> epoch of its last invalidation; @inc, @epoch: its own
-                                     life and present epoch; @run: the server process in which it
-                                     lives; @floor: what is older is cold; never expires
-    kf:{ns}:inv                STREAM of announcements; an id is the epoch that it began
-    kf:{ns}:gw                 HASH  gateway -> how far it has obeyed, and when it said so
+    kf:{ns}:ep                 HASH  the epoch table: tag -> epoch of its last invalidation;
+                                     @inc: its incarnation; @epoch: the current epoch; @run: the
+                                     server process in which it began; @born: when it began;
+                                     @floor: older entries are stale; never expires
+    kf:{ns}:inv                STREAM the invalidation log; the id of a record is its epoch
+    kf:{ns}:gw                 HASH  gateway -> the epoch that it has applied, and when it said so
     kf:{ns}:tc                 HASH  toolchain -> when it was advertised; @backend -> its newest
     kf:{ns}:l:<space>:<key>    HASH  lease: owner, fence, state (queued | running), epoch; seconds
-    kf:{ns}:tries:<space>:<key> SET  attempts since the last result whose holders go on, or
-                                     vanished; one hour
-    kf:{ns}:slow:<space>:<key> STR   there if compiling it was found to take long, one hour
+    kf:{ns}:tries:<space>:<key> SET  attempts since the last result whose holders run or vanished;
+                                     one hour
+    kf:{ns}:slow:<space>:<key> STR   exists if the compilation of the key takes long; one hour
     kf:{ns}:neg:<space>:<key>  STR   a failure; always expires
-    kf:{ns}:neg:<space>:index  ZSET  the keys that have failed, by the end of their time: so many
-                                     are remembered
+    kf:{ns}:neg:<space>:index  ZSET  the keys that have failures, by expiry; bounds their number
     kf:{ns}:j:<key>            STR   a kernel job's input, until its key is published or fails
-    kf:{ns}:fence              STR   the last fence given; never expires
+    kf:{ns}:fence              STR   the last fence; never expires
     kf:{ns}:stats              HASH  counters; never expire
     kf:{ns}:usage              STR   what the last sweep counted
-    kf:{ns}:quota              HASH  bytes and entries, kept up by publications; never expires
-    kf:{ns}:sizes              HASH  blob -> its stored bytes, for each blob that is held
+    kf:{ns}:sweep              STR   the lock of the sweep that runs; one minute
+    kf:{ns}:quota              HASH  bytes and entries, changed by publications; never expires
+    kf:{ns}:sizes              HASH  blob -> its stored bytes, for each blob that `quota` counts
     kf:{ns}:models             HASH  models that the namespace's callers named; never expires
-    kf:{ns}:compiles           ZSET  a tenant's compilations in flight, by the end of their time;
-                                     never expires as a whole
-    kf:{ns}:x:*                      the parts of keys, for explanations
+    kf:{ns}:compiles           ZSET  a tenant's compilations in flight, by expiry; the set itself
+                                     never expires
+    kf:{ns}:x:*                      the parts of keys, to explain misses
     kf:{ns}:workers            SET   workers that reported, and kf:{ns}:w:<worker> their reports
-    kf:{ns}:done               a pub/sub channel: keys that were published, failed or given back
+    kf:{ns}:done               a pub/sub channel: keys that were published, failed or released
 
-A tenant's part of a farm has keys of its own (`kf:{ns}:t:<tenant>:m:...`) and shares the farm's
-epochs, toolchains, workers, fences and channel. Its entries lie at salted keys, which only who has
-the salt can tell from a program's or kernel's own key; manifests state the own key.
+A tenant's namespace has keys of its own (`kf:{ns}:t:<tenant>:m:...`) and shares the farm's epoch
+table, toolchains, workers, fences and channel. Its entries are stored under salted keys, and only
+the owner of the salt can compute the storage key of a program or kernel. Manifests state the
+unsalted key.
 
-The braces are Redis's hash tag: all keys of a namespace live in one slot, so that a script may
-touch them all. An entry is alive while no tag of it was invalidated after the epoch in which its
-compilation began: invalidating is one write, whatever the number of entries. If the table is lost,
-a new life of it begins, and everything from before is cold.
+The braces are Redis's hash tag: all keys of a farm are on one server of a cluster, so that a script
+can use them together. An entry is live while none of its tags was invalidated after the epoch in
+which its compilation began. An invalidation is therefore one write, whatever the number of entries.
+If the table is lost, a new incarnation begins, and all earlier entries are stale.
 """
 
 from __future__ import annotations
@@ -95,7 +98,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Lazily, so that a client that imports a neighbour does not pay for redis.
+    # Lazily, because clients import parts of this package without redis.
     if name not in _EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415 -- only on first use

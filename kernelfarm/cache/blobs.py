@@ -1,38 +1,49 @@
-"""How blobs lie in Redis: compressed, small ones whole, large ones in chunks under own keys.
+"""The stored form of blobs: compressed; large ones in chunks, each under a key of its own.
 
-    key       = FORM (8 bytes: content's length) DATA         for whole ones
-              | FORM COUNT " " LENGTH                         for chunked ones, both decimal
+    key       = FORM LENGTH DATA          a whole blob; LENGTH in 8 bytes, big-endian
+              | FORM COUNT " " LENGTH     a blob of COUNT chunks; both numbers in decimal
     key:N     = chunk number N of the data
     FORM      = 0 whole, 1 chunked, 2 whole and zstd, 3 chunked and zstd
+    LENGTH    = bytes of the content before compression
 
-A chunk keeps every single command short: one blob of 50 MB would stop the server for everybody.
-Readers know a blob's length before they decompress it, so that nothing grows beyond it.
+Chunks keep each command short: one command with 50 MB would block the server for all clients.
+Readers know a blob's length before they decompress it, so decompression cannot exceed it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from kernelfarm.cache.redis_keys import RedisKeys
 from kernelfarm.errors import PoisonedBlobError
 
 CHUNK_BYTES = 512 * 1024
 MAX_BLOB_BYTES = 1 << 30
-"""No blob is larger; whatever claims to be is not decompressed."""
+"""The size limit of a blob; data that states a larger size is not decompressed."""
 
 _CHUNKED = 1
 _ZSTD = 2
 _FORMS = 4
 _LENGTH_BYTES = 8
 _ZSTD_LEVEL = 3
-# Frames and dictionaries cost more than they save below this.
+# For smaller contents, the overhead of the format exceeds the gain.
 _SMALLEST_TO_COMPRESS = 128
 
 
-def stored_parts(key: str, content: bytes) -> Iterator[tuple[str, bytes]]:
-    """Keys and values to store for a blob; the one under `key` itself comes last.
+def encoded_all(contents: Mapping[bytes, bytes], redis_keys: RedisKeys) -> list[tuple[str, bytes]]:
+    """The keys and values to store for some blobs by digest."""
+    return [
+        item
+        for sha256, content in contents.items()
+        for item in encoded(redis_keys.blob(sha256), content)
+    ]
 
-    Readers look at `key` first, so that a blob that is half written does not exist yet.
+
+def encoded(key: str, content: bytes) -> Iterator[tuple[str, bytes]]:
+    """The keys and values to store for a blob; the value under `key` itself comes last.
+
+    Readers read `key` first, so they do not see a blob that is half written.
     """
     form, data = _compressed(content)
     if len(data) <= CHUNK_BYTES:
@@ -45,21 +56,21 @@ def stored_parts(key: str, content: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def chunk_keys(key: str, head: bytes) -> list[str]:
-    """Keys of the chunks that a stored head names; empty if the blob is whole.
+    """The keys of a blob's chunks, from the value under its key; empty if the blob is whole.
 
     Raises:
-        PoisonedBlobError: the head is of no form that we write.
+        PoisonedBlobError: the value has an unknown form.
     """
     if not _form(head) & _CHUNKED:
         return []
     return [f"{key}:{number}" for number in range(_counts(head)[0])]
 
 
-def joined(sha256: bytes, head: bytes, chunks: Sequence[bytes | None]) -> bytes | None:
-    """A blob's content from its stored parts, or None if a chunk was evicted.
+def decoded(sha256: bytes, head: bytes, chunks: Sequence[bytes | None]) -> bytes | None:
+    """A blob's content from the value under its key and its chunks; None if a chunk was evicted.
 
     Raises:
-        PoisonedBlobError: what is stored is not the content of this digest.
+        PoisonedBlobError: the stored content has another digest.
     """
     form = _form(head)
     if form & _CHUNKED:
@@ -72,15 +83,15 @@ def joined(sha256: bytes, head: bytes, chunks: Sequence[bytes | None]) -> bytes 
         data = head[1 + _LENGTH_BYTES :]
     content = _decompressed(data, length) if form & _ZSTD else data
     if len(content) != length or hashlib.sha256(content).digest() != sha256:
-        raise PoisonedBlobError(f"what is stored as blob {sha256.hex()} is something else")
+        raise PoisonedBlobError(f"the content stored as blob {sha256.hex()} has another digest")
     return content
 
 
 def _compressed(content: bytes) -> tuple[int, bytes]:
-    """Form and data; what does not shrink stays as it is."""
+    """Form and data; a content that does not shrink is stored as it is."""
     if len(content) < _SMALLEST_TO_COMPRESS:
         return 0, content
-    import zstandard  # noqa: PLC0415 -- a client that imports a neighbour does not need it
+    import zstandard  # noqa: PLC0415 -- clients import this package without it
 
     data = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=True).compress(content)
     return (_ZSTD, data) if len(data) < len(content) else (0, content)
@@ -90,11 +101,11 @@ def _decompressed(data: bytes, length: int) -> bytes:
     import zstandard  # noqa: PLC0415 -- see `_compressed`
 
     if length > MAX_BLOB_BYTES:
-        raise PoisonedBlobError(f"a blob claims {length} bytes; expected at most {MAX_BLOB_BYTES}")
+        raise PoisonedBlobError(f"a blob states {length} bytes; expected at most {MAX_BLOB_BYTES}")
     try:
-        # The frame states its length: decompression makes so many bytes and no more.
+        # The frame states its length, and decompression stops there.
         if zstandard.frame_content_size(data) != length:
-            raise PoisonedBlobError(f"a compressed blob has another length than its {length} bytes")
+            raise PoisonedBlobError(f"a compressed blob states another length than {length} bytes")
         return zstandard.ZstdDecompressor().decompress(data, max_output_size=length)
     except zstandard.ZstdError as error:
         raise PoisonedBlobError(f"a stored blob cannot be decompressed: {error}") from error
@@ -108,9 +119,9 @@ def _form(head: bytes) -> int:
 
 def _counts(head: bytes) -> tuple[int, int]:
     try:
-        count, length = (int(part) for part in head[1:].split())
+        count, length = (int(word) for word in head[1:].split())
     except ValueError as error:
-        raise PoisonedBlobError(f"a stored blob's head is damaged: {error}") from error
+        raise PoisonedBlobError(f"a stored blob's number of chunks is damaged: {error}") from error
     if not 0 < count <= MAX_BLOB_BYTES // CHUNK_BYTES + 1 or not 0 <= length <= MAX_BLOB_BYTES:
-        raise PoisonedBlobError(f"a stored blob claims {count} chunks and {length} bytes")
+        raise PoisonedBlobError(f"a stored blob states {count} chunks and {length} bytes")
     return count, length

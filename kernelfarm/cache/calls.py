@@ -1,181 +1,72 @@
-"""Operations on entries and leases as values: script, keys, arguments, how to read the reply.
-
-The asyncio and the blocking face run the same calls, so that they cannot drift apart.
-"""
+"""The script calls of one key space, for the asyncio and the blocking client of the cache."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
-from importlib import resources
-from typing import Any, Generic, TypeVar
+from functools import cached_property
+from typing import Any
 
+from kernelfarm.cache import script_declarations as lua
+from kernelfarm.cache.limits import (
+    ATTEMPTS_TTL_S,
+    BLOB_TTL_S,
+    MANIFEST_TTL_S,
+    MAX_FAILURES,
+    MAX_VARIANTS,
+    TOOLCHAIN_WINDOW_S,
+)
+from kernelfarm.cache.lua_script import ScriptCall, Value
 from kernelfarm.cache.records import (
     AdoptedJob,
     Lease,
     LookupResult,
     PublishStatus,
     Space,
-    StoredVariant,
     facts_to_json,
 )
-from kernelfarm.cache.redis_keys import RedisKeys
+from kernelfarm.cache.redis_keys import RedisKey, RedisKeys
+from kernelfarm.cache.variant_records import VariantRecord, stored_variant
 from kernelfarm.errors import ErrorFacts
 
-T = TypeVar("T")
-
-DAY_S = 24 * 3600
-
-# Results are found again for a month after their last use; blobs outlive every manifest.
-MANIFEST_TTL_S = 30 * DAY_S
-BLOB_TTL_S = MANIFEST_TTL_S + DAY_S
-ATTEMPTS_TTL_S = 3600
-JOB_TTL_S = DAY_S
-REPORT_TTL_S = 15
-SLOW_TTL_S = 3600
-
-# A toolchain counts as advertised so long after its last report: an upgrade's both sides serve.
-TOOLCHAIN_WINDOW_S = 3600
-
-MAX_VARIANTS = 16
-"""Variants of one entry; beyond, the oldest of those with a guard goes."""
-
-# What scripts begin with: shared functions, in the order in which they use each other.
-_PRELUDES = {
-    "lookup": ("blobs", "entries"),
-    "acquire": ("blobs", "entries", "attempts"),
-    "adopt": ("attempts",),
-    "publish": ("blobs", "entries"),
-    "invalidate": ("blobs", "entries"),
-    "handshake": ("blobs", "entries"),
-    "epoch": ("blobs", "entries"),
-    "remove_variant": ("blobs", "entries"),
-    "sweep": ("blobs", "entries"),
-    "advertise": ("blobs", "entries"),
-    "start_compile": ("blobs", "entries"),
-    "put_trace": ("blobs", "entries"),
-    "copy_blobs": ("blobs",),
-    "fail": ("blobs", "entries", "attempts"),
-    "release": ("attempts",),
-}
-
-MAX_FAILURES = 10_000
-"""Failures that one namespace and space remembers at once; each takes 2.5 KB at most."""
-
-_PASSING = frozenset({"UNAVAILABLE", "RESOURCE_EXHAUSTED"})
-"""Status of failures that say nothing of the program or kernel itself."""
-
-# Incarnation, epoch, not after, tags, blobs: what `entries.lua` judges a variant by.
-_FACTS = (b":i", b":e", b":x", b":t", b":b")
-
 MISSING_BLOB = "b:"
-"""What the channel's messages about lost blobs begin with."""
+"""The prefix of the channel's messages about missing blobs."""
 
-Value = str | bytes | int | float
-
-
-@dataclass(frozen=True, slots=True)
-class ScriptCall(Generic[T]):
-    """One script to run, and what makes its reply a result."""
-
-    script: str
-    keys: tuple[str, ...]
-    args: tuple[Value, ...]
-    read: Callable[[Any], T]
-
-
-@lru_cache(maxsize=32)
-def script_source(name: str) -> str:
-    """The Lua text of a script."""
-    folder = resources.files("kernelfarm.cache") / "lua"
-    parts = (*_PRELUDES.get(name, ()), name)
-    return "".join((folder / f"{part}.lua").read_text(encoding="utf-8") for part in parts)
-
-
-@lru_cache(maxsize=32)
-def script_sha1(name: str) -> str:
-    """By which a server knows a script that it has seen."""
-    return hashlib.sha1(script_source(name).encode(), usedforsecurity=False).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class VariantRecord:
-    """A variant ready to be stored, and the manifest's facts that scripts look at."""
-
-    variant_id: str
-    incarnation: str
-    epoch: int
-    not_after_s: int
-    conditions: int
-    tags: str
-    blobs: str
-    manifest: bytes
-    content: bytes
-
-    @property
-    def facts(self) -> tuple[bytes, ...]:
-        """What lies beside the manifest, see `StoredVariant`."""
-        texts = (self.incarnation, self.epoch, self.not_after_s, self.tags, self.blobs)
-        return tuple(str(text).encode() for text in (self.variant_id, *texts))
-
-    def args(self) -> tuple[Value, ...]:
-        """Its part of the arguments of `publish`."""
-        return (
-            self.variant_id,
-            self.incarnation,
-            self.epoch,
-            self.not_after_s,
-            self.conditions,
-            self.tags,
-            self.blobs,
-            self.manifest,
-            self.content,
-        )
+_TRANSIENT = frozenset({"UNAVAILABLE", "RESOURCE_EXHAUSTED"})
+"""The statuses of failures that do not depend on the program or kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookupCall:
-    """A look-up: `lookup.lua` judges an entry's variants, the entry is read in one transaction.
+    """A transaction that runs `lookup.lua` and reads the entry.
 
-    `keys` are the script's; the first is the entry. `writes` tells that the script writes for
-    certain, so that a server which was demoted refuses.
+    `writes` is True if the script writes in any case, so that a server that became a replica
+    refuses it.
     """
 
-    keys: tuple[str, ...]
+    keys: tuple[RedisKey, ...]
     args: tuple[Value, ...]
+    entry: RedisKey
     writes: bool
 
-    @property
-    def entry(self) -> str:
-        """The hash to read."""
-        return self.keys[0]
-
     def read(self, verdict: Any, stored: Any) -> LookupResult:
-        """What was met, from the script's reply and the entry's fields."""
+        """The result, from the script's reply and the entry's fields."""
         reason, incarnation, epoch, stamp, *rest = verdict
         word = reason.decode()
         at = (stamp.decode(), incarnation.decode(), int(epoch))
         if word != "hit":
             return LookupResult((), word, rest[0].decode(), *at)
         fields = stored if isinstance(stored, dict) else dict(zip(*[iter(stored)] * 2, strict=True))
-        variants = tuple(_variant(fields, id) for id in rest)
-        return LookupResult(variants, word, "", *at)
-
-
-def _variant(fields: dict[bytes, bytes], id: bytes) -> StoredVariant:
-    facts = tuple([fields[id + part] for part in _FACTS])
-    return StoredVariant(fields[id + b":m"], fields[id + b":c"], (id, *facts))
+        return LookupResult(tuple(stored_variant(fields, id) for id in rest), word, "", *at)
 
 
 @dataclass(frozen=True)
 class ScriptCalls:
     """The calls of one key space within one namespace.
 
-    `may_write` is False for readers, whose look-ups change nothing and count nothing.
+    `may_write` is False for readers: their look-ups write nothing and are not counted.
     """
 
     namespace: str
@@ -189,54 +80,36 @@ class ScriptCalls:
         """The names of the namespace's keys."""
         return RedisKeys(self.namespace, self.salt)
 
-    @property
-    def channel(self) -> str:
-        """The pub/sub channel that tells of finished keys, those of all tenants."""
-        return self.redis_keys.farm_key("done")
-
-    def failure_key(self, key: bytes) -> str:
-        """Where a key's failure lies."""
-        return self._own("neg", key)
-
-    def slow_key(self, key: bytes) -> str:
-        """Where it lies that a key takes long."""
-        return self._own("slow", key)
-
-    def job_key(self, key: bytes) -> str:
-        """Where a key's job lies."""
-        redis_keys = self.redis_keys
-        return redis_keys.redis_key("j", redis_keys.storage_key(key).hex())
-
     def message(self, key: bytes) -> str:
-        """What the channel says when this key is finished."""
+        """The channel's message when this key was published, failed or released."""
         return f"{self.space.value}:{self.redis_keys.storage_key(key).hex()}"
 
     def counter(self, name: str = "") -> str:
-        """A counter's field within the stats."""
+        """A counter's field within the stats; without a name, the prefix of all counters."""
         return f"{self.space.value}.{name}"
 
     def lookup(self, key: bytes, tags: Sequence[str], is_counted: bool) -> LookupCall:
         """See `KernelCache.lookup`."""
         redis_keys = self.redis_keys
-        keys = (
-            self._entry(key),
-            redis_keys.stats,
-            redis_keys.epochs,
-            redis_keys.invalidation_log,
-            redis_keys.toolchains,
+        entry = redis_keys.entry(self.space, key)
+        parameters = lua.Lookup(
+            entry=entry,
+            stats=redis_keys.stats,
+            epochs=redis_keys.epochs,
+            invalidation_log=redis_keys.invalidation_log,
+            toolchains=redis_keys.toolchains,
+            blob_prefix=redis_keys.blob_prefix,
+            entry_ttl_s=MANIFEST_TTL_S,
+            blob_ttl_s=BLOB_TTL_S,
+            counter_prefix=self.counter(),
+            is_counted=int(is_counted),
+            new_incarnation=new_incarnation(),
+            toolchain_window_ms=_ms(TOOLCHAIN_WINDOW_S),
+            tags=" ".join(tags),
+            may_write=int(self.may_write),
         )
-        args = (
-            redis_keys.blobs,
-            MANIFEST_TTL_S,
-            BLOB_TTL_S,
-            self.counter(),
-            int(is_counted),
-            fresh_incarnation(),
-            _ms(TOOLCHAIN_WINDOW_S),
-            " ".join(tags),
-            int(self.may_write),
-        )
-        return LookupCall(keys, args, writes=self.may_write and is_counted)
+        keys, args = lua.LOOKUP.split(parameters)
+        return LookupCall(keys, args, entry, writes=self.may_write and is_counted)
 
     def acquire(
         self, key: bytes, owner: str, ttl_s: float, is_queued: bool, seen: tuple[str, Sequence[str]]
@@ -251,31 +124,29 @@ class ScriptCalls:
                 key, owner, int(fence), ttl_s, int(attempts), incarnation.decode(), int(epoch)
             )
 
-        redis_keys = self.redis_keys
-        keys = (
-            self._lease(key),
-            self._entry(key),
-            self._attempts(key),
-            redis_keys.farm_key("fence"),
-            redis_keys.stats,
-            redis_keys.epochs,
-            redis_keys.invalidation_log,
-            redis_keys.toolchains,
+        redis_keys, (stamp, tags) = self.redis_keys, seen
+        parameters = lua.Acquire(
+            lease=redis_keys.lease(self.space, key),
+            entry=redis_keys.entry(self.space, key),
+            attempts=redis_keys.attempts(self.space, key),
+            fence_counter=redis_keys.fence_counter,
+            stats=redis_keys.stats,
+            epochs=redis_keys.epochs,
+            invalidation_log=redis_keys.invalidation_log,
+            toolchains=redis_keys.toolchains,
+            owner=owner,
+            ttl_ms=_ms(ttl_s),
+            state="queued" if is_queued else "running",
+            first_fence=time.time_ns() // 1_000_000,
+            counter_prefix=self.counter(),
+            attempts_ttl_s=ATTEMPTS_TTL_S,
+            new_incarnation=new_incarnation(),
+            seen_stamp=stamp,
+            tags=" ".join(tags),
+            blob_prefix=redis_keys.blob_prefix,
+            toolchain_window_ms=_ms(TOOLCHAIN_WINDOW_S),
         )
-        args = (
-            owner,
-            _ms(ttl_s),
-            "queued" if is_queued else "running",
-            time.time_ns() // 1_000_000,
-            self.counter(),
-            ATTEMPTS_TTL_S,
-            fresh_incarnation(),
-            seen[0],
-            " ".join(seen[1]),
-            redis_keys.blobs,
-            _ms(TOOLCHAIN_WINDOW_S),
-        )
-        return ScriptCall("acquire", keys, args, read)
+        return lua.ACQUIRE.call(parameters, read)
 
     def adopt(self, lease: Lease) -> ScriptCall[AdoptedJob | None]:
         """See `WorkerCache.adopt`."""
@@ -284,96 +155,123 @@ class ScriptCalls:
             if not reply:
                 return None
             job, incarnation, epoch = reply
-            known = replace(lease, incarnation=incarnation.decode(), epoch=int(epoch))
-            return AdoptedJob(job, known)
+            adopted = replace(lease, incarnation=incarnation.decode(), epoch=int(epoch))
+            return AdoptedJob(job, adopted)
 
-        key = lease.key
-        return ScriptCall(
-            "adopt",
-            (self._lease(key), self._attempts(key), self.job_key(key), self.redis_keys.stats),
-            (lease.fence, lease.owner, _ms(lease.ttl_s), ATTEMPTS_TTL_S, self.counter()),
-            read,
+        redis_keys = self.redis_keys
+        parameters = lua.Adopt(
+            lease=redis_keys.lease(self.space, lease.key),
+            attempts=redis_keys.attempts(self.space, lease.key),
+            job=redis_keys.job(lease.key),
+            stats=redis_keys.stats,
+            fence=lease.fence,
+            owner=lease.owner,
+            ttl_ms=_ms(lease.ttl_s),
+            attempts_ttl_s=ATTEMPTS_TTL_S,
+            counter_prefix=self.counter(),
         )
+        return lua.ADOPT.call(parameters, read)
 
     def renew(self, lease: Lease) -> ScriptCall[bool]:
         """See `KernelCache.renew`."""
-        args = (lease.fence, lease.owner, _ms(lease.ttl_s))
-        return ScriptCall("renew", (self._lease(lease.key),), args, bool)
+        parameters = lua.Renew(
+            lease=self.redis_keys.lease(self.space, lease.key),
+            fence=lease.fence,
+            owner=lease.owner,
+            ttl_ms=_ms(lease.ttl_s),
+        )
+        return lua.RENEW.call(parameters, bool)
 
     def release(self, lease: Lease) -> ScriptCall[bool]:
         """See `KernelCache.release`."""
-        return ScriptCall(
-            "release",
-            (self._lease(lease.key), self._attempts(lease.key)),
-            (lease.fence, lease.owner, self.channel, self.message(lease.key)),
-            bool,
+        redis_keys = self.redis_keys
+        parameters = lua.Release(
+            lease=redis_keys.lease(self.space, lease.key),
+            attempts=redis_keys.attempts(self.space, lease.key),
+            fence=lease.fence,
+            owner=lease.owner,
+            channel=redis_keys.channel,
+            message=self.message(lease.key),
         )
+        return lua.RELEASE.call(parameters, bool)
 
     def publish(self, lease: Lease, variants: Sequence[VariantRecord]) -> ScriptCall[PublishStatus]:
         """See `KernelCache.publish`."""
         if not variants:
             raise ValueError("a result has at least one variant")
         key, redis_keys = lease.key, self.redis_keys
-        keys = (
-            self._entry(key),
-            self._lease(key),
-            self._attempts(key),
-            self.job_key(key),
-            self.failure_key(key),
-            redis_keys.stats,
-            redis_keys.epochs,
-            redis_keys.invalidation_log,
-            redis_keys.toolchains,
-            redis_keys.quota_usage,
-            redis_keys.sizes,
+        parameters = lua.Publish(
+            entry=redis_keys.entry(self.space, key),
+            lease=redis_keys.lease(self.space, key),
+            attempts=redis_keys.attempts(self.space, key),
+            job=redis_keys.job(key),
+            failure=redis_keys.failure(self.space, key),
+            stats=redis_keys.stats,
+            epochs=redis_keys.epochs,
+            invalidation_log=redis_keys.invalidation_log,
+            toolchains=redis_keys.toolchains,
+            quota=redis_keys.quota_usage,
+            sizes=redis_keys.sizes,
+            fence=lease.fence,
+            blob_prefix=redis_keys.blob_prefix,
+            entry_ttl_s=MANIFEST_TTL_S,
+            blob_ttl_s=BLOB_TTL_S,
+            counter_prefix=self.counter(),
+            channel=redis_keys.channel,
+            message=self.message(key),
+            new_incarnation=new_incarnation(),
+            toolchain_window_ms=_ms(TOOLCHAIN_WINDOW_S),
+            most_variants=MAX_VARIANTS,
         )
-        args = (
-            lease.fence,
-            redis_keys.blobs,
-            MANIFEST_TTL_S,
-            BLOB_TTL_S,
-            self.counter(),
-            self.channel,
-            self.message(key),
-            fresh_incarnation(),
-            _ms(TOOLCHAIN_WINDOW_S),
-            MAX_VARIANTS,
-            *(part for variant in variants for part in variant.args()),
-        )
-        return ScriptCall("publish", keys, args, _read_published)
+        fields = tuple(value for variant in variants for value in variant)
+        return lua.PUBLISH.call(parameters, _read_status, more_args=fields)
 
     def refresh(self, key: bytes, old: bytes, new: VariantRecord) -> ScriptCall[bool]:
-        """See `KernelCache.refresh`."""
-        args = (new.variant_id, old, new.manifest, new.not_after_s)
-        return ScriptCall("refresh", (self._entry(key),), args, bool)
+        """See `KernelCache.refresh`; `old` is the manifest to replace."""
+        parameters = lua.Refresh(
+            entry=self.redis_keys.entry(self.space, key),
+            variant_id=new.variant_id,
+            old_manifest=old,
+            new_manifest=new.manifest,
+            not_after_s=new.not_after_s,
+        )
+        return lua.REFRESH.call(parameters, bool)
 
     def remove_variant(
         self, key: bytes, variant_id: str, manifest: bytes, counter: str
     ) -> ScriptCall[bool]:
-        """Removes a variant that is not believed, and counts it."""
-        keys = (self._entry(key), self.redis_keys.stats)
-        return ScriptCall(
-            "remove_variant", keys, (variant_id, manifest, self.counter(counter)), bool
+        """Removes a variant that did not pass verification, and counts it."""
+        parameters = lua.RemoveVariant(
+            entry=self.redis_keys.entry(self.space, key),
+            stats=self.redis_keys.stats,
+            variant_id=variant_id,
+            manifest=manifest,
+            counter=self.counter(counter),
         )
+        return lua.REMOVE_VARIANT.call(parameters, bool)
 
     def report_missing_blob(self, sha256: bytes) -> ScriptCall[bool]:
         """See `KernelCache.report_missing_blob`."""
         redis_keys, digest = self.redis_keys, sha256.hex()
-        args = (digest, self.channel, f"{MISSING_BLOB}{digest}")
-        return ScriptCall(
-            "report_missing_blob", (redis_keys.sizes, redis_keys.quota_usage), args, bool
+        parameters = lua.ReportMissingBlob(
+            sizes=redis_keys.sizes,
+            quota=redis_keys.quota_usage,
+            digest=digest,
+            channel=redis_keys.channel,
+            message=f"{MISSING_BLOB}{digest}",
         )
+        return lua.REPORT_MISSING_BLOB.call(parameters, bool)
 
     def copy_blobs(self, source: RedisKeys, digests: Iterable[bytes]) -> ScriptCall[bool]:
         """See `KernelCache.copy_blobs`."""
-        redis_keys = self.redis_keys
-        hex_digests = " ".join(sorted(digest.hex() for digest in digests))
-        return ScriptCall(
-            "copy_blobs",
-            (redis_keys.stats,),
-            (redis_keys.blobs, source.blobs, BLOB_TTL_S, hex_digests),
-            bool,
+        parameters = lua.CopyBlobs(
+            stats=self.redis_keys.stats,
+            blob_prefix=self.redis_keys.blob_prefix,
+            source_blob_prefix=source.blob_prefix,
+            blob_ttl_s=BLOB_TTL_S,
+            digests=" ".join(sorted(digest.hex() for digest in digests)),
         )
+        return lua.COPY_BLOBS.call(parameters, bool)
 
     def fail(
         self, key: bytes, facts: ErrorFacts, ttl_s: float, lease: Lease | None
@@ -382,57 +280,44 @@ class ScriptCalls:
         if ttl_s <= 0:
             raise ValueError(f"a failure must expire; ttl_s is {ttl_s}")
         redis_keys = self.redis_keys
-        return ScriptCall(
-            "fail",
-            (
-                self.failure_key(key),
-                self._lease(key),
-                self._attempts(key),
-                redis_keys.stats,
-                self.job_key(key),
-                redis_keys.failures(self.space),
-            ),
-            (
-                facts_to_json(facts),
-                _ms(ttl_s),
-                lease.fence if lease else "",
-                lease.owner if lease else "",
-                self.counter(),
-                self.channel,
-                self.message(key),
-                int(facts.status in _PASSING),
-                redis_keys.redis_key("neg", self.space.value, ""),
-                redis_keys.storage_key(key).hex(),
-                max(1, self.most_failures),
-            ),
-            _read_published,
+        parameters = lua.Fail(
+            failure=redis_keys.failure(self.space, key),
+            lease=redis_keys.lease(self.space, key),
+            attempts=redis_keys.attempts(self.space, key),
+            stats=redis_keys.stats,
+            job=redis_keys.job(key),
+            index=redis_keys.failures(self.space),
+            facts=facts_to_json(facts),
+            ttl_ms=_ms(ttl_s),
+            fence=lease.fence if lease else "",
+            owner=lease.owner if lease else "",
+            counter_prefix=self.counter(),
+            channel=redis_keys.channel,
+            message=self.message(key),
+            is_transient=int(facts.status in _TRANSIENT),
+            failure_prefix=redis_keys.failure_prefix(self.space),
+            storage_key=redis_keys.storage_key(key).hex(),
+            most_failures=max(1, self.most_failures),
         )
+        return lua.FAIL.call(parameters, _read_status)
 
     def pending(self, key: bytes, seen: str) -> ScriptCall[float]:
         """Seconds until the key's lease lapses; negative if there is nothing to wait for."""
-        keys = (self._entry(key), self.failure_key(key), self._lease(key))
-        return ScriptCall("pending", keys, (seen,), lambda reply: reply / 1e3)
-
-    def _entry(self, key: bytes) -> str:
-        return self.redis_keys.entry(self.space, key)
-
-    def _lease(self, key: bytes) -> str:
-        return self._own("l", key)
-
-    def _attempts(self, key: bytes) -> str:
-        return self._own("tries", key)
-
-    def _own(self, kind: str, key: bytes) -> str:
-        redis_keys = self.redis_keys
-        return redis_keys.redis_key(kind, self.space.value, redis_keys.storage_key(key).hex())
+        parameters = lua.Pending(
+            entry=self.redis_keys.entry(self.space, key),
+            failure=self.redis_keys.failure(self.space, key),
+            lease=self.redis_keys.lease(self.space, key),
+            seen_stamp=seen,
+        )
+        return lua.PENDING.call(parameters, lambda reply: reply / 1e3)
 
 
-def _read_published(reply: Any) -> PublishStatus:
+def _read_status(reply: Any) -> PublishStatus:
     return PublishStatus(reply.decode())
 
 
-def fresh_incarnation() -> str:
-    """A name for a life of the epoch table, if one must begin."""
+def new_incarnation() -> str:
+    """A unique name for an incarnation of the epoch table, used only if one has to begin."""
     return os.urandom(16).hex()
 
 

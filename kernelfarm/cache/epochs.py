@@ -1,4 +1,4 @@
-"""The epoch table of a namespace: invalidation, its announcements, and who has obeyed them."""
+"""The epoch table of a farm: invalidations, their log, and the epochs that gateways applied."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernelfarm.cache.redis_keys import RedisKeys
 from kernelfarm.cache.scripts import AsyncScripts
 from kernelfarm.signing import Manifest
 
-# A gateway whose last sign is older has stopped to serve from its memory by itself.
+# After this time without a report, a gateway serves nothing from its memory.
 GATEWAY_LEASE_S = 3.0
 _POLL_INTERVAL_S = 0.01
 _GATEWAY_EXPIRY_S = 3600.0
@@ -23,14 +23,14 @@ _GATEWAY_EXPIRY_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class InvalidationRecord:
-    """One invalidation: what depends on a tag and began before `epoch` is stale."""
+    """One invalidation: entries that depend on a tag and began before `epoch` are stale."""
 
     epoch: Epoch
     tags: tuple[str, ...]
 
 
 class EpochTable:
-    """Every method raises UnavailableError if Redis does not serve."""
+    """The epoch table; every method raises UnavailableError if Redis does not serve."""
 
     def __init__(self, client: Any, redis_keys: RedisKeys) -> None:
         self._client = client
@@ -38,45 +38,48 @@ class EpochTable:
         self._scripts = AsyncScripts(client)
 
     async def current(self) -> Epoch:
-        """The present epoch."""
+        """The current epoch."""
         return await self._scripts.run(epoch_calls.current(self._redis_keys))
 
     async def invalidate(self, tags: Sequence[str]) -> Epoch:
-        """Makes every entry stale that depends on one of the tags; the epoch that this began.
+        """Makes every entry stale that depends on one of the tags, and returns the new epoch.
 
-        Constant time, whatever the number of entries. Repeating it does no harm.
+        The time does not depend on the number of entries. It is safe to repeat.
         """
         return await self._scripts.run(epoch_calls.invalidate(self._redis_keys, tags))
 
     async def is_current(self, manifests: Iterable[Manifest]) -> bool:
-        """True if nothing was invalidated that these statements depend on, since they were made."""
-        made = tuple(manifests)
-        tags = sorted({tag for manifest in made for tag in manifest.tags})
+        """True if no dependency of the manifests was invalidated since they were made."""
+        checked = tuple(manifests)
+        tags = sorted({tag for manifest in checked for tag in manifest.tags})
         with translated_errors():
             incarnation, floor, *epochs = await self._client.hmget(
                 self._redis_keys.epochs, "@inc", "@floor", *tags
             )
-        bumped = {tag: int(epoch) for tag, epoch in zip(tags, epochs, strict=True) if epoch}
+        invalidated = {tag: int(epoch) for tag, epoch in zip(tags, epochs, strict=True) if epoch}
         return all(
             manifest.incarnation.encode() == incarnation
             and manifest.epoch >= int(floor or 0)
-            and all(bumped.get(tag, 0) <= manifest.epoch for tag in manifest.tags)
-            for manifest in made
+            and all(invalidated.get(tag, 0) <= manifest.epoch for tag in manifest.tags)
+            for manifest in checked
         )
 
     async def acknowledge(self, gateway: str, epoch: Epoch) -> Epoch:
-        """Tells how far a gateway has obeyed; the present epoch."""
+        """Records that a gateway has applied all invalidations up to an epoch.
+
+        Returns the current epoch.
+        """
         return await self._scripts.run(epoch_calls.current(self._redis_keys, gateway, epoch))
 
     async def leave(self, gateway: str) -> None:
-        """Tells that a gateway serves no more."""
+        """Removes a gateway that no longer serves."""
         with translated_errors():
             await self._client.hdel(self._redis_keys.gateways, gateway)
 
     async def wait_for_gateways(self, epoch: Epoch) -> int:
-        """Gateways that obeyed an epoch, once none is left that might not have.
+        """The number of gateways that have applied an epoch, once no gateway serves an older one.
 
-        One that does not answer is waited for until its memory has ended by itself.
+        A gateway that does not report is waited for until the lease of its memory has ended.
         """
         deadline = time.monotonic() + GATEWAY_LEASE_S
         while True:
@@ -86,7 +89,7 @@ class EpochTable:
             await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def invalidations_after(self, seen: Epoch) -> list[InvalidationRecord] | None:
-        """What was announced after an epoch, or None if that is not known any more."""
+        """The invalidations after an epoch, or None if the log no longer has them all."""
         with translated_errors():
             pipeline = self._client.pipeline(transaction=True)
             pipeline.hmget(self._redis_keys.epochs, "@inc", "@epoch")
@@ -95,13 +98,13 @@ class EpochTable:
         if incarnation is None or incarnation.decode() != seen.incarnation:
             return None
         found = [_invalidation_record(entry) for entry in entries]
-        # Every epoch is announced once: a gap is what was trimmed, or an older table.
+        # The log has one record for each epoch. A gap means that records were trimmed.
         if len(found) != int(number) - seen.number:
             return None
         return found
 
     async def wait_for_invalidation(self, seen: Epoch, timeout_s: float) -> None:
-        """Returns when something was announced after an epoch, or after the timeout."""
+        """Returns when there is an invalidation after an epoch, or after the timeout."""
         with translated_errors():
             await self._client.xread(
                 {self._redis_keys.invalidation_log: f"{seen.number}-0"},
@@ -117,23 +120,23 @@ class EpochTable:
             pipeline.time()
             stored, born_ms, (seconds, microseconds) = await pipeline.execute()
         now_s = seconds + microseconds / 1e6
-        # A young table knows not yet which gateways served before it was lost.
+        # A new table does not know yet which gateways served before the old one was lost.
         late = int(now_s - int(born_ms or 0) / 1e3 < GATEWAY_LEASE_S)
         applied = 0
-        gone = []
+        expired = []
         for gateway, stored_text in stored.items():
             reported_ms, incarnation, number = stored_text.decode().split(":")
-            silent_s = now_s - int(reported_ms) / 1e3
-            if silent_s >= _GATEWAY_EXPIRY_S:
-                gone.append(gateway)
-            if silent_s >= GATEWAY_LEASE_S:
+            age_s = now_s - int(reported_ms) / 1e3
+            if age_s >= _GATEWAY_EXPIRY_S:
+                expired.append(gateway)
+            if age_s >= GATEWAY_LEASE_S:
                 continue
             has_applied = incarnation == epoch.incarnation and int(number) >= epoch.number
             applied += has_applied
             late += not has_applied
-        if gone:  # they were killed, or they would have taken their leave
+        if expired:  # killed gateways, which did not call `leave`
             with translated_errors():
-                await self._client.hdel(self._redis_keys.gateways, *gone)
+                await self._client.hdel(self._redis_keys.gateways, *expired)
         return applied, late
 
 

@@ -1,4 +1,4 @@
-"""The asyncio face of the store, for services."""
+"""The asyncio client of the cache, for services."""
 
 from __future__ import annotations
 
@@ -10,18 +10,13 @@ from types import TracebackType
 from typing import TypeVar
 
 from kernelfarm.cache import blobs, epoch_calls
-from kernelfarm.cache.calls import (
-    BLOB_TTL_S,
-    JOB_TTL_S,
-    MAX_FAILURES,
-    MISSING_BLOB,
-    ScriptCall,
-    ScriptCalls,
-)
+from kernelfarm.cache.calls import MISSING_BLOB, ScriptCalls
 from kernelfarm.cache.connection import connect_async, translated_errors
 from kernelfarm.cache.epochs import EpochTable
 from kernelfarm.cache.key_notifications import KeyNotifications
+from kernelfarm.cache.limits import BLOB_TTL_S, JOB_TTL_S, MAX_FAILURES
 from kernelfarm.cache.lookups import LookupClient
+from kernelfarm.cache.lua_script import ScriptCall
 from kernelfarm.cache.records import (
     STALE_SERVES_COUNTER,
     Lease,
@@ -42,20 +37,20 @@ from kernelfarm.signing import CacheAddress
 
 T = TypeVar("T")
 
-# The net under lost messages: a waiter looks again at least this often.
+# A notification may be lost, so a waiter checks its key at least this often.
 _POLL_S = 1.0
-# A lapsed lease is gone a little after its time; looking too early costs one more turn.
+# Redis removes a lease a little after its expiry; a check before that costs another iteration.
 _LAPSE_MARGIN_S = 0.005
 _SUBSCRIBE_S = 1.0
 
 UNSIGNED = SigningPolicy()
-"""For farms that state that they sign nothing."""
+"""The policy of a farm that signs nothing."""
 
 
 class KernelCache:
-    """One key space of the store. Every method raises UnavailableError if Redis does not serve.
+    """One key space of the cache; every method raises UnavailableError if Redis does not serve.
 
-    The pattern of a maker:
+    Callers that make missing results follow this pattern:
 
         while True:
             if (found := await cache.lookup(key)).is_hit: return found
@@ -76,23 +71,24 @@ class KernelCache:
         salt: bytes = b"",
     ) -> None:
         self._calls = ScriptCalls(namespace, space, may_write, salt)
-        self.client = connect_async(url, epoch_calls.handshake(self._calls.redis_keys, may_write))
+        self.client = connect_async(url, epoch_calls.handshake(self.redis_keys, may_write))
         self._scripts = AsyncScripts(self.client)
         self._lookups = LookupClient(self.client)
         self._signing = signing
         self._verified = VerifiedManifests(signing)
-        self._notifications = KeyNotifications(self.client, self._calls.channel)
-        self.epochs = EpochTable(self.client, self._calls.redis_keys)
+        self._notifications = KeyNotifications(self.client, self.redis_keys.channel)
+        self.epochs = EpochTable(self.client, self.redis_keys)
 
     def for_namespace(
         self, namespace: str, salt: bytes = b"", most_failures: int = MAX_FAILURES
     ) -> KernelCache:
-        """The same store for a tenant of the same farm; it shares connections: do not close it.
+        """The cache of another namespace of the farm.
 
-        Of the failures that this one is told, `most_failures` are remembered.
+        It shares the connections, so do not close it. At most `most_failures` of the failures that
+        it records are kept.
 
         Raises:
-            CallerError: the namespace is not of this farm.
+            CallerError: the namespace belongs to another farm, or is malformed.
         """
         check_namespace(namespace, self.namespace.partition("/")[0])
         calls = replace(self._calls, namespace=namespace, salt=salt, most_failures=most_failures)
@@ -103,7 +99,7 @@ class KernelCache:
         return scoped
 
     def for_space(self, space: Space, signing: SigningPolicy) -> KernelCache:
-        """Another key space of the same part; it shares connections: do not close it."""
+        """Another key space of the namespace; it shares the connections, so do not close it."""
         scoped = copy(self)
         scoped._calls = replace(self._calls, space=space)
         scoped._signing, scoped._verified = signing, VerifiedManifests(signing)
@@ -111,12 +107,12 @@ class KernelCache:
 
     @property
     def redis_keys(self) -> RedisKeys:
-        """The names of its keys."""
+        """The names of the namespace's keys."""
         return self._calls.redis_keys
 
     @property
     def namespace(self) -> str:
-        """The namespace whose keys it uses."""
+        """The namespace of its keys."""
         return self._calls.namespace
 
     @property
@@ -136,7 +132,7 @@ class KernelCache:
         await self.close()
 
     async def close(self) -> None:
-        """Ends the subscription and the connections."""
+        """Closes the subscription and the connections."""
         await self._notifications.close()
         await self._lookups.close()
         await self.client.aclose()
@@ -150,12 +146,13 @@ class KernelCache:
     async def lookup(
         self, key: bytes, *, tags: Sequence[str] = (), is_counted: bool = True
     ) -> LookupResult:
-        """A key's live variants, or why there are none.
+        """A key's live variants, or the reason of the miss.
 
-        All blobs that they name are stored; a variant with a hole is deleted. What is stale, too
-        old, or of a toolchain that nobody advertises is not given, and what is not believed is
-        deleted and counted by its fault. `tags` are the caller's own (its model): what is stale for
-        them is not given to this caller. Waiters that look again pass `is_counted=False`.
+        All blobs that the variants name are stored; a variant with a missing blob is deleted. Stale
+        variants are not returned. A variant that does not pass verification is deleted and counted
+        by its fault. `tags` are the caller's own, such as its model: entries that are stale for
+        these tags are not returned to this caller. Waiters that repeat a look-up pass
+        `is_counted=False`.
         """
         found = await self._lookups.run(self._calls.lookup(key, tags, is_counted))
         if not found.is_hit:
@@ -183,62 +180,62 @@ class KernelCache:
         seen: str = "",
         tags: Sequence[str] = (),
     ) -> Lease | None:
-        """The right to make a key's result, or None if somebody has it or a result is there.
+        """Acquires the lease of a key; None if it is held, or if there is a new result.
 
         `owner` is unique for each attempt. A lease with `is_queued` waits for a worker to adopt it;
-        only what runs counts as an attempt. `seen` is the stamp of a look-up whose variants did not
-        fit: they do not stand in the way.
+        an attempt counts once it runs. `seen` is the stamp of the caller's last look-up, whose
+        variants its guard facts did not match. `tags` are the caller's own, as in `lookup`.
         """
         return await self._run(self._calls.acquire(key, owner, ttl_s, is_queued, (seen, tags)))
 
     async def renew(self, lease: Lease) -> bool:
-        """Prolongs a lease by its time to live; False if it lapsed or a worker adopted it."""
+        """Extends a lease by its time to live; False if it lapsed or a worker adopted it."""
         return await self._run(self._calls.renew(lease))
 
     async def release(self, lease: Lease) -> bool:
-        """Gives a lease back without a result and wakes waiters; False if it was not ours."""
+        """Ends a lease without a result and wakes waiters; False if it has another owner."""
         return await self._run(self._calls.release(lease))
 
     async def publish(self, lease: Lease, variants: Sequence[UnsignedVariant]) -> PublishStatus:
         """Signs variants, adds them to the key's entry, ends the lease, wakes waiters.
 
-        Their blobs must have been stored before. A variant with an equal guard is replaced if it is
-        stale; if it is live, the new one must name the same blobs.
+        Their blobs must have been stored before. A stale variant with an equal guard is replaced.
+        If it is live, the new variant must name the same blobs.
         """
         address = CacheAddress(self.namespace, self.space, lease.key)
-        made = self._signing.sign(address, lease, variants)
-        return await self._run(self._calls.publish(lease, made))
+        signed = self._signing.sign(address, lease, variants)
+        return await self._run(self._calls.publish(lease, signed))
 
     async def refresh(self, key: bytes, variant: StoredVariant) -> StoredVariant:
-        """A variant of ours under a statement that is good for longer, stored if it is still there.
+        """Signs a variant again with a later expiry, and stores it if the variant still exists.
 
-        Only what `lookup` gave may be refreshed: that was checked.
+        Call it only with variants that `lookup` returned, which are verified.
         """
-        made = self._signing.renew(variant.manifest, variant.content)
-        await self._run(self._calls.refresh(key, variant.manifest_bytes, made))
-        return StoredVariant(made.manifest, variant.content, made.facts)
+        signed = self._signing.renew(variant.manifest, variant.content)
+        await self._run(self._calls.refresh(key, variant.manifest_bytes, signed))
+        return StoredVariant(signed.manifest, variant.content, signed.facts)
 
     async def put_failure(
         self, key: bytes, facts: ErrorFacts, ttl_s: float, lease: Lease | None = None
     ) -> PublishStatus:
-        """Records a failure for a time and wakes waiters; given a lease, also ends it."""
+        """Records a failure for `ttl_s` and wakes waiters; also ends the lease, if one is given."""
         return await self._run(self._calls.fail(key, facts, ttl_s, lease))
 
     async def get_failure(self, key: bytes) -> ErrorFacts | None:
         """The failure recorded for a key, until it expires."""
         with translated_errors():
-            stored = await self.client.get(self._calls.failure_key(key))
+            stored = await self.client.get(self.redis_keys.failure(self.space, key))
         return None if stored is None else facts_from_json(stored)
 
     async def wait(self, key: bytes, timeout_s: float, *, seen: str = "") -> None:
-        """Returns when there is something new to see: a publication, a failure, a lapsed lease.
+        """Returns when the key was published, failed or released, or its lease lapsed.
 
-        Also after the timeout. `seen` is the stamp of the caller's last look-up.
+        It also returns after the timeout. `seen` is the stamp of the caller's last look-up.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         with self._notifications.waiting(self._calls.message(key)) as event:
-            # Listen first, look second: what happens between the two is then not missed.
+            # Listen before the first check, so that no change between the two is missed.
             await self._notifications.listening(min(timeout_s, _SUBSCRIBE_S))
             while True:
                 event.clear()
@@ -253,29 +250,31 @@ class KernelCache:
                     continue
 
     async def is_in_progress(self, key: bytes, *, seen: str = "") -> bool:
-        """True if somebody has the key's lease, and there is nothing new to see; see `wait`."""
+        """True if the key's lease is held and nothing has changed since `seen`; see `wait`."""
         return await self._run(self._calls.pending(key, seen)) >= 0
 
     async def put_blobs(self, contents: Mapping[bytes, bytes]) -> None:
         """Stores blobs under their SHA-256 digests."""
-        parts = await asyncio.to_thread(self._blob_chunks, contents)
+        encoded = await asyncio.to_thread(blobs.encoded_all, contents, self.redis_keys)
         with translated_errors():
             pipeline = self.client.pipeline(transaction=False)
-            for name, part in parts:
-                pipeline.set(name, part, ex=BLOB_TTL_S)
+            for name, value in encoded:
+                pipeline.set(name, value, ex=BLOB_TTL_S)
             await pipeline.execute()
 
     async def get_blob(self, sha256: bytes) -> bytes | None:
         """A blob's content, or None.
 
         Raises:
-            PoisonedBlobError: another content is stored there; it is deleted, so that the entries
-                that name it become misses.
+            PoisonedBlobError: the stored content has another digest. It is deleted, so that
+                look-ups of the entries that name it miss.
         """
         return (await self.get_blobs([sha256]))[0]
 
     async def get_blobs(self, digests: Sequence[bytes]) -> list[bytes | None]:
-        """Contents of several blobs in one round trip (more for large ones), None where absent.
+        """The contents of several blobs, None for each that is not stored.
+
+        This takes one round trip, and one more for each chunk of a large blob.
 
         Raises:
             PoisonedBlobError: see `get_blob`.
@@ -283,28 +282,29 @@ class KernelCache:
         if not digests:
             return []
         with translated_errors():
-            heads = await self.client.mget(
-                [self._calls.redis_keys.blob(sha256) for sha256 in digests]
-            )
+            heads = await self.client.mget([self.redis_keys.blob(sha256) for sha256 in digests])
         return [await self._join_blob(sha, head) for sha, head in zip(digests, heads, strict=True)]
 
     async def copy_blobs(self, source: KernelCache, digests: Iterable[bytes]) -> bool:
-        """Copies blobs from another part of the farm, within the server.
+        """Copies blobs from another namespace of the farm, within the server.
 
-        What is here already stays, and is as good as stored now. False if one is neither here nor
-        there: nothing may be published then that names them.
+        Blobs that are stored here already stay, and their time to live begins again. Returns False
+        if a blob is in neither namespace; variants that name it must not be published.
         """
         return await self._run(self._calls.copy_blobs(source.redis_keys, digests))
 
     async def report_missing_blob(self, sha256: bytes) -> bool:
-        """Tells all gateways that a blob is gone; False if it was told, or never was here.
+        """Reports a missing blob to all gateways; False if it was reported or never stored.
 
-        So whoever asks for digests that do not exist makes nobody forget anything.
+        A request for a digest that never existed therefore evicts nothing from gateways.
         """
         return await self._run(self._calls.report_missing_blob(sha256))
 
     def on_missing_blob(self, callback: Callable[[bytes], object]) -> None:
-        """Calls `obey` with each blob that a gateway tells to be lost, as far as messages come."""
+        """Calls `callback` with the digest of each blob that a gateway reports as missing.
+
+        Messages may be lost, see `KeyNotifications`.
+        """
         self._notifications.subscribe(
             MISSING_BLOB,
             lambda message: callback(bytes.fromhex(message.removeprefix(MISSING_BLOB))),
@@ -313,35 +313,36 @@ class KernelCache:
     async def put_job(self, key: bytes, job: bytes) -> None:
         """Stores the input of a kernel job until its key is published."""
         with translated_errors():
-            await self.client.set(self._calls.job_key(key), job, ex=JOB_TTL_S)
+            await self.client.set(self.redis_keys.job(key), job, ex=JOB_TTL_S)
 
     async def advertise(self, toolchains: Sequence[str]) -> None:
-        """Tells that these toolchains (`backend@fingerprint`) serve; to be repeated."""
+        """Reports that toolchains (`backend@fingerprint`) are in use; call it periodically."""
         if toolchains:
-            await self._run(epoch_calls.advertise(self._calls.redis_keys, toolchains))
+            await self._run(epoch_calls.advertise(self.redis_keys, toolchains))
 
     async def is_slow(self, key: bytes) -> bool:
-        """True if a worker found out lately that compiling the key takes long."""
+        """True if a worker has recently found that the compilation of the key takes long."""
         with translated_errors():
-            return bool(await self.client.exists(self._calls.slow_key(key)))
+            return bool(await self.client.exists(self.redis_keys.slow(self.space, key)))
 
     async def count(self, counter: str, by: int = 1) -> None:
         """Adds to a counter of this key space (`merged`, `jobs`, ...)."""
         with translated_errors():
             name = self._calls.counter(counter)
-            await self.client.hincrby(self._calls.redis_keys.stats, name, by)
+            await self.client.hincrby(self.redis_keys.stats, name, by)
 
     async def stats(self) -> dict[str, int]:
-        """Counters of this key space since the server started with an empty store.
+        """The counters of this key space since the server started with an empty store.
 
-        hits, misses, holes, published, failures, takeovers, fenced, and what services `count`.
+        They are hits, misses, missing_blobs, published, failures, takeovers, fenced, and those that
+        services `count`.
         """
         return (await self.counters())[self.space]
 
     async def counters(self) -> dict[Space, dict[str, int]]:
-        """Counters of all key spaces."""
+        """The counters of all key spaces."""
         with translated_errors():
-            stored = await self.client.hgetall(self._calls.redis_keys.stats)
+            stored = await self.client.hgetall(self.redis_keys.stats)
         counters: dict[Space, dict[str, int]] = {space: {} for space in Space}
         counters[Space.PROGRAMS][STALE_SERVES_COUNTER] = 0
         for field, value in sorted(stored.items()):
@@ -351,16 +352,18 @@ class KernelCache:
         return counters
 
     async def worker_reports(self) -> list[WorkerReport]:
-        """Reports of the workers that live, sorted by queue and worker."""
-        name = self._calls.redis_keys.farm_key
+        """The reports of all workers that are alive, sorted by queue and worker."""
+        redis_keys = self.redis_keys
         with translated_errors():
-            workers = sorted(await self.client.smembers(name("workers")))
+            workers = sorted(await self.client.smembers(redis_keys.workers))
             if not workers:
                 return []
-            stored = await self.client.mget([name("w", worker.decode()) for worker in workers])
+            stored = await self.client.mget(
+                [redis_keys.worker_report(worker.decode()) for worker in workers]
+            )
             gone = [worker for worker, report in zip(workers, stored, strict=True) if not report]
             if gone:
-                await self.client.srem(name("workers"), *gone)
+                await self.client.srem(redis_keys.workers, *gone)
         reports = [WorkerReport.from_json(report) for report in stored if report is not None]
         return sorted(reports, key=lambda report: (report.queue, report.worker))
 
@@ -375,25 +378,17 @@ class KernelCache:
     async def _join_blob(self, sha256: bytes, head: bytes | None) -> bytes | None:
         if head is None:
             return None
-        key = self._calls.redis_keys.blob(sha256)
+        key = self.redis_keys.blob(sha256)
         try:
             with translated_errors():
                 chunks = [await self.client.get(name) for name in blobs.chunk_keys(key, head)]
-            return await asyncio.to_thread(blobs.joined, sha256, head, chunks)
+            return await asyncio.to_thread(blobs.decoded, sha256, head, chunks)
         except PoisonedBlobError:
             if self._calls.may_write:
                 await self.count("poisoned")
                 with translated_errors():
                     await self.client.delete(key)
             raise
-
-    def _blob_chunks(self, contents: Mapping[bytes, bytes]) -> list[tuple[str, bytes]]:
-        name = self._calls.redis_keys.blob
-        return [
-            part
-            for sha256, content in contents.items()
-            for part in blobs.stored_parts(name(sha256), content)
-        ]
 
     async def _run(self, call: ScriptCall[T]) -> T:
         return await self._scripts.run(call)

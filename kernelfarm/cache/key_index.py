@@ -1,7 +1,7 @@
-"""Which programs or traces there are, by the parts of their keys: for explanations alone.
+"""An index of programs and traces by the parts of their keys, used to explain misses.
 
 kf:{ns}:x:<space>:key:<key>           STR   a key's parts as JSON
-kf:{ns}:x:<space>:<part>:<value>      ZSET  the newest keys with a value of a part, by time
+kf:{ns}:x:<space>:<part>:<value>      ZSET  the newest keys with this value of a part, by time
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from kernelfarm.cache.calls import MANIFEST_TTL_S
 from kernelfarm.cache.connection import translated_errors
+from kernelfarm.cache.limits import MANIFEST_TTL_S
 from kernelfarm.cache.records import Space
 from kernelfarm.cache.redis_keys import RedisKeys
 
-# By these parts a near entry is looked for, and so much each counts; others are compared only.
+# The indexed parts, with their weights when keys are compared. Other parts have weight 1.
 _INDEXED = {
     Space.PROGRAMS: {"graph": 8, "operators": 4, "target": 2},
     Space.TRACES: {"graph": 8, "calls": 4, "target": 2},
@@ -26,7 +26,7 @@ _KEYS_KEPT = 32
 
 
 class KeyIndex:
-    """One key space's; every method raises UnavailableError if Redis does not serve."""
+    """The index of one key space; every method raises UnavailableError if Redis does not serve."""
 
     def __init__(self, client: Any, redis_keys: RedisKeys, space: Space) -> None:
         self._client = client
@@ -35,7 +35,7 @@ class KeyIndex:
         self._indexed = _INDEXED[space]
 
     async def add(self, key: bytes, parts: Mapping[str, str]) -> None:
-        """Remembers a published key by its parts."""
+        """Adds a published key with its parts."""
         with translated_errors():
             pipeline = self._client.pipeline(transaction=False)
             pipeline.set(self._record(key), json.dumps(dict(parts)), ex=MANIFEST_TTL_S)
@@ -47,13 +47,13 @@ class KeyIndex:
             await pipeline.execute()
 
     async def parts(self, key: bytes) -> dict[str, str] | None:
-        """The parts of a key that was published once."""
+        """The parts of a key that was published, or None."""
         with translated_errors():
             stored = await self._client.get(self._record(key))
         return None if stored is None else json.loads(stored)
 
     async def nearest(self, key: bytes, parts: Mapping[str, str]) -> bytes | None:
-        """The stored entry, other than the key's own, that shares most with these parts."""
+        """The key, other than `key`, that has an entry and shares most of these parts, or None."""
         with translated_errors():
             pipeline = self._client.pipeline(transaction=False)
             for part in self._indexed:

@@ -1,4 +1,4 @@
-"""One subscription for all waiters of a process: they are woken when their key is finished."""
+"""One subscription for all waiters of a process; it wakes them when their key is finished."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _RECONNECT_S = 0.2
 
 
 class KeyNotifications:
-    """Events for keys, set by the messages of one channel.
+    """Events that are set by the messages of one channel.
 
-    Messages are lost while the connection is down; after a reconnection everybody is woken, to look
-    for themselves. Waiters must look again anyway: a wake-up is a hint, never a fact.
+    Messages are lost while the connection is down, so a reconnection wakes all waiters. A wake-up
+    is only a hint: waiters must check the state of their key themselves.
     """
 
     def __init__(self, client: Any, channel: str) -> None:
         self._client = client
         self._channel = channel
         self._waiters: dict[str, set[asyncio.Event]] = {}
-        self._subscribers: dict[str, Callable[[str], object]] = {}
+        self._callbacks: dict[str, Callable[[str], object]] = {}
         self._listener: asyncio.Task[None] | None = None
         self._is_listening = asyncio.Event()
 
     @contextmanager
     def waiting(self, message: str) -> Iterator[asyncio.Event]:
-        """An event that is set when the channel says `message`."""
+        """An event that is set when the channel receives `message`."""
         event = asyncio.Event()
         waiters = self._waiters.setdefault(message, set())
         waiters.add(event)
@@ -43,8 +43,8 @@ class KeyNotifications:
                 self._waiters.pop(message, None)
 
     def subscribe(self, prefix: str, callback: Callable[[str], object]) -> None:
-        """Starts to listen, and calls `obey` with each message that begins so."""
-        self._subscribers[prefix] = callback
+        """Starts to listen, and calls `callback` with each message that has the prefix."""
+        self._callbacks[prefix] = callback
         self._start()
 
     def _start(self) -> None:
@@ -52,7 +52,7 @@ class KeyNotifications:
             self._listener = asyncio.create_task(self._listen())
 
     async def listening(self, timeout_s: float) -> bool:
-        """Starts to listen if need be; True once messages arrive, False after the timeout."""
+        """Starts to listen if necessary; True once messages arrive, False after the timeout."""
         self._start()
         try:
             await asyncio.wait_for(self._is_listening.wait(), timeout_s)
@@ -86,9 +86,9 @@ class KeyNotifications:
 
     def _dispatch(self, message: str) -> None:
         self._wake(message)
-        for prefix, obey in self._subscribers.items():
+        for prefix, callback in self._callbacks.items():
             if message.startswith(prefix):
-                obey(message)
+                callback(message)
 
     def _wake(self, message: str) -> None:
         for event in self._waiters.get(message, ()):

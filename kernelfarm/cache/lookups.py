@@ -1,4 +1,4 @@
-"""Look-ups: on a line that all callers share, else by redis-py, which bridges what goes wrong."""
+"""Runs look-ups on a pipelined connection that all callers share, or by redis-py if it fails."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from typing import Any
 import hiredis
 from redis.exceptions import NoScriptError, RedisError
 
-from kernelfarm.cache.calls import LookupCall, Value, script_sha1, script_source
+from kernelfarm.cache.calls import LookupCall
+from kernelfarm.cache.connection import transport_of
+from kernelfarm.cache.lua_script import Value
 from kernelfarm.cache.pipelined_connection import PipelinedConnection
 from kernelfarm.cache.records import LookupResult
+from kernelfarm.cache.script_declarations import LOOKUP
 from kernelfarm.cache.scripts import AsyncScripts
 from kernelfarm.end_task import end_task
 
-_SCRIPT = "lookup"
 _MULTI, _EXEC = (hiredis.pack_command((word,)) for word in ("MULTI", "EXEC"))
 # To MULTI, to both commands (QUEUED), to EXEC.
 _REPLIES = 4
 
 
 class LookupClient:
-    """Runs look-ups; each is sent after it was asked for, and none is answered by another's."""
+    """Runs look-ups. Each is sent after its caller asked, and none shares another's reply."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -34,23 +36,23 @@ class LookupClient:
 
     @property
     def is_pipelined(self) -> bool:
-        """True while there is a line for those that come now."""
+        """True while a pipelined connection is open."""
         return self._connection is not None
 
     async def run(self, call: LookupCall) -> LookupResult:
-        """What a look-up met.
+        """The result of a look-up.
 
         Raises:
             UnavailableError: the server does not serve.
         """
-        # What does not write would not notice that its connection leads to a demoted server.
-        answered = await self._pipelined(call) if call.writes else None
-        if answered is None:
-            answered = await self._scripts.retried(lambda: self._by_client(call))
-        return call.read(*answered)
+        # A call that does not write would not notice that its connection leads to a replica.
+        replies = await self._pipelined(call) if call.writes else None
+        if replies is None:
+            replies = await self._scripts.retried(lambda: self._by_client(call))
+        return call.read(*replies)
 
     async def close(self) -> None:
-        """Ends the line."""
+        """Closes the pipelined connection."""
         self._is_closed = True
         if self._connecting is not None:
             await end_task(self._connecting)
@@ -61,7 +63,7 @@ class LookupClient:
         await asyncio.gather(*self._returning)
 
     async def _pipelined(self, call: LookupCall) -> list[Any] | None:
-        """Verdict and entry; None if there is no line, or it ended, or the server refused."""
+        """Verdict and entry; None if no connection is open, or it ended, or the server refused."""
         connection = self._connection
         if connection is None:
             self._connect()
@@ -69,39 +71,40 @@ class LookupClient:
         replies = await connection.send(_packed(call), _REPLIES)
         if replies is None:
             return None
-        done = replies[-1]
-        parts = done if isinstance(done, list) else [done]
-        refused = [part for part in parts if isinstance(part, hiredis.ReplyError)]
-        if not refused:
-            return parts
-        if not str(refused[0]).startswith("NOSCRIPT"):
-            connection.abort()  # a server that refuses may be another one for the next connection
+        executed = replies[-1]
+        results = executed if isinstance(executed, list) else [executed]
+        errors = [result for result in results if isinstance(result, hiredis.ReplyError)]
+        if not errors:
+            return results
+        if not str(errors[0]).startswith("NOSCRIPT"):
+            connection.abort()  # the next connection may lead to another server
         return None
 
     async def _by_client(self, call: LookupCall) -> list[Any]:
         try:
-            return await self._transaction(call, "EVALSHA", script_sha1(_SCRIPT))
+            return await self._transaction(call, "EVALSHA", LOOKUP.sha1)
         except NoScriptError:
-            return await self._transaction(call, "EVAL", script_source(_SCRIPT))
+            return await self._transaction(call, "EVAL", LOOKUP.source)
 
     async def _transaction(self, call: LookupCall, command: str, script: str) -> list[Any]:
         async with self._client.pipeline(transaction=True) as pipeline:
             pipeline.execute_command(command, script, len(call.keys), *call.keys, *call.args)
             pipeline.hgetall(call.entry)
-            answered: list[Any] = await pipeline.execute()
-        return answered
+            results: list[Any] = await pipeline.execute()
+        return results
 
     def _connect(self) -> None:
         if self._connecting is None and not self._is_closed:
             self._connecting = asyncio.create_task(self._open_pipelined())
 
     async def _open_pipelined(self) -> None:
-        """Takes a connection out of the pool, greeted as all are, for the line's life."""
+        """Takes a connection out of the pool, which has run its handshake."""
         try:
-            with suppress(RedisError, OSError):  # then the next look-up tries again
+            with suppress(RedisError, OSError):  # the next look-up tries again
                 connection = await self._client.connection_pool.get_connection()
-                transport = connection._writer.transport
-                self._connection = PipelinedConnection(transport, lambda: self._lost(connection))
+                self._connection = PipelinedConnection(
+                    transport_of(connection), lambda: self._lost(connection)
+                )
         finally:
             self._connecting = None
 
@@ -118,7 +121,7 @@ class LookupClient:
 
 
 def _packed(call: LookupCall) -> bytes:
-    evaluate = _pack("EVALSHA", script_sha1(_SCRIPT), len(call.keys), *call.keys, *call.args)
+    evaluate = _pack("EVALSHA", LOOKUP.sha1, len(call.keys), *call.keys, *call.args)
     return b"".join((_MULTI, evaluate, _pack("HGETALL", call.entry), _EXEC))
 
 

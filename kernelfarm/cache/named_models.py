@@ -1,10 +1,10 @@
-"""Which models the callers of a namespace have named: it hears of the invalidation of these alone.
+"""The models that the callers of a namespace have named. Its watchers see only their invalidations.
 
-kf:...:models   HASH  @since -> ms since when all are noted, 0: since the namespace began
-                      @full -> 1 once there are too many to note; MODEL'S TAG -> 1
+kf:...:models   HASH  @since -> since when all named models are recorded, ms since 1970; 0: always
+                      @full -> 1 once there are too many to record; MODEL'S TAG -> 1
 
-Who is not sure drops what it holds: a tag that is not noted is hidden only where all were noted for
-as long as any program lives.
+A tag is hidden from watchers only if the record is complete: it is not full, and it reaches back as
+far as any stored program. Otherwise watchers are asked to drop all programs.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from kernelfarm.cache.calls import BLOB_TTL_S
 from kernelfarm.cache.connection import translated_errors
+from kernelfarm.cache.limits import BLOB_TTL_S
 from kernelfarm.cache.redis_keys import RedisKeys
 from kernelfarm.errors import UnavailableError
 
 MAX_MODELS = 10_000
-"""Models that one namespace notes."""
+"""Models that are recorded for one namespace."""
 
 _RECORD_INTERVAL_S = 60.0
 _SINCE, _FULL = "@since", "@full"
 
 
 class NamedModels:
-    """Those of one namespace."""
+    """The named models of one namespace."""
 
     def __init__(
         self, client: Any, redis_keys: RedisKeys, clock: Callable[[], float] = time.monotonic
@@ -39,17 +39,17 @@ class NamedModels:
         self._unsaved: set[str] = set()
 
     async def record(self, tags: Sequence[str]) -> None:
-        """Notes the models that a caller named; a store that does not answer is told later."""
+        """Records the models that a caller named; a later call repeats it if the store fails."""
         now_s = self._clock()
         fresh_s = now_s - _RECORD_INTERVAL_S
         if not tags and self._recorded_s.get(_SINCE, fresh_s) > fresh_s:
-            return  # as for most hits
+            return  # most hits end here
         models = (tag for tag in tags if tag.startswith("model:"))
         due = [tag for tag in (_SINCE, *models) if self._recorded_s.get(tag, fresh_s) <= fresh_s]
         if not due:
             return
         unsaved = self._unsaved.union(due) - {_SINCE}
-        # One more than fit are enough to tell that they do not fit.
+        # One tag above the limit is enough for `_store` to mark the record as full.
         self._unsaved = (
             set(sorted(unsaved)[: MAX_MODELS + 1]) if len(unsaved) > MAX_MODELS else unsaved
         )
@@ -61,17 +61,17 @@ class NamedModels:
             self._recorded_s.update(dict.fromkeys(due, now_s))
 
     async def unnamed(self, tags: Sequence[str]) -> tuple[set[str], bool]:
-        """Which of these models nobody here has named, and whether that is sure.
+        """The tags of models that no caller has named, and whether the record is complete.
 
         Raises:
             UnavailableError: the store does not answer.
         """
         with translated_errors():
-            since, is_full, *noted = await self._client.hmget(
+            since, is_full, *recorded = await self._client.hmget(
                 self._redis_keys.models, _SINCE, _FULL, *tags
             )
             is_new = since is None and not await self._client.exists(self._redis_keys.stats)
-        unnamed = {tag for tag, known in zip(tags, noted, strict=True) if known is None}
+        unnamed = {tag for tag, found in zip(tags, recorded, strict=True) if found is None}
         old_ms = (time.time() - BLOB_TTL_S) * 1e3
         is_complete = is_new or (since is not None and not is_full and int(since) <= old_ms)
         return unnamed, is_complete

@@ -1,13 +1,13 @@
-"""What a namespace holds and has in flight, beside what it may: for quotas of tenants.
+"""What a namespace holds and has in flight, for the quotas of tenants.
 
-kf:...:quota    HASH  bytes, entries: added up by publications, counted anew by sweeps
-kf:...:sizes    HASH  blob -> its stored bytes, for each blob that `held` counts
-kf:...:neg:S:index  ZSET  failures of a space by the end of their time: they count as entries
-kf:...:compiles ZSET  compilations in flight, by the time at which they lapse, ms
+kf:...:quota    HASH  bytes, entries: changed by publications, counted again by sweeps
+kf:...:sizes    HASH  blob -> its stored bytes, for each blob that `quota` counts
+kf:...:neg:S:index  ZSET  the failures of a space, by the time at which they expire; they count as
+                          entries
+kf:...:compiles ZSET  compilations in flight, by the time at which they expire, ms since 1970
 
-`quota` and `compiles` do not expire: the server's policy would evict them, and the quotas with
-them.
-Without `sizes`, a blob that is published again counts twice until the next sweep.
+`quota` and `compiles` have no time to live, because the server's policy would evict them.
+If `sizes` is lost, a blob that is published again counts twice until the next sweep.
 """
 
 from __future__ import annotations
@@ -15,23 +15,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kernelfarm.cache.calls import MAX_FAILURES, ScriptCall
+from kernelfarm.cache import script_declarations as lua
 from kernelfarm.cache.connection import translated_errors
+from kernelfarm.cache.limits import MAX_FAILURES
+from kernelfarm.cache.lua_script import ScriptCall
 from kernelfarm.cache.redis_keys import RedisKeys
 from kernelfarm.cache.scripts import AsyncScripts
 from kernelfarm.signing import Space
 
 FAILURE_BYTES = 2560
-"""What one remembered failure counts: about the most that its message and its keys take."""
+"""The size that one recorded failure counts as: about the maximum of its message and keys."""
 
 FAILURES_SHARE = 10
-"""One part in so many of what a tenant may hold may be remembered failures."""
+"""Recorded failures may take one tenth of a tenant's quota."""
 
 _FAILING = (Space.PROGRAMS, Space.KERNELS)
 
 
 def most_failures(max_bytes: int | None, max_entries: int | None) -> int:
-    """How many failures a namespace of such a quota remembers in each space."""
+    """How many failures are recorded for each key space of a namespace with this quota."""
     limits = [MAX_FAILURES]
     if max_bytes is not None:
         limits.append(max_bytes // FAILURE_BYTES // FAILURES_SHARE)
@@ -42,14 +44,14 @@ def most_failures(max_bytes: int | None, max_entries: int | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class QuotaUsage:
-    """What a namespace holds: manifests, contents and blobs as stored; entries of both spaces."""
+    """What a namespace holds: bytes of manifests, contents and stored blobs; entries."""
 
     size_bytes: int
     entries: int
 
 
 class Quotas:
-    """Counts for one namespace. Every method raises UnavailableError if Redis does not serve."""
+    """The counts of one namespace; every method raises UnavailableError if Redis does not serve."""
 
     def __init__(self, client: Any, redis_keys: RedisKeys) -> None:
         self._client = client
@@ -57,9 +59,9 @@ class Quotas:
         self._scripts = AsyncScripts(client)
 
     async def usage(self) -> QuotaUsage:
-        """What it holds now, remembered failures among it.
+        """What the namespace holds now, including recorded failures.
 
-        What was evicted meanwhile counts until the next sweep.
+        Evicted entries and blobs count until the next sweep.
         """
         with translated_errors():
             seconds, microseconds = await self._client.time()
@@ -76,21 +78,26 @@ class Quotas:
         )
 
     async def start_compile(self, compile_id: str, ttl_s: float, most: int) -> bool:
-        """Begins a compilation, or prolongs one that this name began; False if `most` fly."""
+        """Starts a compilation, or extends the one of this id; False if `most` are in flight."""
         return await self._scripts.run(self._start_call(compile_id, ttl_s, most))
 
     async def compiles_in_flight(self) -> int:
-        """How many compilations fly."""
+        """The number of compilations in flight."""
         with translated_errors():
             seconds, microseconds = await self._client.time()
             now_ms = seconds * 1000 + microseconds // 1000
             return int(await self._client.zcount(self._redis_keys.compiles, now_ms, "+inf"))
 
     async def end_compile(self, compile_id: str) -> None:
-        """Ends a compilation; one whose frontend died ends by itself."""
+        """Ends a compilation; one whose frontend died expires."""
         with translated_errors():
             await self._client.zrem(self._redis_keys.compiles, compile_id)
 
     def _start_call(self, compile_id: str, ttl_s: float, most: int) -> ScriptCall[bool]:
-        keys = (self._redis_keys.compiles,)
-        return ScriptCall("start_compile", keys, (compile_id, round(ttl_s * 1e3), most), bool)
+        parameters = lua.StartCompile(
+            compiles=self._redis_keys.compiles,
+            compile_id=compile_id,
+            ttl_ms=round(ttl_s * 1e3),
+            most=most,
+        )
+        return lua.START_COMPILE.call(parameters, bool)

@@ -1,4 +1,4 @@
-"""What goes into the cache and comes out of it."""
+"""The values that the cache takes and returns."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ __all__ = [
 
 
 TAGS_DISCARDED = "discarded"
-"""The detail of an epoch miss of what is older than all tags whose invalidation is still known."""
+"""The detail of an epoch miss if the entry is older than the discarded tags of the epoch table."""
 
 STALE_SERVES_COUNTER = "stale_serves"
-"""The counter of serves against the rules; it must stay 0."""
+"""The counter of programs that were served although they were stale; it must stay 0."""
 
 
 class PublishStatus(enum.Enum):
     """How a publication ended.
 
-    FENCED: the lease lapsed or somebody else has it; drop the result. MISSING_BLOB: a blob that a
-    variant names is not stored (evicted since); store it again. STALE_INC, STALE_EPOCH: the epoch
-    table was lost, or something that the result depends on was invalidated, since the lease was
-    given; drop the result and make it anew. NONDET: another result of the same toolchain is there;
-    drop ours, theirs is served. All but MISSING_BLOB end the lease.
+    OK: the result is stored. FENCED: the lease lapsed or has another holder; drop the result.
+    MISSING_BLOB: a blob that a variant names is not stored (it was evicted); store it again, the
+    lease is still held. STALE_INC: the epoch table was lost since the lease was acquired;
+    STALE_EPOCH: a dependency of the result was invalidated since then; make the result again.
+    NONDET: a different result of the same toolchain is stored and stays; drop ours.
     """
 
     OK = "OK"
@@ -53,11 +53,12 @@ class PublishStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to make one key's result, until its time to live passes without a renewal.
+    """The right to make one key's result, until its time to live ends without a renewal.
 
-    `fence` grows with every lease given, so that a late publication can be told from a current one.
-    `attempts` counts earlier holders that vanished without a result. `incarnation` and `epoch` tell
-    when it was given: what is invalidated later must not be published under it.
+    `fence` is larger for every later lease of the farm, so that a late publication is recognized.
+    `attempts` counts earlier holders that vanished without a result. `incarnation` and `epoch` are
+    those of the epoch table when the lease was acquired: a result that depends on a later
+    invalidation cannot be published with this lease.
     """
 
     key: bytes
@@ -71,7 +72,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class AdoptedJob:
-    """A job that a worker took over, and its lease; the job is empty if its input was evicted."""
+    """A job and its lease, which a worker has taken over; the job is empty if it was evicted."""
 
     job: bytes
     lease: Lease
@@ -79,9 +80,9 @@ class AdoptedJob:
 
 @dataclass(frozen=True, slots=True)
 class UnsignedVariant:
-    """One variant to publish: opaque bytes, the blobs that they name, and when it may be used.
+    """One variant to publish: opaque content, the blobs that it names, and its guard.
 
-    `tags` are what it depends on, see `kernelfarm.signing.tags`.
+    `tags` are its dependencies, see `kernelfarm.signing.tags`; `cost_ms` is what it cost to make.
     """
 
     content: bytes
@@ -95,8 +96,8 @@ class UnsignedVariant:
 class StoredVariant:
     """One variant as it is stored.
 
-    `facts` are those beside the manifest, by which the store judges whether it is live; None where
-    it does not come from there.
+    `stored_facts` are the facts beside the manifest, by which scripts judge whether the variant is
+    live; None if the variant was not read from Redis.
     """
 
     manifest_bytes: bytes
@@ -105,22 +106,22 @@ class StoredVariant:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """What its publisher states.
+        """The publisher's statement.
 
         Raises:
-            MalformedMessageError: the stored bytes are no manifest.
+            MalformedMessageError: the stored bytes are not a manifest.
         """
         return manifest_from_bytes(self.manifest_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """What a look-up met: the live variants, most specific first, or why there are none.
+    """The live variants of a key, most specific first, or the reason of the miss.
 
-    `reason` is `hit`, `absent`, `incarnation`, `epoch`, `expired`, `toolchain`, `hole` or
-    `disbelieved`; `detail` is the tag, toolchain, digest or fault behind it. `stamp` names this
-    version of the entry: a lease is given only to who saw the present one. `incarnation` and
-    `epoch` are those of the epoch table.
+    `reason` is `hit`, `absent`, `incarnation`, `epoch`, `expired`, `toolchain`, `missing_blob` or
+    `untrusted`; `detail` is the tag, toolchain, digest or fault that caused the miss. `stamp`
+    identifies this version of the entry: a caller acquires a lease only if it saw the current
+    version. `incarnation` and `epoch` are those of the epoch table.
     """
 
     variants: tuple[StoredVariant, ...]
@@ -138,7 +139,7 @@ class LookupResult:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """What a worker tells of itself: its queue (the vendor), and what compiles there."""
+    """A worker's report: its queue (the vendor) and its toolchain, empty if that is missing."""
 
     worker: str
     queue: str
@@ -151,7 +152,7 @@ class WorkerReport:
 
     @staticmethod
     def from_json(text: bytes) -> WorkerReport:
-        """A report from its stored form."""
+        """The report of a stored form."""
         return WorkerReport(**json.loads(text))
 
 
@@ -161,5 +162,5 @@ def facts_to_json(facts: ErrorFacts) -> str:
 
 
 def facts_from_json(text: bytes) -> ErrorFacts:
-    """A failure from its stored form."""
+    """The failure of a stored form."""
     return ErrorFacts(**json.loads(text))

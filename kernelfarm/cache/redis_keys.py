@@ -1,7 +1,7 @@
-"""The names of all keys of a namespace; `kernelfarm.cache` tells what lies under each.
+"""The names of all Redis keys of a namespace; `kernelfarm.cache` describes their contents.
 
-A namespace is FARM, or FARM/TENANT for the part of one tenant. Tenants of a farm share its epoch
-table, toolchains and workers; entries, blobs, leases and counts are each one's own.
+A namespace is FARM, or FARM/TENANT for the entries of one tenant. The tenants of a farm share its
+epoch table, toolchains and workers. Entries, blobs, leases and counters belong to one namespace.
 """
 
 from __future__ import annotations
@@ -11,28 +11,32 @@ import hmac
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NewType
 
 from kernelfarm.errors import CallerError
 from kernelfarm.signing import Space
+
+RedisKey = NewType("RedisKey", str)
+"""The name of a Redis key."""
 
 _NAMESPACE = re.compile(r"[^{}/\s]{1,200}(/[a-z0-9][a-z0-9-]{0,62})?")
 
 
 def tenant_namespace(farm: str, tenant: str) -> str:
-    """The namespace of a tenant's part; the farm's own without a tenant."""
+    """The namespace of a tenant; the farm's own namespace if the tenant is empty."""
     return f"{farm}/{tenant}" if tenant else farm
 
 
 def tenant_of(namespace: str) -> str:
-    """The tenant whose part a namespace is; empty for the farm's own."""
+    """The tenant of a namespace; empty for a farm's own namespace."""
     return namespace.partition("/")[2]
 
 
 def check_namespace(namespace: str, farm: str) -> str:
-    """A namespace, if it is the farm's or one of its tenants'.
+    """Returns a namespace that belongs to the farm or to one of its tenants.
 
     Raises:
-        CallerError: it is another farm's, or none.
+        CallerError: the namespace belongs to another farm, or is malformed.
     """
     if not _NAMESPACE.fullmatch(namespace) or namespace.partition("/")[0] != farm:
         raise CallerError(
@@ -43,91 +47,147 @@ def check_namespace(namespace: str, farm: str) -> str:
 
 @dataclass(frozen=True)
 class RedisKeys:
-    """Key names; the braces are Redis's hash tag: a farm's keys live in one slot.
+    """Key names; the braces are Redis's hash tag, so that all keys of a farm are on one server.
 
-    With a salt, entries lie where only the salt's owner can tell: at the HMAC of their key.
+    With a salt, entries are stored under the HMAC of their key, which only the salt's owner can
+    compute.
     """
 
     namespace: str
     salt: bytes = b""
 
-    def redis_key(self, *parts: str) -> str:
+    def redis_key(self, *parts: str) -> RedisKey:
         """A key of this namespace."""
         farm, _, tenant = self.namespace.partition("/")
         own = ("t", tenant) if tenant else ()
-        return ":".join((f"kf:{{{farm}}}", *own, *parts))
+        return RedisKey(":".join((f"kf:{{{farm}}}", *own, *parts)))
 
-    def farm_key(self, *parts: str) -> str:
+    def farm_key(self, *parts: str) -> RedisKey:
         """A key that all tenants of the farm share."""
-        return ":".join((f"kf:{{{self.namespace.partition('/')[0]}}}", *parts))
+        return RedisKey(":".join((f"kf:{{{self.namespace.partition('/')[0]}}}", *parts)))
 
     def storage_key(self, key: bytes) -> bytes:
-        """Where the entry, lease and failure of a key lie."""
+        """The key under which Redis stores the entry, lease and failure of a key."""
         return hmac.digest(self.salt, key, hashlib.sha256) if self.salt else key
 
     @cached_property
-    def stats(self) -> str:
-        """The hash of counters."""
+    def stats(self) -> RedisKey:
+        """The counters."""
         return self.redis_key("stats")
 
     @cached_property
-    def epochs(self) -> str:
+    def epochs(self) -> RedisKey:
         """The epoch table."""
         return self.farm_key("ep")
 
     @cached_property
-    def invalidation_log(self) -> str:
+    def invalidation_log(self) -> RedisKey:
         """The stream of invalidations."""
         return self.farm_key("inv")
 
     @property
-    def gateways(self) -> str:
-        """How far each gateway has obeyed the announcements."""
+    def gateways(self) -> RedisKey:
+        """The epoch up to which each gateway has applied invalidations."""
         return self.farm_key("gw")
 
     @cached_property
-    def toolchains(self) -> str:
-        """When each toolchain was reported last."""
+    def toolchains(self) -> RedisKey:
+        """The time of each toolchain's last report."""
         return self.farm_key("tc")
 
     @property
-    def usage(self) -> str:
+    def fence_counter(self) -> RedisKey:
+        """The last fence of a lease."""
+        return self.farm_key("fence")
+
+    @property
+    def channel(self) -> str:
+        """The pub/sub channel for keys that were published, failed or released, of all tenants."""
+        return self.farm_key("done")
+
+    @property
+    def workers(self) -> RedisKey:
+        """The names of the workers that reported."""
+        return self.farm_key("workers")
+
+    def worker_report(self, worker: str) -> RedisKey:
+        """A worker's report."""
+        return self.farm_key("w", worker)
+
+    @property
+    def usage(self) -> RedisKey:
         """What the last sweep counted."""
         return self.redis_key("usage")
 
     @property
-    def quota_usage(self) -> str:
-        """What the namespace holds, kept up by publications: bytes and entries."""
+    def sweep_lock(self) -> RedisKey:
+        """The lock of the sweep that runs."""
+        return self.redis_key("sweep")
+
+    @property
+    def quota_usage(self) -> RedisKey:
+        """The bytes and entries that the namespace holds, updated by each publication."""
         return self.redis_key("quota")
 
     @property
-    def sizes(self) -> str:
-        """The stored size of each blob that is counted there."""
+    def sizes(self) -> RedisKey:
+        """The stored size of each blob that `quota_usage` counts."""
         return self.redis_key("sizes")
 
     @property
-    def models(self) -> str:
+    def models(self) -> RedisKey:
         """The models that the namespace's callers have named."""
         return self.redis_key("models")
 
     @property
-    def compiles(self) -> str:
-        """The compilations in flight, by the end of their time."""
+    def compiles(self) -> RedisKey:
+        """The compilations in flight, by the time at which they expire."""
         return self.redis_key("compiles")
 
     @cached_property
-    def blobs(self) -> str:
-        """What the keys of blobs begin with."""
+    def blob_prefix(self) -> str:
+        """The beginning of the keys of blobs."""
         return self.redis_key("b", "")
 
-    def blob(self, sha256: bytes) -> str:
-        """Where a blob, or its number of chunks, lies."""
+    def blob(self, sha256: bytes) -> RedisKey:
+        """A blob, or the number of its chunks."""
         return self.redis_key("b", sha256.hex())
 
-    def failures(self, space: Space) -> str:
-        """The failures that a space remembers, by the end of their time."""
+    def entry_prefix(self, space: Space) -> str:
+        """The beginning of the keys of a space's entries."""
+        return self.redis_key("m", space.value, "")
+
+    def entry(self, space: Space, key: bytes) -> RedisKey:
+        """The variants of a key."""
+        return self._of_key("m", space, key)
+
+    def lease(self, space: Space, key: bytes) -> RedisKey:
+        """The lease of a key."""
+        return self._of_key("l", space, key)
+
+    def attempts(self, space: Space, key: bytes) -> RedisKey:
+        """The attempts on a key whose holders have not ended in an orderly way."""
+        return self._of_key("tries", space, key)
+
+    def slow(self, space: Space, key: bytes) -> RedisKey:
+        """The mark of a key whose compilation takes long."""
+        return self._of_key("slow", space, key)
+
+    def failure(self, space: Space, key: bytes) -> RedisKey:
+        """The failure of a key."""
+        return self._of_key("neg", space, key)
+
+    def failure_prefix(self, space: Space) -> str:
+        """The beginning of the keys of a space's failures."""
+        return self.redis_key("neg", space.value, "")
+
+    def failures(self, space: Space) -> RedisKey:
+        """The index of a space's failures, by the time at which they expire."""
         return self.redis_key("neg", space.value, "index")
 
-    def entry(self, space: Space, key: bytes) -> str:
-        """Where a key's variants lie."""
-        return self.redis_key("m", space.value, self.storage_key(key).hex())
+    def job(self, key: bytes) -> RedisKey:
+        """The input of a kernel job."""
+        return self.redis_key("j", self.storage_key(key).hex())
+
+    def _of_key(self, kind: str, space: Space, key: bytes) -> RedisKey:
+        return self.redis_key(kind, space.value, self.storage_key(key).hex())

@@ -1,9 +1,8 @@
-"""How long clients of Redis go on while no server answers: about 5 s, a restart with room.
+"""How long Redis commands are repeated while no server answers: about 5 s, longer than a restart.
 
-redis-py retries a command, and within each attempt it retries the connecting: taken together that
-would be their product, most of a minute. So what an attempt connects with is tried once. A server
-that takes connections and hangs costs each attempt its time-out: when they took long enough
-together, there is no other attempt.
+redis-py retries a command, and within each attempt it retries to connect. The product of both would
+be most of a minute, so each attempt here connects once. If a server accepts connections and hangs,
+each attempt ends by its timeout; no attempt begins after `_LAST_ATTEMPT_S`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from redis.retry import Retry
 _RETRIES = 9
 _BACKOFF_BASE_S = 0.02
 _BACKOFF_CAP_S = 1.0
-# About the time in which a supervisor replaces a server that hangs.
+# About the time after which a supervisor replaces a server that hangs.
 _LAST_ATTEMPT_S = 12.0
 
 _LOST: tuple[type[redis.exceptions.RedisError], ...] = (
@@ -31,16 +30,16 @@ _LOST: tuple[type[redis.exceptions.RedisError], ...] = (
 )
 
 _is_attempt: ContextVar[bool] = ContextVar("is_attempt", default=False)
-"""True within what is tried again by an outer retry."""
+"""True within an attempt that an outer retry repeats."""
 
 
 def retry_policy() -> Retry:
-    """For a blocking client."""
+    """The retry policy of a blocking client."""
     return _RetryPolicy(_backoff(), _RETRIES, supported_errors=_LOST)
 
 
 def async_retry_policy() -> AsyncRetry:
-    """For an asyncio client."""
+    """The retry policy of an asyncio client."""
     return _AsyncRetryPolicy(_backoff(), _RETRIES, supported_errors=_LOST)
 
 

@@ -1,4 +1,4 @@
-"""Runs calls by EVALSHA; sends a script's text when the server does not know it."""
+"""Runs script calls by EVALSHA; sends a script's text if the server has not loaded it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any, TypeVar
 
 from redis.exceptions import NoScriptError, ResponseError
 
-from kernelfarm.cache.calls import ScriptCall, script_sha1, script_source
 from kernelfarm.cache.connection import is_demoted, translated_errors
+from kernelfarm.cache.lua_script import ScriptCall
 
 T = TypeVar("T")
 
-# Together 3 s: by then whoever leads to the server knows the new one.
+# 3 s in total. By then, the proxy or name that leads to the primary leads to the new one.
 _PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5)
 
 
 class AsyncScripts:
-    """Scripts over an asyncio client."""
+    """Runs scripts over an asyncio client."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -33,7 +33,7 @@ class AsyncScripts:
         return call.read(await self.retried(lambda: self._reply(call)))
 
     async def retried(self, send: Callable[[], Awaitable[T]]) -> T:
-        """What `ask` gives, which is asked again while the server that leads changes.
+        """The result of `send`, which is called again while another server becomes the primary.
 
         Raises:
             UnavailableError: the server does not serve.
@@ -45,24 +45,21 @@ class AsyncScripts:
                 except ResponseError as error:
                     if not is_demoted(error):
                         raise
-                    # Our connections lead to what was the primary: new ones may lead elsewhere.
+                    # The open connections lead to the old primary; new ones may lead elsewhere.
                     await self._client.connection_pool.disconnect(inuse_connections=False)
                     await asyncio.sleep(pause_s)
             return await send()
 
     async def _reply(self, call: ScriptCall[T]) -> Any:
-        count = len(call.keys)
+        script, count = call.script, len(call.keys)
         try:
-            sha1 = script_sha1(call.script)
-            return await self._client.evalsha(sha1, count, *call.keys, *call.args)
+            return await self._client.evalsha(script.sha1, count, *call.keys, *call.args)
         except NoScriptError:
-            return await self._client.eval(
-                script_source(call.script), count, *call.keys, *call.args
-            )
+            return await self._client.eval(script.source, count, *call.keys, *call.args)
 
 
 class Scripts:
-    """Scripts over a blocking client."""
+    """Runs scripts over a blocking client."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -85,8 +82,8 @@ class Scripts:
             return call.read(self._reply(call))
 
     def _reply(self, call: ScriptCall[T]) -> Any:
-        count = len(call.keys)
+        script, count = call.script, len(call.keys)
         try:
-            return self._client.evalsha(script_sha1(call.script), count, *call.keys, *call.args)
+            return self._client.evalsha(script.sha1, count, *call.keys, *call.args)
         except NoScriptError:
-            return self._client.eval(script_source(call.script), count, *call.keys, *call.args)
+            return self._client.eval(script.source, count, *call.keys, *call.args)

@@ -1,4 +1,4 @@
-"""From results to signed statements, and back to results that are believed."""
+"""Signs results for publication, and verifies stored variants."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from kernelfarm.cache.calls import DAY_S, VariantRecord
+from kernelfarm.cache.limits import DAY_S
 from kernelfarm.cache.records import Lease, StoredVariant, UnsignedVariant
+from kernelfarm.cache.variant_records import VariantRecord
 from kernelfarm.errors import (
     ExpiredManifestError,
     ForgedManifestError,
@@ -44,10 +45,11 @@ _COUNTERS: dict[type[KernelfarmError], str] = {
 
 @dataclass(frozen=True, slots=True)
 class SigningPolicy:
-    """How a publisher signs and a reader believes; without keys, a farm that signs nothing.
+    """With which key manifests are signed, and which keys are trusted.
 
-    `validity_s` is how long what is published may be used without asking the farm again;
-    `verified_bytes` is the memory, for each key space, for what was found to be signed well.
+    Without keys, it is the policy of a farm that signs nothing. A published variant may be used for
+    `validity_s` without asking the farm again. `verified_bytes` is the memory for the verified
+    manifests of each key space.
     """
 
     signer: Signer | None = None
@@ -59,10 +61,11 @@ class SigningPolicy:
     def sign(
         self, address: CacheAddress, lease: Lease, variants: Sequence[UnsignedVariant]
     ) -> list[VariantRecord]:
-        """The variants as statements of ours about a place, most specific first.
+        """Signs variants for a cache address; returns them with the most specific first.
 
         Raises:
-            InternalError: two variants have one guard, or a tag breaks the grammar.
+            InternalError: two variants have equal guards.
+            CallerError: a tag breaks the grammar.
         """
         order = by_specificity([variant.guard for variant in variants])
         made = [self._record(address, lease, variants[number]) for number in order]
@@ -71,34 +74,33 @@ class SigningPolicy:
         return made
 
     def renew(self, manifest: Manifest, content: bytes) -> VariantRecord:
-        """A statement of ours with its time set anew."""
+        """Signs a manifest again, with a new expiry time."""
         return _signed(self._sign(manifest), content)
 
     def check(self, address: CacheAddress, found: StoredVariant) -> None:
-        """Passes a stored variant that may be believed.
+        """Verifies that a stored variant is signed for the address and matches its manifest.
 
         Raises:
-            IntegrityError: it may not, see `kernelfarm.signing.verify`.
-            MalformedMessageError: it is no manifest at all.
+            IntegrityError: the verification failed, see `kernelfarm.signing.verify`.
+            MalformedMessageError: the stored bytes are not a manifest.
         """
         check_manifest(found.manifest, address, self.keyring, self.clock())
         check_content(found.manifest, found.content)
         if found.stored_facts not in {None, _signed(found.manifest, found.content).facts}:
             raise ManifestMismatchError(
-                f"the store judges {address.space.name.lower()} {address.key.hex()[:16]} by other"
-                " facts"
-                " than those that were signed"
+                f"the facts stored for {address.space.name.lower()} {address.key.hex()[:16]} differ"
+                " from those in its signed manifest"
             )
 
     def expires_s(self, manifest: Manifest) -> float:
-        """When a statement that was checked, or the key that signed it, ends."""
+        """When a verified manifest or its signer's key expires, in seconds since 1970."""
         signer = self.keyring.find(manifest.key_id) if self.keyring else None
         if signer is None or signer.not_after_s is None:
             return manifest.not_after_s
         return min(manifest.not_after_s, signer.not_after_s)
 
     def is_short_lived(self, manifest: Manifest) -> bool:
-        """True if less than half of its time is left."""
+        """True if less than half of its validity is left."""
         return manifest.not_after_s - self.clock() < self.validity_s / 2
 
     def _record(
@@ -128,7 +130,7 @@ class SigningPolicy:
 
 
 def counter_of(error: KernelfarmError) -> str:
-    """The counter of a variant that is not believed."""
+    """The counter of a variant whose verification failed with this error."""
     return _COUNTERS.get(type(error), "malformed")
 
 

@@ -1,8 +1,9 @@
-"""Frees slowly what nobody will find: dead variants, entries with missing blobs, orphan blobs.
+"""Deletes stale variants, variants with missing blobs, and orphan blobs, at a bounded rate.
 
-A sweep walks all entries, drops their dead variants, and notes which blobs the living name; then it
-walks all blobs and drops those that no entry names and that nobody stored within the last hour: a
-publisher stores blobs before it publishes. On its way it counts what the namespace holds.
+A sweep reads all entries, removes their stale and incomplete variants, and collects the blobs that
+the others name. Then it reads all blobs and deletes those that no entry names. Blobs that were
+stored within the last hour stay, because a publisher stores blobs before it publishes. The sweep
+also counts what the namespace holds.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from kernelfarm.cache.calls import BLOB_TTL_S, TOOLCHAIN_WINDOW_S, ScriptCall
+from kernelfarm.cache import script_declarations as lua
+from kernelfarm.cache.calls import new_incarnation
 from kernelfarm.cache.connection import translated_errors
+from kernelfarm.cache.limits import BLOB_TTL_S, TOOLCHAIN_WINDOW_S
+from kernelfarm.cache.lua_script import ScriptCall
 from kernelfarm.cache.records import Space
-from kernelfarm.cache.redis_keys import RedisKeys
+from kernelfarm.cache.redis_keys import RedisKey, RedisKeys
 from kernelfarm.cache.scripts import AsyncScripts
 from kernelfarm.end_task import end_task
 from kernelfarm.errors import FarmFullError, UnavailableError
 
-# Blobs stored within this time may belong to a publication that is under way.
+# A blob that was stored within this time may belong to a publication in progress.
 _YOUNG_S = 3600
 _KEYS_A_STEP = 100
 _LOCK_S = 60
@@ -32,7 +36,7 @@ _LOCK_S = 60
 
 @dataclass(frozen=True, slots=True)
 class SpaceUsage:
-    """What a key space holds; bytes are those of manifests and contents."""
+    """What a key space holds; `size_bytes` counts manifests and contents."""
 
     entries: int = 0
     variants: int = 0
@@ -41,7 +45,10 @@ class SpaceUsage:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceUsage:
-    """What a namespace held when it was counted, seconds since 1970; blob bytes as stored."""
+    """What a namespace held at `counted_s`, in seconds since 1970.
+
+    `blob_bytes` is the stored size.
+    """
 
     counted_s: float
     programs: SpaceUsage
@@ -52,7 +59,7 @@ class NamespaceUsage:
 
     @property
     def spaces(self) -> dict[Space, SpaceUsage]:
-        """What each space holds."""
+        """What each key space holds."""
         return {
             Space.PROGRAMS: self.programs,
             Space.KERNELS: self.kernels,
@@ -62,7 +69,12 @@ class NamespaceUsage:
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """What a sweep did."""
+    """What a sweep read and deleted.
+
+    `entries` counts the entries that were read, `dead_variants` the stale variants that were
+    removed, `incomplete_variants` the removed variants with a missing blob, and `orphan_blobs` the
+    deleted blobs. A variant of a toolchain that is not advertised stays.
+    """
 
     entries: int = 0
     dead_variants: int = 0
@@ -71,7 +83,7 @@ class SweepResult:
 
 
 class Sweeper:
-    """Sweeps one namespace, a step at a time; `keys_per_s` bounds what it asks of the server.
+    """Sweeps one namespace in steps; `keys_per_s` bounds the load on the server.
 
     Every method raises UnavailableError if Redis does not serve.
     """
@@ -83,7 +95,7 @@ class Sweeper:
         self._keys_per_s = keys_per_s
 
     async def sweep(self) -> SweepResult:
-        """Frees what is dead and counts what is left.
+        """Deletes what cannot be used, and counts what is left.
 
         Raises:
             FarmFullError: another sweep of this namespace runs.
@@ -95,7 +107,7 @@ class Sweeper:
             usage: dict[Space, SpaceUsage] = {}
             for space in Space:
                 result, usage[space] = await self._sweep_space(space, result, named)
-            # After too long a walk, a blob may be named by an entry that came behind our back.
+            # After a long time, an entry that was published since may name a blob.
             may_free = time.monotonic() - began_s < _YOUNG_S / 2
             present: set[str] = set()
             orphans, blob_bytes = await self._sweep_blobs(named if may_free else None, present)
@@ -113,7 +125,7 @@ class Sweeper:
         return replace(result, orphan_blobs=orphans)
 
     async def usage(self) -> NamespaceUsage | None:
-        """What the last sweep counted, None before the first."""
+        """What the last sweep counted; None before the first sweep."""
         with translated_errors():
             stored = await self._client.get(self._redis_keys.usage)
         if stored is None:
@@ -125,29 +137,28 @@ class Sweeper:
             SpaceUsage(**fields["kernels"]),
             fields["blobs"],
             fields["blob_bytes"],
-            SpaceUsage(**fields.get("traces", {})),  # absent in what an older sweep wrote
+            SpaceUsage(**fields.get("traces", {})),  # older sweeps did not write it
         )
 
-    async def count_hit(self, space: Space, tags: frozenset[str]) -> int:
-        """Entries of a space of which a variant depends on one of the tags."""
-        hits = 0
-        async for keys in self._steps(
-            f"{_quoted(self._redis_keys.redis_key('m', space.value, ''))}*"
-        ):
+    async def count_dependents(self, space: Space, tags: frozenset[str]) -> int:
+        """The number of entries of a space of which a variant depends on one of the tags."""
+        parameters = lua.CountDependents(tags=" ".join(sorted(tags)))
+        dependents = 0
+        async for keys in self._steps(self._redis_keys.entry_prefix(space)):
             if keys:
-                names = tuple(key.decode() for key in keys)
-                hits += await self._scripts.run(ScriptCall("hits", names, tuple(sorted(tags)), int))
-        return hits
+                entries = tuple(RedisKey(key.decode()) for key in keys)
+                call = lua.COUNT_DEPENDENTS.call(parameters, int, more_keys=entries)
+                dependents += await self._scripts.run(call)
+        return dependents
 
     async def _sweep_space(
         self, space: Space, result: SweepResult, named: set[bytes]
     ) -> tuple[SweepResult, SpaceUsage]:
         usage = SpaceUsage()
-        async for keys in self._steps(
-            f"{_quoted(self._redis_keys.redis_key('m', space.value, ''))}*"
-        ):
+        async for keys in self._steps(self._redis_keys.entry_prefix(space)):
             for key in keys:
-                live, size, dead, incomplete, digests = await self._scripts.run(self._call(key))
+                call = self._sweep_call(RedisKey(key.decode()))
+                live, size, dead, incomplete, digests = await self._scripts.run(call)
                 named.update(bytes.fromhex(digest) for digest in digests.decode().split())
                 result = replace(
                     result,
@@ -161,24 +172,27 @@ class Sweeper:
         return result, usage
 
     async def _recount(self, counted: NamespaceUsage, present: set[str]) -> None:
-        """Puts what was counted in the place of what publications added up."""
+        """Replaces the sums of publications by what was counted."""
         redis_keys, spaces = self._redis_keys, counted.spaces.values()
-        held = {
+        usage = {
             "bytes": counted.blob_bytes + sum(space.size_bytes for space in spaces),
             "entries": sum(space.entries for space in spaces),
         }
         with translated_errors():
-            await self._client.hset(redis_keys.quota_usage, mapping=held)
-            known = [digest.decode() for digest in await self._client.hkeys(redis_keys.sizes)]
-            gone = [digest for digest in known if digest not in present]
+            await self._client.hset(redis_keys.quota_usage, mapping=usage)
+            sized = [digest.decode() for digest in await self._client.hkeys(redis_keys.sizes)]
+            gone = [digest for digest in sized if digest not in present]
             for first in range(0, len(gone), _KEYS_A_STEP):
                 await self._client.hdel(redis_keys.sizes, *gone[first : first + _KEYS_A_STEP])
 
     async def _sweep_blobs(self, named: set[bytes] | None, present: set[str]) -> tuple[int, int]:
-        """Orphans freed, and the stored bytes of what is left; tells the digests `present`."""
-        prefix = self._redis_keys.blobs
+        """The number of deleted orphans, and the stored bytes of the other blobs.
+
+        Adds the hex digests of the other blobs to `present`. Deletes nothing if `named` is None.
+        """
+        prefix = self._redis_keys.blob_prefix
         freed = size = 0
-        async for keys in self._steps(f"{_quoted(prefix)}*"):
+        async for keys in self._steps(prefix):
             stored = [key.decode().removeprefix(prefix).partition(":") for key in keys]
             orphans = [
                 key
@@ -194,11 +208,11 @@ class Sweeper:
         return freed, size
 
     async def _free(self, orphans: list[bytes]) -> set[bytes]:
-        """Orphans that were freed: a young one may be about to be published."""
+        """Deletes orphans and returns them; one that was stored recently may be published soon."""
         gone = set()
         for key in orphans:
-            call = ScriptCall("free", (key.decode(),), (BLOB_TTL_S - _YOUNG_S,), bool)
-            if await self._scripts.run(call):
+            parameters = lua.Free(RedisKey(key.decode()), most_ttl_s=BLOB_TTL_S - _YOUNG_S)
+            if await self._scripts.run(lua.FREE.call(parameters, bool)):
                 gone.add(key)
         return gone
 
@@ -211,49 +225,56 @@ class Sweeper:
                 pipeline.strlen(key)
             return sum(await pipeline.execute())
 
-    def _call(self, key: bytes) -> ScriptCall[tuple[int, int, int, int, bytes]]:
+    def _sweep_call(self, entry: RedisKey) -> ScriptCall[tuple[int, int, int, int, bytes]]:
         redis_keys = self._redis_keys
-        keys = (key.decode(), redis_keys.epochs, redis_keys.invalidation_log, redis_keys.toolchains)
-        args = (redis_keys.blobs, uuid.uuid4().hex, TOOLCHAIN_WINDOW_S * 1000, 1)
-        return ScriptCall("sweep", keys, args, tuple)
+        parameters = lua.Sweep(
+            entry=entry,
+            epochs=redis_keys.epochs,
+            invalidation_log=redis_keys.invalidation_log,
+            toolchains=redis_keys.toolchains,
+            blob_prefix=redis_keys.blob_prefix,
+            new_incarnation=new_incarnation(),
+            toolchain_window_ms=TOOLCHAIN_WINDOW_S * 1000,
+        )
+        return lua.SWEEP.call(parameters, tuple)
 
-    async def _steps(self, pattern: str) -> AsyncIterator[list[bytes]]:
-        """Keys of a pattern, some at a time; pauses so as to stay within the rate."""
-        cursor = 0
+    async def _steps(self, prefix: str) -> AsyncIterator[list[bytes]]:
+        """The keys with a prefix, some at a time; pauses between the steps keep the rate."""
+        cursor, pattern = 0, f"{_quoted(prefix)}*"
         while True:
             with translated_errors():
                 cursor, keys = await self._client.scan(cursor, match=pattern, count=_KEYS_A_STEP)
             yield keys
             if not cursor:
                 return
-            # A step looks at so many keys of all namespaces, whether they match or not.
+            # A step reads this many keys of all namespaces, whether they match or not.
             await asyncio.sleep(_KEYS_A_STEP / self._keys_per_s)
 
     @asynccontextmanager
     async def _sweep_lock(self) -> AsyncIterator[None]:
-        """Holds the namespace's sweep; it lapses by itself if this process dies."""
-        lock, owner = self._redis_keys.redis_key("sweep"), uuid.uuid4().hex
+        """Holds the lock of the namespace's sweep, which expires if this process dies."""
+        lock, owner = self._redis_keys.sweep_lock, uuid.uuid4().hex
         with translated_errors():
             if not await self._client.set(lock, owner, nx=True, ex=_LOCK_S):
                 raise FarmFullError("another sweep of this namespace runs; try again later")
-        beat = asyncio.create_task(self._renew_lock(lock, owner))
+        renewing = asyncio.create_task(self._renew_lock(lock, owner))
         try:
             yield
         finally:
-            await end_task(beat)
+            await end_task(renewing)
             with translated_errors():
-                # One that lapsed while this server was away may be somebody else's by now.
+                # If the server did not answer for a while, another sweep may hold the lock now.
                 if await self._client.get(lock) == owner.encode():
                     await self._client.delete(lock)
 
     async def _renew_lock(self, lock: str, owner: str) -> None:
         while True:
             await asyncio.sleep(_LOCK_S / 3)
-            with suppress(UnavailableError), translated_errors():  # the next turn tries again
+            with suppress(UnavailableError), translated_errors():  # the next renewal tries again
                 if await self._client.get(lock) == owner.encode():
                     await self._client.expire(lock, _LOCK_S)
 
 
 def _quoted(text: str) -> str:
-    """Text as a part of a pattern."""
+    """Text with the special characters of a pattern escaped."""
     return "".join(f"\\{c}" if c in "*?[]\\" else c for c in text)

@@ -1,17 +1,19 @@
-"""Traces in the store: entries of one variant, which clients sign and the farm cannot make anew.
+"""Stores traces: entries of one variant, which clients sign and the farm cannot make again.
 
-They are found, counted, salted, aged and swept as programs are (`KernelCache.for_space`). Only
-their publication differs: no lease is taken, since the farm makes nothing, and the first live one
-stays.
+They are found, counted, salted, expired and swept like programs (`KernelCache.for_space`). Only
+their publication differs: it takes no lease, because the farm makes nothing, and a live trace is
+not replaced.
 """
 
 from __future__ import annotations
 
 import enum
-import uuid
 from typing import Any
 
-from kernelfarm.cache.calls import MANIFEST_TTL_S, TOOLCHAIN_WINDOW_S, ScriptCall
+from kernelfarm.cache import script_declarations as lua
+from kernelfarm.cache.calls import new_incarnation
+from kernelfarm.cache.limits import MANIFEST_TTL_S, TOOLCHAIN_WINDOW_S
+from kernelfarm.cache.lua_script import ScriptCall
 from kernelfarm.cache.redis_keys import RedisKeys
 from kernelfarm.cache.scripts import AsyncScripts
 from kernelfarm.signing import Manifest, Space
@@ -19,10 +21,10 @@ from kernelfarm.wire.manifest import manifest_to_bytes
 
 
 class PutTraceStatus(enum.Enum):
-    """What became of a trace.
+    """How the publication of a trace ended.
 
-    PRESENT: a live one is there, which stays. STALE_INC, STALE_EPOCH: the epoch table was lost, or
-    something that it depends on was invalidated, since it was made.
+    OK: the trace is stored. PRESENT: a live trace is stored, and stays. STALE_INC: the epoch table
+    was lost since the trace was made. STALE_EPOCH: a dependency was invalidated since then.
     """
 
     OK = "OK"
@@ -34,7 +36,7 @@ class PutTraceStatus(enum.Enum):
 async def put_trace(
     client: Any, redis_keys: RedisKeys, manifest: Manifest, content: bytes
 ) -> PutTraceStatus:
-    """Stores a trace that was checked, under the digest that is its key.
+    """Stores a verified trace under its manifest's key.
 
     Raises:
         UnavailableError: Redis does not serve.
@@ -43,25 +45,23 @@ async def put_trace(
 
 
 def _call(redis_keys: RedisKeys, manifest: Manifest, content: bytes) -> ScriptCall[PutTraceStatus]:
-    keys = (
-        redis_keys.entry(Space.TRACES, manifest.key),
-        redis_keys.stats,
-        redis_keys.epochs,
-        redis_keys.invalidation_log,
-        redis_keys.toolchains,
-        redis_keys.quota_usage,
+    parameters = lua.PutTrace(
+        entry=redis_keys.entry(Space.TRACES, manifest.key),
+        stats=redis_keys.stats,
+        epochs=redis_keys.epochs,
+        invalidation_log=redis_keys.invalidation_log,
+        toolchains=redis_keys.toolchains,
+        quota=redis_keys.quota_usage,
+        entry_ttl_s=MANIFEST_TTL_S,
+        counter_prefix=f"{Space.TRACES.value}.",
+        new_incarnation=new_incarnation(),
+        toolchain_window_ms=TOOLCHAIN_WINDOW_S * 1000,
+        variant_id=manifest.variant_id.hex(),
+        incarnation=manifest.incarnation,
+        epoch=manifest.epoch,
+        not_after_s=manifest.not_after_s,
+        tags=" ".join(manifest.tags),
+        manifest=manifest_to_bytes(manifest),
+        content=content,
     )
-    args = (
-        MANIFEST_TTL_S,
-        f"{Space.TRACES.value}.",
-        uuid.uuid4().hex,
-        TOOLCHAIN_WINDOW_S * 1000,
-        manifest.variant_id.hex(),
-        manifest.incarnation,
-        manifest.epoch,
-        manifest.not_after_s,
-        " ".join(manifest.tags),
-        manifest_to_bytes(manifest),
-        content,
-    )
-    return ScriptCall("put_trace", keys, args, lambda reply: PutTraceStatus(reply.decode()))
+    return lua.PUT_TRACE.call(parameters, lambda reply: PutTraceStatus(reply.decode()))

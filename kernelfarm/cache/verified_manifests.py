@@ -1,4 +1,4 @@
-"""Remembers what was checked: a signature need not be verified again at every look-up."""
+"""Keeps verified manifests, so that a signature is not verified again at every look-up."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kernelfarm.cache.signing_policy import SigningPolicy
 from kernelfarm.signing import CacheAddress
 
 _BYTES_OF_AN_ENTRY = 1024
-# What a manifest takes as bytes and, several times that, once it is read.
-_READ_MANIFEST = 4
+# The memory of a manifest, as bytes and decoded, in multiples of its bytes.
+_DECODED_FACTOR = 4
 
 
 class _VerifiedVariant(NamedTuple):
@@ -21,10 +21,10 @@ class _VerifiedVariant(NamedTuple):
 
 
 class VerifiedManifests:
-    """The last checked variants of a key space, each until its time ends.
+    """The last verified variants of a key space, each until it expires.
 
-    What is stored now is compared with them byte by byte, which is quicker than a digest, and what
-    was read of an equal manifest is used again.
+    A stored variant is compared with them byte by byte, which is faster than a digest. If they are
+    equal, the decoded manifest is used again.
     """
 
     def __init__(self, signing: SigningPolicy) -> None:
@@ -33,11 +33,11 @@ class VerifiedManifests:
         self._variants: OrderedDict[tuple[CacheAddress, bytes], _VerifiedVariant] = OrderedDict()
 
     def verify(self, address: CacheAddress, found: StoredVariant) -> StoredVariant:
-        """An equal variant that may be believed at this place.
+        """Returns an equal variant whose manifest is verified for the address.
 
         Raises:
-            IntegrityError: it may not, see `kernelfarm.signing.verify`.
-            MalformedMessageError: it is no manifest at all.
+            IntegrityError: the verification failed, see `kernelfarm.signing.verify`.
+            MalformedMessageError: the stored bytes are not a manifest.
         """
         name = (address, found.manifest_bytes)
         known = self._variants.get(name)
@@ -55,7 +55,7 @@ class VerifiedManifests:
 
     def _store(self, name: tuple[CacheAddress, bytes], found: StoredVariant) -> None:
         self._evict(name)
-        size_bytes = len(found.content) + _READ_MANIFEST * len(found.manifest_bytes)
+        size_bytes = len(found.content) + _DECODED_FACTOR * len(found.manifest_bytes)
         size_bytes += _BYTES_OF_AN_ENTRY
         if size_bytes > self._signing.verified_bytes:
             return

@@ -1,4 +1,4 @@
-"""The blocking face of the store, for workers."""
+"""The blocking client of the cache, for workers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from copy import copy
 
 from kernelfarm.cache import blobs, epoch_calls
-from kernelfarm.cache.calls import BLOB_TTL_S, REPORT_TTL_S, SLOW_TTL_S, ScriptCalls
+from kernelfarm.cache.calls import ScriptCalls
 from kernelfarm.cache.connection import connect, translated_errors
 from kernelfarm.cache.kernel_cache import UNSIGNED
+from kernelfarm.cache.limits import BLOB_TTL_S, REPORT_TTL_S, SLOW_TTL_S
 from kernelfarm.cache.records import (
     AdoptedJob,
     Lease,
@@ -26,9 +27,9 @@ from kernelfarm.signing import CacheAddress
 
 
 class WorkerCache:
-    """The kernel space of the store. Every method raises UnavailableError if Redis does not serve.
+    """The key space of kernels; every method raises UnavailableError if Redis does not serve.
 
-    May be shared by threads.
+    It may be shared by threads.
     """
 
     def __init__(
@@ -40,34 +41,36 @@ class WorkerCache:
         self._signing = signing
 
     def for_namespace(self, namespace: str) -> WorkerCache:
-        """The same store for another namespace; it shares connections: do not close it."""
+        """The cache of another namespace; it shares the connections, so do not close it."""
         scoped = copy(self)
         scoped._calls = ScriptCalls(namespace, Space.KERNELS)
         return scoped
 
     def close(self) -> None:
-        """Ends the connections."""
+        """Closes the connections."""
         self._client.close()
 
     def adopt(self, lease: Lease) -> AdoptedJob | None:
-        """Makes a queued lease of this fence the owner's, and gives the job.
+        """Takes over the queued lease with this fence for its owner, and returns the job.
 
-        None, counted as dropped, if the fence is old or another worker runs it.
+        Returns None if the fence is old or another worker owns the lease; the job then counts as
+        dropped.
         """
         return self._scripts.run(self._calls.adopt(lease))
 
     def renew(self, lease: Lease) -> bool:
-        """Prolongs a lease by its time to live; False if it is not ours any more."""
+        """Extends a lease by its time to live; False if it lapsed or has another owner."""
         return self._scripts.run(self._calls.renew(lease))
 
     def release(self, lease: Lease) -> bool:
-        """Gives a lease back without a result and wakes waiters; False if it was not ours."""
+        """Ends a lease without a result and wakes waiters; False if it has another owner."""
         return self._scripts.run(self._calls.release(lease))
 
     def mark_slow(self, key: bytes) -> None:
-        """Remembers for a while that compiling a key takes long."""
+        """Marks a key whose compilation takes long, for `SLOW_TTL_S`."""
+        redis_key = self._calls.redis_keys.slow(self._calls.space, key)
         with translated_errors():
-            self._client.set(self._calls.slow_key(key), b"1", ex=SLOW_TTL_S)
+            self._client.set(redis_key, b"1", ex=SLOW_TTL_S)
 
     def count(self, counter: str, by: int) -> None:
         """Adds to a counter of the namespace."""
@@ -78,9 +81,8 @@ class WorkerCache:
         """Stores blobs under their SHA-256 digests."""
         with translated_errors():
             pipeline = self._client.pipeline(transaction=False)
-            for sha256, content in contents.items():
-                for name, part in blobs.stored_parts(self._calls.redis_keys.blob(sha256), content):
-                    pipeline.set(name, part, ex=BLOB_TTL_S)
+            for name, value in blobs.encoded_all(contents, self._calls.redis_keys):
+                pipeline.set(name, value, ex=BLOB_TTL_S)
             pipeline.execute()
 
     def publish(
@@ -88,49 +90,52 @@ class WorkerCache:
     ) -> PublishStatus:
         """Signs variants, adds them to the lease's entry, ends the lease, wakes waiters.
 
-        `key` is the kernel's own, where the entry lies elsewhere: at the salted key of a tenant,
-        whose salt no worker knows.
+        `key` is the kernel key if the lease is for a storage key: workers do not know the salt of a
+        tenant, so its jobs name both.
         """
         address = CacheAddress(
             self._calls.namespace, self._calls.space, lease.key if key is None else key
         )
-        made = self._signing.sign(address, lease, variants)
-        return self._scripts.run(self._calls.publish(lease, made))
+        signed = self._signing.sign(address, lease, variants)
+        return self._scripts.run(self._calls.publish(lease, signed))
 
     def put_failure(self, lease: Lease, facts: ErrorFacts, ttl_s: float) -> PublishStatus:
-        """Records a failure for a time, ends the lease, wakes waiters; FENCED if not ours."""
+        """Records a failure for `ttl_s`, ends the lease, wakes waiters.
+
+        Returns FENCED, and records nothing, if the lease has another holder.
+        """
         return self._scripts.run(self._calls.fail(lease.key, facts, ttl_s, lease))
 
     def report(self, report: WorkerReport) -> None:
-        """Tells that a worker lives, for `REPORT_TTL_S`, and advertises its toolchain."""
-        name = self._calls.redis_keys.farm_key
+        """Stores a worker's report for `REPORT_TTL_S`, and advertises its toolchain."""
+        redis_keys = self._calls.redis_keys
         with translated_errors():
             pipeline = self._client.pipeline(transaction=False)
-            pipeline.set(name("w", report.worker), report.to_json(), ex=REPORT_TTL_S)
-            pipeline.sadd(name("workers"), report.worker)
+            pipeline.set(redis_keys.worker_report(report.worker), report.to_json(), ex=REPORT_TTL_S)
+            pipeline.sadd(redis_keys.workers, report.worker)
             pipeline.execute()
         if report.toolchain:
-            self._scripts.run(epoch_calls.advertise(self._calls.redis_keys, [report.toolchain]))
+            self._scripts.run(epoch_calls.advertise(redis_keys, [report.toolchain]))
 
     def withdraw(self, worker: str) -> None:
-        """Takes a worker's report back."""
+        """Deletes a worker's report."""
         with translated_errors():
-            self._client.delete(self._calls.redis_keys.farm_key("w", worker))
+            self._client.delete(self._calls.redis_keys.worker_report(worker))
 
     @contextmanager
     def lease_renewal(self, lease: Lease) -> Iterator[None]:
         """Renews a lease from a thread while the block runs.
 
-        A lease that is lost in the meantime is not reported here: the publication is fenced.
+        The loss of the lease is not reported here; the publication is then fenced.
         """
         stop = threading.Event()
-        keeper = threading.Thread(target=self._renew_until, args=(lease, stop), daemon=True)
-        keeper.start()
+        renewing = threading.Thread(target=self._renew_until, args=(lease, stop), daemon=True)
+        renewing.start()
         try:
             yield
         finally:
             stop.set()
-            keeper.join()
+            renewing.join()
 
     def _renew_until(self, lease: Lease, stop: threading.Event) -> None:
         while not stop.wait(lease.ttl_s / 3):
@@ -138,4 +143,4 @@ class WorkerCache:
                 if not self.renew(lease):
                     return
             except UnavailableError:
-                continue  # the next turn tries again; the lease decides in the end
+                continue  # the next renewal tries again, until the lease lapses

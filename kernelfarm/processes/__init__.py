@@ -1,1 +1,1 @@
-"""Child processes: started, watched, started again, stopped."""
+"""Child processes: starts, watches, restarts and stops them."""

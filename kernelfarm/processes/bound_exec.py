@@ -1,8 +1,8 @@
-"""Runs a command that is told to end when its parent dies.
+"""Runs a command that gets SIGTERM when its parent dies.
 
-Run as a script, `python -IS bound_exec.py PARENT_PID COMMAND [ARGUMENT...]`: the kernel's
-parent-death signal must be asked for in the child, between fork and exec, and running Python code
-between the fork and the exec of a process with gRPC threads is unsafe.
+It is run as a script, `python -IS bound_exec.py PARENT_PID COMMAND [ARGUMENT...]`. The child itself
+must request the kernel's parent-death signal, before its exec. Python code between the fork and the
+exec is unsafe in a parent with gRPC threads, so this is a program of its own.
 """
 
 import ctypes
@@ -14,12 +14,12 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def main() -> None:
-    """Asks for the signal and becomes the command."""
+    """Requests the signal and executes the command."""
     parent = int(sys.argv[1])
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
-        sys.exit("the parent ended before its child began")
+        sys.exit("the parent ended before this process started")
     try:
         os.execvp(sys.argv[2], sys.argv[2:])
     except OSError as error:

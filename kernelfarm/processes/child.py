@@ -1,4 +1,4 @@
-"""One supervised process: starts it, notices that it ends or hangs, starts it again, stops it."""
+"""A supervised process: starts it, restarts it if it ends or hangs, stops it."""
 
 from __future__ import annotations
 
@@ -19,31 +19,32 @@ _BOUND_EXEC = Path(__file__).with_name("bound_exec.py")
 _FIRST_DELAY_S = 0.1
 _LAST_DELAY_S = 5.0
 _STEADY_S = 20.0
-"""A child that lived this long starts its backoff anew."""
+"""After a child has run for this time, its restart delay is reset."""
 _MAX_KILLED_STARTS = 3
-"""How often a child may be killed as it starts; one that ends by itself has its reason, and would
-have it again."""
+"""How often a child may be killed during its start. A child that ends by itself is not restarted
+then, because it would end again for the same reason."""
 _QUOTED_LINES = 15
 _QUOTED_BYTES = 64 * 1024
 
 
 class ChildFailedError(UnavailableError):
-    """A child of the farm ended before it served; the message quotes its last log lines."""
+    """A process of the farm ended before it served; the message quotes its last log lines."""
 
     reason: ClassVar[str] = "CHILD_FAILED"
 
 
 class _KilledError(ChildFailedError):
-    """A signal ended it: that says nothing of the next one."""
+    """A signal ended the process, so another start may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """What to run: `environment` is added to ours, `probe` tells whether it serves.
+    """What to run; `environment` is added to ours, `probe` returns whether the process serves.
 
-    `is_alive` tells whether it works, where that is less: one that does not is killed after a time.
-    `probe_every_s` is the pause between probes at its start, `drain_s` the time between SIGTERM and
-    SIGKILL. `proofs` are files by which the process proves its life: the last one's are removed.
+    `is_alive` returns whether it works although it does not serve; without it, `probe` decides. A
+    process that does not work for some time is killed. `probe_every_s` is the pause between probes
+    during the start, `drain_s` the time between SIGTERM and SIGKILL. `liveness_files` are the
+    heartbeat files of the process, which are removed before each start.
     """
 
     name: str
@@ -58,7 +59,7 @@ class ChildSpec:
 
 
 class Child:
-    """A process that is kept alive until `stop`; without a log of its own it writes to ours."""
+    """A process that is restarted until `stop`; without `log_path` it writes to our stderr."""
 
     def __init__(
         self, spec: ChildSpec, log_path: Path | None, on_change: Callable[[str], None]
@@ -78,9 +79,9 @@ class Child:
         return process.pid if process is not None and process.returncode is None else None
 
     async def start(self) -> None:
-        """Starts the process in a session of its own: Ctrl-C reaches it through us only."""
-        for proof in self.spec.liveness_files:
-            proof.unlink(missing_ok=True)
+        """Starts the process in a session of its own, so that Ctrl-C does not reach it directly."""
+        for file in self.spec.liveness_files:
+            file.unlink(missing_ok=True)
         parent = str(os.getpid())
         with contextlib.ExitStack() as files:
             log = self._open_log(files)
@@ -94,7 +95,7 @@ class Child:
             )
 
     def _open_log(self, files: contextlib.ExitStack) -> BinaryIO | None:
-        """The log's file; without a place for it what the process writes goes to ours."""
+        """The open log file; None if there is none, or if it cannot be opened."""
         if self.log_path is None:
             return None
         try:
@@ -104,10 +105,10 @@ class Child:
             return None
 
     async def wait_ready(self) -> None:
-        """Waits until the probe says yes; a process that is killed first is started again.
+        """Waits until the process serves; if it is killed before, it is restarted.
 
         Raises:
-            ChildFailedError: the process ended first by itself, or was killed again and again.
+            ChildFailedError: the process ended by itself before, or was killed repeatedly.
         """
         delay_s = _FIRST_DELAY_S
         for _ in range(_MAX_KILLED_STARTS):
@@ -131,10 +132,7 @@ class Child:
         self.is_ready = True
 
     async def keep_alive(self) -> None:
-        """Starts the process again each time it ends or hangs, with a growing delay.
-
-        Returns on `stop`.
-        """
+        """Restarts the process each time it ends or hangs, with a growing delay, until `stop`."""
         watching = asyncio.create_task(self._watch())
         try:
             await self._keep_alive()
@@ -148,7 +146,7 @@ class Child:
         while True:
             started = clock()
             code = await self._wait()
-            self._kill_group()  # what it started and left behind
+            self._kill_group()  # the processes that it started
             if self._stopping.is_set():
                 return
             if clock() - started > _STEADY_S:
@@ -164,15 +162,15 @@ class Child:
     async def _start_again(self) -> None:
         self.restarts += 1
         await self.start()
-        if self._stopping.is_set():  # `stop` came between and saw no process
+        if self._stopping.is_set():  # `stop` was called before and found no process
             await self.stop()
             return
-        with contextlib.suppress(ChildFailedError):  # `keep_alive` sees its end and tells it
+        with contextlib.suppress(ChildFailedError):  # `keep_alive` reports its end
             await self._until_ready()
-            self._on_change(f"{self.spec.name} is back (pid {self.pid})")
+            self._on_change(f"{self.spec.name} serves again (pid {self.pid})")
 
     async def _watch(self) -> None:
-        """Probes the process for as long as it lives, and kills it when it hangs."""
+        """Probes the process while it runs, and kills it if it hangs."""
         clock = asyncio.get_running_loop().time
         detector = HangDetector(self.spec.watch)
         while not self._stopping.is_set():
@@ -187,17 +185,17 @@ class Child:
                 self.spec.is_alive is not None and await self._answers(self.spec.is_alive)
             )
             if self._process is not process or self.pid is None or self._stopping.is_set():
-                continue  # it ended meanwhile, or is told to
+                continue  # it has ended, or is being stopped
             self._set_ready(is_ready)
             slept_s = began_s - slept_from_s
             if detector.hangs(is_alive=is_alive, slept_s=slept_s, began_s=began_s, ended_s=clock()):
                 self._on_change(f"{self.spec.name} hangs (pid {pid}); killed")
-                self._kill_group()  # a stopped process does not hear SIGTERM
+                self._kill_group()  # a stopped process does not handle SIGTERM
 
     async def _answers(self, probe: Callable[[], Awaitable[bool]]) -> bool:
         try:
             return await asyncio.wait_for(probe(), self.spec.watch.probe_s)
-        except Exception:  # whatever a probe raises is no answer, and must not end the watch
+        except Exception:  # any error of a probe means no answer, and must not end the watch
             return False
 
     def _set_ready(self, is_ready: bool) -> None:
@@ -206,12 +204,12 @@ class Child:
             self._on_change(f"{self.spec.name} {'serves again' if is_ready else 'does not serve'}")
 
     async def stop(self) -> None:
-        """SIGTERM, then SIGKILL after `drain_s`; returns when the process is gone."""
+        """Sends SIGTERM, and SIGKILL after `drain_s`; returns when the process has ended."""
         self._stopping.set()
         if self.pid is None:
             return
         self._send(signal.SIGTERM)
-        self._send(signal.SIGCONT)  # one that was stopped ends, too
+        self._send(signal.SIGCONT)  # so that a stopped process ends too
         try:
             await asyncio.wait_for(self._wait(), self.spec.drain_s)
         except TimeoutError:
@@ -220,7 +218,7 @@ class Child:
             await self._wait()
 
     def kill(self) -> None:
-        """SIGKILL now."""
+        """Sends SIGKILL now."""
         self._stopping.set()
         self._kill_group()
 
@@ -231,26 +229,26 @@ class Child:
 
     def _send(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):  # it ended a moment ago
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
                 self._process.send_signal(number)
 
     def _kill_group(self) -> None:
-        """SIGKILL to the process and all that it started in its session."""
+        """Sends SIGKILL to the process and to all processes of its session."""
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # no process is left
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def _exit_message(self) -> str:
         code = None if self._process is None else self._process.returncode
         head = f"{self.spec.name} did not start ({_how(code)})"
         if self.log_path is None:
-            return f"{head}; see its lines above"
+            return f"{head}; see its output above"
         head = f"{head}; the end of {self.log_path}:"
         return "\n".join([head, *(f"  {line}" for line in last_lines(self.log_path))])
 
 
 def last_lines(path: Path) -> list[str]:
-    """The last lines of a log file, enough to see why a process ended."""
+    """The last lines of a log file, which show why a process ended."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _QUOTED_BYTES))
         text = file.read().decode("utf-8", "replace")
@@ -264,5 +262,5 @@ def _how(code: int | None) -> str:
 
 
 def child_environment(added: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """Our environment with a child's own variables on top."""
+    """Our environment, overridden by a child's own variables."""
     return {**os.environ, "PYTHONUNBUFFERED": "1", **dict(added)}

@@ -1,4 +1,4 @@
-"""When a process counts as hung: rules about probes, without processes or clocks."""
+"""The rules by which a process counts as hung, without processes or clocks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _LATE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class WatchTimes:
-    """How a child is watched: a probe `every_s` that may take `probe_s`; killed after `hung_s`.
+    """When a child is probed: every `every_s`, with a timeout of `probe_s` for each probe.
 
-    `hung_s` has room for two probes: one alone may meet a bad moment. `start_s` is the limit for
-    a process that never served.
+    It is killed after `hung_s` without an answer, or after `start_s` if it never served. `hung_s`
+    is long enough for two probes, because one alone may fail by chance.
     """
 
     every_s: float = 1.0
@@ -25,7 +25,7 @@ DEFAULT_WATCH = WatchTimes()
 
 
 class HangDetector:
-    """Decides from one child's probes whether its process hangs."""
+    """Decides from the probes of a child whether its process hangs."""
 
     def __init__(self, times: WatchTimes) -> None:
         self._times = times
@@ -34,16 +34,17 @@ class HangDetector:
         self._silent_since_s: float | None = None
 
     def sees(self, pid: int, *, has_served: bool) -> None:
-        """Begins anew if it is another process."""
+        """Records the process that is probed; starts again if it is another one."""
         if pid != self._pid:
             self._pid, self._has_served, self._silent_since_s = pid, False, None
         self._has_served = self._has_served or has_served
 
     def hangs(self, *, is_alive: bool, slept_s: float, began_s: float, ended_s: float) -> bool:
-        """True if the process has been silent for too long, after a probe from `began_s` on.
+        """Records a probe; True if the process has not answered for too long.
 
-        A probe proves nothing where we slept or waited longer than we wanted: then this machine
-        stood still, or had no time for us, and maybe none for the child.
+        `slept_s` is the time since the last probe; this one lasted from `began_s` to `ended_s`. A
+        probe does not count if this process slept or waited much longer than intended: the machine
+        was suspended or overloaded then, and the child may have had no processor time either.
         """
         times = self._times
         is_late = (

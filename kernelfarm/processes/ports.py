@@ -1,4 +1,4 @@
-"""Addresses for a farm's services."""
+"""The addresses of a farm's services."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from kernelfarm.errors import CallerError, UnavailableError
 
 
 def bound_address(listen: str) -> str:
-    """The address to listen on, with port 0 replaced by a free one.
+    """The address to listen on, with port 0 replaced by a free port.
 
     Raises:
-        CallerError: not `HOST:PORT`.
-        UnavailableError: the port is taken.
+        CallerError: the address is not `HOST:PORT`.
+        UnavailableError: the port is in use.
     """
     host, colon, port = listen.rpartition(":")
     if not (host and colon and port.isdecimal() and int(port) < 2**16):

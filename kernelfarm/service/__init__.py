@@ -1,5 +1,5 @@
-"""What every service is built on: settings, logs, server, interceptor, channels to other services.
+"""The base of every service: settings, logs, server, interceptor, channels to other services.
 
-Import from the modules; this file stays empty so that a client that only opens a channel does not
-pay for the server's imports.
+Import from the modules. This file imports nothing, so that a client that opens a channel does not
+import the server.
 """

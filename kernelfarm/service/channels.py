@@ -1,4 +1,4 @@
-"""Channels to other services: keepalive, sizes, errors of our own."""
+"""Opens channels to other services: keepalive, message sizes, translated errors."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from kernelfarm.wire.status import error_from_rpc
 
 
 def channel_options(keepalive_ms: int = 20_000) -> list[tuple[str, int | str]]:
-    """Options for every channel to a service of the farm, blocking or asyncio."""
+    """The gRPC options of every channel to a service of the farm, blocking or asyncio."""
     return [
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", -1),
-        # A peer that hangs is noticed after both.
+        # A peer that hangs is noticed after the sum of both times.
         ("grpc.keepalive_time_ms", keepalive_ms),
         ("grpc.keepalive_timeout_ms", keepalive_ms // 2),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
-        # The default backs off to 2 minutes: too long for a room that its supervisor restarts.
+        # The default backoff grows to 2 minutes, but a supervisor restarts a service in seconds.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 1_000),
         ("grpc.max_reconnect_backoff_ms", 2_000),
-        # With its own retries gRPC 1.85 loses calls whose server is killed: neither their deadline
-        # nor a cancellation ends them. Who wants a call repeated does it (`client/repeats.py`).
+        # With its own retries, gRPC 1.85 loses calls whose server is killed: neither their deadline
+        # nor a cancellation ends them. Callers repeat calls (`client/farm/call_retry.py`).
         ("grpc.enable_retries", 0),
     ]
 
 
 _BETWEEN_SERVICES_MS = 8_000
-"""Services ask more often than clients: a caller waits for each of them."""
+"""The keepalive of services is shorter than that of clients, because a caller waits for each."""
 
 _CLOSED = "Cannot invoke RPC"
-"""How the ValueError begins that gRPC raises for a closed channel: it has no class of its own."""
+"""The beginning of the message of the ValueError that gRPC raises for a closed channel."""
 
 _LOCAL = ("unix:", "127.", "localhost:", "[::1]:")
 
 
 def open_channel(address: str, tls: ChannelTls | None = None) -> grpc.aio.Channel:
-    """An asyncio channel to a service; connects when first used, and again after losses.
+    """An asyncio channel to a service; it connects when first used, and again after a failure.
 
     Raises:
         CallerError: a file of `tls` cannot be read.
@@ -57,19 +57,19 @@ def open_channel(address: str, tls: ChannelTls | None = None) -> grpc.aio.Channe
 def open_blocking_channel(
     address: str, tls: ChannelTls | None = None, token: str = "", *, may_be_clear: bool = False
 ) -> grpc.Channel:
-    """A blocking channel whose calls bear a token, if one is given.
+    """A blocking channel that adds the token, if one is given, to its calls.
 
     Raises:
-        CallerError: a token would travel in the clear to another machine, unless it
-            `may_be_clear`; or a file of `tls` cannot be read.
+        CallerError: the token would be sent unencrypted to another machine, and not `may_be_clear`;
+            or a file of `tls` cannot be read.
     """
     if tls is not None:
         options = [*channel_options(), *tls.options()]
         channel = grpc.secure_channel(address, tls.credentials(), options=options)
     elif token and not may_be_clear and not address.startswith(_LOCAL):
         raise CallerError(
-            f"the token would travel to {address} unencrypted: set KERNELFARM_CA_FILE to the"
-            " farm's CA (or `system`), or KERNELFARM_ALLOW_CLEARTEXT_TOKEN=true where the network"
+            f"the token would be sent to {address} unencrypted: set KERNELFARM_CA_FILE to the"
+            " farm's CA (or `system`), or set KERNELFARM_ALLOW_CLEARTEXT_TOKEN=true if the network"
             " is trusted"
         )
     else:
@@ -78,7 +78,7 @@ def open_blocking_channel(
 
 
 class _Details(NamedTuple):
-    """A call's details as gRPC's interceptors pass them on."""
+    """A call's details in the form that gRPC's interceptors pass on."""
 
     method: str
     timeout: float | None
@@ -120,18 +120,19 @@ class _Bearer(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientIntercepto
 
 @contextmanager
 def translated_errors(peer: str) -> Iterator[None]:
-    """Runs calls to `peer` (`optimizer at 127.0.0.1:50052`); failures raise as our own errors.
+    """Runs calls to `peer` (`optimizer at 127.0.0.1:50052`), and translates their errors.
 
     Raises:
-        KernelfarmError: the class and the message that the other side reported.
+        KernelfarmError: of the class and with the message that the peer reported.
+        UnavailableError: the channel is closed.
     """
     try:
         yield
     except grpc.RpcError as error:
-        # A stream raises its call itself, which its traceback holds: a circle that would keep the
-        # channel's threads alive after it was closed.
+        # A stream raises its own call, and the traceback refers to the call: a reference cycle that
+        # would keep the channel's threads alive after it was closed.
         raise error_from_rpc(error, peer) from error.with_traceback(None)
     except ValueError as error:
         if not str(error).startswith(_CLOSED):
             raise
-        raise UnavailableError(f"{peer}: the way there was closed") from error
+        raise UnavailableError(f"{peer}: the channel was closed") from error

@@ -1,4 +1,4 @@
-"""How often a service collects cyclic garbage: rarely."""
+"""Makes collections of cyclic garbage rare."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ import gc
 import time
 
 YOUNG_OBJECTS = 100_000
-"""Allocations between two collections; CPython's 700 suit a program that holds little."""
+"""Allocations between two collections; CPython's default of 700 suits small programs."""
 MIDDLE_ROUNDS, OLD_ROUNDS = 20, 50
 
 
 def collect_rarely() -> None:
-    """Makes collections rare, and leaves out what was imported: it stays for ever.
+    """Makes automatic collections rare, and excludes imported modules, which are never freed.
 
-    A graph of 13,000 nodes is millions of objects without a cycle among them, which are freed
-    without the collector. Looking through them again and again doubled the time of a compilation
-    (`benchmarks/compile_time.py`: 3.3 instead of 6.5 s). Cycles still go, 100,000 objects later.
+    A graph of 13,000 nodes has millions of objects without a cycle, which need no collector.
+    Repeated collections doubled the time of a compilation (`benchmarks/compile_time.py`: 6.5
+    instead of 3.3 s). Cycles are still collected, after 100,000 more objects.
     """
     gc.set_threshold(YOUNG_OBJECTS, MIDDLE_ROUNDS, OLD_ROUNDS)
     gc.freeze()
 
 
 class Collector:
-    """Collects what calls or jobs leave behind: mostly what was made since the last collection.
+    """Collects the garbage of calls or jobs, mostly the objects made since the last collection.
 
-    gRPC leaves a small cycle for each call, which names its headers, 16 KB at most, and a job
-    leaves some of its objects. What is in use while they are collected is looked at again only
-    with the next older generation: by far not as often, since whatever a service keeps is there.
-    CPython's own counts of collections decide nothing here: they would come too seldom.
+    gRPC leaves a small cycle for each call, with its headers (16 KB at most), and a job leaves some
+    of its objects. Most collections scan the youngest generation only, and older generations much
+    less often, because they hold the long-lived objects of a service. CPython's own counts of
+    allocations would start a collection too seldom.
     """
 
-    def __init__(self, kept: int = 1_000, kept_s: float = 2.0) -> None:
-        """So many may lie, and for so long, until the next one comes."""
-        self._kept = kept
-        self._kept_s = kept_s
-        self._seen = 0
+    def __init__(self, max_calls: int = 1_000, max_s: float = 2.0) -> None:
+        """A collection runs after `max_calls` calls, or at the first call after `max_s`."""
+        self._max_calls = max_calls
+        self._max_s = max_s
+        self._calls = 0
         self._rounds = 0
         self._collected_s = time.monotonic()
 
     def count(self) -> None:
-        """A call has come, or a job has ended."""
-        self._seen += 1
-        if self._seen >= self._kept or time.monotonic() - self._collected_s >= self._kept_s:
+        """Counts a call that began, or a job that ended."""
+        self._calls += 1
+        if self._calls >= self._max_calls or time.monotonic() - self._collected_s >= self._max_s:
             self._collect()
 
     def _collect(self) -> None:
@@ -50,4 +50,4 @@ class Collector:
             gc.collect()
         else:
             gc.collect(0 if self._rounds % MIDDLE_ROUNDS else 1)
-        self._seen, self._collected_s = 0, time.monotonic()
+        self._calls, self._collected_s = 0, time.monotonic()

@@ -1,4 +1,4 @@
-"""Fingerprints of code: equal sources have equal ones, wherever they are installed."""
+"""Fingerprints of code: equal sources have equal fingerprints, wherever they are installed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from kernelfarm import digest, dtypes, ir, targets, wire
 _SUFFIXES = (".py", ".toml")
 
 _SHARED = (digest, dtypes, ir, targets, wire)
-"""What several rooms use to make results: what the IRs mean, types, chips, forms of results."""
+"""Code of several services that shapes results: IRs, element types, targets, wire formats."""
 
 
 def service_fingerprint(*packages: ModuleType) -> str:
-    """Hex digest over a room's own code and over what rooms share that shapes results."""
+    """Hex digest over a service's own code and the shared code that shapes results."""
     return fingerprint_of_packages(*packages, *_SHARED)
 
 
 def fingerprint_of_packages(*packages: ModuleType) -> str:
-    """Hex digest over the names and contents of all sources and tables of packages and modules."""
+    """Hex digest over the names and contents of all sources of packages and modules."""
     hasher = hashlib.sha256()
     for package in packages:
         for name, path in sources_of(package):
@@ -32,7 +32,7 @@ def fingerprint_of_packages(*packages: ModuleType) -> str:
 
 
 def sources_of(package: ModuleType) -> Iterator[tuple[str, Path]]:
-    """A package's sources and tables, or a module's own, by names that tell no machine's paths."""
+    """The sources of a package or module (code and TOML files), with names relative to it."""
     own = Path(package.__file__ or "")
     if own.name != "__init__.py":
         yield package.__name__, own

@@ -1,4 +1,7 @@
-"""Health and reflection: neither reaches the log; health is open, reflection for who may call."""
+"""gRPC's own methods: health checks, open to all callers, and reflection, for identified callers.
+
+Neither is logged.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Context: TypeAlias = "ServicerContext[Any, Any]"
 
 _MAX_REFLECTION_REQUESTS = 1000
-"""Questions in one stream of reflection; a client that lists a whole farm asks some twenty."""
+"""Requests in one reflection stream; a client that lists a whole farm sends about twenty."""
 
 
 def wrap_infrastructure(
@@ -28,28 +31,29 @@ def wrap_infrastructure(
     access: AccessControl | None,
     unauthenticated: UnauthenticatedCalls,
 ) -> Handler:
-    """The handler of one of gRPC's own methods, which receives no more than strangers may send."""
+    """Wraps a handler of one of gRPC's own methods within the limits of unauthenticated calls."""
     parse = parser_of(handler.request_deserializer)
     serialize = handler.response_serializer
 
-    async def ask(context: Context) -> Any:
+    async def receive(context: Context) -> Any:
         body = await unauthenticated.take(context)
-        body.release()  # small, and answered at once
+        body.release()  # it is small, and handled at once
         return parse(body.pop())
 
     if handler.request_streaming:
-        stream = _reflection(handler.stream_stream, method, access, ask)
+        stream = _reflection(handler.stream_stream, method, access, receive)
         return grpc.stream_stream_rpc_method_handler(stream, None, serialize)
     if handler.response_streaming:
-        watch = _watch(handler.unary_stream, unauthenticated, ask)
+        watch = _watch(handler.unary_stream, unauthenticated, receive)
         return grpc.stream_stream_rpc_method_handler(watch, None, serialize)
-    return grpc.stream_unary_rpc_method_handler(_check(handler.unary_unary, ask), None, serialize)
+    check = _check(handler.unary_unary, receive)
+    return grpc.stream_unary_rpc_method_handler(check, None, serialize)
 
 
-def _check(behavior: Any, ask: Callable[[Context], Any]) -> Any:
+def _check(behavior: Any, receive: Callable[[Context], Any]) -> Any:
     async def check(_: Any, context: Context) -> Any:
         try:
-            request = await ask(context)
+            request = await receive(context)
         except KernelfarmError as error:
             return _refuse(context, error)
         return await behavior(request, context)
@@ -58,11 +62,11 @@ def _check(behavior: Any, ask: Callable[[Context], Any]) -> Any:
 
 
 def _watch(
-    behavior: Any, unauthenticated: UnauthenticatedCalls, ask: Callable[[Context], Any]
+    behavior: Any, unauthenticated: UnauthenticatedCalls, receive: Callable[[Context], Any]
 ) -> Any:
     async def watch(_: Any, context: Context) -> None:
         try:
-            request = await ask(context)
+            request = await receive(context)
             unauthenticated.begin_watch()
         except KernelfarmError as error:
             return _refuse(context, error)
@@ -75,13 +79,13 @@ def _watch(
 
 
 def _reflection(
-    behavior: Any, method: str, access: AccessControl | None, ask: Callable[[Context], Any]
+    behavior: Any, method: str, access: AccessControl | None, receive: Callable[[Context], Any]
 ) -> Any:
     async def reflect(_: Any, context: Context) -> AsyncIterator[Any]:
         try:
             if access is not None:
                 access.identify(method, tuple(context.invocation_metadata() or ()), context)
-            async for response in behavior(_requests(context, ask), context):
+            async for response in behavior(_requests(context, receive), context):
                 yield response
         except KernelfarmError as error:
             _refuse(context, error)
@@ -89,12 +93,12 @@ def _reflection(
     return reflect
 
 
-async def _requests(context: Context, ask: Callable[[Context], Any]) -> AsyncIterator[Any]:
+async def _requests(context: Context, receive: Callable[[Context], Any]) -> AsyncIterator[Any]:
     for _ in range(_MAX_REFLECTION_REQUESTS):
         try:
-            yield await ask(context)
+            yield await receive(context)
         except NoMessageError:
-            return  # the client asks no more
+            return  # the client has sent its last request
 
 
 def _refuse(context: Context, error: KernelfarmError) -> None:

@@ -1,4 +1,4 @@
-"""The one place where errors become gRPC status, and where each call gets its id and log line."""
+"""Translates errors to gRPC status, and gives each call its request id and log line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from kernelfarm.service.tenants.authentication import Metadata
 from kernelfarm.service.tenants.identity import Identity, bind_identity
 from kernelfarm.service.tracebacks import clear_tracebacks
 
-# Ids reach logs and trailers: anything else than a short plain word is replaced.
+# Ids appear in logs and trailers, so any id but a short plain word is replaced.
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
 
 _INFRASTRUCTURE = "/grpc."
@@ -51,11 +51,11 @@ Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[Handler
 
 
 class EdgeInterceptor(grpc.aio.ServerInterceptor):
-    """Binds the request id, translates errors to rich status, tells the log of each call.
+    """Identifies callers, receives request bodies, translates errors to gRPC status, logs calls.
 
-    With `access`, callers are identified first; without, whoever connects is served. Nothing of a
-    request's body is received before: every method is registered as one that streams requests,
-    which looks the same on the wire, and whose behavior reads its message itself.
+    Without `access` every caller is served. The body of a request is received after its caller was
+    identified: each method is registered as one that streams requests, which is the same on the
+    wire, and its behavior reads the message itself.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler | None:
-        """The method's handler, wrapped; unary and server-streaming methods of our own services."""
+        """The wrapped handler of a method."""
         self._collector.count()
         method = handler_call_details.method
         if (wrapped := self._wrapped.get(method)) is not None:
@@ -99,7 +99,10 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """What every call passes: who may call (None: anybody), how much may arrive, what is logged."""
+    """What all calls of a server share.
+
+    Without `access` every caller is served.
+    """
 
     access: AccessControl | None
     call_log: CallLog
@@ -110,30 +113,30 @@ class Edge:
 
 def _wrap(handler: Handler, method: str, edge: Edge) -> Handler:
     if handler.request_streaming:
-        raise InternalError(f"{method} streams requests, which no service of ours does")
+        raise InternalError(f"{method} streams requests; expected a method with one request")
     parse = parser_of(handler.request_deserializer)
-    serialize = _unless_ready(handler.response_serializer or bytes)
+    serialize = _unless_serialized(handler.response_serializer or bytes)
     if handler.response_streaming:
         stream = _streaming(handler.unary_stream, method, edge, parse)
         return grpc.stream_stream_rpc_method_handler(stream, None, serialize)
-    answer = _unary(handler.unary_unary, method, edge, parse)
-    return grpc.stream_unary_rpc_method_handler(answer, None, serialize)
+    unary = _unary(handler.unary_unary, method, edge, parse)
+    return grpc.stream_unary_rpc_method_handler(unary, None, serialize)
 
 
-def _unless_ready(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """A serializer that passes bytes: a behavior may keep an answer ready to be sent."""
+def _unless_serialized(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    """A serializer that passes bytes through, because a behavior may cache serialized responses."""
 
-    def serialize_unless_ready(message: Any) -> bytes:
+    def serialize_message(message: Any) -> bytes:
         return message if type(message) is bytes else serialize(message)
 
-    return serialize_unless_ready
+    return serialize_message
 
 
 def _unary(behavior: Any, method: str, edge: Edge, parse: Parse) -> Any:
-    async def answer(_: Any, context: ServicerContext[Any, Any]) -> Any:
+    async def serve(_: Any, context: ServicerContext[Any, Any]) -> Any:
         call = _Call(edge, method, context)
         try:
-            # Named by nobody here: a refusal's frames must not keep it.
+            # Without a variable for the request, the frames of an error do not keep it in memory.
             response = await behavior(await call.request(parse), context)
         except BaseException as error:
             if not call.end_with(error):
@@ -142,11 +145,11 @@ def _unary(behavior: Any, method: str, edge: Edge, parse: Parse) -> Any:
         call.end("OK")
         return response
 
-    return answer
+    return serve
 
 
 def _streaming(behavior: Any, method: str, edge: Edge, parse: Parse) -> Any:
-    async def answer(_: Any, context: ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+    async def serve(_: Any, context: ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         call = _Call(edge, method, context)
         try:
             responses = behavior(await call.request(parse), context)
@@ -161,13 +164,13 @@ def _streaming(behavior: Any, method: str, edge: Edge, parse: Parse) -> Any:
             return
         call.end("OK")
 
-    return answer
+    return serve
 
 
 class _Call:
-    """Runs one call: ids, who calls, the log line, the translation of whatever it raises.
+    """Runs one call: request id, caller, log line, translation of errors.
 
-    No context manager: every hit passes here.
+    It is not a context manager, because each cache hit runs this code.
     """
 
     __slots__ = (
@@ -194,12 +197,12 @@ class _Call:
         self._peer = ""
 
     async def request(self, parse: Parse) -> Any:
-        """The message, received once its sender is known.
+        """Identifies the caller, then receives its message.
 
         Raises:
-            UnauthenticatedError: nobody that this farm knows calls.
+            UnauthenticatedError: the caller's credentials belong to no tenant of this farm.
             FarmFullError, BodyTooSlowError: see `Inbound.take`.
-            MalformedMessageError: the request is no message.
+            MalformedMessageError: the bytes are not a message of the expected type.
         """
         edge, context, sender = self._edge, self._context, ""
         if edge.access is not None:
@@ -217,12 +220,12 @@ class _Call:
         return request
 
     def end(self, status: str) -> None:
-        """Ends the call."""
+        """Ends a call that succeeded."""
         self._release()
         self._log_end(status)
 
     def end_with(self, error: BaseException) -> bool:
-        """Ends the call with an error; True if that became its status, and goes no further."""
+        """Ends the call with an error; False if the error must be raised again."""
         self._release()
         try:
             if not self._is_bound:
@@ -235,7 +238,7 @@ class _Call:
         return False
 
     def _bind(self, request_id: str) -> None:
-        """Names the call in the log, for good: each runs in a task, so in a context of its own."""
+        """Adds the call's names to its log lines; each call runs in a task with its own context."""
         self._is_bound = True
         names = {"request_id": request_id or self._header_id(), "method": self._method}
         identity = self._identity
@@ -244,7 +247,7 @@ class _Call:
         bind_contextvars(**names)
 
     def _header_id(self) -> str:
-        """The id that the call's headers bear, or a new one: unique, not secret."""
+        """The id in the call's headers, or a new one, which is unique but not secret."""
         for key, value in self._metadata:
             if key == REQUEST_ID_HEADER:
                 if request_id := _plain_id(value):
@@ -274,12 +277,12 @@ class _Call:
 
 
 def _is_costly(error: CallerError) -> bool:
-    """Whether finding the mistake took work; what is not there is found out by a look-up."""
+    """Whether finding the mistake took work; a missing key or blob costs only a look-up."""
     return not error.was_cached and not isinstance(error, NotFoundError)
 
 
 def _plain_id(candidate: object) -> str:
-    """The caller's id if it is a plain word, else nothing."""
+    """The caller's id if it is a plain word, else an empty text."""
     is_plain = isinstance(candidate, str) and candidate and _PLAIN_ID.fullmatch(candidate)
     return str(candidate) if is_plain else ""
 
@@ -291,7 +294,7 @@ def _status_of(error: BaseException) -> str:
 
 
 def _log_failure(error: Exception, facts: ErrorFacts) -> None:
-    """Our bugs with their trace, farm trouble as a warning, callers' mistakes as information."""
+    """Logs our bugs as errors with a trace, unavailability as warnings, other errors as info."""
     if isinstance(error, CallerError):
         get_logger().info("call_refused", reason=facts.reason, message=facts.message)
     elif isinstance(error, KernelfarmError) and not isinstance(error, InternalError):
@@ -301,5 +304,5 @@ def _log_failure(error: Exception, facts: ErrorFacts) -> None:
 
 
 def current_request_id() -> str:
-    """The id of the call that this task serves; empty outside of a call."""
+    """The request id of the call that this task serves; empty outside of a call."""
     return str(get_contextvars().get("request_id", ""))

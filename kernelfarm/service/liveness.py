@@ -1,7 +1,7 @@
-"""Proof that a process works: a file that it touches again and again while it does.
+"""A heartbeat file, which a process touches again and again while it works.
 
-`python -m kernelfarm.service.liveness FILE` exits with 0 while the file is fresh: a probe for
-containers, which needs neither a network nor more than Python itself.
+`python -m kernelfarm.service.liveness FILE` exits with 0 while the file is fresh. Containers use it
+as a probe, because it needs neither a network nor any package.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FRESH_S = 5.0
-"""An older heartbeat proves nothing. Processes touch their files each second."""
+"""The age at which a heartbeat counts as stopped. Processes touch their files each second."""
 
 _STATE_BYTES = 16
 
 
 class HeartbeatFile:
-    """The file of one process; `beat` writes no new block, so that a full disk does not matter."""
+    """The file of one process; `beat` needs no new disk block, so it works on a full disk."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self._state = ""
 
     def beat(self, state: str) -> None:
-        """Tells that the process works, and in which state of at most 16 letters it is."""
-        with suppress(OSError):  # without a beat the process counts as stopped: that is seen
+        """Records that the process works, and its state, a word of at most 16 letters."""
+        with suppress(OSError):  # without a beat the process counts as stopped
             if state != self._state:
                 os.pwrite(self._file, state.encode().ljust(_STATE_BYTES), 0)
                 self._state = state
@@ -42,19 +42,19 @@ class HeartbeatFile:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatStatus:
-    """What a heartbeat file tells: the state of the process, and how long ago."""
+    """The content of a heartbeat file: the state of the process, and the age of the last beat."""
 
     state: str
     age_s: float
 
     @property
     def is_fresh(self) -> bool:
-        """True if the process worked a moment ago; a clock that was set back proves nothing."""
+        """True if the last beat is recent; a beat in the future, after a clock change, is not."""
         return abs(self.age_s) <= FRESH_S
 
 
 def read_heartbeat(path: Path) -> HeartbeatStatus | None:
-    """What the file tells now; None without a file."""
+    """The current status of a heartbeat file; None if it cannot be read."""
     try:
         with path.open("rb") as file:
             age_s = time.time() - os.fstat(file.fileno()).st_mtime
@@ -66,21 +66,23 @@ def read_heartbeat(path: Path) -> HeartbeatStatus | None:
 
 
 def main(argv: list[str]) -> int:
-    """0 if the file's process works, else 1 and why on stderr."""
+    """Returns 0 if the file's process works; else 1, with the reason on stderr."""
     parser = argparse.ArgumentParser(
         prog="python -m kernelfarm.service.liveness",
-        description="Exits with 0 if the process that touches a file works, else with 1.",
+        description="Exits with 0 if the process of a heartbeat file works, else with 1.",
         epilog="example: python -m kernelfarm.service.liveness /tmp/heartbeat --state serving",
     )
     parser.add_argument("file", type=Path, help="the worker's KERNELFARM_WORKER_HEARTBEAT_FILE")
-    parser.add_argument("--state", help="the process must be in this state, too")
+    parser.add_argument("--state", help="also require that the process is in this state")
     arguments = parser.parse_args(argv)
     beat = read_heartbeat(arguments.file)
     if beat is None:
         sys.stderr.write(f"no heartbeat: {arguments.file} cannot be read\n")
         return 1
     if not beat.is_fresh:
-        sys.stderr.write(f"the last heartbeat was {beat.age_s:.0f} s ago; expected {FRESH_S} s\n")
+        sys.stderr.write(
+            f"the last heartbeat was {beat.age_s:.0f} s ago; expected at most {FRESH_S:g} s\n"
+        )
         return 1
     if arguments.state is not None and beat.state != arguments.state:
         sys.stderr.write(f"the state is {beat.state!r}; expected {arguments.state!r}\n")

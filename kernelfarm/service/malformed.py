@@ -1,4 +1,4 @@
-"""Bytes that are no message become an error that says what was expected."""
+"""Parses request bytes; malformed bytes raise an error that names the expected message."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Parse = Callable[[bytes], Any]
 
 
 def parser_of(parse: Parse | None) -> Parse:
-    """Parses a request's bytes, as `parse` does (None: they stay bytes).
+    """A function that parses a request's bytes with `parse`; without `parse` they stay bytes.
 
-    What it gives raises MalformedMessageError where the bytes are no message.
+    The function raises MalformedMessageError if the bytes are not a message of the type.
     """
     if parse is None:
         return bytes

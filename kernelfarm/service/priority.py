@@ -14,26 +14,26 @@ from pathlib import Path
 
 _LOWEST = 19
 _BEHIND_FRONTENDS = 10
-"""Where a busy process is 10 steps nicer, Linux gives its processor at once to one that wakes up,
-as a frontend does for each call; below that the frontend may wait for some milliseconds."""
+"""If a busy process is 10 steps nicer, Linux gives its processor at once to a process that wakes
+up, as a frontend does for each call. With a smaller difference it may wait some milliseconds."""
 
 
 def yield_to_frontends() -> None:
-    """Lowers the priority of a service that no hit needs, for good."""
+    """Lowers the priority of a service that no hit needs, permanently."""
     _lower_to(_BEHIND_FRONTENDS)
 
 
 def yield_to_services() -> None:
-    """Lowers the priority of a process that compiles, for good, and that of processes it starts."""
+    """Lowers the priority of a process that compiles, permanently, and of those that it starts."""
     _lower_to(_LOWEST)
 
 
 def yield_to_all(pid: int) -> None:
-    """Lets a process of ours (0: this one) run only where no other one would.
+    """Makes a process of ours (0: this one) run only on processors that are otherwise idle.
 
-    A processor that runs nothing else counts as idle for whoever wakes up; one that runs a process
-    of the lowest `nice` does not, and a service that wakes up may wait behind another service
-    although such a processor could take it.
+    For a process that wakes up, a processor with SCHED_IDLE work counts as idle. A processor with
+    work of the lowest `nice` does not: a service that wakes up may then wait for another service
+    although such a processor could run it.
     """
     with contextlib.suppress(OSError):
         if hasattr(os, "SCHED_IDLE"):
@@ -43,9 +43,7 @@ def yield_to_all(pid: int) -> None:
 
 
 def leave_a_processor(pid: int) -> None:
-    """Keeps a process of ours (0: this one) off the first of the processors that it may use, unless
-    that is the only one.
-    """
+    """Keeps a process of ours (0: this one) off the first of its processors, if it has several."""
     if hasattr(os, "sched_setaffinity"):
         with contextlib.suppress(OSError):
             _, *others = sorted(os.sched_getaffinity(pid))
@@ -53,11 +51,12 @@ def leave_a_processor(pid: int) -> None:
                 os.sched_setaffinity(pid, others)
 
 
-class LeftProcessor:
-    """The processor that heavy work leaves: the service stays on it while all others are taken.
+class FreeProcessor:
+    """The processor without heavy work; the service stays on it while the others are busy.
 
-    Linux takes a processor that runs SCHED_IDLE work for an idle one and puts who wakes up there.
-    It goes on to give that work the processor now and then, until the next tick, 4 ms later.
+    Linux treats a processor with SCHED_IDLE work as idle, and may place a thread of the service
+    there when it wakes up. It still gives that work the processor now and then, for up to one tick
+    (4 ms), and the service waits.
     """
 
     def __init__(self) -> None:
@@ -65,15 +64,15 @@ class LeftProcessor:
         self._is_confined = False
 
     def is_the_last(self, heavy_jobs: int) -> bool:
-        """True if so many heavy jobs take all other processors, and there are others."""
+        """True if this number of heavy jobs occupies all other processors, and there are others."""
         return 1 < len(self._all) <= heavy_jobs + 1
 
     def stay(self) -> None:
-        """Keeps all threads of this process there."""
+        """Moves all threads of this process to the processor."""
         self._move(is_confined=True)
 
     def leave(self) -> None:
-        """Lets them use all processors again."""
+        """Lets the threads use all processors again."""
         self._move(is_confined=False)
 
     def _move(self, *, is_confined: bool) -> None:

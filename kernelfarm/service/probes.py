@@ -1,7 +1,7 @@
-"""Asks running services how they are: health, and which vendors' workers have reported.
+"""Probes running services: their health, and which vendors' workers have reported.
 
 As a command, for containers: `python -m kernelfarm.service.probes HOST:PORT [--worker VENDOR]`.
-It takes the same `KERNELFARM_ROOM_..._FILE` as the room that it asks.
+It reads the same `KERNELFARM_INTERNAL_..._FILE` settings as the service that it probes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kernelfarm.service.settings import ServiceSettings, load_settings
 from kernelfarm.service.tls import ChannelTls, tls_to_self
 
 _TIMEOUT_S = 1.0
-# A probe asks again soon; the default backs off to seconds after the first refusal.
+# Probes repeat soon; the default backoff is seconds after the first refused connection.
 _OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 20),
     ("grpc.min_reconnect_backoff_ms", 20),
@@ -36,7 +36,7 @@ async def is_serving(address: str, tls: ChannelTls | None = None) -> bool:
 
 
 class ServiceProbe:
-    """Asks one service for its health again and again, on one connection."""
+    """Probes the health of one service repeatedly, on one connection."""
 
     def __init__(self, address: str, timeout_s: float = _TIMEOUT_S) -> None:
         self._address = address
@@ -44,8 +44,8 @@ class ServiceProbe:
         self._channel: grpc.aio.Channel | None = None
 
     async def __call__(self) -> bool:
-        """True if the service says that it serves; its event loop answers."""
-        if self._channel is None:  # now: a channel belongs to the event loop that it was made in
+        """True if the service reports that it serves, which also shows that its event loop runs."""
+        if self._channel is None:  # made here, because a channel belongs to one event loop
             self._channel = _channel(self._address, None)
         return await _is_healthy(self._channel, self._timeout_s)
 
@@ -60,10 +60,10 @@ async def _is_healthy(channel: grpc.aio.Channel, timeout_s: float) -> bool:
 
 
 async def reported_vendors(codegen_address: str, tls: ChannelTls | None = None) -> dict[str, bool]:
-    """Vendors of which a worker has reported, and whether it has its toolchain.
+    """The vendors of which a worker has reported, and whether the worker has its toolchain.
 
-    None while the service is down. A worker without its toolchain reports too: it answers its jobs
-    with what to install.
+    The result is empty while the service is down. A worker without its toolchain reports too; its
+    jobs fail with a message that says what to install.
     """
     async with _channel(codegen_address, tls) as channel:
         stub = codegen_service_pb2_grpc.CodegenServiceStub(channel)
@@ -83,7 +83,7 @@ def _channel(address: str, tls: ChannelTls | None) -> grpc.aio.Channel:
 
 
 def main(argv: list[str]) -> int:
-    """0 if the service at the address serves, or the vendor's worker, else 1 and why on stderr."""
+    """Returns 0 if the probed service or worker serves, 1 if not, and 2 for unusable settings."""
     parser = argparse.ArgumentParser(
         prog="python -m kernelfarm.service.probes",
         description="Exits with 0 if a service is healthy, with 1 if it is not.",
@@ -93,14 +93,15 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--worker",
         metavar="VENDOR",
-        help="ask the code generators' edge at the address for a worker with its toolchain instead",
+        help="ask the code generators' edge at the address for a worker of this vendor that has its"
+        " toolchain",
     )
-    parser.add_argument("--public", action="store_true", help="ask a frontend without TLS")
+    parser.add_argument("--public", action="store_true", help="probe a frontend without TLS")
     parser.add_argument(
         "--public-cert",
         metavar="FILE",
         type=Path,
-        help="ask by TLS, and trust the server that has this certificate (a frontend's)",
+        help="connect by TLS, and trust only the server with this certificate (a frontend's)",
     )
     arguments = parser.parse_args(argv)
     try:
@@ -114,7 +115,7 @@ def main(argv: list[str]) -> int:
 
 
 def _probe(arguments: argparse.Namespace) -> tuple[bool, str]:
-    """Whether what the arguments name is healthy, and its name."""
+    """Whether the subject of the arguments is healthy, and its name for messages."""
     tls = load_settings(ServiceSettings).internal_channel_tls()
     if arguments.worker is not None:
         vendors = asyncio.run(reported_vendors(arguments.address, tls))

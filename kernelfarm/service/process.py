@@ -1,4 +1,4 @@
-"""The frame of a service's process: settings, logs, exit status."""
+"""Runs a service's process: settings, logs, exit status."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ them would wait 5 ms.
 def run_service(
     name: str, kind: type[SettingsT], main: Callable[[SettingsT], Awaitable[None]]
 ) -> int:
-    """Runs a service's `main` with its settings and gives the exit status.
+    """Runs a service's `main` with its settings and returns the exit status.
 
-    0 after an orderly stop, 2 for settings that cannot be used or files that they name, 1 for
-    trouble that is not the operator's fault; the reason is the last line on stderr.
+    The status is 0 after an orderly stop, 2 if the settings or the files that they name cannot be
+    used, and 1 for failures that are not the operator's fault. The reason is the last line on
+    stderr.
     """
     try:
         settings = load_settings(kind)
@@ -39,7 +40,7 @@ def run_service(
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
         asyncio.run(_awaited(main, settings))
-    except CallerError as error:  # nobody called yet: what the settings name cannot be used
+    except CallerError as error:  # before the first call: it concerns the settings
         get_logger().error("service_misconfigured", reason=error.reason, message=str(error))
         return 2
     except KernelfarmError as error:
@@ -49,7 +50,7 @@ def run_service(
 
 
 def _allow_many_connections() -> None:
-    """Raises the soft limit of open files, which is often 1,024: each caller takes one."""
+    """Raises the soft limit of open files, which is often 1,024: each connection takes one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < limit:

@@ -1,4 +1,4 @@
-"""Token buckets by name: so many at once, then so many in a second, for each name of its own."""
+"""Token buckets by name: each name has a burst and a rate of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 NameT = TypeVar("NameT", bound=Hashable)
 
 _MAX_NAMES = 4096
-"""Names that are remembered; the one unused for longest is forgotten first."""
+"""Names that have a bucket; beyond this number, the least recently used one is evicted."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class TokenBuckets(Generic[NameT]):
         self._buckets: OrderedDict[NameT, _Bucket] = OrderedDict()
 
     def take(self, name: NameT) -> bool:
-        """Counts one; False if there were too many of this name."""
+        """Takes a token; False if the bucket of the name is empty."""
         now_s = self._clock()
         bucket = self._bucket(name, now_s)
         grown = bucket.tokens + (now_s - bucket.last_s) * self._per_s
@@ -50,7 +50,7 @@ class TokenBuckets(Generic[NameT]):
         return 0.0 if bucket is None else max(0.0, (1 - bucket.tokens) / self._per_s)
 
     def suppressed(self, name: NameT) -> int:
-        """How many of this name were too many since this was asked last."""
+        """How often the bucket of a name was empty since the last call of this method."""
         bucket = self._buckets.get(name)
         if bucket is None:
             return 0
@@ -58,7 +58,7 @@ class TokenBuckets(Generic[NameT]):
         return count
 
     def all_suppressed(self) -> dict[NameT, int]:
-        """As `suppressed`, for every name that has some."""
+        """The result of `suppressed` for every name where it is not 0."""
         names = [name for name, bucket in self._buckets.items() if bucket.suppressed]
         return {name: self.suppressed(name) for name in names}
 

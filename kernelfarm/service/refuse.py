@@ -15,14 +15,14 @@ REQUEST_ID_HEADER = "x-request-id"
 def end_with(context: ServicerContext[Any, Any], facts: ErrorFacts, request_id: str) -> None:
     """Sets the status with which the call ends once its behavior returns.
 
-    `context.abort` raises, and its error and the call's state refer to each other: they, and what
-    the error passed, would stay until the cyclic collector runs.
+    `context.abort` raises an error that refers to the call's state and is referred to by it. Both,
+    and all frames of the traceback, would stay in memory until the cyclic collector runs.
     """
     context.set_code(status_code(facts))
     context.set_details(facts.message)
     context.set_trailing_metadata(
         (
-            # What was answered is not repeated by the caller's channel, only what never arrived.
+            # The caller's channel repeats only calls that got no response, not this one.
             ("grpc-retry-pushback-ms", "-1"),
             (DETAILS_TRAILER, status_details(facts, request_id)),
             (REQUEST_ID_HEADER, request_id),

@@ -1,4 +1,4 @@
-"""A gRPC server that serves until it is told to stop, and then drains in stages."""
+"""A gRPC server that serves until a signal stops it, and then drains in stages."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ from kernelfarm.service.tls import ServerTls
 
 @dataclass(frozen=True, slots=True)
 class ServiceRegistration:
-    """One gRPC service of a room: its full name and what adds its servicer to a server.
+    """One gRPC service: its full name, and the function that adds its servicer to a server.
 
-    Example: `Registration("kernelfarm.v1.CompileService", partial(add_..._to_server, servicer))`.
+    Example:
+        `ServiceRegistration("kernelfarm.v1.CompileService", partial(add_..._to_server, servicer))`
     """
 
     service_name: str
@@ -38,9 +39,10 @@ class ServiceRegistration:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """`host:port` (port 0: any free one) or `unix:PATH`, in the clear without TLS.
+    """An address to listen on: `host:port` (port 0: any free one) or `unix:PATH`.
 
-    Where it `is_shared`, other processes listen too, and each connection reaches one of them.
+    It is unencrypted without `tls`. If it `is_shared`, other processes listen on it too, and each
+    connection reaches one of them.
     """
 
     listen: str
@@ -50,7 +52,7 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A server that accepts calls at `addresses`, one for each door, until `drain`."""
+    """A server that accepts calls until `drain`; it has one address for each listener."""
 
     addresses: tuple[str, ...]
     server: grpc.aio.Server
@@ -60,11 +62,11 @@ class RunningServer:
 
     @property
     def address(self) -> str:
-        """The address of the first door."""
+        """The address of the first listener."""
         return self.addresses[0]
 
     async def drain(self, grace_s: float) -> None:
-        """Stops in stages: unhealthy, no new calls, `grace_s` for calls in flight, then an end."""
+        """Stops in stages: reports unhealthy, refuses new calls, ends calls after `grace_s`."""
         await self.health.enter_graceful_shutdown()
         get_logger().info("draining", grace_s=grace_s)
         await self.server.stop(grace_s)
@@ -80,7 +82,9 @@ async def start_server(
     settings: ServiceSettings,
     access: AccessControl | None = None,
 ) -> RunningServer:
-    """A server that listens at its doors (an address stands for one in the clear), and is healthy.
+    """Starts a server and returns it once it is healthy.
+
+    An address in place of `listeners` means one listener without TLS.
 
     Raises:
         UnavailableError: an address cannot be bound.
@@ -123,8 +127,12 @@ async def serve(
 ) -> None:
     """Serves until SIGTERM or SIGINT, then drains; returns when the last call has ended.
 
-    `on_listening` is told the first bound address; `on_draining` ends streams that would never end
-    by themselves. A second signal during the drain changes nothing: the grace bounds it.
+    `on_listening` is called with the first bound address. `on_draining` is called before the drain,
+    to end streams that do not end by themselves. A second signal changes nothing, because the grace
+    bounds the drain.
+
+    Raises:
+        UnavailableError, CallerError: see `start_server`.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -150,5 +158,5 @@ def _bind(server: grpc.aio.Server, listener: Listener) -> str:
     if listen.startswith("unix:"):
         return listen
     if port == 0:
-        raise UnavailableError(f"cannot listen on {listen}: is it in use?")
+        raise UnavailableError(f"cannot listen on {listen}: is the address in use?")
     return f"{listen.rpartition(':')[0]}:{port}"

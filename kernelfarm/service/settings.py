@@ -1,4 +1,4 @@
-"""The base of each service's settings: one frozen object, read once from the environment."""
+"""The base of each service's settings: a frozen object that is read once from the environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MIB = 1024 * 1024
 
 ENV_PREFIX = "KERNELFARM_"
 
-# A 32-layer Llama is below 1 MB and constants travel up to 64 KiB each: room for every real graph.
+# The graph of a 32-layer Llama is below 1 MB, and a constant has at most 64 KiB.
 DEFAULT_MAX_MESSAGE_BYTES = 64 * _MIB
 
 _RENAMED = {
@@ -33,53 +33,63 @@ _RENAMED = {
     "QUEUE_PLACES": "QUEUE_HEADROOM",
     "MAX_JOBS_OF_A_TENANT": "MAX_JOBS_PER_TENANT",
 }
-"""Settings that have another name now: whoever sets an old one would be ignored in silence."""
+"""Old names of settings, with the new ones: setting an old name is an error, not ignored."""
 
 SettingsT = TypeVar("SettingsT", bound="ServiceSettings")
 
 
 class ServiceSettings(BaseSettings):
-    """What all services read: `KERNELFARM_LOG_LEVEL`, `KERNELFARM_DRAIN_GRACE_S`, ...
+    """Settings of all services: `KERNELFARM_LOG_LEVEL`, `KERNELFARM_DRAIN_GRACE_S`, ...
 
-    Subclass it for a service's own settings; the prefix and the frozenness are inherited.
+    Each service has a subclass with its own settings, which inherits the prefix.
     """
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The lowest level that is logged; with `debug`, each call has a log line."""
     log_format: Literal["json", "console"] = "json"
+    """`json` writes one object for each line, `console` writes text for people."""
     max_message_bytes: int = Field(default=DEFAULT_MAX_MESSAGE_BYTES, gt=0, lt=2**31)
+    """The largest request that the service accepts."""
     drain_grace_s: float = Field(default=20.0, ge=0)
+    """For how long calls in flight may continue after SIGTERM."""
 
     max_requests_bytes: int = Field(default=512 * _MIB, gt=0)
-    """Requests that one process receives and serves at once, in bytes; more must come again. Where
-    the farm knows its tenants, each may have half."""
+    """The bytes of all requests that one process serves at once; further requests are refused and
+    may be repeated. In a farm with tenants, each tenant may have half of it."""
     max_bodies: int = Field(default=64, gt=0)
-    """Requests whose bytes arrive at once; more wait. Each tenant may have a quarter."""
+    """How many requests are received at once; further requests wait. In a farm with tenants, each
+    tenant may have a quarter of it."""
     tenant_bytes_per_s: int = Field(default=32 * _MIB, gt=0)
-    """What one tenant may send in the long run while others call, four seconds of it at once."""
+    """The average rate at which one tenant may send while others call; four seconds of it may
+    arrive at once."""
     body_timeout_s: float = Field(default=30.0, gt=0)
-    """A request that did not arrive by then is refused."""
+    """A request that has not arrived after this time is refused."""
     max_connections: int = Field(default=0, ge=0)
-    """Connections that one process accepts; 0: three quarters of the files that it may open."""
+    """How many connections one process accepts; 0 means three quarters of its limit of open
+    files."""
     connection_idle_s: float = Field(default=300.0, gt=0)
-    """A connection without a call is closed after this time; clients connect again themselves."""
+    """A connection without a call is closed after this time; clients connect again."""
     handshake_timeout_s: float = Field(default=10.0, gt=0)
-    """A connection that does not begin to speak HTTP/2 (and TLS) by then is closed."""
+    """A connection that has not completed its TLS and HTTP/2 handshakes after this time is
+    closed."""
     max_streams: int = Field(default=1024, gt=0)
-    """Calls at once on one connection; clients hold back more."""
+    """How many calls one connection may have at once; clients delay further calls."""
     reflection: bool = True
-    """Whether the server describes its API (`grpcurl list`), to those who may call."""
+    """Whether the server describes its API (`grpcurl list`) to callers that it serves."""
 
     internal_cert_file: Path | None = None
+    """The service's certificate for internal TLS; PEM. Set all three internal files or none:
+    without them, the services of the farm connect to each other unencrypted."""
     internal_key_file: Path | None = None
-    """This room's own certificate for the other rooms, and its key; PEM."""
+    """The private key of `internal_cert_file`; PEM."""
     internal_ca_file: Path | None = None
-    """Who signs the rooms' certificates, and nobody else's: whoever bears one is a room. With these
-    three, rooms talk by TLS and show each other their certificates; without, in the clear."""
+    """The CA that signs the certificates of the farm's services, and no others, because every
+    holder of such a certificate counts as a service of the farm; PEM."""
 
     def internal_server_tls(self) -> ServerTls | None:
-        """How a room listens for other rooms; None in the clear.
+        """The TLS of the listener for other services; None if it is unencrypted.
 
         Raises:
             CallerError: some of the three files are set, but not all.
@@ -88,7 +98,7 @@ class ServiceSettings(BaseSettings):
         return ServerTls(*files) if files else None
 
     def internal_channel_tls(self) -> ChannelTls | None:
-        """How a room connects to another one; None in the clear.
+        """The TLS of channels to other services; None if they are unencrypted.
 
         Raises:
             CallerError: some of the three files are set, but not all.
@@ -103,8 +113,8 @@ class ServiceSettings(BaseSettings):
         if cert or key or ca:
             raise CallerError(
                 "KERNELFARM_INTERNAL_CERT_FILE, KERNELFARM_INTERNAL_KEY_FILE and"
-                " KERNELFARM_INTERNAL_CA_FILE go"
-                " together: set all three, or none for services without TLS"
+                " KERNELFARM_INTERNAL_CA_FILE go together: set all three, or none for services"
+                " without TLS"
             )
         return None
 
@@ -113,8 +123,8 @@ def load_settings(kind: type[SettingsT]) -> SettingsT:
     """A service's settings from the environment.
 
     Raises:
-        CallerError: a variable has a value that cannot be used, or a name of an older version; the
-            message names each.
+        CallerError: a variable has an invalid value, or is the old name of a setting; the message
+            names each of them.
     """
     _check_names()
     try:

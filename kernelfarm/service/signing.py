@@ -1,4 +1,4 @@
-"""Settings about signatures, for whoever publishes into the cache or reads from it."""
+"""The settings of services that sign or verify cache entries."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from kernelfarm.signing.key_files import read_keyring, read_signer
 
 
 class SigningSettings(ServiceSettings):
-    """`KERNELFARM_SIGNING=off` states that a farm signs nothing; it is never taken for granted."""
+    """Settings of the farm's signing keys."""
 
     signing: Literal["required", "off"] = "required"
-    """With `required` the service does not start without its keys; `kernelfarm keys` makes some."""
+    """With `required`, the service does not start without its keys, which `kernelfarm keys` makes.
+    With `off`, the farm signs nothing."""
     program_key_file: Path | None = None
-    """The frontends' private key."""
+    """The frontends' private key, which signs programs."""
     kernel_key_file: Path | None = None
-    """The workers' private key."""
+    """The workers' private key, which signs kernels."""
     trusted_keys_file: Path | None = None
-    """Public keys that are believed, those of rotated keys too."""
+    """The public keys that are trusted, including those of rotated keys."""
     verified_bytes: int = Field(default=32 * 1024 * 1024, ge=0)
-    """Memory, for each key space, for manifests whose signatures were verified."""
+    """The memory for verified manifests, for each key space; 0 verifies at every look-up."""
 
     @property
     def is_signed(self) -> bool:
-        """False where the farm states that it signs nothing."""
+        """False if the farm signs nothing."""
         return self.signing == "required"
 
     def signer(self, space: Space) -> Signer | None:
-        """Who signs a space's manifests; None where nothing is signed.
+        """The signer of a space's manifests; None if the farm signs nothing.
 
         Raises:
             CallerError: the key is not set or cannot be read.
@@ -45,7 +46,7 @@ class SigningSettings(ServiceSettings):
         return read_signer(_given("PROGRAM" if is_program else "KERNEL", path), space)
 
     def keyring(self) -> Keyring | None:
-        """Who is believed; None where nothing is signed.
+        """The trusted public keys; None if the farm signs nothing.
 
         Raises:
             CallerError: the file is not set or cannot be read.
@@ -61,7 +62,7 @@ def _given(what: str, path: Path | None) -> Path:
             "KERNELFARM_TRUSTED_KEYS_FILE" if what == "TRUSTED" else f"KERNELFARM_{what}_KEY_FILE"
         )
         raise CallerError(
-            f"{name} is not set: make keys with `kernelfarm keys FOLDER`, or state with"
-            " KERNELFARM_SIGNING=off that this farm signs nothing"
+            f"{name} is not set: make keys with `kernelfarm keys FOLDER`, or set"
+            " KERNELFARM_SIGNING=off if this farm signs nothing"
         )
     return path

@@ -1,4 +1,4 @@
-"""Transport security as files: who we are, and whom we believe."""
+"""The certificate, key and CA files of servers and channels."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ class ServerTls:
     client_ca_file: Path | None = None
 
     def credentials(self) -> grpc.ServerCredentials:
-        """What a server listens with; renewed files are taken at the next handshake.
+        """The credentials of a listener; renewed files are used from the next handshake on.
 
         Raises:
             CallerError: a file cannot be read, or holds no PEM.
         """
-        shown = self._stamp()
+        version = self._file_versions()
         first = self._configuration()
 
         def renewed() -> grpc.ServerCertificateConfiguration | None:
-            nonlocal shown
+            nonlocal version
             try:
-                stamp = self._stamp()
-                configuration = self._configuration() if stamp != shown else None
+                latest = self._file_versions()
+                configuration = self._configuration() if latest != version else None
             except CallerError:
-                return None  # half written or gone: the last good certificate serves on
-            shown = stamp
+                return None  # half written or missing: the last valid certificate stays in use
+            version = latest
             return configuration
 
         return grpc.dynamic_ssl_server_credentials(
             first,
-            renewed,  # type: ignore[arg-type] # None means unchanged, which the stubs do not know
+            renewed,  # type: ignore[arg-type] # None means unchanged; the stubs lack it
             require_client_authentication=self.client_ca_file is not None,
         )
 
@@ -48,20 +48,21 @@ class ServerTls:
         roots = None if self.client_ca_file is None else read_pem(self.client_ca_file)
         return grpc.ssl_server_certificate_configuration([pair], root_certificates=roots)
 
-    def _stamp(self) -> tuple[tuple[int, int, int], ...]:
+    def _file_versions(self) -> tuple[tuple[int, int, int], ...]:
         files = (self.cert_file, self.key_file, self.client_ca_file)
         try:
             stats = [file.stat() for file in files if file is not None]
         except OSError as error:
-            raise CallerError(f"cannot read a certificate's file: {error}") from error
+            raise CallerError(f"cannot read a certificate file: {error}") from error
         return tuple((stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats)
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelTls:
-    """Whom a channel believes (None: the system's roots), and its own certificate, if it has one.
+    """The CA that a channel trusts, and its own certificate, if it has one.
 
-    `server_name` is the name that the server's certificate must bear, where it is not the address.
+    Without `ca_file`, the channel trusts the system's CAs. `server_name` is the name in the
+    server's certificate, if it differs from the address.
     """
 
     ca_file: Path | None = None
@@ -70,13 +71,15 @@ class ChannelTls:
     server_name: str = ""
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """What a channel connects with.
+        """The credentials of a channel.
 
         Raises:
-            CallerError: a file cannot be read, or a certificate comes without its key.
+            CallerError: a file cannot be read, or only one of certificate and key is set.
         """
         if (self.cert_file is None) != (self.key_file is None):
-            raise CallerError("a client certificate needs its key file, and a key its certificate")
+            raise CallerError(
+                "only one of the client certificate and its key is set; set both files or none"
+            )
         return grpc.ssl_channel_credentials(
             None if self.ca_file is None else read_pem(self.ca_file),
             None if self.key_file is None else read_pem(self.key_file),
@@ -84,25 +87,28 @@ class ChannelTls:
         )
 
     def options(self) -> list[tuple[str, int | str]]:
-        """What is added to a channel's options."""
+        """The gRPC options that the channel needs in addition."""
         if not self.server_name:
             return []
         return [("grpc.ssl_target_name_override", self.server_name)]
 
 
 def tls_to_self(cert_file: Path) -> ChannelTls:
-    """How a probe connects to the server that bears a certificate: it believes that one alone.
+    """The TLS of a probe that trusts only the server with this certificate.
 
     Raises:
-        CallerError: the certificate cannot be read, or names nobody.
+        CallerError: the certificate cannot be read, or has no subject names.
     """
-    from cryptography import x509  # noqa: PLC0415 -- for probes alone
+    from cryptography import x509  # noqa: PLC0415 -- only probes need it
 
     certificate = x509.load_pem_x509_certificate(read_pem(cert_file))
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound as error:
-        raise CallerError(f"the certificate in {cert_file} has no subject names") from error
+        raise CallerError(
+            f"the certificate in {cert_file} has no subject alternative name; expected a DNS name"
+            " or an IP address"
+        ) from error
     dns = names.get_values_for_type(x509.DNSName)
     addresses = [str(address) for address in names.get_values_for_type(x509.IPAddress)]
     return ChannelTls(ca_file=cert_file, server_name=[*dns, *addresses, ""][0])
@@ -112,7 +118,7 @@ def read_pem(path: Path) -> bytes:
     """A PEM file's content.
 
     Raises:
-        CallerError: it cannot be read, or is no PEM.
+        CallerError: the file cannot be read, or holds no PEM.
     """
     try:
         content = path.read_bytes()

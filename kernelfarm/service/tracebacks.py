@@ -1,14 +1,15 @@
-"""Lets go of what an error holds: its tracebacks name frames, and frames name requests."""
+"""Clears the tracebacks of errors, whose frames refer to requests."""
 
 from __future__ import annotations
 
 
 def clear_tracebacks(error: BaseException) -> None:
-    """Drops the tracebacks of an error, of its causes and of what it came from.
+    """Clears the tracebacks, causes and contexts of an error and of all errors that it refers to.
 
-    A frame that names an error which names the frame is freed by the cyclic collector alone, which
-    services run rarely; until then it keeps the request, parsed and decoded. Frames are not cleared
-    themselves: several calls may share an error, and one of them may still run.
+    If a frame refers to an error whose traceback refers to the frame, only the cyclic collector
+    frees them, and services run it rarely. Until then the frame keeps the request, parsed and
+    decoded. The frames themselves are not cleared, because several calls may share an error, and
+    one of them may still run.
     """
     seen: set[int] = set()
     found: list[BaseException | None] = [error]

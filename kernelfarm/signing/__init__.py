@@ -1,7 +1,7 @@
-"""Signed statements about cache entries: what they say, how they are signed, and who is believed.
+"""Signed manifests of cache entries: their content, their signatures, and their verification.
 
-Pure but for the key files: nothing here knows Redis, gRPC or torch, so that a client checks what
-it gets with the same code as the farm.
+Except for the key files, this code is pure. It uses neither Redis nor gRPC nor torch, so that a
+client verifies entries with the same code as the farm.
 """
 
 from kernelfarm.signing.encoding import variant_id

@@ -1,10 +1,10 @@
-"""The bytes that a signature is taken over.
+"""The bytes that are signed: the canonical encoding of a manifest.
 
     bytes = "kernelfarm-manifest-1\\n" field*
     field = LENGTH ":" BYTES ","          every list is preceded by its count as a field
 
-Every field has its place and its length, so that two different statements never have equal bytes.
-Protobuf's serialization is not used: it is not canonical.
+The fields have a fixed order and state their length, so that two different manifests never have
+equal bytes. The serialization of protobuf is not used, because it is not canonical.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DOMAIN = b"kernelfarm-manifest-1\n"
 
 
 def canonical_bytes(manifest: Manifest) -> bytes:
-    """The encoding of everything that a manifest says, the signature left out."""
+    """The encoding of all fields of a manifest except its signature."""
     fields = [
         manifest.namespace.encode(),
         manifest.space.value.encode(),
@@ -43,12 +43,12 @@ def canonical_bytes(manifest: Manifest) -> bytes:
 
 
 def variant_id(guard: Guard) -> bytes:
-    """The name of a variant within its entry: 32 bytes over its guard."""
+    """The name of a variant within its entry: the SHA-256 (32 bytes) of its encoded guard."""
     return hashlib.sha256(b"kernelfarm-variant-1\n" + encode_guard(guard)).digest()
 
 
 def encode_guard(guard: Guard) -> bytes:
-    """The encoding of a guard; operands tell whether they are numbers or words."""
+    """The encoding of a guard; operands are marked as number (`i`) or word (`t`)."""
     fields = [_number(len(guard))]
     for atom in guard:
         where = atom.where if isinstance(atom.where, tuple) else (atom.where,)

@@ -1,6 +1,6 @@
-"""Keys as files: a private key for whoever publishes, a list of public keys for all others.
+"""Key files: one private key for each publisher, and a list of public keys for all readers.
 
-private: {"space": "kernels", "private_key": BASE64}                     readable by its owner
+private: {"space": "kernels", "private_key": BASE64}                     for its owner only
 public:  [{"space": "kernels", "public_key": BASE64, "not_after_s": 1}]  `not_after_s` optional
 """
 
@@ -23,18 +23,18 @@ PROGRAM_KEY = "programs.key"
 KERNEL_KEY = "kernels.key"
 TRACE_KEY = "traces.key"
 PUBLIC_KEYS = "public.json"
-"""Names of a farm's key files within a folder."""
+"""The names of a farm's key files within a folder."""
 
 _PRIVATE = {PROGRAM_KEY: Space.PROGRAMS, KERNEL_KEY: Space.KERNELS, TRACE_KEY: Space.TRACES}
 
 
 def make_keys(folder: Path) -> Keyring:
-    """The public keys of a folder; a folder without keys gets new ones of all spaces.
+    """The public keys of a folder; a folder without keys gets a new key for each key space.
 
-    A folder from before there were traces gets their key beside its own ones.
+    A folder of an older version, without a key for traces, gets one.
 
     Raises:
-        CallerError: the folder cannot be written, or holds a part of the keys only.
+        CallerError: the folder cannot be written, or has only some of the keys.
     """
     public = folder / PUBLIC_KEYS
     present = [name for name in (*_PRIVATE, PUBLIC_KEYS) if (folder / name).exists()]
@@ -42,11 +42,11 @@ def make_keys(folder: Path) -> Keyring:
     if not missing and public.exists():
         return read_keyring(public)
     if present and (set(missing) != {TRACE_KEY} or not public.exists()):
-        raise CallerError(f"{folder} holds {', '.join(present)} alone; expected all keys or none")
+        raise CallerError(f"{folder} has only {', '.join(present)}; expected all keys or none")
     signers = {name: new_signer(space) for name, space in missing.items()}
     known = read_keyring(public).keys if public.exists() else ()
     try:
-        make_private_folder(folder, READABLE_FOLDER_MODE)  # all may read the public keys
+        make_private_folder(folder, READABLE_FOLDER_MODE)  # others may read the public keys
         keep_private(folder)
         for name, signer in signers.items():
             write_signer(folder / name, signer)
@@ -57,12 +57,12 @@ def make_keys(folder: Path) -> Keyring:
 
 
 def write_signer(path: Path, signer: Signer) -> None:
-    """Writes a private key that only its owner may read."""
+    """Writes a private key to a file that only its owner may read."""
     stored = {
         "space": signer.trusted.space.name.lower(),
         "private_key": base64.b64encode(signer.private_key).decode(),
     }
-    # Never into a file that is there: it may be a link, or open to others.
+    # Not into an existing file, which may be a link, or be open in another process.
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     try:
         with os.fdopen(descriptor, "w") as file:
@@ -74,23 +74,23 @@ def write_signer(path: Path, signer: Signer) -> None:
 
 
 def read_signer(path: Path, space: Space) -> Signer:
-    """The signer of a file.
+    """The signer whose private key is in a file.
 
     Raises:
-        CallerError: the file cannot be read, is no private key, or is one for another space.
+        CallerError: the file cannot be read, is no private key, or is for another key space.
     """
     stored = _parsed(_text(path), path)
     try:
         named, key = _space(stored["space"]), _key(stored["private_key"])
     except (KeyError, TypeError, ValueError) as error:
-        raise CallerError(f"{path} holds no private key of ours: {error}") from error
+        raise CallerError(f"{path} holds no valid private key: {error}") from error
     if named is not space:
         raise CallerError(f"{path} signs {named.name.lower()}; expected a key for {space.name}")
     return Signer(key, space)
 
 
 def write_keyring(path: Path, keys: Iterable[TrustedKey]) -> None:
-    """Writes public keys for whoever checks; whoever reads meanwhile finds the old or the new ones.
+    """Replaces a file of public keys atomically: a reader finds either the old or the new keys.
 
     Raises:
         OSError: the folder cannot be written.
@@ -107,7 +107,7 @@ def write_keyring(path: Path, keys: Iterable[TrustedKey]) -> None:
 
 
 def keyring_to_text(keys: Iterable[TrustedKey]) -> str:
-    """Public keys as the content of a file."""
+    """The content of a file of public keys."""
     stored = [
         {
             "space": key.space.name.lower(),
@@ -141,7 +141,7 @@ def keyring_from_text(text: str, path: Path) -> Keyring:
             for item in stored
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CallerError(f"{path} holds no list of public keys: {error}") from error
+        raise CallerError(f"{path} holds no valid list of public keys: {error}") from error
 
 
 def _text(path: Path) -> str:

@@ -1,7 +1,7 @@
-"""Ed25519 keys: who signs, and whom one believes.
+"""Ed25519 keys: signers and trusted keys.
 
-Keys are rotated by overlap: everybody learns the new public key, then publishers change to the new
-private key, then the old public key is taken away, or ends by its `not_after_s`.
+Keys are rotated with an overlap: all readers get the new public key, then publishers change to the
+new private key, then the old public key is removed, or expires by its `not_after_s`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _KEY_ID_CHARS = 16
 
 @dataclass(frozen=True, slots=True)
 class TrustedKey:
-    """A public key (32 bytes) that may sign one space's manifests until `not_after_s`, if set."""
+    """A public key (32 bytes) for the manifests of one key space.
+
+    It is trusted until `not_after_s`, in seconds since 1970, or without limit.
+    """
 
     public_key: bytes
     space: Space
@@ -37,23 +40,23 @@ class TrustedKey:
 
 
 class Keyring:
-    """The public keys that one believes; several at a time while keys are rotated."""
+    """The trusted public keys; a key space has several while keys are rotated."""
 
     def __init__(self, keys: Iterable[TrustedKey]) -> None:
         self._keys = {key.key_id: key for key in keys}
 
     @property
     def keys(self) -> tuple[TrustedKey, ...]:
-        """All keys, sorted by name."""
-        return tuple(self._keys[name] for name in sorted(self._keys))
+        """All keys, sorted by key id."""
+        return tuple(self._keys[key_id] for key_id in sorted(self._keys))
 
     def find(self, key_id: str) -> TrustedKey | None:
-        """The key of a name."""
+        """The key with this id, or None."""
         return self._keys.get(key_id)
 
 
 class Signer:
-    """A private key that signs one space's manifests."""
+    """A private key that signs the manifests of one key space."""
 
     def __init__(self, private_key: bytes, space: Space) -> None:
         if len(private_key) != KEY_BYTES:
@@ -66,20 +69,20 @@ class Signer:
         return f"Signer({self.trusted.key_id}, {self.trusted.space.name})"
 
     def sign(self, manifest: Manifest) -> Manifest:
-        """The manifest under this key's name, signed."""
+        """The manifest with this key's id and signature."""
         named = replace(manifest, key_id=self.trusted.key_id, signature=b"")
         return replace(named, signature=self._key.sign(canonical_bytes(named)))
 
 
 def new_signer(space: Space) -> Signer:
-    """A signer with a fresh key."""
+    """A signer with a new key."""
     from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415 -- see `_loaded`
 
     return Signer(ed25519.Ed25519PrivateKey.generate().private_bytes_raw(), space)
 
 
 def _loaded(private_key: bytes) -> Ed25519PrivateKey:
-    # Imported when first used: a client that checks nothing does not pay for it.
+    # Imported when first used, because it is slow and not every client needs it.
     from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415
 
     return ed25519.Ed25519PrivateKey.from_private_bytes(private_key)

@@ -1,4 +1,4 @@
-"""The statement that a publisher makes about one variant of one entry."""
+"""The manifest: a publisher's statement about one variant of one entry."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from kernelfarm.ir.guards import Guard
 
 
 class Space(enum.Enum):
-    """A key space: programs, kernels and traces never share keys, and each has its publishers.
+    """A key space: programs, kernels or traces. They share no keys, and have different publishers.
 
-    Frontends sign programs, workers kernels, and clients that are trusted with it traces.
+    Frontends sign programs, workers sign kernels, and clients with a trace key sign traces.
     """
 
     PROGRAMS = "p"
@@ -22,7 +22,7 @@ class Space(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class BlobRef:
-    """Content by digest: SHA-256 (32 bytes) and length."""
+    """A reference to a content: its SHA-256 (32 bytes) and length."""
 
     sha256: bytes
     size_bytes: int
@@ -30,11 +30,13 @@ class BlobRef:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What is published and signed about one variant.
+    """What a publisher states and signs about one variant.
 
-    `epoch` and `incarnation` tell when its compilation began, in the counting of its namespace's
-    epoch table; `tags` tell what it depends on. `not_after_s` is seconds since 1970. An empty
-    `key_id` means that the farm states that it signs nothing.
+    `key` is the unsalted program or kernel key, or trace digest. `variant_id` identifies the guard.
+    `epoch` and `incarnation` are those of the farm's epoch table when the compilation began. `tags`
+    are the variant's dependencies. `content` and `blobs` refer to what the variant consists of.
+    `cost_ms` is the time that it took to make. `not_after_s` is in seconds since 1970. The `key_id`
+    is empty in a farm that signs nothing.
     """
 
     namespace: str
@@ -54,5 +56,5 @@ class Manifest:
 
 
 def blob_ref(content: bytes) -> BlobRef:
-    """The reference to a content."""
+    """A reference to a content."""
     return BlobRef(hashlib.sha256(content).digest(), len(content))

@@ -1,12 +1,12 @@
-"""Epoch tags: what entries depend on, by name, so that it can be invalidated.
+"""Tags: the names of what entries depend on, by which they are invalidated.
 
 tag  = KIND ":" NAME          NAME: printable ASCII without spaces, 200 characters at most
-KIND = toolchain   BACKEND@FINGERPRINT of whatever took part: worker, optimizer, frontend
+KIND = toolchain   BACKEND@FINGERPRINT of each worker, optimizer and frontend that took part
      | pass        a pass of a pipeline, by its name
      | op          a captured operator (`aten.gelu.default`)
      | driver      the vendor whose driver runs the result
      | model       ID@REVISION as the client names it
-     | tenant      who asked
+     | tenant      the tenant that asked for it
      | artifact    SHA-256 of a loadable binary, hex
 """
 
@@ -24,10 +24,10 @@ _NAME = re.compile(rf"[!-~]{{1,{MAX_NAME_CHARS}}}")
 
 
 def check_tag(tag: str) -> None:
-    """Passes a tag of the grammar.
+    """Checks that a tag follows the grammar.
 
     Raises:
-        CallerError: it is none; the message says what is expected.
+        CallerError: it does not; the message says what is expected.
     """
     if not _TAG.fullmatch(tag):
         raise CallerError(
@@ -36,13 +36,16 @@ def check_tag(tag: str) -> None:
 
 
 def model_tag(model: str) -> str:
-    """The tag of a model that a client names.
+    """The tag of a model.
 
     Raises:
         CallerError: the name has spaces, is too long, or is not ASCII.
     """
     if not _NAME.fullmatch(model):
-        raise CallerError(f"model {model[:80]!r}; expected id@revision without spaces")
+        raise CallerError(
+            f"model {model[:80]!r}; expected id@revision in ASCII without spaces, at most"
+            f" {MAX_NAME_CHARS} characters"
+        )
     return f"model:{model}"
 
 
@@ -57,7 +60,7 @@ def pass_tag(name: str) -> str:
 
 
 def toolchain_tag(toolchain: str) -> str:
-    """The tag of `backend@fingerprint`."""
+    """The tag of a toolchain, `backend@fingerprint`."""
     return f"toolchain:{toolchain}"
 
 

@@ -1,4 +1,4 @@
-"""Checks of what comes out of a cache, before anything of it is believed."""
+"""Verifies manifests, contents and blobs from a cache before they are used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kernelfarm.signing.manifest import BlobRef, Manifest, Space
 
 @dataclass(frozen=True, slots=True)
 class CacheAddress:
-    """Where a manifest was found: what it says of itself must agree."""
+    """The namespace, key space and key under which a manifest was found; it must state the same."""
 
     namespace: str
     space: Space
@@ -29,16 +29,15 @@ class CacheAddress:
 def check_manifest(
     manifest: Manifest, address: CacheAddress, keyring: Keyring | None, now_s: float
 ) -> None:
-    """Passes a manifest that somebody whom we believe made for this place, and that is not too old.
+    """Verifies that a manifest is signed by a trusted key, is for the address, and has not expired.
 
-    A keyring of None is for farms that state that they sign nothing: the place and the age are
-    checked all the same.
+    Without a keyring, for farms that sign nothing, only address and expiry are verified.
 
     Raises:
-        UntrustedKeyError: unsigned, or signed by a key that we do not believe (any more).
-        ForgedManifestError: the signature is not that key's over this statement.
-        ManifestMismatchError: it was made for another namespace, space, key or guard.
-        ExpiredManifestError: it is older than its publisher allows.
+        UntrustedKeyError: it is unsigned, or signed by a key that is not, or no longer, trusted.
+        ForgedManifestError: the signature is not that key's signature of this manifest.
+        ManifestMismatchError: it is for another namespace, key space, key or guard.
+        ExpiredManifestError: it has expired.
     """
     where = f"manifest of {address.space.name.lower()} {address.key.hex()[:16]}"
     if keyring is not None:
@@ -46,20 +45,20 @@ def check_manifest(
     stated = CacheAddress(manifest.namespace, manifest.space, manifest.key)
     if stated != address:
         raise ManifestMismatchError(
-            f"{where} in {address.namespace!r} was made for {stated.space.name.lower()}"
+            f"{where} in {address.namespace!r} is for {stated.space.name.lower()}"
             f" {stated.key.hex()[:16]} in {stated.namespace!r}"
         )
     if manifest.variant_id != variant_id(manifest.guard):
-        raise ManifestMismatchError(f"{where} bears the name of another guard than its own")
+        raise ManifestMismatchError(f"{where} has a variant id that is not that of its guard")
     if manifest.not_after_s < now_s:
         raise ExpiredManifestError(
-            f"{where} was good until {manifest.not_after_s}, {now_s - manifest.not_after_s:.0f} s"
-            " ago; ask the farm again"
+            f"{where} expired at {manifest.not_after_s}, {now_s - manifest.not_after_s:.0f} s ago;"
+            " ask the farm again"
         )
 
 
 def check_content(manifest: Manifest, content: bytes) -> None:
-    """Passes the content that a manifest names.
+    """Verifies that a content is the one that a manifest names.
 
     Raises:
         PoisonedBlobError: it has another digest or length.
@@ -68,7 +67,7 @@ def check_content(manifest: Manifest, content: bytes) -> None:
 
 
 def check_blob(named: BlobRef, content: bytes) -> None:
-    """Passes a content that is what its reference names.
+    """Verifies that a content is the one that a reference names.
 
     Raises:
         PoisonedBlobError: it has another digest or length.
@@ -89,16 +88,17 @@ def _check_signature(manifest: Manifest, keyring: Keyring, now_s: float, where: 
 
     trusted = keyring.find(manifest.key_id) if manifest.key_id else None
     if trusted is None or trusted.space is not manifest.space:
-        who = manifest.key_id or "nobody"
+        seen = f"signed by key {manifest.key_id}" if manifest.key_id else "not signed"
         raise UntrustedKeyError(
-            f"{where} is signed by {who}; nobody of that name may sign"
-            f" {manifest.space.name.lower()}"
+            f"{where} is {seen}; expected a trusted key for {manifest.space.name.lower()}"
         )
     if trusted.not_after_s is not None and trusted.not_after_s < now_s:
-        raise UntrustedKeyError(f"{where} is signed by {trusted.key_id}, which ended")
+        raise UntrustedKeyError(f"{where} is signed by key {trusted.key_id}, which has expired")
     try:
         Ed25519PublicKey.from_public_bytes(trusted.public_key).verify(
             manifest.signature, canonical_bytes(manifest)
         )
     except InvalidSignature as error:
-        raise ForgedManifestError(f"{where}: not what {trusted.key_id} signed") from error
+        raise ForgedManifestError(
+            f"{where} has a signature that key {trusted.key_id} did not make for it"
+        ) from error

@@ -1,5 +1,5 @@
-"""A whole farm on one machine: which processes it has, and how they start, restart and drain.
+"""A whole farm on one machine: its processes, and how they start, restart and drain.
 
-`layout` says which children make a farm, `child` keeps one process alive, `supervisor` tells the
-story from start to drain, `status_file` writes it down for tools.
+`layout` defines the processes of a farm, `supervisor` runs them from start to drain, and
+`status_file` writes their state for tools. `kernelfarm.processes.child` runs one process.
 """

@@ -1,4 +1,4 @@
-"""Copies growing log files to a stream, each line with its child's name."""
+"""Copies growing log files to a stream, each line after the name of its process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PERIOD_S = 0.2
 
 
 async def follow_logs(logs: Iterable[tuple[str, Path]], out: TextIO) -> None:
-    """Copies whole lines until it is cancelled."""
+    """Copies new lines until it is cancelled; `logs` are names and paths."""
     positions = {path: (name, 0) for name, path in logs}
     while True:
         for path, (name, offset) in positions.items():

@@ -1,4 +1,4 @@
-"""Which processes make a farm, how they find each other, and how each shows that it serves."""
+"""The processes of a farm, the addresses by which they find each other, and their probes."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from kernelfarm.targets import vendor_facts
 
 _WORKER_DRAIN_S = 30.0
 _SERVICE_DRAIN_S = 30.0
-"""Above the services' own grace of 20 s: SIGKILL is for those that hang."""
+"""Longer than the services' own grace of 20 s, so that only services that hang get SIGKILL."""
 
 _MAX_MEMORY_BYTES = {ServerRole.BROKER: 0, ServerRole.CACHE: 1 << 30}
-"""The broker must refuse no message; the cache forgets what was used least."""
+"""The broker must not refuse messages; the cache evicts what is used least."""
 
 
 @dataclass(frozen=True, slots=True)
 class FarmConfig:
-    """What farm is wanted; a URL that is None means a server of our own.
+    """The configuration of a farm; if a URL is None, the farm starts that server itself.
 
-    `jobs_each` is how many kernels a worker of an accelerator's queue compiles at once. A farm that
-    is signed has its keys in `keys_dir`.
+    `jobs_each` is how many kernels the worker of an accelerator compiles at once. A signed farm has
+    its keys in `keys_dir`.
     """
 
     endpoint: str
@@ -52,26 +52,26 @@ class FarmConfig:
 
     @property
     def optimizer_address(self) -> str:
-        """Where the optimizer listens."""
+        """The optimizer's address."""
         return f"unix:{self.run_dir}/optimizer.sock"
 
     @property
     def codegen_address(self) -> str:
-        """Where the code generators' edge listens."""
+        """The address of the code generators' edge."""
         return f"unix:{self.run_dir}/codegen.sock"
 
     @property
     def keys_dir(self) -> Path:
-        """Where the farm's keys lie; `public.json` there is for clients to pin."""
+        """The folder of the farm's keys; clients may pin its `public.json`."""
         return self.data_dir / "keys"
 
     def socket(self, role: ServerRole) -> Path:
-        """The socket of one of our own servers."""
+        """The socket of the farm's own broker or cache."""
         return self.run_dir / f"{role.value}.sock"
 
 
 def farm_layout(config: FarmConfig) -> FarmLayout:
-    """The children in drain order: edge first, servers last."""
+    """The farm's processes in drain order: frontends first, Redis servers last."""
     environment = _environment(config)
     service = partial(_service, environment=environment, watch=config.watch)
     return FarmLayout(
@@ -89,7 +89,7 @@ def farm_layout(config: FarmConfig) -> FarmLayout:
 
 
 def _environment(config: FarmConfig) -> tuple[tuple[str, str], ...]:
-    """How the rooms find each other."""
+    """The settings by which the services find each other."""
     return (
         ("KERNELFARM_FRONTEND_LISTEN", config.endpoint),
         ("KERNELFARM_OPTIMIZER_LISTEN", config.optimizer_address),
@@ -107,13 +107,13 @@ def _environment(config: FarmConfig) -> tuple[tuple[str, str], ...]:
 
 
 def _tenants(config: FarmConfig) -> tuple[tuple[str, str], ...]:
-    """Who may call; the frontend alone reads it."""
+    """The setting of the tenants file, which only frontends read."""
     path = config.tenants_file
     return (("KERNELFARM_TENANTS_FILE", str(path.resolve())),) if path else ()
 
 
 def _keys(config: FarmConfig) -> tuple[tuple[str, str], ...]:
-    """Whom the rooms believe, and what they sign with: the farm's own keys."""
+    """The settings of the farm's signing keys and trusted keys."""
     return (
         ("KERNELFARM_PROGRAM_KEY_FILE", str(config.keys_dir / PROGRAM_KEY)),
         ("KERNELFARM_KERNEL_KEY_FILE", str(config.keys_dir / KERNEL_KEY)),
@@ -139,18 +139,20 @@ def _service(
 
 
 def _frontends(config: FarmConfig, environment: tuple[tuple[str, str], ...]) -> Iterator[ChildSpec]:
-    """The public service; of several, or behind TLS, each has a socket that tells its health."""
+    """The frontends; several frontends, and those with TLS, have a socket each for their probe."""
     if config.frontends == 1 and not config.is_public_encrypted:
         yield _service("frontend", "frontend_svc", config.endpoint, environment, config.watch)
         return
     for number in range(config.frontends):
-        own = f"unix:{config.run_dir}/frontend-{number}.sock"
-        added = (*environment, ("KERNELFARM_FRONTEND_PROCESS_LISTEN", own))
-        yield _service(f"frontend-{number}", "frontend_svc", own, added, config.watch)
+        address = f"unix:{config.run_dir}/frontend-{number}.sock"
+        added = (*environment, ("KERNELFARM_FRONTEND_PROCESS_LISTEN", address))
+        yield _service(f"frontend-{number}", "frontend_svc", address, added, config.watch)
 
 
 def _workers(config: FarmConfig, environment: tuple[tuple[str, str], ...]) -> Iterator[ChildSpec]:
     for vendor in config.vendors:
+        # If models wait for a vendor's kernels when they start (CPU), each worker has one slot and a process of
+        # its own: if one dies, the others continue. Accelerator kernels are mostly compiled ahead.
         has_process_per_job = vendor_facts(vendor).has_process_per_job
         processes, concurrency = (
             (config.cpu_workers, 1) if has_process_per_job else (1, config.jobs_each)
@@ -173,22 +175,19 @@ def _workers(config: FarmConfig, environment: tuple[tuple[str, str], ...]) -> It
 
 
 async def _is_taking_jobs(heartbeat: Path) -> bool:
-    """True if the worker has reported, and asks the broker for jobs or works on as many as it can.
-
-    It says so itself: see `codegen_svc/worker/watchdog.py`.
-    """
+    """True if the worker's own state is `serving`, see `codegen_svc/worker/watchdog.py`."""
     beat = read_heartbeat(heartbeat)
     return beat is not None and beat.is_fresh and beat.state == "serving"
 
 
 async def _is_heartbeat_fresh(heartbeat: Path) -> bool:
-    """True also while it waits for the broker: to start it again would not help."""
+    """True also while the worker waits for the broker, because a restart would not help."""
     beat = read_heartbeat(heartbeat)
     return beat is not None and beat.is_fresh
 
 
 def _servers(config: FarmConfig) -> Iterator[ChildSpec]:
-    """Our own broker and cache, unless somebody else runs them."""
+    """The farm's own broker and cache, unless the configuration names others."""
     for role, url in ((ServerRole.BROKER, config.broker_url), (ServerRole.CACHE, config.cache_url)):
         if url is None:
             path = config.socket(role)
@@ -207,7 +206,7 @@ def _servers(config: FarmConfig) -> Iterator[ChildSpec]:
 async def _answers_ping(path: Path) -> bool:
     try:
         reader, writer = await asyncio.open_unix_connection(path)
-    except OSError:  # not there yet, or not listening yet
+    except OSError:  # the server does not listen yet
         return False
     try:
         writer.write(b"PING\r\n")

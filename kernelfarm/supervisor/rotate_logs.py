@@ -1,4 +1,4 @@
-"""Keeps the logs of a farm's children small: each has its last part, and the part before."""
+"""Rotates the logs of a farm's processes: each has a current file and one older file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PERIOD_S = 5.0
 
 
 async def rotate_logs(paths: Iterable[Path], max_bytes: int) -> None:
-    """Looks at the files now and then until it is cancelled."""
+    """Checks the files periodically, until it is cancelled."""
     checked = tuple(paths)
     while True:
         for path in checked:
@@ -22,10 +22,10 @@ async def rotate_logs(paths: Iterable[Path], max_bytes: int) -> None:
 
 
 def rotate(path: Path, max_bytes: int) -> None:
-    """Moves what a log holds to `NAME.log.1` once it is too large.
+    """Moves the content of a log to `NAME.log.1` if it is larger than `max_bytes`.
 
-    Its process goes on to write to the same open file, by appending: so the content is copied and
-    the file cut. If the disk is full there is no copy, and the space is free at once.
+    The process keeps the file open for appending, so the content is copied and the file truncated.
+    If the disk is full, the content is lost, and its space is free at once.
     """
     with suppress(OSError):
         if path.stat().st_size <= max_bytes:

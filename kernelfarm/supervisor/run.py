@@ -1,4 +1,4 @@
-"""`kernelfarm up`, from options to exit: settings, directories, layout, supervisor."""
+"""Runs `kernelfarm up`: settings, directories, layout, supervisor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from kernelfarm.targets import all_vendors
 
 @dataclass(frozen=True, slots=True)
 class FarmOptions:
-    """What the command line said; None and 0 leave it to the settings.
+    """The options of the command line; for None and 0, the settings apply.
 
     Without vendors, the farm has workers for all of them.
     """
@@ -56,7 +56,7 @@ def run_farm(options: FarmOptions) -> None:
     _check_vendors(vendors)
     settings = SupervisorSettings()
     if tenants_file := options.tenants_file or settings.tenants_file:
-        read_tenants(tenants_file)  # now: a frontend that refuses it tells its log alone
+        read_tenants(tenants_file)  # checked here, because a frontend would only log the fault
     data_dir = (options.data_dir or settings.data_dir).expanduser().resolve()
     with exclusive_data_dir(data_dir), _private_dir() as run_dir:
         config = FarmConfig(
@@ -84,10 +84,10 @@ def run_farm(options: FarmOptions) -> None:
             make_keys(config.keys_dir)
             _print_line(f"public keys, for clients to pin: {config.keys_dir / PUBLIC_KEYS}")
             key = config.keys_dir / TRACE_KEY
-            _print_line(f"clients that share what they trace: KERNELFARM_TRACE_KEY_FILE={key}")
+            _print_line(f"for clients that publish traces: KERNELFARM_TRACE_KEY_FILE={key}")
         else:
             _print_line(
-                "this farm signs nothing (KERNELFARM_SIGNING=off): clients must take it on trust"
+                "this farm signs nothing (KERNELFARM_SIGNING=off): clients cannot verify programs"
             )
         asyncio.run(_serve(config, settings.start_timeout_s, is_followed=options.follow))
 
@@ -109,12 +109,12 @@ async def _serve(config: FarmConfig, start_timeout_s: float, *, is_followed: boo
 async def _announce(config: FarmConfig) -> None:
     for vendor, has_toolchain in (await reported_vendors(config.codegen_address)).items():
         if not has_toolchain:
-            _print_line(f"no toolchain for {vendor}: `kernelfarm doctor` says how to get it")
+            _print_line(f"no toolchain for {vendor}: run `kernelfarm doctor` for how to install it")
     print(f"READY {config.endpoint}", flush=True)
 
 
 def _print_line(line: str) -> None:
-    with contextlib.suppress(OSError):  # what is told is lost, and the farm serves on
+    with contextlib.suppress(OSError):  # the line is lost, but the farm serves
         print(f"kernelfarm: {line}", file=sys.stderr, flush=True)
 
 
@@ -129,8 +129,8 @@ def _check_vendors(vendors: tuple[str, ...]) -> None:
 
 @contextlib.contextmanager
 def _private_dir() -> Iterator[Path]:
-    # Sockets live apart from the data: their paths may have 107 bytes at most, and only this user
-    # may reach them.
+    # Not within the data directory: the paths of sockets have at most 107 bytes, and only this user
+    # may connect to them.
     path = Path(tempfile.mkdtemp(prefix="kernelfarm-"))
     try:
         yield path

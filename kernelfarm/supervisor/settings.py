@@ -1,4 +1,4 @@
-"""Settings of a farm on one machine, and the environment that its children get."""
+"""The settings of a farm on one machine."""
 
 from __future__ import annotations
 
@@ -11,42 +11,44 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
 class SupervisorSettings(BaseSettings):
-    """What `kernelfarm up` takes from the environment, prefix `KERNELFARM_`.
-
-    `broker_url` and `cache_url` name servers that somebody else runs; without them the farm
-    starts its own.
-    """
+    """The settings that `kernelfarm up` reads from the environment."""
 
     model_config = SettingsConfigDict(env_prefix="KERNELFARM_")
 
     frontend_listen: str = "127.0.0.1:50051"
+    """The public address of the farm, HOST:PORT; port 0 means any free port."""
     data_dir: Path = Path("~/.local/state/kernelfarm")
+    """The folder of the farm's keys, logs and status file."""
     broker_url: str | None = None
+    """The broker; unset: the farm starts its own Redis server."""
     cache_url: str | None = None
+    """The cache; unset: the farm starts its own Redis server."""
     start_timeout_s: float = 60.0
+    """The farm stops if not all of its processes serve after this time."""
     probe_every_s: float = Field(default=1.0, gt=0)
-    """How often each child is asked whether it serves, for as long as the farm lives."""
+    """The interval between probes of each process."""
     hung_after_s: float = Field(default=10.0, gt=0)
-    """A child that is silent for so long is killed and started again."""
+    """A process that answers no probe for this time is killed and restarted."""
     log_max_bytes: int = Field(default=64 * 1024 * 1024, gt=0)
-    """A child's log is moved to `NAME.log.1` when it is larger."""
+    """A process's log is moved to `NAME.log.1` when it is larger."""
     tenants_file: Path | None = None
-    """Who may call; None: whoever connects."""
+    """The tenants who may call; unset: every caller that connects."""
     tls_cert_file: Path | None = None
     """The public certificate, which the frontend reads too."""
     signing: Literal["required", "off"] = "required"
-    """`required` makes the farm's own keys; `off` states that it signs nothing."""
+    """With `required`, the farm makes its own signing keys; with `off`, it signs nothing."""
 
 
 def default_cpu_workers() -> int:
-    """Worker processes of the CPU queue: two at least, so that one slow kernel blocks nobody."""
+    """The number of CPU workers: at least two, so that a slow kernel does not block the others."""
     return min(8, max(2, _cores()))
 
 
 def default_jobs_each() -> int:
-    """Kernels that the worker of an accelerator compiles at once: three of them share the cores.
+    """How many kernels the worker of an accelerator compiles at once.
 
-    Two at least, so that one process stays free of slow kernels.
+    Three such workers share the cores. Each has at least two processes, so that one stays free of
+    slow kernels.
     """
     return min(8, max(2, _cores() // 2))
 

@@ -17,7 +17,7 @@ STATUS_FILE = "farm.json"
 
 
 def write_status(data_dir: Path, state: str, endpoint: str, children: Iterable[Child]) -> None:
-    """Replaces the file atomically: a reader never sees half of it."""
+    """Replaces the file atomically, so that readers never see a part of it."""
     status = {
         "state": state,
         "endpoint": endpoint,

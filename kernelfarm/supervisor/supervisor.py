@@ -1,4 +1,4 @@
-"""The life of a farm on one machine: start everything, announce, keep alive, drain."""
+"""Runs a farm on one machine: starts its processes, keeps them alive, drains them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from kernelfarm.supervisor.status_file import STATUS_FILE, write_status
 
 @dataclass(frozen=True, slots=True)
 class FarmLayout:
-    """The children in the order in which they drain; the last stage starts first, alone.
+    """The processes of a farm, in stages, in the order in which they drain.
 
-    A child of a stage may use those of later stages. Each one's log is kept below twice
-    `log_max_bytes`.
+    A process may use the processes of later stages. The last stage starts first, then all others
+    together. The two log files of a process have at most `log_max_bytes` each.
     """
 
     endpoint: str
@@ -33,7 +33,7 @@ class FarmLayout:
 
 
 class Supervisor:
-    """Runs one farm; `announce` is called once it serves, `report` with lines for people."""
+    """Runs one farm; `report` is called with lines for people."""
 
     def __init__(self, layout: FarmLayout, report: Callable[[str], None]) -> None:
         self._layout = layout
@@ -47,14 +47,16 @@ class Supervisor:
 
     @property
     def children(self) -> tuple[Child, ...]:
-        """Every child, in drain order."""
+        """All children, in drain order."""
         return tuple(child for stage in self._stages for child in stage)
 
     async def run(self, announce: Callable[[], Awaitable[None]], start_timeout_s: float) -> None:
         """Starts the farm and serves until SIGTERM or SIGINT, then drains.
 
+        `announce` is called once the farm serves.
+
         Raises:
-            ChildFailedError: a child did not start; everything else was stopped.
+            ChildFailedError: a child did not start; all others were stopped.
             UnavailableError: the farm did not serve in time.
         """
         stop = _stop_event()
@@ -73,7 +75,7 @@ class Supervisor:
             await _cancel(rotating)
 
     async def _start(self, stop: asyncio.Event, timeout_s: float) -> bool:
-        """True when all serve; False if we were told to stop meanwhile."""
+        """True when all children serve; False if a signal came first."""
         self._enter("starting")
         starting = asyncio.create_task(self._start_stages())
         stopping = asyncio.create_task(stop.wait())
@@ -88,13 +90,14 @@ class Supervisor:
                 return False
             late = ", ".join(c.spec.name for c in self.children if not c.is_ready)
             raise UnavailableError(
-                f"not serving after {timeout_s:.0f} s: {late}; see {self._layout.data_dir}/logs"
+                f"these processes do not serve after {timeout_s:.0f} s: {late}; see"
+                f" {self._layout.data_dir}/logs"
             )
         finally:
             await _cancel(starting, stopping)
 
     async def _start_stages(self) -> None:
-        # The servers that all others talk to come first: they serve within milliseconds.
+        # The Redis servers come first, because all others use them; they start in milliseconds.
         await self._start_together(self._stages[-1])
         await self._start_together(tuple(c for stage in self._stages[:-1] for c in stage))
 
@@ -111,15 +114,15 @@ class Supervisor:
     async def _drain(self, stop: asyncio.Event) -> None:
         self._enter("draining")
         stop.clear()
-        impatient = asyncio.create_task(self._kill_on_second_signal(stop))
+        killing = asyncio.create_task(self._kill_on_second_signal(stop))
         for stage in self._stages:
             await asyncio.gather(*(child.stop() for child in stage))
-        await _cancel(impatient)
+        await _cancel(killing)
         self._enter("stopped")
 
     async def _kill_on_second_signal(self, stop: asyncio.Event) -> None:
         await stop.wait()
-        self._report("second signal: killing what is left")
+        self._report("second signal: killing all processes that are left")
         for child in self.children:
             child.kill()
 
@@ -132,7 +135,7 @@ class Supervisor:
         self._write_status()
 
     def _write_status(self) -> None:
-        """Writes the file if the disk lets us: a farm serves on without."""
+        """Writes the status file; a farm serves even if this fails."""
         try:
             write_status(self._layout.data_dir, self._state, self._layout.endpoint, self.children)
         except OSError as error:
@@ -146,17 +149,17 @@ class Supervisor:
         folder = self._layout.data_dir / "logs"
         make_private_folder(folder)
         path = folder / f"{spec.name}.log"
-        if path.exists():  # the last run's log is kept beside
+        if path.exists():  # the log of the last run
             path.replace(path.with_suffix(".log.1"))
         return path
 
 
 @contextmanager
 def exclusive_data_dir(data_dir: Path) -> Iterator[None]:
-    """Holds the data directory: two farms in one would overwrite each other's files.
+    """Locks the data directory, because two farms in it would overwrite each other's files.
 
     Raises:
-        UnavailableError: another farm holds it.
+        UnavailableError: another farm uses it.
         CallerError: other users may write into it.
     """
     make_private_folder(data_dir)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
+from kernelfarm.digest import DIGEST_BYTES
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.ir.artifact import BuiltKernel, StageText
 from kernelfarm.v1 import artifact_pb2 as pb
@@ -15,7 +16,6 @@ from kernelfarm.wire.launch_facts import (
     launch_facts_to_proto,
 )
 
-DIGEST_BYTES = 32
 Blobs = dict[bytes, bytes]
 """Contents by SHA-256."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from kernelfarm.digest import DIGEST_BYTES
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.ir.artifact import GuardOp
 from kernelfarm.ir.guards import (
@@ -16,11 +17,11 @@ from kernelfarm.ir.guards import (
     InputFacts,
 )
 from kernelfarm.signing import BlobRef, Manifest, Space, TrustedKey
+from kernelfarm.signing.keys import KEY_BYTES
 from kernelfarm.v1 import artifact_pb2, manifest_pb2
 from kernelfarm.wire.launch_facts import guard_op_from_proto, guard_op_to_proto
 from kernelfarm.wire.names import MAX_LABEL_CHARS, MAX_TEXT_CHARS, checked_name
 
-DIGEST_BYTES = 32
 MAX_ATOMS = 64
 MAX_SYMBOLS = 4096
 MAX_INPUTS = 65_536
@@ -190,7 +191,7 @@ def key_from_proto(message: manifest_pb2.PublicKey) -> TrustedKey:
         range.
     """
     space = _SPACES_BACK.get(message.space)
-    if space is None or len(message.public_key) != DIGEST_BYTES:
+    if space is None or len(message.public_key) != KEY_BYTES:
         raise MalformedMessageError(
             f"public key of {len(message.public_key)} bytes for space number {message.space};"
             " expected 32 bytes for 1, 2 or 3"

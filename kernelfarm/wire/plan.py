@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelfarm.digest import DIGEST_BYTES
 from kernelfarm.errors import MalformedMessageError, UnsupportedVersionError
 from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import ABI_VERSION
@@ -37,7 +38,6 @@ _KINDS = {
     BufferKind.CONSTANT: pb.BUFFER_KIND_CONSTANT,
 }
 _KINDS_BACK: dict[int, BufferKind] = {number: kind for kind, number in _KINDS.items()}
-_DIGEST_BYTES = 32
 
 
 def plan_to_proto(plan: Plan) -> pb.Plan:
@@ -115,10 +115,10 @@ def _kernel_keys(message: pb.Plan) -> tuple[bytes, ...]:
     if not any(keys):
         return ()
     for kernel in message.kernels:
-        if len(kernel.key) != _DIGEST_BYTES:
+        if len(kernel.key) != DIGEST_BYTES:
             raise MalformedMessageError(
                 f"plan: key of kernel {kernel.name} has {len(kernel.key)} bytes;"
-                f" expected {_DIGEST_BYTES}"
+                f" expected {DIGEST_BYTES}"
             )
     return keys
 

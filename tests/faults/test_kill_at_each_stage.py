@@ -15,7 +15,7 @@ import psutil
 import pytest
 import redis
 
-from kernelfarm.cache.calls import script_sha1, script_source
+from kernelfarm.cache.script_declarations import SCRIPTS
 from kernelfarm.errors import UnavailableError
 from kernelfarm.internal.v1 import codegen_service_pb2 as pb
 from kernelfarm.internal.v1 import loops_pb2
@@ -43,7 +43,7 @@ class Stage:
 
 
 def script(name: str) -> bytes:
-    return script_sha1(name).encode()
+    return SCRIPTS[name].sha1.encode()
 
 
 BLOBS = b"kf:{default}:b:"
@@ -63,7 +63,7 @@ def codegen(tmp_path: Path) -> Iterator[CodegenFarm]:
     with codegen_farm(tmp_path) as started:
         with redis.Redis.from_url(started.cache.url) as raw:
             for name in ("acquire", "adopt", "renew", "publish"):
-                raw.script_load(script_source(name))  # so that a first command is no question
+                raw.script_load(SCRIPTS[name].source)  # so that a first command is no question
         yield started
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from kernelfarm.cache.calls import script_sha1, script_source
+from kernelfarm.cache.script_declarations import SCRIPTS
 from kernelfarm.service.channels import open_channel
 from kernelfarm.signing.key_files import PROGRAM_KEY
 from kernelfarm.v1 import compile_service_pb2 as api
@@ -47,7 +47,7 @@ def codegen(tmp_path: Path) -> Iterator[CodegenFarm]:
         }
         with redis.Redis.from_url(started.cache.url) as raw:
             for name in ("acquire", "publish"):
-                raw.script_load(script_source(name))
+                raw.script_load(SCRIPTS[name].source)
         started.start_edge()
         started.start_worker()
         start_service(started, "optimizer", "optimizer")
@@ -78,7 +78,7 @@ async def test_a_frontend_killed_while_it_leads_costs_those_who_wait_elsewhere_s
     codegen: CodegenFarm, tmp_path: Path
 ) -> None:
     """One program for each stage at which it is stopped; all are waited for in another one."""
-    acquire, publish = (script_sha1(name).encode() for name in ("acquire", "publish"))
+    acquire, publish = (SCRIPTS[name].sha1.encode() for name in ("acquire", "publish"))
     stages = {
         "with_the_lease": ((acquire, b"m:p:"), True),
         "before_the_blobs": ((b"SET", BLOBS), False),

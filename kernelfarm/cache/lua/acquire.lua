@@ -1,40 +1,45 @@
--- Takes the lease of a key: {fence, earlier attempts, incarnation, epoch}, or nil if it is leased,
--- or if a live variant is there that the caller has not seen yet.
--- KEYS: lease, entry, attempts, fence counter, stats, epochs, announcements, toolchains
--- ARGV: owner, ttl ms, state (queued|running), now ms, counter prefix, attempts ttl s,
---       fresh incarnation, stamp of the entry that the caller saw, the caller's tags,
---       blob key prefix, toolchain window ms
-local held = redis.call('HMGET', KEYS[1], 'owner', 'fence', 'inc', 'epoch')
-if held[1] == ARGV[1] then
-  -- The reply to the same request was lost.
-  local own = attempt(held[2], ARGV[1])
-  return {held[2], redis.call('SCARD', KEYS[3]) - redis.call('SISMEMBER', KEYS[3], own),
-    held[3], held[4]}
+-- Acquires the lease of a key. Returns {fence, earlier attempts, incarnation, epoch}, or nil if
+-- the lease is held, or if the entry has a live variant and another stamp than the caller saw.
+--   state: `queued` or `running`
+--   first_fence: the first fence if the fence counter was lost; the caller's clock, ms since 1970
+--   seen_stamp: the stamp of the entry that the caller saw
+--   tags: the caller's own tags, separated by spaces
+local lease, entry, attempts, fence_counter, stats, epochs, invalidation_log, toolchains =
+  unpack(KEYS)
+local owner, ttl_ms, state, first_fence, counter_prefix, attempts_ttl_s, new_incarnation,
+  seen_stamp, tags, blob_prefix, toolchain_window_ms = unpack(ARGV)
+
+local held = redis.call('HMGET', lease, 'owner', 'fence', 'inc', 'epoch')
+if held[1] == owner then
+  -- The request is repeated, because the first reply was lost.
+  local own = attempt_name(held[2], owner)
+  local earlier = redis.call('SCARD', attempts) - redis.call('SISMEMBER', attempts, own)
+  return {held[2], earlier, held[3], held[4]}
 end
 if held[1] then return false end
 
-local inc, epoch, floor = epoch_table(KEYS[6], KEYS[7], ARGV[7])
-local fields = facts_of(KEYS[2])
-if fields['stamp'] and fields['stamp'] ~= ARGV[8] then
-  local context = {
-    ep = KEYS[6], tools = KEYS[8], blobs = ARGV[10], inc = inc, epoch = epoch, floor = floor,
-    window_ms = tonumber(ARGV[11]), now = now_ms(), tags = ARGV[9],
-  }
+local context = with_epoch({
+  epochs = epochs, invalidation_log = invalidation_log, toolchains = toolchains,
+  blob_prefix = blob_prefix, new_incarnation = new_incarnation,
+  window_ms = tonumber(toolchain_window_ms), tags = tags,
+})
+local fields = facts_of(entry)
+if fields['stamp'] and fields['stamp'] ~= seen_stamp then
   for _, id in ipairs(ids_of(fields)) do
     if not unusable_reason(fields, id, context) then return false end
   end
 end
 
-local attempts = redis.call('SCARD', KEYS[3])
-if attempts > 0 then redis.call('HINCRBY', KEYS[5], ARGV[5] .. 'takeovers', 1) end
--- Fences only grow, also when the server lost its memory: they start at the clock.
-if redis.call('EXISTS', KEYS[4]) == 0 then redis.call('SET', KEYS[4], ARGV[4]) end
-local text = string.format('%.0f', redis.call('INCR', KEYS[4]))
-redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'fence', text, 'state', ARGV[3],
-  'inc', inc, 'epoch', epoch)
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-if ARGV[3] == 'running' then
-  redis.call('SADD', KEYS[3], attempt(text, ARGV[1]))
-  redis.call('EXPIRE', KEYS[3], ARGV[6])
+local earlier = redis.call('SCARD', attempts)
+if earlier > 0 then redis.call('HINCRBY', stats, counter_prefix .. 'takeovers', 1) end
+-- Fences grow even if the server lost its memory, because they then continue from the clock.
+if redis.call('EXISTS', fence_counter) == 0 then redis.call('SET', fence_counter, first_fence) end
+local fence = string.format('%.0f', redis.call('INCR', fence_counter))
+redis.call('HSET', lease, 'owner', owner, 'fence', fence, 'state', state,
+  'inc', context.incarnation, 'epoch', context.epoch)
+redis.call('PEXPIRE', lease, ttl_ms)
+if state == 'running' then
+  redis.call('SADD', attempts, attempt_name(fence, owner))
+  redis.call('EXPIRE', attempts, attempts_ttl_s)
 end
-return {text, attempts, inc, tostring(epoch)}
+return {fence, earlier, context.incarnation, tostring(context.epoch)}

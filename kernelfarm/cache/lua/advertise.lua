@@ -1,8 +1,9 @@
--- Tells that somebody with this toolchain serves.
--- KEYS: toolchains
--- ARGV: toolchains (`backend@fingerprint`)...
-for i = 1, #ARGV do
-  local backend = string.match(ARGV[i], '^([^@]+)@')
-  redis.call('HSET', KEYS[1], ARGV[i], now_ms(), '@' .. backend, ARGV[i])
+-- Records that toolchains are in use.
+--   names: `backend@fingerprint`, separated by spaces
+local toolchains = unpack(KEYS)
+local names = unpack(ARGV)
+
+for name, backend in string.gmatch(names, '(([^%s@]+)@%S+)') do
+  redis.call('HSET', toolchains, name, now_ms(), '@' .. backend, name)
 end
 return 1

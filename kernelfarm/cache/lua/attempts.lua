@@ -1,4 +1,4 @@
--- Shared by the scripts below it. An attempt that ends in order is taken out again, also if its lease
--- is gone by then (a full server evicts leases): what stays are attempts whose holders vanished.
--- Taking one out works on a full server, too.
-local function attempt(fence, owner) return fence .. ' ' .. owner end
+-- Library: attempts, the set of a key's leases that have not ended in an orderly way. An orderly
+-- end removes its attempt even if the lease is gone (a full server evicts leases), so that the
+-- remaining attempts are those whose holders vanished. A full server still allows the removal.
+local function attempt_name(fence, owner) return fence .. ' ' .. owner end

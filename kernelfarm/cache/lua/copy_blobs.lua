@@ -1,19 +1,20 @@
--- Copies blobs from another part of the farm, where they are not here yet; 0 as soon as one is not
--- there whole. What was copied by then lies here as blobs do that wait for their publication.
--- KEYS: stats (for its slot)
--- ARGV: blob key prefix here, blob key prefix there, blob ttl s, digests
-for digest in string.gmatch(ARGV[4], '%x+') do
-  local here, there = ARGV[1] .. digest, ARGV[2] .. digest
-  if not is_stored(here) then
-    if not is_stored(there) then return 0 end
-    local head = redis.call('GETRANGE', there, 0, 15)
-    if string.byte(head, 1) % 2 == 1 then
-      for chunk = 0, tonumber(string.match(head, '%d+', 2)) - 1 do
-        redis.call('COPY', there .. ':' .. chunk, here .. ':' .. chunk, 'REPLACE')
-      end
+-- Copies blobs from another namespace of the farm unless they are stored here. Returns 1, or 0 as
+-- soon as a blob is complete in neither namespace. The blobs copied until then stay; like every
+-- blob that no entry names, a later sweep deletes them.
+--   stats: not used; it routes the script to the server that has the farm's keys
+--   digests: SHA-256 in hex, separated by spaces
+local stats = unpack(KEYS)
+local blob_prefix, source_blob_prefix, blob_ttl_s, digests = unpack(ARGV)
+
+for digest in string.gmatch(digests, '%x+') do
+  local target, source = blob_prefix .. digest, source_blob_prefix .. digest
+  if not is_stored(target) then
+    if not is_stored(source) then return 0 end
+    for chunk = 0, chunk_count(source) - 1 do
+      redis.call('COPY', source .. ':' .. chunk, target .. ':' .. chunk, 'REPLACE')
     end
-    redis.call('COPY', there, here, 'REPLACE')
+    redis.call('COPY', source, target, 'REPLACE')
   end
-  extend_ttl(here, ARGV[3])
+  extend_ttl(target, blob_ttl_s)
 end
 return 1

@@ -1,8 +1,9 @@
--- Shared by the scripts below it: the variants of an entry, and what makes one of them dead.
+-- Library: the variants of an entry, and the reasons for which a variant is unusable.
 --
 -- An entry is a hash: `order` (variant ids, most specific first), `stamp` (fence of the last
--- publication), and for each variant `<id>:` with i (incarnation), e (epoch), x (not after, s),
--- s (conditions of its guard), f (fence), t (tags), b (blob digests), m (manifest), c (content).
+-- publication), and for each variant `<id>:` with i (incarnation), e (epoch), x (not after, s since
+-- 1970), s (number of its guard's conditions), f (fence), t (tags), b (blob digests), m (manifest),
+-- c (content).
 
 local function fields_of(entry)
   local flat = redis.call('HGETALL', entry)
@@ -11,8 +12,8 @@ local function fields_of(entry)
   return fields
 end
 
--- What a variant is judged by. Manifests and contents stay where they are: a large string costs a
--- script several copies of it.
+-- The fields that `unusable_reason` needs. Manifests and contents are left out, because a script
+-- copies each large string several times.
 local function facts_of(entry)
   local head = redis.call('HMGET', entry, 'order', 'stamp')
   local fields = {order = head[1] or nil, stamp = head[2] or nil}
@@ -24,101 +25,72 @@ local function facts_of(entry)
   return fields
 end
 
-local function now_ms()
-  local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
-
--- Which process this server is: another one after each restart, and on each replica.
-local function run_id()
-  return string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
-end
-
--- A new life: everything from before is cold, and announcements from before are void.
-local function begin_incarnation(ep, inv, fresh)
-  redis.call('DEL', ep, inv)
-  redis.call('HSET', ep, '@inc', fresh, '@epoch', 0, '@born', now_ms(), '@run', run_id())
-end
-
--- The life of the epoch table, its epoch, and the one before which all is cold, because its tags
--- were forgotten. A lost table begins a new life, if one is offered.
-local function epoch_table(ep, inv, fresh)
-  local at = redis.call('HMGET', ep, '@inc', '@epoch', '@floor')
-  if at[1] and at[2] then return at[1], tonumber(at[2]), tonumber(at[3] or '0') end
-  if fresh == '' then return '', 0, 0 end
-  begin_incarnation(ep, inv, fresh)
-  return fresh, 0, 0
-end
-
--- The first of some tags that was invalidated after an epoch, or nil.
-local function invalidated_tag(ep, tags, epoch)
-  local names = {}
-  for tag in string.gmatch(tags, '%S+') do names[#names + 1] = tag end
-  for first = 1, #names, 500 do
-    local last = math.min(first + 499, #names)
-    local epochs = redis.call('HMGET', ep, unpack(names, first, last))
-    for i, found in ipairs(epochs) do
-      if found and tonumber(found) > epoch then return names[first + i - 1] end
-    end
-  end
-  return nil
-end
-
--- The first toolchain among some tags that nobody advertises, or nil. A toolchain is advertised
--- for a while after its last report, and as long as it is the newest one of its backend.
-local function unadvertised(tools, tags, window_ms, now)
-  for name, backend in string.gmatch(tags, 'toolchain:(([^%s@]+)@%S+)') do
-    local at = redis.call('HMGET', tools, name, '@' .. backend)
-    local is_recent = at[1] and tonumber(at[1]) + window_ms > now
-    if not is_recent and at[2] ~= name then return name end
-  end
-  return nil
-end
-
--- What makes a variant dead for a caller with some tags of its own, or nil: a word, and what.
--- `world` has: ep, tools, blobs (key prefix), inc, epoch, floor, window_ms, now, tags.
-local function unusable_reason(fields, id, context)
-  if fields[id .. ':i'] ~= context.inc then return 'incarnation', context.inc end
-  local epoch = tonumber(fields[id .. ':e'])
-  -- An epoch of the future: the table went back in time.
-  if epoch > context.epoch then return 'incarnation', fields[id .. ':e'] end
-  if epoch < context.floor then return 'epoch', 'discarded' end
-  if epoch < context.epoch then
-    local tag = invalidated_tag(context.ep, fields[id .. ':t'] .. ' ' .. context.tags, epoch)
-    if tag then return 'epoch', tag end
-  end
-  if tonumber(fields[id .. ':x']) * 1000 < context.now then return 'expired', fields[id .. ':x'] end
-  local tool = unadvertised(context.tools, fields[id .. ':t'], context.window_ms, context.now)
-  if tool then return 'toolchain', tool end
-  for digest in string.gmatch(fields[id .. ':b'], '%x+') do
-    if not is_stored(context.blobs .. digest) then return 'missing_blob', digest end
-  end
-  return nil
-end
-
 local function ids_of(fields)
   local ids = {}
   for id in string.gmatch(fields['order'] or '', '%x+') do ids[#ids + 1] = id end
   return ids
 end
 
--- Removes variants from an entry, and the entry with its last one.
-local function remove(entry, fields, dead)
-  local order, gone = {}, {}
+-- The first toolchain among the tags that is not advertised, or nil. A toolchain is advertised for
+-- `window_ms` after its last report, and as long as it is the newest one of its backend.
+local function unadvertised(toolchains, tags, window_ms, now)
+  for name, backend in string.gmatch(tags, 'toolchain:(([^%s@]+)@%S+)') do
+    local found = redis.call('HMGET', toolchains, name, '@' .. backend)
+    local is_recent = found[1] and tonumber(found[1]) + window_ms > now
+    if not is_recent and found[2] ~= name then return name end
+  end
+  return nil
+end
+
+-- Adds incarnation, epoch, floor and time to a context for `unusable_reason`. The context names the
+-- keys `epochs`, `invalidation_log` and `toolchains`, the `blob_prefix`, the `new_incarnation` for
+-- a lost epoch table, `window_ms` for `unadvertised`, and the `tags` of the caller.
+local function with_epoch(context)
+  context.incarnation, context.epoch, context.floor =
+    epoch_table(context.epochs, context.invalidation_log, context.new_incarnation)
+  context.now = now_ms()
+  return context
+end
+
+-- Why a variant is unusable for the caller whose tags the context has: the reason and its detail,
+-- or nil.
+local function unusable_reason(fields, id, context)
+  if fields[id .. ':i'] ~= context.incarnation then return 'incarnation', context.incarnation end
+  local epoch = tonumber(fields[id .. ':e'])
+  -- An epoch of the future: the table was replaced by an older copy.
+  if epoch > context.epoch then return 'incarnation', fields[id .. ':e'] end
+  if epoch < context.floor then return 'epoch', 'discarded' end
+  if epoch < context.epoch then
+    local tag = invalidated_tag(context.epochs, fields[id .. ':t'] .. ' ' .. context.tags, epoch)
+    if tag then return 'epoch', tag end
+  end
+  if tonumber(fields[id .. ':x']) * 1000 < context.now then return 'expired', fields[id .. ':x'] end
+  local toolchain =
+    unadvertised(context.toolchains, fields[id .. ':t'], context.window_ms, context.now)
+  if toolchain then return 'toolchain', toolchain end
+  for digest in string.gmatch(fields[id .. ':b'], '%x+') do
+    if not is_stored(context.blob_prefix .. digest) then return 'missing_blob', digest end
+  end
+  return nil
+end
+
+-- Removes the variants whose ids are keys of `unwanted`; removes an entry with its last variant.
+local function remove_variants(entry, fields, unwanted)
+  local order, removed = {}, {}
   for _, id in ipairs(ids_of(fields)) do
-    if dead[id] then
-      for _, part in ipairs({'i', 'e', 'x', 's', 'f', 't', 'b', 'm', 'c'}) do
-        gone[#gone + 1] = id .. ':' .. part
+    if unwanted[id] then
+      for _, field in ipairs({'i', 'e', 'x', 's', 'f', 't', 'b', 'm', 'c'}) do
+        removed[#removed + 1] = id .. ':' .. field
       end
     else
       order[#order + 1] = id
     end
   end
-  if #gone == 0 then return end
+  if #removed == 0 then return end
   if #order == 0 then
     redis.call('DEL', entry)
   else
-    redis.call('HDEL', entry, unpack(gone))
+    redis.call('HDEL', entry, unpack(removed))
     redis.call('HSET', entry, 'order', table.concat(order, ' '))
   end
 end

@@ -1,6 +1,10 @@
--- The life of the epoch table and its epoch; a gateway also tells how far it has obeyed.
--- KEYS: epochs, announcements, gateways
--- ARGV: fresh incarnation, gateway or '', "incarnation:epoch" that it has obeyed
-local inc, epoch = epoch_table(KEYS[1], KEYS[2], ARGV[1])
-if ARGV[2] ~= '' then redis.call('HSET', KEYS[3], ARGV[2], now_ms() .. ':' .. ARGV[3]) end
-return {inc, epoch}
+-- Returns {incarnation, epoch} of the epoch table. A gateway also acknowledges the epoch up to
+-- which it has applied invalidations.
+--   gateway: its name, or empty
+--   applied: `incarnation:epoch`
+local epochs, invalidation_log, gateways = unpack(KEYS)
+local new_incarnation, gateway, applied = unpack(ARGV)
+
+local incarnation, epoch = epoch_table(epochs, invalidation_log, new_incarnation)
+if gateway ~= '' then redis.call('HSET', gateways, gateway, now_ms() .. ':' .. applied) end
+return {incarnation, epoch}

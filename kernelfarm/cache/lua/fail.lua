@@ -1,28 +1,34 @@
--- Records a failure that expires; with a fence only if it still holds, and then gives the lease back.
--- A failure that may pass (no memory, say) tells nothing of the attempts before it: they still count.
--- Of one namespace and space so many are kept; beyond, the one goes that would expire first.
--- KEYS: failure, lease, attempts, stats, job, index of failures
--- ARGV: failure, ttl ms, fence or '', owner, counter prefix, channel, message, 1 if it may pass,
---       prefix of failures' keys, this key's slot, most failures
-if ARGV[3] ~= '' then
-  redis.call('SREM', KEYS[3], attempt(ARGV[3], ARGV[4]))
-  if redis.call('HGET', KEYS[2], 'fence') ~= ARGV[3] then
-    redis.call('HINCRBY', KEYS[4], ARGV[5] .. 'fenced', 1)
+-- Records a failure that expires. With a fence, it does so only if the lease has that fence, and it
+-- ends the lease. Returns 'OK' or 'FENCED'. The index bounds the number of failures of a namespace
+-- and key space: beyond `most_failures`, the failure that expires first is deleted.
+--   fence, owner: of the lease, or both empty
+--   is_transient: 1 if the failure does not depend on the key (no memory, for example). Earlier
+--     attempts then still count towards the quarantine.
+--   message: what waiters listen for on the channel
+--   storage_key: the name of this key's failure in the index
+local failure, lease, attempts, stats, job, index = unpack(KEYS)
+local facts, ttl_ms, fence, owner, counter_prefix, channel, message, is_transient, failure_prefix,
+  storage_key, most_failures = unpack(ARGV)
+
+if fence ~= '' then
+  redis.call('SREM', attempts, attempt_name(fence, owner))
+  if redis.call('HGET', lease, 'fence') ~= fence then
+    redis.call('HINCRBY', stats, counter_prefix .. 'fenced', 1)
     return 'FENCED'
   end
-  redis.call('DEL', KEYS[2], KEYS[5]) -- whoever tries again stores the input anew
-  if ARGV[8] ~= '1' then redis.call('DEL', KEYS[3]) end
+  redis.call('DEL', lease, job) -- the next attempt stores its own job
+  if is_transient ~= '1' then redis.call('DEL', attempts) end
 end
-local ttl, now = tonumber(ARGV[2]), now_ms()
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ttl)
-redis.call('ZREMRANGEBYSCORE', KEYS[6], '-inf', now)
-redis.call('ZADD', KEYS[6], now + ttl, ARGV[10])
-for _ = 1, redis.call('ZCARD', KEYS[6]) - tonumber(ARGV[11]) do
-  local first = redis.call('ZPOPMIN', KEYS[6])
-  redis.call('DEL', ARGV[9] .. first[1])
-  redis.call('HINCRBY', KEYS[4], ARGV[5] .. 'failures_dropped', 1)
+local ttl, now = tonumber(ttl_ms), now_ms()
+redis.call('SET', failure, facts, 'PX', ttl)
+redis.call('ZREMRANGEBYSCORE', index, '-inf', now)
+redis.call('ZADD', index, now + ttl, storage_key)
+for _ = 1, redis.call('ZCARD', index) - tonumber(most_failures) do
+  local first = redis.call('ZPOPMIN', index)
+  redis.call('DEL', failure_prefix .. first[1])
+  redis.call('HINCRBY', stats, counter_prefix .. 'failures_dropped', 1)
 end
-if redis.call('PTTL', KEYS[6]) < ttl then redis.call('PEXPIRE', KEYS[6], ttl) end
-redis.call('HINCRBY', KEYS[4], ARGV[5] .. 'failures', 1)
-redis.call('PUBLISH', ARGV[6], ARGV[7])
+if redis.call('PTTL', index) < ttl then redis.call('PEXPIRE', index, ttl) end
+redis.call('HINCRBY', stats, counter_prefix .. 'failures', 1)
+redis.call('PUBLISH', channel, message)
 return 'OK'

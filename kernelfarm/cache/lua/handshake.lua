@@ -1,8 +1,12 @@
--- A connection's first words: is this the server process in which the epoch table lives? Another
--- one (restarted from a file, or a replica that took over) may lack the last invalidations, and
--- begins a new life. 1, or 0 if it ought to and the caller may not.
--- KEYS: epochs, announcements; ARGV: fresh incarnation, or ''
-if redis.call('HGET', KEYS[1], '@run') == run_id() then return 1 end
-if ARGV[1] == '' then return 0 end
-begin_incarnation(KEYS[1], KEYS[2], ARGV[1])
+-- Each connection runs this first. It checks that the epoch table began in this server process.
+-- Another process (restarted from a file, or a replica that was promoted) may lack the last
+-- invalidations, so a new incarnation begins. Returns 1, or 0 if a new incarnation is needed and
+-- the caller may not write.
+--   new_incarnation: empty if the caller may not write
+local epochs, invalidation_log = unpack(KEYS)
+local new_incarnation = unpack(ARGV)
+
+if redis.call('HGET', epochs, '@run') == run_id() then return 1 end
+if new_incarnation == '' then return 0 end
+begin_incarnation(epochs, invalidation_log, new_incarnation)
 return 1

@@ -1,22 +1,23 @@
--- Begins a new epoch in which everything is stale that depends on one of some tags; announces it.
--- The announcement's id in the stream is the epoch, so that a gap can be seen.
--- KEYS: epochs, announcements, stats
--- ARGV: fresh incarnation, announcements to keep, counter, most tags, tags...
-local inc = epoch_table(KEYS[1], KEYS[2], ARGV[1])
-local epoch = redis.call('HINCRBY', KEYS[1], '@epoch', 1)
-local tags = {}
-for i = 5, #ARGV do
-  redis.call('HSET', KEYS[1], ARGV[i], epoch)
-  tags[#tags + 1] = ARGV[i]
-end
-redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[2], epoch .. '-0',
-  'tags', table.concat(tags, ' '), 'inc', inc)
-redis.call('HINCRBY', KEYS[3], ARGV[3], 1)
+-- Begins an epoch in which every entry with one of the tags is stale, and logs the invalidation.
+-- Returns {incarnation, epoch}. The id of a log record is its epoch, so that readers notice gaps.
+--   log_entries: about how many records the log keeps
+--   counter: the field of `stats` that counts invalidations
+--   most_tags: how many tags the table keeps
+--   tags: separated by spaces
+local epochs, invalidation_log, stats = unpack(KEYS)
+local new_incarnation, log_entries, counter, most_tags, tags = unpack(ARGV)
 
--- Too many tags: the older half is forgotten, and what is as old as they is cold, whatever it
--- depends on.
-if redis.call('HLEN', KEYS[1]) > tonumber(ARGV[4]) then
-  local flat, known = redis.call('HGETALL', KEYS[1]), {}
+local incarnation = epoch_table(epochs, invalidation_log, new_incarnation)
+local epoch = redis.call('HINCRBY', epochs, '@epoch', 1)
+for tag in string.gmatch(tags, '%S+') do redis.call('HSET', epochs, tag, epoch) end
+redis.call('XADD', invalidation_log, 'MAXLEN', '~', log_entries, epoch .. '-0',
+  'tags', tags, 'inc', incarnation)
+redis.call('HINCRBY', stats, counter, 1)
+
+-- A table with too many tags discards the older half. The floor makes every entry stale that is not
+-- newer than the discarded tags.
+if redis.call('HLEN', epochs) > tonumber(most_tags) then
+  local flat, known = redis.call('HGETALL', epochs), {}
   for i = 1, #flat, 2 do
     if string.sub(flat[i], 1, 1) ~= '@' then
       known[#known + 1] = {tag = flat[i], epoch = tonumber(flat[i + 1])}
@@ -25,8 +26,8 @@ if redis.call('HLEN', KEYS[1]) > tonumber(ARGV[4]) then
   table.sort(known, function(a, b) return a.epoch < b.epoch end)
   local floor = known[math.ceil(#known / 2)].epoch
   for _, found in ipairs(known) do
-    if found.epoch <= floor then redis.call('HDEL', KEYS[1], found.tag) end
+    if found.epoch <= floor then redis.call('HDEL', epochs, found.tag) end
   end
-  redis.call('HSET', KEYS[1], '@floor', floor)
+  redis.call('HSET', epochs, '@floor', floor)
 end
-return {inc, epoch}
+return {incarnation, epoch}

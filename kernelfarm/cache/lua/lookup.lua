@@ -1,49 +1,57 @@
--- An entry's live variants: {'hit', incarnation, epoch, stamp, id, ...}, or {reason, incarnation,
--- epoch, stamp, what}. The caller reads the entry itself in the same transaction. A variant with a
--- missing blob is deleted; other dead ones stay for the sweeper, so that a miss can be explained.
--- KEYS: entry, stats, epochs, announcements, toolchains
--- ARGV: blob key prefix, entry ttl s, blob ttl s, counter prefix, 1 to count the look-up,
---       fresh incarnation, toolchain window ms, the caller's tags, 1 if the caller may write
-local may_write = ARGV[9] == '1'
+-- Finds the live variants of an entry: {'hit', incarnation, epoch, stamp, id, ...}, or {reason,
+-- incarnation, epoch, stamp, detail}. The caller reads the entry itself in the same transaction.
+-- Variants with a missing blob are deleted. Other unusable variants stay until a sweep, so that the
+-- miss can be explained.
+--   is_counted: 1 to count the look-up
+--   tags: the caller's own tags, separated by spaces
+--   may_write: 1 if the caller may write
+local entry, stats, epochs, invalidation_log, toolchains = unpack(KEYS)
+local blob_prefix, entry_ttl_s, blob_ttl_s, counter_prefix, is_counted, new_incarnation,
+  toolchain_window_ms, tags, may_write = unpack(ARGV)
+
+local is_writing = may_write == '1'
 local function count(name)
-  if may_write and ARGV[5] == '1' then redis.call('HINCRBY', KEYS[2], ARGV[4] .. name, 1) end
+  if is_writing and is_counted == '1' then
+    redis.call('HINCRBY', stats, counter_prefix .. name, 1)
+  end
 end
 
-local inc, epoch, floor = epoch_table(KEYS[3], KEYS[4], may_write and ARGV[6] or '')
-local fields = facts_of(KEYS[1])
+local context = with_epoch({
+  epochs = epochs, invalidation_log = invalidation_log, toolchains = toolchains,
+  blob_prefix = blob_prefix, new_incarnation = is_writing and new_incarnation or '',
+  window_ms = tonumber(toolchain_window_ms), tags = tags,
+})
+local fields = facts_of(entry)
 local stamp = fields['stamp'] or ''
-local context = {
-  ep = KEYS[3], tools = KEYS[5], blobs = ARGV[1], inc = inc, epoch = epoch, floor = floor,
-  window_ms = tonumber(ARGV[7]), now = now_ms(), tags = ARGV[8],
-}
-local reply = {'hit', inc, epoch, stamp}
-local reason, what, incomplete = 'absent', '', {}
+local reply = {'hit', context.incarnation, context.epoch, stamp}
+local reason, detail, incomplete = 'absent', '', {}
 for _, id in ipairs(ids_of(fields)) do
-  local dead, detail = unusable_reason(fields, id, context)
-  if dead then
-    reason, what = dead, detail
-    if dead == 'missing_blob' then incomplete[id] = true end
+  local unusable, why = unusable_reason(fields, id, context)
+  if unusable then
+    reason, detail = unusable, why
+    if unusable == 'missing_blob' then incomplete[id] = true end
   else
     reply[#reply + 1] = id
   end
 end
-if may_write and next(incomplete) then
-  remove(KEYS[1], fields, incomplete)
-  redis.call('HINCRBY', KEYS[2], ARGV[4] .. 'missing_blobs', 1)
+if is_writing and next(incomplete) then
+  remove_variants(entry, fields, incomplete)
+  redis.call('HINCRBY', stats, counter_prefix .. 'missing_blobs', 1)
 end
 if #reply == 4 then
   count('misses')
   if reason ~= 'absent' and reason ~= 'missing_blob' then count(reason .. '_misses') end
-  return {reason, inc, epoch, stamp, what}
+  return {reason, context.incarnation, context.epoch, stamp, detail}
 end
 
--- What is used lives on; the blobs always longer than the manifests that name them.
-if may_write and redis.call('TTL', KEYS[1]) < tonumber(ARGV[2]) / 2 then
-  redis.call('EXPIRE', KEYS[1], ARGV[2])
+-- A hit extends the time to live. Blobs always outlive the manifests that name them.
+if is_writing and redis.call('TTL', entry) < tonumber(entry_ttl_s) / 2 then
+  redis.call('EXPIRE', entry, entry_ttl_s)
   for _, id in ipairs(ids_of(fields)) do
     if not incomplete[id] then
       for digest in string.gmatch(fields[id .. ':b'], '%x+') do
-        if redis.call('EXISTS', ARGV[1] .. digest) == 1 then extend_ttl(ARGV[1] .. digest, ARGV[3]) end
+        local blob = blob_prefix .. digest
+        if redis.call('EXISTS', blob) == 1 then extend_ttl(blob, blob_ttl_s) end
       end
     end
   end

@@ -1,99 +1,116 @@
--- Adds variants to a key's entry, if the caller's fence still holds, nothing that they depend on
--- was invalidated since the lease was given, and every blob is there.
--- KEYS: entry, lease, attempts, job, failure, stats, epochs, announcements, toolchains, held, sizes
--- ARGV: fence, blob key prefix, entry ttl s, blob ttl s, counter prefix, channel, message,
---       fresh incarnation, toolchain window ms, most variants, then for each variant:
---       id, incarnation, epoch, not after s, conditions, tags, blob digests, manifest, content
-local FIRST, EACH = 11, 9
-local fence = ARGV[1]
-local function count(name) redis.call('HINCRBY', KEYS[6], ARGV[5] .. name, 1) end
--- The lease ends without a result, in order: waiters look again, and no attempt is counted.
+-- Adds variants to a key's entry if the lease has the caller's fence, no dependency was invalidated
+-- since the lease was acquired, and every blob is stored. Returns a `PublishStatus`. FENCED and
+-- MISSING_BLOB leave the lease as it is; every other status ends it.
+--   quota, sizes: what the namespace holds, and the stored size of each blob that this counts
+--   message: what waiters listen for on the channel
+--   After the named arguments, nine arguments follow for each variant.
+local entry, lease, attempts, job, failure, stats, epochs, invalidation_log, toolchains, quota,
+  sizes = unpack(KEYS)
+local fence, blob_prefix, entry_ttl_s, blob_ttl_s, counter_prefix, channel, message,
+  new_incarnation, toolchain_window_ms, most_variants = unpack(ARGV, 1, 10)
+
+local published = {}
+for first = 11, #ARGV, 9 do
+  local variant_id, incarnation, epoch, not_after_s, conditions, tags, blobs, manifest, content =
+    unpack(ARGV, first, first + 8)
+  published[#published + 1] = {
+    id = variant_id, incarnation = incarnation, epoch = epoch, not_after_s = not_after_s,
+    conditions = conditions, tags = tags, blobs = blobs, manifest = manifest, content = content,
+  }
+end
+
+local function count(name) redis.call('HINCRBY', stats, counter_prefix .. name, 1) end
+-- Ends the lease in an orderly way without a result: waiters look again, and no attempt is counted.
 local function refuse(status, counter)
-  redis.call('DEL', KEYS[2], KEYS[3])
+  redis.call('DEL', lease, attempts)
   count(counter)
-  redis.call('PUBLISH', ARGV[6], ARGV[7])
+  redis.call('PUBLISH', channel, message)
   return status
 end
 
-local fields = fields_of(KEYS[1])
-if fields['stamp'] == fence then return 'OK' end -- the reply was lost
-local lease = redis.call('HMGET', KEYS[2], 'fence', 'inc', 'epoch')
-if lease[1] ~= fence then
+local fields = fields_of(entry)
+if fields['stamp'] == fence then return 'OK' end -- repeated, because the first reply was lost
+local held = redis.call('HMGET', lease, 'fence', 'inc', 'epoch')
+if held[1] ~= fence then
   count('fenced')
   return 'FENCED'
 end
-local inc, epoch, floor = epoch_table(KEYS[7], KEYS[8], ARGV[8])
-if lease[2] ~= inc then return refuse('STALE_INC', 'stale_incarnations') end
+local context = with_epoch({
+  epochs = epochs, invalidation_log = invalidation_log, toolchains = toolchains,
+  blob_prefix = blob_prefix, new_incarnation = new_incarnation,
+  window_ms = tonumber(toolchain_window_ms), tags = '',
+})
+if held[2] ~= context.incarnation then return refuse('STALE_INC', 'stale_incarnations') end
 
-local context = {
-  ep = KEYS[7], tools = KEYS[9], blobs = ARGV[2], inc = inc, epoch = epoch, floor = floor,
-  window_ms = tonumber(ARGV[9]), now = now_ms(), tags = '',
-}
-for at = FIRST, #ARGV, EACH do
-  if ARGV[at + 1] ~= inc or ARGV[at + 2] ~= lease[3] then
+local lease_epoch = tonumber(held[3])
+for _, variant in ipairs(published) do
+  if variant.incarnation ~= context.incarnation or variant.epoch ~= held[3] then
     return refuse('STALE_INC', 'stale_incarnations')
   end
-  local began = tonumber(lease[3])
-  if began < floor or invalidated_tag(KEYS[7], ARGV[at + 5], began) then
+  if lease_epoch < context.floor or invalidated_tag(epochs, variant.tags, lease_epoch) then
     return refuse('STALE_EPOCH', 'stale_epochs')
   end
-  for digest in string.gmatch(ARGV[at + 6], '%x+') do
-    if not is_stored(ARGV[2] .. digest) then return 'MISSING_BLOB' end
+  for digest in string.gmatch(variant.blobs, '%x+') do
+    if not is_stored(blob_prefix .. digest) then return 'MISSING_BLOB' end
   end
 end
 
--- What the namespace holds changes by what comes and what goes, until a sweep counts it anew. It
--- never expires: a full server would evict it, and the tenant's quota with it.
-local change = 0
+-- The quota's bytes change by what is added and removed, until a sweep counts them again. The quota
+-- has no time to live, because a full server would evict it.
+local added_bytes = 0
 local function bytes_of(id)
   return #(fields[id .. ':m'] or '') + #(fields[id .. ':c'] or '')
 end
 
--- Two live results of one toolchain must be equal; what is dead for the publisher is replaced.
-local function toolchains(tags)
+-- Two live results of one toolchain must be equal. Variants that are unusable for the publisher are
+-- replaced.
+local function toolchains_of(tags)
   local names = {}
   for name in string.gmatch(tags, 'toolchain:%S+') do names[#names + 1] = name end
   return table.concat(names, ' ')
 end
-local dead = {}
+local replaced = {}
 for _, id in ipairs(ids_of(fields)) do
-  if unusable_reason(fields, id, context) then dead[id] = true end
+  if unusable_reason(fields, id, context) then replaced[id] = true end
 end
-for at = FIRST, #ARGV, EACH do
-  local id, tags = ARGV[at], ARGV[at + 5]
-  context.tags = tags
-  if fields[id .. ':b'] and not dead[id] and not unusable_reason(fields, id, context)
-    and toolchains(fields[id .. ':t']) == toolchains(tags)
-    and fields[id .. ':b'] ~= ARGV[at + 6] then
+for _, variant in ipairs(published) do
+  local id = variant.id
+  context.tags = variant.tags
+  if fields[id .. ':b'] and not replaced[id] and not unusable_reason(fields, id, context)
+    and toolchains_of(fields[id .. ':t']) == toolchains_of(variant.tags)
+    and fields[id .. ':b'] ~= variant.blobs then
     return refuse('NONDET', 'nondeterministic')
   end
-  dead[id] = true
+  replaced[id] = true
 end
-for id in pairs(dead) do change = change - bytes_of(id) end
-remove(KEYS[1], fields, dead)
+for id in pairs(replaced) do added_bytes = added_bytes - bytes_of(id) end
+remove_variants(entry, fields, replaced)
 
 local variants = {}
 for _, id in ipairs(ids_of(fields)) do
-  if not dead[id] then
-    local found = {id = id, conditions = tonumber(fields[id .. ':s'])}
-    found.fence, found.at = tonumber(fields[id .. ':f']), #variants
-    variants[#variants + 1] = found
+  if not replaced[id] then
+    variants[#variants + 1] = {
+      id = id, conditions = tonumber(fields[id .. ':s']), fence = tonumber(fields[id .. ':f']),
+      at = #variants,
+    }
   end
 end
-for at = FIRST, #ARGV, EACH do
-  local id = ARGV[at]
-  redis.call('HSET', KEYS[1], id .. ':i', ARGV[at + 1], id .. ':e', ARGV[at + 2],
-    id .. ':x', ARGV[at + 3], id .. ':s', ARGV[at + 4], id .. ':t', ARGV[at + 5],
-    id .. ':b', ARGV[at + 6], id .. ':m', ARGV[at + 7], id .. ':c', ARGV[at + 8], id .. ':f', fence)
-  fields[id .. ':m'], fields[id .. ':c'] = ARGV[at + 7], ARGV[at + 8]
-  change = change + bytes_of(id)
-  variants[#variants + 1] =
-    {id = id, conditions = tonumber(ARGV[at + 4]), fence = tonumber(fence), at = #variants}
+for _, variant in ipairs(published) do
+  local id = variant.id
+  redis.call('HSET', entry, id .. ':i', variant.incarnation, id .. ':e', variant.epoch,
+    id .. ':x', variant.not_after_s, id .. ':s', variant.conditions, id .. ':t', variant.tags,
+    id .. ':b', variant.blobs, id .. ':m', variant.manifest, id .. ':c', variant.content,
+    id .. ':f', fence)
+  fields[id .. ':m'], fields[id .. ':c'] = variant.manifest, variant.content
+  added_bytes = added_bytes + bytes_of(id)
+  variants[#variants + 1] = {
+    id = id, conditions = tonumber(variant.conditions), fence = tonumber(fence), at = #variants,
+  }
 end
 
--- Too many: the oldest of those with conditions goes; a general one never does.
+-- Too many variants: the oldest ones with conditions are removed, the general variant never.
 local surplus = {}
-for _ = tonumber(ARGV[10]) + 1, #variants do
+for _ = tonumber(most_variants) + 1, #variants do
   local oldest
   for _, found in ipairs(variants) do
     local is_older = not oldest or found.fence < oldest.fence
@@ -101,7 +118,7 @@ for _ = tonumber(ARGV[10]) + 1, #variants do
   end
   if oldest then
     surplus[oldest.id] = true
-    change = change - bytes_of(oldest.id)
+    added_bytes = added_bytes - bytes_of(oldest.id)
   end
 end
 table.sort(variants, function(a, b)
@@ -110,28 +127,28 @@ table.sort(variants, function(a, b)
 end)
 local order = {}
 for _, found in ipairs(variants) do order[#order + 1] = found.id end
-redis.call('HSET', KEYS[1], 'order', table.concat(order, ' '), 'stamp', fence)
-remove(KEYS[1], {order = table.concat(order, ' ')}, surplus)
-redis.call('EXPIRE', KEYS[1], ARGV[3])
-for at = FIRST, #ARGV, EACH do
-  for digest in string.gmatch(ARGV[at + 6], '%x+') do
-    extend_ttl(ARGV[2] .. digest, ARGV[4])
-    local bytes = stored_bytes(ARGV[2] .. digest)
-    if redis.call('HSETNX', KEYS[11], digest, bytes) == 1 then change = change + bytes end
+redis.call('HSET', entry, 'order', table.concat(order, ' '), 'stamp', fence)
+remove_variants(entry, {order = table.concat(order, ' ')}, surplus)
+redis.call('EXPIRE', entry, entry_ttl_s)
+for _, variant in ipairs(published) do
+  for digest in string.gmatch(variant.blobs, '%x+') do
+    extend_ttl(blob_prefix .. digest, blob_ttl_s)
+    local bytes = stored_bytes(blob_prefix .. digest)
+    if redis.call('HSETNX', sizes, digest, bytes) == 1 then added_bytes = added_bytes + bytes end
   end
 end
-redis.call('HINCRBY', KEYS[10], 'bytes', change)
-if not fields['order'] then redis.call('HINCRBY', KEYS[10], 'entries', 1) end
-redis.call('EXPIRE', KEYS[11], ARGV[4])
+redis.call('HINCRBY', quota, 'bytes', added_bytes)
+if not fields['order'] then redis.call('HINCRBY', quota, 'entries', 1) end
+redis.call('EXPIRE', sizes, blob_ttl_s)
 
--- A flushed server knows no toolchains until they are reported again: who publishes has one.
-for at = FIRST, #ARGV, EACH do
-  for name, backend in string.gmatch(ARGV[at + 5], 'toolchain:(([^%s@]+)@%S+)') do
-    redis.call('HSETNX', KEYS[9], name, context.now)
-    redis.call('HSETNX', KEYS[9], '@' .. backend, name)
+-- A flushed server has no toolchains until they are reported again, but a publisher has one.
+for _, variant in ipairs(published) do
+  for name, backend in string.gmatch(variant.tags, 'toolchain:(([^%s@]+)@%S+)') do
+    redis.call('HSETNX', toolchains, name, context.now)
+    redis.call('HSETNX', toolchains, '@' .. backend, name)
   end
 end
-redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
+redis.call('DEL', lease, attempts, job, failure)
 count('published')
-redis.call('PUBLISH', ARGV[6], ARGV[7])
+redis.call('PUBLISH', channel, message)
 return 'OK'

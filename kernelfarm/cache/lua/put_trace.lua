@@ -1,37 +1,42 @@
--- Adds a trace that its publisher signed, if nothing that it depends on was invalidated since it was
--- made: 'OK', 'PRESENT' (a live one is there), 'STALE_INC' or 'STALE_EPOCH'.
--- KEYS: entry, stats, epochs, announcements, toolchains, held
--- ARGV: entry ttl s, counter prefix, fresh incarnation, toolchain window ms,
---       variant id, incarnation, epoch, not after s, tags, manifest, content
-local function count(name) redis.call('HINCRBY', KEYS[2], ARGV[2] .. name, 1) end
-local inc, epoch, floor = epoch_table(KEYS[3], KEYS[4], ARGV[3])
-local id, began, tags = ARGV[5], tonumber(ARGV[7]), ARGV[9]
-if ARGV[6] ~= inc or began > epoch then
+-- Stores a trace that a client signed. Returns 'OK', 'PRESENT' if a live trace is stored,
+-- 'STALE_EPOCH' if a dependency was invalidated since the trace was made, or 'STALE_INC' if the
+-- epoch table was lost since then.
+--   tags: separated by spaces
+local entry, stats, epochs, invalidation_log, toolchains, quota = unpack(KEYS)
+local entry_ttl_s, counter_prefix, new_incarnation, toolchain_window_ms, variant_id, incarnation,
+  epoch, not_after_s, tags, manifest, content = unpack(ARGV)
+
+local function count(name) redis.call('HINCRBY', stats, counter_prefix .. name, 1) end
+local context = with_epoch({
+  epochs = epochs, invalidation_log = invalidation_log, toolchains = toolchains,
+  blob_prefix = '', new_incarnation = new_incarnation,
+  window_ms = tonumber(toolchain_window_ms), tags = tags,
+})
+local made_epoch = tonumber(epoch)
+if incarnation ~= context.incarnation or made_epoch > context.epoch then
   count('stale_incarnations')
   return 'STALE_INC'
 end
-if began < floor or invalidated_tag(KEYS[3], tags, began) then
+if made_epoch < context.floor or invalidated_tag(epochs, tags, made_epoch) then
   count('stale_epochs')
   return 'STALE_EPOCH'
 end
 
-local fields = fields_of(KEYS[1])
-local context = {
-  ep = KEYS[3], tools = KEYS[5], blobs = '', inc = inc, epoch = epoch, floor = floor,
-  window_ms = tonumber(ARGV[4]), now = now_ms(), tags = tags,
-}
-local before = 0
-for _, other in ipairs(ids_of(fields)) do
-  if not unusable_reason(fields, other, context) then return 'PRESENT' end
-  before = before + #fields[other .. ':m'] + #fields[other .. ':c']
+local fields = fields_of(entry)
+local replaced_bytes = 0
+for _, id in ipairs(ids_of(fields)) do
+  if not unusable_reason(fields, id, context) then return 'PRESENT' end
+  replaced_bytes = replaced_bytes + #fields[id .. ':m'] + #fields[id .. ':c']
 end
 local is_new = not fields['order']
-redis.call('DEL', KEYS[1])
-redis.call('HSET', KEYS[1], 'order', id, 'stamp', ARGV[3], id .. ':i', inc, id .. ':e', ARGV[7],
-  id .. ':x', ARGV[8], id .. ':s', 0, id .. ':t', tags, id .. ':b', '', id .. ':m', ARGV[10],
-  id .. ':c', ARGV[11], id .. ':f', 0)
-redis.call('EXPIRE', KEYS[1], ARGV[1])
-redis.call('HINCRBY', KEYS[6], 'bytes', #ARGV[10] + #ARGV[11] - before)
-if is_new then redis.call('HINCRBY', KEYS[6], 'entries', 1) end
+local id = variant_id
+redis.call('DEL', entry)
+-- Without a lease there is no fence. The new incarnation's name is unique, so it is the stamp.
+redis.call('HSET', entry, 'order', id, 'stamp', new_incarnation, id .. ':i', incarnation,
+  id .. ':e', epoch, id .. ':x', not_after_s, id .. ':s', 0, id .. ':t', tags, id .. ':b', '',
+  id .. ':m', manifest, id .. ':c', content, id .. ':f', 0)
+redis.call('EXPIRE', entry, entry_ttl_s)
+redis.call('HINCRBY', quota, 'bytes', #manifest + #content - replaced_bytes)
+if is_new then redis.call('HINCRBY', quota, 'entries', 1) end
 count('published')
 return 'OK'

@@ -1,6 +1,8 @@
--- Gives a variant a manifest that is good for longer, if it still has the old one: 1 or 0.
--- KEYS: entry
--- ARGV: variant id, old manifest, new manifest, new not after s
-if redis.call('HGET', KEYS[1], ARGV[1] .. ':m') ~= ARGV[2] then return 0 end
-redis.call('HSET', KEYS[1], ARGV[1] .. ':m', ARGV[3], ARGV[1] .. ':x', ARGV[4])
+-- Replaces a variant's manifest by one that expires later: 1, or 0 if the variant has another
+-- manifest than the old one.
+local entry = unpack(KEYS)
+local variant_id, old_manifest, new_manifest, not_after_s = unpack(ARGV)
+
+if redis.call('HGET', entry, variant_id .. ':m') ~= old_manifest then return 0 end
+redis.call('HSET', entry, variant_id .. ':m', new_manifest, variant_id .. ':x', not_after_s)
 return 1

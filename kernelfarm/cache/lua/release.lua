@@ -1,8 +1,12 @@
--- Gives a lease back without a result; an orderly end is no failed attempt, but those before it were.
--- KEYS: lease, attempts; ARGV: fence, owner, channel, message
-redis.call('SREM', KEYS[2], attempt(ARGV[1], ARGV[2])) -- what is only queued is not in it
-local held = redis.call('HMGET', KEYS[1], 'fence', 'owner')
-if held[1] ~= ARGV[1] or held[2] ~= ARGV[2] then return 0 end
-redis.call('DEL', KEYS[1])
-redis.call('PUBLISH', ARGV[3], ARGV[4])
+-- Ends a lease without a result: 1, or 0 if the caller does not hold it. This is an orderly end, so
+-- its attempt no longer counts; earlier attempts do.
+--   message: what waiters listen for on the channel
+local lease, attempts = unpack(KEYS)
+local fence, owner, channel, message = unpack(ARGV)
+
+redis.call('SREM', attempts, attempt_name(fence, owner)) -- no effect on a queued lease
+local held = redis.call('HMGET', lease, 'fence', 'owner')
+if held[1] ~= fence or held[2] ~= owner then return 0 end
+redis.call('DEL', lease)
+redis.call('PUBLISH', channel, message)
 return 1

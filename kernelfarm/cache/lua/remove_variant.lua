@@ -1,7 +1,10 @@
--- Removes one variant, if it still has this manifest: 1, or 0 if somebody was faster.
--- KEYS: entry, stats
--- ARGV: variant id, manifest, counter
-redis.call('HINCRBY', KEYS[2], ARGV[3], 1)
-if redis.call('HGET', KEYS[1], ARGV[1] .. ':m') ~= ARGV[2] then return 0 end
-remove(KEYS[1], fields_of(KEYS[1]), {[ARGV[1]] = true})
+-- Removes a variant that did not pass verification, and counts it: 1, or 0 if the variant has
+-- another manifest by now.
+--   counter: the field of `stats` for the fault
+local entry, stats = unpack(KEYS)
+local variant_id, manifest, counter = unpack(ARGV)
+
+redis.call('HINCRBY', stats, counter, 1)
+if redis.call('HGET', entry, variant_id .. ':m') ~= manifest then return 0 end
+remove_variants(entry, fields_of(entry), {[variant_id] = true})
 return 1

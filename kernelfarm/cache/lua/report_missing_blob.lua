@@ -1,8 +1,12 @@
--- A blob was found missing: what is counted of it goes, and gateways are told, once.
--- KEYS: sizes, held; ARGV: digest, channel, message
-local bytes = redis.call('HGET', KEYS[1], ARGV[1])
+-- Reports a missing blob to all gateways, and subtracts its size from the quota: 1, or 0 if it was
+-- reported before or was never counted.
+--   message: what gateways listen for on the channel
+local sizes, quota = unpack(KEYS)
+local digest, channel, message = unpack(ARGV)
+
+local bytes = redis.call('HGET', sizes, digest)
 if not bytes then return 0 end
-redis.call('HDEL', KEYS[1], ARGV[1])
-redis.call('HINCRBY', KEYS[2], 'bytes', -tonumber(bytes))
-redis.call('PUBLISH', ARGV[2], ARGV[3])
+redis.call('HDEL', sizes, digest)
+redis.call('HINCRBY', quota, 'bytes', -tonumber(bytes))
+redis.call('PUBLISH', channel, message)
 return 1

@@ -1,10 +1,12 @@
--- Begins or prolongs a compilation of a tenant: 1, or 0 if as many fly as may. Each ends by its own
--- time; the whole does not expire, so that no full server evicts it.
--- KEYS: in flight; ARGV: flight, ttl ms, most
+-- Starts or extends a compilation of a tenant: 1, or 0 if `most` compilations are in flight. Each
+-- compilation expires by its score. The set itself has no time to live, because a full server would
+-- evict it.
+local compiles = unpack(KEYS)
+local compile_id, ttl_ms, most = unpack(ARGV)
+
 local now = now_ms()
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
-if not redis.call('ZSCORE', KEYS[1], ARGV[1]) and redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[3]) then
-  return 0
-end
-redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
+redis.call('ZREMRANGEBYSCORE', compiles, '-inf', now)
+local is_new = not redis.call('ZSCORE', compiles, compile_id)
+if is_new and redis.call('ZCARD', compiles) >= tonumber(most) then return 0 end
+redis.call('ZADD', compiles, now + ttl_ms, compile_id)
 return 1

@@ -1,24 +1,26 @@
--- Frees an entry's dead variants: {live variants, bytes, dead, holes, blob digests}.
--- KEYS: entry, epochs, announcements, toolchains
--- ARGV: blob key prefix, fresh incarnation, toolchain window ms, 1 to free
-local inc, epoch, floor = epoch_table(KEYS[2], KEYS[3], ARGV[2])
-local fields = fields_of(KEYS[1])
-local context = {
-  ep = KEYS[2], tools = KEYS[4], blobs = ARGV[1], inc = inc, epoch = epoch, floor = floor,
-  window_ms = tonumber(ARGV[3]), now = now_ms(), tags = '',
-}
-local gone, live, bytes, dead, incomplete, digests = {}, 0, 0, 0, 0, {}
+-- Removes an entry's stale and incomplete variants: {live variants, bytes, stale variants,
+-- incomplete variants, blob digests}. Bytes and digests are those of the live variants.
+local entry, epochs, invalidation_log, toolchains = unpack(KEYS)
+local blob_prefix, new_incarnation, toolchain_window_ms = unpack(ARGV)
+
+local context = with_epoch({
+  epochs = epochs, invalidation_log = invalidation_log, toolchains = toolchains,
+  blob_prefix = blob_prefix, new_incarnation = new_incarnation,
+  window_ms = tonumber(toolchain_window_ms), tags = '',
+})
+local fields = fields_of(entry)
+local removed, live, bytes, stale, incomplete, digests = {}, 0, 0, 0, 0, {}
 for _, id in ipairs(ids_of(fields)) do
   local reason = unusable_reason(fields, id, context)
-  -- A toolchain may be advertised again: its entries are left to their time to live.
+  -- A toolchain may be advertised again, so its variants stay until their time to live ends.
   if reason and reason ~= 'toolchain' then
-    gone[id] = true
-    if reason == 'missing_blob' then incomplete = incomplete + 1 else dead = dead + 1 end
+    removed[id] = true
+    if reason == 'missing_blob' then incomplete = incomplete + 1 else stale = stale + 1 end
   else
     live = live + 1
     bytes = bytes + #fields[id .. ':m'] + #fields[id .. ':c']
     for digest in string.gmatch(fields[id .. ':b'], '%x+') do digests[#digests + 1] = digest end
   end
 end
-if ARGV[4] == '1' then remove(KEYS[1], fields, gone) end
-return {live, bytes, dead, incomplete, table.concat(digests, ' ')}
+remove_variants(entry, fields, removed)
+return {live, bytes, stale, incomplete, table.concat(digests, ' ')}

@@ -21,6 +21,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from kernelfarm.digest import DIGEST_BYTES
 from kernelfarm.private_files import make_private_folder, read_private
 
 TEMPORARY = ".tmp"
@@ -28,7 +29,6 @@ MAX_TRACE_BYTES = 64 << 20
 """The farm takes no larger message, and a trace holds no more than its graph."""
 _MAX_SEALED_BYTES = 16 << 20
 _MAX_BLOB_BYTES = 1 << 30
-_DIGEST_BYTES = 32
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -60,7 +60,7 @@ def unsealed(stored: bytes) -> bytes:
     Raises:
         ValueError: it is not what was sealed.
     """
-    digest, content = stored[:_DIGEST_BYTES], stored[_DIGEST_BYTES:]
+    digest, content = stored[:DIGEST_BYTES], stored[DIGEST_BYTES:]
     if hashlib.sha256(content).digest() != digest:
         raise ValueError(f"{len(stored)} bytes that are not what was written")
     return content

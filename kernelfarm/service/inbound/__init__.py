@@ -1,1 +1,1 @@
-"""What clients may send and hold open: bytes, connections, calls without credentials."""
+"""Limits on what clients send and hold open: bytes, connections, unauthenticated calls."""

@@ -1,17 +1,17 @@
-"""Bounds what clients send: bodies that arrive at once, and bytes that are held while served.
+"""Limits on request bodies: how many arrive at once, and how many bytes are held in memory.
 
-gRPC hands a body over only when all of it is there, so its size is not known before. A call's body
-therefore waits in HTTP/2 flow control (at most one stream window, 64 KiB) until it has its turn:
+gRPC returns a body only when all of it has arrived, so its size is not known before. A call's body
+therefore waits in HTTP/2 flow control (at most one stream window, 64 KiB) until it gets a slot:
 
-  wait    `wait_s` for one of `bodies` turns, tenants in rotation; each has `bodies_per_sender` at
-          most, and `bodies_per_sender_shared` while others call
-  arrive  within `quick_s`, as nearly all do; a body that takes longer counts as a message of
-          the largest size from then on, or is cut where that does not fit any more
-  cut     after `body_s`, whatever arrived
-  held    with its true size until its call ends
-  charged to its sender, who waits after too many bytes or refusals while others call (`allowance`)
+  wait    up to `wait_s` for one of `bodies` slots, which senders get in rotation; each sender has
+          at most `bodies_per_sender`, and `bodies_per_sender_shared` while others call
+  arrive  within `quick_s`, as almost all bodies do; a slower body gives its slot back and counts
+          as a message of the largest size, or is aborted if that exceeds the limit of held bytes
+  abort   after `body_s`, whatever has arrived
+  hold    counted with its true size until its call ends
+  charge  to its sender, who waits after too many bytes or errors while others call (`byte_rate`)
 
-So at most `bodies` messages arrive at once, whatever is sent, and slow senders keep nobody waiting.
+So at most `bodies` quick messages arrive at once, and slow senders do not delay others.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from kernelfarm.service.memory import LARGE_BYTES, MemoryTrimmer
 _CHECK_INTERVAL_S = 0.1
 
 _MAX_WAITING = 1024
-"""Calls of one tenant that wait for their turn, 64 KiB each."""
+"""Calls of one sender that wait for a slot, with up to 64 KiB each."""
 
 Receive = Callable[[], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class InboundLimits:
-    """How much may arrive and be held at once, in all and for one sender."""
+    """How much may arrive and be held at once, in total and for one sender."""
 
     message_bytes: int
     held_bytes: int
@@ -51,7 +51,10 @@ class InboundLimits:
 
 
 class Inbound:
-    """Counts one server's inbound bytes. Senders are names: a tenant, or a stranger's address."""
+    """Counts one server's inbound bytes.
+
+    A sender is the name of a tenant, or the address of an unauthenticated caller.
+    """
 
     def __init__(self, limits: InboundLimits) -> None:
         self._limits = limits
@@ -64,10 +67,10 @@ class Inbound:
         self.held_bytes = 0
 
     async def take(self, sender: str, receive: Receive) -> RequestBody:
-        """A call's body; to be released when its call has ended.
+        """Receives a call's body; release it when the call has ended.
 
         Raises:
-            FarmFullError: too much is arriving or held; the error tells when to come again.
+            FarmFullError: too much is arriving or held; the error says when to retry.
             BodyTooSlowError: the body did not arrive in time.
             NoMessageError: the call ended without a body.
         """
@@ -91,7 +94,7 @@ class Inbound:
         finally:
             self._arrived(body)
         if not isinstance(data, bytes):
-            raise NoMessageError("a call without a message; expected one")
+            raise NoMessageError("the call ended without a message; expected one message")
         size_bytes = len(data)
         self._byte_rate.charge_body(sender, size_bytes, loop.time())
         try:
@@ -104,16 +107,16 @@ class Inbound:
         return body
 
     def charge_failure(self, sender: str) -> None:
-        """Counts a call that was refused for what its sender sent."""
+        """Charges a sender for a call that failed because of what it sent."""
         self._byte_rate.charge_failure(sender, asyncio.get_running_loop().time())
 
     def end(self, sender: str, size_bytes: int) -> None:
-        """A call has ended whose body was taken."""
+        """Ends the count of a call whose body was received."""
         self._byte_rate.note_end(sender)
         self._release(sender, size_bytes)
 
     def _release(self, sender: str, size_bytes: int) -> None:
-        """Counts bytes no more."""
+        """Subtracts held bytes."""
         if size_bytes >= LARGE_BYTES:
             self._trimmer.schedule()
         self.held_bytes -= size_bytes
@@ -121,25 +124,25 @@ class Inbound:
         if left > 0:
             self._held[sender] = left
         else:
-            self._held.pop(sender, None)  # empty bodies may have left nothing
+            self._held.pop(sender, None)  # a sender of empty bodies has no item
 
     def _hold(self, sender: str, size_bytes: int) -> None:
         mine, limits = self._held.get(sender, 0), self._limits
         if self.held_bytes and self.held_bytes + size_bytes > limits.held_bytes:
             raise FarmFullError(
-                f"requests of {self.held_bytes} bytes are being served; this server holds at most"
+                f"this server serves requests of {self.held_bytes} bytes; it holds at most"
                 f" {limits.held_bytes}: retry after the delay"
             )
         if mine and mine + size_bytes > limits.held_bytes_per_sender:
             raise FarmFullError(
-                f"requests of {mine} bytes of this caller's are being served; this server holds at"
-                f" most {limits.held_bytes_per_sender} of one tenant: retry after the delay"
+                f"this server serves requests of {mine} bytes of this caller; it holds at most"
+                f" {limits.held_bytes_per_sender} for one tenant: retry after the delay"
             )
         self.held_bytes += size_bytes
         self._held[sender] = mine + size_bytes
 
     def _check_arriving(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Looks at what is on its way, the oldest first, once in a while: most are quicker."""
+        """Checks the bodies that are arriving, the oldest first; most arrive between two checks."""
         now_s = loop.time()
         for body, began_s in list(self._arriving.items()):
             age_s = now_s - began_s
@@ -158,7 +161,7 @@ class Inbound:
         elif body.is_slow:
             return
         elif not body.is_late:
-            # If the loop was busy, the body may be here, and not told of yet.
+            # If the event loop was busy, the body may have arrived already: check once more.
             body.is_late = True
         else:
             try:
@@ -178,7 +181,7 @@ class Inbound:
 
 
 class RequestBody:
-    """One message's bytes: on their way, then held until `release`."""
+    """The bytes of one message: arriving, then held until `release`."""
 
     __slots__ = (
         "_data",
@@ -203,30 +206,30 @@ class RequestBody:
 
     @property
     def size_bytes(self) -> int:
-        """How long it is, or was."""
+        """The size of the message, also after `pop`."""
         return self._size_bytes
 
     def fill(self, data: bytes) -> None:
-        """It is here."""
+        """Sets the bytes that have arrived."""
         self._data, self._size_bytes, self._task = data, len(data), None
 
     def pop(self) -> bytes:
-        """The bytes, once: this keeps them no longer, but goes on to count them."""
+        """Returns the bytes and drops its reference to them; they still count until `release`."""
         data, self._data = self._data, None
         return data or b""
 
     def release(self) -> None:
-        """Counts it no more."""
+        """Ends the count of its bytes."""
         self._inbound.end(self.sender, self._size_bytes)
 
     def abort(self, error: Exception) -> None:
-        """Ends its arrival with an error."""
+        """Ends the arrival of the body with an error."""
         if self._error is None and self._task is not None:
             self._error = error
             self._task.cancel()
 
     def abort_error(self) -> Exception | None:
-        """Why it was cut; None if somebody else cancelled its task."""
+        """The error of `abort`; None if its task was cancelled for another reason."""
         error, self._error = self._error, None
         if error is not None and self._task is not None:
             self._task.uncancel()
@@ -235,7 +238,7 @@ class RequestBody:
 
 
 class _ReceiveSlots:
-    """Turns to receive a body; tenants that wait get theirs in rotation."""
+    """Slots to receive a body; senders that wait get them in rotation."""
 
     def __init__(self, limits: InboundLimits, byte_rate: ByteRateLimiter) -> None:
         self._limits = limits
@@ -246,7 +249,7 @@ class _ReceiveSlots:
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     def try_acquire(self, sender: str, now_s: float) -> bool:
-        """Takes a turn if one is free, and nobody of this sender waits."""
+        """Takes a slot if one is free and no other call of the sender waits."""
         if sender in self._waiting or not self._is_free(sender, now_s):
             return False
         self._occupy(sender)
@@ -255,7 +258,9 @@ class _ReceiveSlots:
     async def acquire(self, sender: str) -> None:
         queue = self._waiting.setdefault(sender, deque())
         if len(queue) >= _MAX_WAITING:
-            raise FarmFullError(f"{len(queue)} requests wait to be received; retry after the delay")
+            raise FarmFullError(
+                f"{len(queue)} requests of this caller wait to be received; retry after the delay"
+            )
         waiter = asyncio.get_running_loop().create_future()
         queue.append(waiter)
         self._serve_soon()
@@ -281,7 +286,7 @@ class _ReceiveSlots:
             self._serve()
 
     def _serve_soon(self) -> None:
-        """Allowances grow by time alone: while anybody waits, this looks again and again."""
+        """Repeats `_serve` while calls wait, because a sender's allowance grows with time."""
         if self._waiting and not self._will_serve:
             self._will_serve = True
             asyncio.get_running_loop().call_later(_CHECK_INTERVAL_S, self._serve_again)
@@ -292,10 +297,10 @@ class _ReceiveSlots:
         self._serve_soon()
 
     def _cancel_wait(self, sender: str, waiter: asyncio.Future[None]) -> None:
-        """Ends a wait without its use."""
+        """Ends a wait that was cancelled or timed out."""
         queue = self._waiting.get(sender)
         if waiter.done() and not waiter.cancelled():
-            self.release(sender)  # it came at the same moment
+            self.release(sender)  # it got its slot at the same moment
         elif queue is not None and waiter in queue:
             queue.remove(waiter)
             if not queue:

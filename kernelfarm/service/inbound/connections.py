@@ -1,11 +1,11 @@
-"""Keeps connections free for those who call: closes idle ones of strangers where files run short.
+"""Closes idle connections when a server runs short of them.
 
-gRPC bounds how many connections a server accepts, and closes idle ones after minutes. So whoever
-opens as many as it accepts, and calls nothing, would shut everybody else out for minutes. Where
-three quarters are taken, connections that never made a call of somebody known are closed after two
-seconds, and idle ones of a tenant that has more than a quarter.
+gRPC limits how many connections a server accepts, and closes idle ones after minutes. A client that
+opens all of them without a call would block all other clients for minutes. Once three quarters are
+in use, this closes connections without an authenticated call after two seconds, and idle
+connections of a tenant that has more than a quarter.
 
-gRPC tells nothing of its connections, so they are found among the process's own files.
+gRPC offers no list of its connections, so they are found among the open files of the process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Caller:
 
 
 class Connections:
-    """Those of one server, which accepts `most`; `ports` are where it listens."""
+    """The connections of one server, which accepts at most `most`."""
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
@@ -49,25 +49,25 @@ class Connections:
         self._first_seen_s: dict[Peer, float] = {}
 
     def listen(self, addresses: Iterable[str]) -> None:
-        """Tells where the server listens; connections over unix sockets are not looked at."""
+        """Sets the addresses of the listeners; connections over unix sockets are not checked."""
         found = (a.rpartition(":")[2] for a in addresses if not a.startswith("unix:"))
         self._ports = frozenset(int(port) for port in found if port.isdigit())
 
     def begin(self, peer: str, tenant: str) -> None:
-        """A call of somebody known begins on a connection."""
+        """Counts an authenticated call that begins on a connection."""
         caller = self._callers.get(peer)
         if caller is None or caller.tenant != tenant:
             caller = self._callers[peer] = _Caller(tenant)
         caller.calls += 1
 
     def end(self, peer: str) -> None:
-        """It ends."""
+        """Counts the end of the call."""
         caller = self._callers.get(peer)
         if caller is not None:
             caller.calls -= 1
 
     async def run(self) -> None:
-        """Looks after them, until it is cancelled."""
+        """Checks the connections periodically, until it is cancelled."""
         while _FILES.is_dir() and self._ports:
             await asyncio.sleep(_CHECK_INTERVAL_S)
             if self._is_near_limit():
@@ -76,8 +76,11 @@ class Connections:
                 self._first_seen_s.clear()
 
     def close_idle(self) -> int:
-        """Closes connections of strangers, and idle ones of who has too many; how many."""
-        now_s, most_of_one = self._clock(), max(1, self._most // 4)
+        """Closes surplus connections; returns how many.
+
+        These are connections without an authenticated call, and idle ones of tenants with too many.
+        """
+        now_s, most_per_tenant = self._clock(), max(1, self._most // 4)
         callers = {_peer_of(peer): caller for peer, caller in self._callers.items()}
         idle = Counter(caller.tenant for caller in callers.values())
         seen: dict[Peer, float] = {}
@@ -88,10 +91,10 @@ class Connections:
             if caller is None:
                 is_surplus = now_s - first_s >= _UNAUTHENTICATED_IDLE_S
             else:
-                is_surplus = caller.calls <= 0 and idle[caller.tenant] > most_of_one
+                is_surplus = caller.calls <= 0 and idle[caller.tenant] > most_per_tenant
                 idle[caller.tenant] -= is_surplus
             if is_surplus:
-                with suppress(OSError):  # it went by itself
+                with suppress(OSError):  # it was closed already
                     connection.shutdown(socket.SHUT_RDWR)
                 closed += 1
         self._first_seen_s = seen
@@ -110,18 +113,18 @@ class Connections:
 
 
 def _inbound(ports: frozenset[int]) -> Iterator[tuple[Peer, socket.socket]]:
-    """Accepted TCP connections, each as a copy that is closed when the next is asked for."""
+    """The accepted TCP connections; each is a duplicate that is closed before the next."""
     for name in os.listdir(_FILES):
         try:
             if not os.readlink(_FILES / name).startswith("socket:"):
                 continue
-            copied = socket.socket(fileno=os.dup(int(name)))
-        except OSError:  # closed meanwhile
+            duplicate = socket.socket(fileno=os.dup(int(name)))
+        except OSError:  # it was closed
             continue
-        with copied:
-            peer = _tcp_peer(copied, ports)
+        with duplicate:
+            peer = _tcp_peer(duplicate, ports)
             if peer is not None:
-                yield peer, copied
+                yield peer, duplicate
 
 
 def _tcp_peer(connection: socket.socket, ports: frozenset[int]) -> Peer | None:
@@ -131,12 +134,12 @@ def _tcp_peer(connection: socket.socket, ports: frozenset[int]) -> Peer | None:
         if connection.getsockname()[1] not in ports:
             return None
         host, port = connection.getpeername()[:2]
-    except OSError:  # it listens, or is closed
+    except OSError:  # it is a listener, or is closed
         return None
     return host.removeprefix(_V4_IN_V6), port
 
 
 def _peer_of(peer: str) -> Peer:
-    """`ipv4:127.0.0.1:4711` or `ipv6:%5B::1%5D:4711`, as gRPC names it."""
+    """The peer of gRPC's name: `ipv4:127.0.0.1:4711` or `ipv6:%5B::1%5D:4711`."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
     return host.strip("[]").removeprefix(_V4_IN_V6), int(port) if port.isdigit() else 0

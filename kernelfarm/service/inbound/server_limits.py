@@ -1,4 +1,4 @@
-"""A server's limits: what settings mean for gRPC's options and for inbound bytes."""
+"""A server's limits and gRPC options, computed from its settings."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from kernelfarm.service.settings import ServiceSettings
 from kernelfarm.service.tenants.access import AccessControl
 
 _WINDOW_BYTES = 64 * 1024
-"""What gRPC receives of a call before its behavior asks for it; HTTP/2's own default."""
+"""How much of a body gRPC receives before the behavior reads it; the default of HTTP/2."""
 
 _METADATA_BYTES = 16 * 1024
 
 _BURST_S = 4
-"""Seconds of a tenant's bytes that it may send at once."""
+"""A tenant may send at once what its rate allows in this many seconds."""
 
 
 def inbound_limits(settings: ServiceSettings, access: AccessControl | None) -> InboundLimits:
-    """How much may arrive: a tenant has half of the bytes, and a quarter of those on the way."""
+    """The limits of inbound bytes; a tenant may have half of the bytes, a quarter of the bodies."""
     has_tenants = access is not None and access.authenticator.tenants is not None
     held, bodies = settings.max_requests_bytes, settings.max_bodies
     return InboundLimits(
@@ -37,26 +37,25 @@ def inbound_limits(settings: ServiceSettings, access: AccessControl | None) -> I
 
 
 def max_connections(settings: ServiceSettings) -> int:
-    """Connections that a process accepts; the other files are for Redis, other services, logs."""
+    """How many connections a process accepts; other files are for Redis, services and logs."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = 2**20 if soft == resource.RLIM_INFINITY else soft
     return settings.max_connections or max(1, files * 3 // 4)
 
 
 def server_options(settings: ServiceSettings, *, is_shared: bool) -> list[tuple[str, int]]:
-    """Options of a server, at all of its listeners."""
+    """The gRPC options of a server, for all of its listeners."""
     return [
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_send_message_length", -1),
-        # Two servers on one port share its calls in silence: only where that is meant.
+        # Two servers on one port would share its connections without a warning.
         ("grpc.so_reuseport", int(is_shared)),
-        # Clients ping idle connections each 20 s, services each 8 s (see `channels`): do not cut
-        # them for it.
+        # Accept the keepalive pings of clients (every 20 s) and services (every 8 s).
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.http2.max_ping_strikes", 0),
-        # A body that nobody asked for yet stays with its sender, but for one window: measuring the
-        # bandwidth would enlarge the windows of all streams, those of strangers too.
+        # Until the behavior reads a body, only one window of it is received. The bandwidth probe
+        # would enlarge the windows of all streams, also of unauthenticated callers.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
         ("grpc.max_concurrent_streams", settings.max_streams),

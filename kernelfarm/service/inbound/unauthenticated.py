@@ -1,4 +1,4 @@
-"""What is answered without credentials: health, and the methods that are open; little at a time."""
+"""Limits of unauthenticated calls: health checks and open methods."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _WATCHES = 64
 
 
 class UnauthenticatedCalls:
-    """Calls of nobody in particular: four small bodies at a time, one for each connection.
+    """Receives the bodies of unauthenticated calls: four small ones at a time, one per connection.
 
-    Each connection may call 200 times a second. Not each address: probes and a flood may come
-    through one proxy, and a probe that is refused restarts the server.
+    Each connection may call 200 times a second. The limit is not per address, because probes and a
+    flood may come through one proxy, and a refused probe restarts the server.
     """
 
     def __init__(self, limits: InboundLimits) -> None:
@@ -41,36 +41,40 @@ class UnauthenticatedCalls:
         self._watches = 0
 
     async def take(self, context: ServicerContext[Any, Any]) -> RequestBody:
-        """The body of a call.
+        """Receives the body of a call.
 
         Raises:
-            FarmFullError: its connection calls too often; the error tells when to come again.
-            MessageTooLargeError: nobody in particular sends so much.
+            FarmFullError: its connection calls too often; the error says when to retry.
+            MessageTooLargeError: the body is too large for an unauthenticated call.
         """
         peer = context.peer()
         if not self._buckets.take(peer):
-            error = FarmFullError(f"too many calls of {peer} without credentials")
+            error = FarmFullError(
+                f"{peer} sends too many calls without credentials; retry after the delay"
+            )
             error.retry_after_s = self._buckets.retry_after_s(peer)
             raise error
         body = await self._inbound.take(peer, context.read)
         if body.size_bytes > _BODY_BYTES:
             body.release()
             raise MessageTooLargeError(
-                f"a message of {body.size_bytes} bytes without credentials; expected at most"
+                f"the message without credentials has {body.size_bytes} bytes; expected at most"
                 f" {_BODY_BYTES}"
             )
         return body
 
     def begin_watch(self) -> None:
-        """Counts a stream that stays open.
+        """Counts a health watch, a stream that stays open.
 
         Raises:
-            FarmFullError: there are too many.
+            FarmFullError: too many are open.
         """
         if self._watches >= _WATCHES:
-            raise FarmFullError(f"{_WATCHES} streams watch this server's health; ask with Check")
+            raise FarmFullError(
+                f"{_WATCHES} streams watch the health of this server, the limit; call Check instead"
+            )
         self._watches += 1
 
     def end_watch(self) -> None:
-        """Ends `begin_watch`."""
+        """Ends the count of a health watch."""
         self._watches -= 1

@@ -1,1 +1,1 @@
-"""Structured logs, and their limits."""
+"""Structured logs and their limits."""

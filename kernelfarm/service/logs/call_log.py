@@ -1,6 +1,6 @@
-"""What the log tells of calls: failures and slow ones each, quick successes together.
+"""Logs calls: one line for each failed or slow call, one line a period for quick successes.
 
-A gateway answers thousands of hits in a second: a line for each would cost as much as the answers.
+A gateway serves thousands of hits a second; a line for each would cost as much as the hit itself.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _PERIOD_S = 1.0
 
 @dataclass(slots=True)
 class _Quick:
-    """Quick calls of one method since its last line."""
+    """The quick calls of one method since its last line."""
 
     calls: int = 0
     slowest_ms: float = 0.0
 
 
 class CallLog:
-    """Writes `call_done` for single calls, `calls_done` once a period for quick ones of a method.
+    """Logs `call_done` for one call, and `calls_done` once a period for quick calls of a method.
 
-    With `tells_each` every call has its line, to follow one by its id.
+    With `logs_each`, every call has its own line, with its request id.
     """
 
     def __init__(self, *, logs_each: bool = False, period_s: float = _PERIOD_S) -> None:
@@ -35,7 +35,7 @@ class CallLog:
         self._quick: dict[str, _Quick] = {}
 
     def done(self, method: str, status: str, elapsed_s: float) -> None:
-        """Notes a call that ended, in its own context; to be called within an event loop."""
+        """Logs or counts a call that ended; call it in the call's own context."""
         elapsed_ms = elapsed_s * 1e3
         if self._logs_each or status != "OK" or elapsed_ms >= _QUICK_MS:
             get_logger().info("call_done", status=status, elapsed_ms=round(elapsed_ms, 3))
@@ -43,7 +43,7 @@ class CallLog:
         quick = self._quick.get(method)
         if quick is None:
             quick = self._quick[method] = _Quick()
-            # In a context of its own: the line is not this call's alone.
+            # In a new context, because the line is about several calls.
             loop = asyncio.get_running_loop()
             loop.call_later(
                 self._period_s, self._write_summary, method, context=contextvars.Context()
@@ -52,7 +52,7 @@ class CallLog:
         quick.slowest_ms = max(quick.slowest_ms, elapsed_ms)
 
     def flush(self) -> None:
-        """Writes what is not told yet."""
+        """Logs the quick calls that are not logged yet."""
         for method in list(self._quick):
             self._write_summary(method)
 

@@ -1,6 +1,6 @@
-"""Bounds the log: how often a line of one cause is written for one tenant, and how long it is.
+"""Limits the log: the rate of lines with one cause and tenant, and the length of each line.
 
-Clients choose how often they fail and what is quoted of them; neither may fill a disk.
+Clients determine how often they fail and what their errors quote; neither may fill a disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kernelfarm.errors import bounded
 from kernelfarm.service.rates import TokenBuckets
 
 BURST, LINES_PER_S = 20, 1.0
-"""Lines of one event, tenant and cause: so many at once, then so many in a second."""
+"""The burst and the rate of lines with one event, tenant and cause."""
 
 _FIELD_BYTES = 1500
 _TRACE_BYTES = 16_000
@@ -29,10 +29,10 @@ Name = tuple[str, str, str]
 
 
 class LogLimit:
-    """A processor that drops lines of which there are too many.
+    """A structlog processor that drops lines beyond the rate.
 
-    The next line of the same kind says how many were dropped (`suppressed`), and so does
-    `lines_suppressed` where none follows. What succeeded is not limited here.
+    The field `suppressed` of the next line of the same kind says how many were dropped. If none
+    follows, an event `lines_suppressed` does. Lines about successes are not limited.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -41,7 +41,7 @@ class LogLimit:
         self._reported_s = clock()
 
     def __call__(self, logger: Any, method: str, event: Any) -> Any:
-        """The line, or `structlog.DropEvent`."""
+        """Returns the line, or raises `structlog.DropEvent`."""
         cause = str(event.get("reason") or event.get("status") or "")[:80]
         is_limited = cause not in ("", "OK") or method in _SERIOUS
         if not is_limited or event.get("event") == _SUPPRESSED_EVENT:
@@ -55,16 +55,16 @@ class LogLimit:
         return {**event, "suppressed": suppressed} if suppressed else event
 
     def report_dropped(self) -> None:
-        """Writes what was dropped and not told yet."""
+        """Logs the number of dropped lines that no line has reported yet."""
         self._reported_s = self._clock()
         for (event, tenant, cause), number in self._rates.all_suppressed().items():
             fields = {"of": event, "tenant": tenant, "cause": cause, "suppressed": number}
-            # In a context of its own: the line is not this call's.
+            # In a new context, because the line is not about this call.
             contextvars.Context().run(structlog.get_logger().warning, _SUPPRESSED_EVENT, **fields)
 
 
 def bound_fields(logger: Any, method: str, event: Any) -> Any:
-    """A processor that cuts each text of a line."""
+    """A structlog processor that bounds each text of a line."""
     return {name: _bounded(name, value) for name, value in event.items()}
 
 
@@ -74,21 +74,21 @@ def _bounded(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     most = _TRACE_BYTES if name == "exception" else _FIELD_BYTES
-    # Most texts are short and need no look at each character.
+    # Most texts are short, and `bounded` would inspect each character.
     return value if len(value) * 4 <= most and value.isprintable() else bounded(value, most)
 
 
 class LibraryLimit(logging.Filter):
-    """Drops lines of libraries of which there are too many: by who writes them, and their form."""
+    """Drops log records of libraries beyond the rate; logger, format and level identify a kind."""
 
     def __init__(self) -> None:
         super().__init__()
         self._rates: TokenBuckets[Name] = TokenBuckets(BURST, LINES_PER_S)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to write it."""
+        """True if the record is to be logged."""
         return self._rates.take((record.name, str(record.msg)[:80], record.levelname))
 
 
 limit = LogLimit()
-"""This process's own."""
+"""The limit of this process."""

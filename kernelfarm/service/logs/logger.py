@@ -1,7 +1,7 @@
 """Structured logs: one JSON object per line on stderr, fixed event names, bound request ids.
 
-Libraries that log through `logging` (gRPC, asyncio, Celery) come out in the same form, from
-warnings upwards. How long and how many lines are is bounded (`logs/limits.py`).
+Warnings and errors of libraries that use `logging` (gRPC, asyncio, Celery) have the same form. The
+length and rate of lines are limited (`logs/limits.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kernelfarm.service.settings import ServiceSettings
 
 
 def configure_logs(settings: ServiceSettings, service: str) -> None:
-    """Sends this process's logs to stderr; every line carries the room's name."""
+    """Sends the logs of this process to stderr; every line has the name of the service."""
 
     def add_service(logger: Any, method: str, event: Any) -> Any:
         return {"service": service, **event}
@@ -40,7 +40,7 @@ def configure_logs(settings: ServiceSettings, service: str) -> None:
 
 
 def get_logger() -> Any:
-    """The logger of the calling process; call it as `log.info("event_name", field=value)`."""
+    """The logger of this process; use it as `get_logger().info("event_name", field=value)`."""
     return structlog.get_logger()
 
 

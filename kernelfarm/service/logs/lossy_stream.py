@@ -1,4 +1,4 @@
-"""A stream for logs that loses lines rather than raise: a full disk must stop no request."""
+"""A log stream that drops lines instead of raising errors: a full disk must not fail a request."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import TextIO
 
 
 class LossyStream:
-    """Writes to another stream what it takes; `lost` counts what it did not."""
+    """Writes to another stream; `lost` counts the writes that failed."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self.lost = 0
 
     def write(self, text: str) -> int:
-        """The length of the text, written or not."""
+        """Writes a text; returns its length even if the write failed."""
         try:
             self._stream.write(text)
-        except (OSError, ValueError):  # no space, nobody reads any more, or closed
+        except (OSError, ValueError):  # no space, a closed pipe, or a closed stream
             self.lost += 1
         return len(text)
 
     def flush(self) -> None:
-        """Passes on what is written; what cannot be is tried again with the next line."""
+        """Flushes the other stream; the next line retries a flush that failed."""
         try:
             self._stream.flush()
         except (OSError, ValueError):

@@ -1,8 +1,9 @@
-"""Child processes for work whose cost clients control: a parent can end it at any moment.
+"""Child processes for work whose cost clients control; the service can end them at any moment.
 
-A service holds one `pool.ProcessPool`; `pool.Work` is one job as bytes; a module of the service
-maps the names of jobs to functions (`JOBS`). Threads cannot be ended, so nothing whose cost depends
-on what a client sent runs in the service itself.
+A service has one `pool.ProcessPool`. A `pool.WorkItem` is one job as bytes. A module of the service
+maps the names of jobs to functions (`JOBS`). Threads cannot be ended, so work whose cost depends on
+a client's request never runs in the service itself.
 
-Nothing is imported here: the fork server (`fork_server`) must not import gRPC, which `pool` needs.
+This file imports nothing, because the fork server (`fork_server`) must not import gRPC, as `pool`
+does.
 """

@@ -1,4 +1,4 @@
-"""A pool's processes as its service sees them: the fork server, and the children that it forks."""
+"""The service's side of a pool's processes: the fork server, and the children that it forks."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _START_S = 120.0
 _HELLO_BYTES = 64
 _READ_AHEAD_BYTES = 1 << 20
 _REMEMBERED = 4
-_ENDED = "the process that worked on this request ended; the farm goes on: send it again"
+_ENDED = "the process that worked on this request ended; send the request again"
 
 
 class WorkProcess:
-    """One child. What it did last it may remember: `knows` tells by a job's affinity."""
+    """One child process; `has_affinity` says whether it may have state of an earlier job."""
 
     def __init__(
         self, pid: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -56,21 +56,21 @@ class WorkProcess:
 
     @property
     def is_alive(self) -> bool:
-        """False once it has ended."""
+        """False once the process has ended."""
         if self._reader.at_eof() or self._writer.is_closing():
             return False
         if self._handle is None:
             return True
-        look = select.poll()
-        look.register(self._handle, select.POLLIN)  # readable once the process has ended
-        return not look.poll(0)
+        poll = select.poll()
+        poll.register(self._handle, select.POLLIN)  # readable once the process has ended
+        return not poll.poll(0)
 
     def has_affinity(self, affinity: bytes) -> bool:
-        """Whether it did a job of this affinity lately."""
+        """True if one of its last jobs had this affinity."""
         return bool(affinity) and affinity in self._affinities
 
     def used_s(self) -> float:
-        """Processor time that it used in its life; where that is not told, the time now."""
+        """The processor time that it has used; the current time if the system has no such clock."""
         if sys.platform == "linux":
             with contextlib.suppress(OSError):
                 # clock_getcpuclockid(3): the clock of another process, by its id.
@@ -78,14 +78,14 @@ class WorkProcess:
         return time.monotonic()
 
     def make_heavy(self) -> None:
-        """Lets light work go first from now on; only privileged processes could take it back."""
+        """Lowers its priority below light work; only privileged processes could undo this."""
         if not self.is_heavy:
             self.is_heavy = True
             yield_to_all(self.pid)
             leave_a_processor(self.pid)
 
     def kill(self) -> None:
-        """Ends it now, whatever it does; once is enough."""
+        """Kills the process; a second call does nothing."""
         if self._is_killed:
             return
         self._is_killed = True
@@ -102,34 +102,36 @@ class WorkProcess:
     async def run_job(
         self, name: str, affinity: bytes, parts: Parts, max_bytes: int
     ) -> list[bytes]:
-        """What it answers to a job.
+        """Runs a job and returns its results.
 
         Raises:
-            KernelfarmError: what the job raised.
+            KernelfarmError: the job raised it.
             WorkProcessError: the child ended.
+            FrameError: the results have more than `max_bytes`, or are malformed.
+            InternalError: the job raised another exception, which is logged.
         """
         if affinity and affinity not in self._affinities:
             self._affinities.append(affinity)
         try:
             await send_over(self._writer, FrameKind.WORK, [name.encode(), *parts])
-            kind, answer = await receive_within(self._reader, max_bytes)
+            kind, reply = await receive_within(self._reader, max_bytes)
         except (EOFError, OSError) as error:
             raise WorkProcessError(_ENDED) from error
-        self.memory_bytes = int(answer[0])
+        self.memory_bytes = int(reply[0])
         if kind is FrameKind.RESULT:
-            return answer[1:]
+            return reply[1:]
         if kind is FrameKind.ERROR:
-            facts = unpacked_facts(answer[1:])
-            for trace in answer[1 + FACTS :]:
+            facts = unpacked_facts(reply[1:])
+            for trace in reply[1 + FACTS :]:
                 text = trace.decode("utf-8", "replace")
                 get_logger().warning("work_refused", work=name, message=facts.message, trace=text)
             raise error_from_facts(facts)
-        get_logger().error("work_failed", work=name, trace=answer[1].decode("utf-8", "replace"))
+        get_logger().error("work_failed", work=name, trace=reply[1].decode("utf-8", "replace"))
         raise InternalError("internal error: report it with the request id")
 
 
 class ForkServer:
-    """Starts children; it is started again itself when it has ended."""
+    """The fork server of a pool, which starts children; it is restarted when it has ended."""
 
     def __init__(self, jobs_module: str, limits: PoolLimits) -> None:
         self._module = jobs_module
@@ -150,44 +152,48 @@ class ForkServer:
         """Starts it unless it runs; returns when it can fork.
 
         Raises:
-            UnavailableError: it does not start; its own last lines on stderr tell why.
+            UnavailableError: it does not start; its last lines on stderr say why.
         """
         async with self._starting:
             if self.pid is None:
                 await self._start()
 
     async def fork(self) -> WorkProcess:
-        """A new child that is ready to work.
+        """Starts a child and returns it when it is ready to work.
 
         Raises:
-            UnavailableError: none can be started.
+            UnavailableError: no child can be started.
         """
         await self.start()
         server = self._process
-        ours, theirs = socket.socketpair()
-        with theirs:
+        parent_socket, child_socket = socket.socketpair()
+        with child_socket:
             try:
-                self._send(theirs)
+                self._send(child_socket)
             except WorkProcessError:
-                ours.close()
+                parent_socket.close()
                 raise
-        ours.setblocking(False)
-        reader, writer = await asyncio.open_unix_connection(sock=ours, limit=_READ_AHEAD_BYTES)
+        parent_socket.setblocking(False)
+        reader, writer = await asyncio.open_unix_connection(
+            sock=parent_socket, limit=_READ_AHEAD_BYTES
+        )
         try:
             async with asyncio.timeout(self._limits.hung_after_s):
                 _, (pid,) = await receive_within(reader, _HELLO_BYTES)
         except (TimeoutError, EOFError, OSError, FrameError) as error:
             writer.close()
-            if self._process is server:  # it hangs, or is gone: the next call starts another one
+            if self._process is server:  # it hangs or has ended; the next call restarts it
                 self.kill()
-            raise WorkProcessError("no process for this work starts; send it again") from error
+            raise WorkProcessError(
+                "no process for this work could be started; send the request again"
+            ) from error
         except BaseException:
-            writer.close()  # the child reads the end of its socket, and ends
+            writer.close()  # the child reads the end of the socket, and ends
             raise
         return WorkProcess(int(pid), reader, writer)
 
     def kill(self) -> None:
-        """Ends it, and with it all its children."""
+        """Kills it and all its children."""
         if self._control is not None:
             self._control.close()
             self._control = None
@@ -199,21 +205,23 @@ class ForkServer:
             process.kill()
 
     async def close(self) -> None:
-        """As `kill`, and for good; returns when it and its predecessors are gone."""
+        """Kills it, prevents a restart, and returns when it and its predecessors have ended."""
         self._is_closed = True
         self.kill()
-        async with self._starting:  # one that was being started meanwhile
+        async with self._starting:  # another task may have started it in the meantime
             self.kill()
             await self._reap()
 
-    def _send(self, theirs: socket.socket) -> None:
+    def _send(self, child_socket: socket.socket) -> None:
         if self._control is None:
-            raise WorkProcessError("this service is being stopped")
+            raise WorkProcessError("this service is being stopped; send the request again")
         try:
-            socket.send_fds(self._control, [b"f"], [theirs.fileno()])
-        except OSError as error:  # it ended, or hangs
+            socket.send_fds(self._control, [b"f"], [child_socket.fileno()])
+        except OSError as error:  # it has ended, or hangs
             self.kill()
-            raise WorkProcessError("no process for this work can be started; try again") from error
+            raise WorkProcessError(
+                "no process for this work could be started; send the request again"
+            ) from error
 
     async def _reap(self) -> None:
         while self._ended:
@@ -224,17 +232,17 @@ class ForkServer:
             raise UnavailableError("this service is being stopped; send the request again")
         self.kill()
         await self._reap()
-        control, theirs = socket.socketpair()
-        with theirs:
-            number = str(theirs.fileno())
+        control, child_socket = socket.socketpair()
+        with child_socket:
+            number = str(child_socket.fileno())
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "kernelfarm.service.process_pool.fork_server"),
                 *(number, str(os.getpid()), self._module, str(self._limits.max_memory_bytes)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(child_socket.fileno(),),
                 env=_environment(),
-                process_group=0,  # signals of a terminal are for the service
+                process_group=0,  # the service handles the signals of a terminal
             )
         try:
             await self._until_ready(control)
@@ -250,7 +258,9 @@ class ForkServer:
             async with asyncio.timeout(_START_S):
                 byte = await asyncio.get_running_loop().sock_recv(control, 1)
         except (TimeoutError, OSError) as error:
-            raise UnavailableError(f"the processes of {self._module} do not start") from error
+            raise UnavailableError(
+                f"the process that imports {self._module} did not start within {_START_S:.0f} s"
+            ) from error
         if byte != b"R":
             raise UnavailableError(
                 f"the process that imports {self._module} ended; see its last lines on stderr"
@@ -258,14 +268,14 @@ class ForkServer:
 
 
 def _environment() -> dict[str, str]:
-    """Ours without this farm's settings: keys' places and tokens are no child's business."""
+    """Our environment without the farm's settings, which contain tokens and paths of keys."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
-    # One thread each: a fork takes no other threads along, and the pool counts processes.
+    # One thread each, because other threads do not survive a fork, and the pool counts processes.
     return {**kept, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 def _handle_of(pid: int) -> int | None:
-    """What names this process and no later one of the same id, where the system has it."""
+    """A pidfd, which no later process with the same id can have; None if the system has none."""
     if hasattr(os, "pidfd_open"):
         with contextlib.suppress(OSError):
             return os.pidfd_open(pid)

@@ -1,9 +1,9 @@
-"""A process that imports a service's jobs once, and forks a child for each byte that it is sent.
+"""A process that imports a service's jobs once, and forks a child for each request of the service.
 
 Run as `python -m kernelfarm.service.process_pool.fork_server SOCKET_FD PARENT_PID JOBS MEMORY`.
-A fresh interpreter with one thread, which never used gRPC: forking it is safe, takes milliseconds
-instead of the second of an import, and its children share its memory. Each byte that arrives
-carries the descriptor of the socket over which the child will work.
+It is a new interpreter with one thread, which has never used gRPC. A fork of it is therefore safe,
+takes milliseconds instead of a second for imports, and its children share its memory. Each request
+is one byte with the descriptor of the socket for the child's jobs.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def main(argv: list[str]) -> int:
-    """Serves until its parent closes the socket, or dies."""
+    """Serves until its parent closes the socket, or ends."""
     number, parent, module, max_memory_bytes = argv
     _end_with(int(parent))
-    # A terminal's or a supervisor's signals are for the service, which ends us when it has drained.
+    # The service handles the signals of a terminal or supervisor, drains, and ends this process.
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps our children
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the children
     control = socket.socket(fileno=int(number))
     jobs: Jobs = importlib.import_module(module).JOBS
     collect_rarely()
@@ -44,12 +44,15 @@ def main(argv: list[str]) -> int:
                 control.close()
                 _end_with(own)
                 work(socket.socket(fileno=descriptor), jobs, int(max_memory_bytes))
-                os._exit(0)  # nothing of the fork server's is flushed or closed twice
+                os._exit(0)  # without flushing or closing the fork server's files
             os.close(descriptor)
 
 
 def _end_with(parent: int) -> None:
-    """Asks to be killed when the parent ends; where that is not possible, a socket's end tells."""
+    """Asks the kernel to kill this process when the parent ends.
+
+    On other systems than Linux, the end of the socket ends it.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -57,5 +60,5 @@ def _end_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(OSError):  # the service is gone
+    with contextlib.suppress(OSError):  # the service has ended
         sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""What one job may use, and how many run."""
+"""The limits of a pool: what one job may use, and how many run at once."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """Limits of one pool.
+    """The limits of one pool.
 
-    `processes` jobs run at once that are light so far, and as many heavy ones beside them: a job is
-    heavy if its message has `heavy_bytes`, or once it has used `heavy_after_s` of processor time. A
-    job may use `max_processor_s` of processor time and `max_memory_bytes` of address space; an
-    answer has at most `max_answer_bytes`. A tenant may have `max_waiting` jobs that wait.
+    `processes` light jobs run at once, and as many heavy jobs beside them. A job is heavy if its
+    message has `heavy_bytes`, or once it has used `heavy_after_s` of processor time. A job may use
+    `max_processor_s` of processor time and `max_memory_bytes` of address space, and its result has
+    at most `max_answer_bytes`. At most `max_waiting` jobs of one tenant may wait.
 
-    A child that uses no processor time for `hung_after_s` while it works is replaced, and so is one
-    that still holds `max_idle_memory_bytes` after its job; a fork server that does not fork for
-    `hung_after_s` is started again.
+    A child that uses no processor time for `hung_after_s` during a job is replaced. So is a child
+    that holds more than `max_idle_memory_bytes` after its job. A fork server that does not fork
+    within `hung_after_s` is restarted.
     """
 
     processes: int = 2

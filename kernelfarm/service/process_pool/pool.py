@@ -1,8 +1,8 @@
-"""Runs jobs in child processes, fairly by tenant, and ends those that nobody waits for.
+"""Runs jobs in child processes, fairly among tenants, and ends jobs whose callers were cancelled.
 
-A job ends when its caller is cancelled (a deadline, a client that left, a drain), when it has used
-its processor time or memory, or when its child hangs or dies: the child is killed, and another one
-is forked at once. What ends is one attempt of one job, never the service.
+A job ends early if its caller is cancelled (by a deadline, a disconnected client or a drain), if it
+exceeds its processor time or memory, or if its child hangs or dies. The child is then killed, and
+another one is forked at once. This ends one attempt of one job, never the service.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kernelfarm.errors import (
     WorkTimeError,
 )
 from kernelfarm.service.logs.logger import get_logger
-from kernelfarm.service.priority import LeftProcessor
+from kernelfarm.service.priority import FreeProcessor
 from kernelfarm.service.process_pool.children import ForkServer, WorkProcess
 from kernelfarm.service.process_pool.frames import FrameError
 from kernelfarm.service.process_pool.limits import PoolLimits
@@ -34,7 +34,7 @@ _STAY_AFTER_S = 0.1
 class WorkItem:
     """One job: its name in the module's `JOBS`, and its arguments.
 
-    `affinity` names what a child may remember of an earlier job (a digest); empty: nothing.
+    `affinity` is a digest of state that a child may have kept from an earlier job, or empty.
     """
 
     name: str
@@ -44,7 +44,7 @@ class WorkItem:
 
 
 class CpuMeter:
-    """What one job has used: `look` is told the child's processor time, and the time now."""
+    """The processor time of one job, from readings of the child's processor time and of a clock."""
 
     def __init__(self, child_used_s: float, now_s: float) -> None:
         self._began_s = child_used_s
@@ -52,7 +52,7 @@ class CpuMeter:
         self.used_s = 0.0
 
     def update(self, child_used_s: float, now_s: float) -> None:
-        """Reads the clocks."""
+        """Adds a reading: the child's processor time and the current time."""
         used_s = child_used_s - self._began_s
         if used_s > self.used_s:
             self.used_s, self._progressed_s = used_s, now_s
@@ -60,12 +60,12 @@ class CpuMeter:
 
     @property
     def stalled_s(self) -> float:
-        """For how long it has used nothing."""
+        """For how long the job has used no processor time."""
         return self._now_s - self._progressed_s
 
 
 class _PreemptedError(Exception):
-    """The job gave way to others; it begins again."""
+    """The job was preempted by others; it starts again later."""
 
 
 class ProcessPool:
@@ -77,27 +77,27 @@ class ProcessPool:
         self._scheduler = SlotScheduler(limits.processes, limits.max_waiting, limits.heavy_after_s)
         self._idle: list[WorkProcess] = []
         self._busy: set[WorkProcess] = set()
-        self._left_processor = LeftProcessor()
+        self._free_processor = FreeProcessor()
         self._staying: asyncio.TimerHandle | None = None
         self._refilling: asyncio.Task[None] | None = None
         self._is_closed = False
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Process ids of the children."""
+        """The process ids of the children."""
         return tuple(child.pid for child in (*self._idle, *self._busy))
 
     async def start(self) -> None:
-        """Starts the processes; returns when they can work.
+        """Starts the fork server, and begins to fork children.
 
         Raises:
-            UnavailableError: they do not start.
+            UnavailableError: the fork server does not start.
         """
         await self._server.start()
         self._refill()
 
     async def close(self) -> None:
-        """Ends all processes, whatever they do."""
+        """Kills all processes."""
         self._is_closed = True
         if self._staying is not None:
             self._staying.cancel()
@@ -109,11 +109,11 @@ class ProcessPool:
         await self._server.close()
 
     async def run(self, item: WorkItem) -> list[bytes]:
-        """What the job gives; it is ended if this call is cancelled.
+        """Runs a job and returns its results; a cancellation of this call ends the job.
 
         Raises:
-            KernelfarmError: what the job raised.
-            WorkTimeError, WorkMemoryError: it used more than one job may.
+            KernelfarmError: the job raised it.
+            WorkTimeError, WorkMemoryError: the job used more than one job may.
             WorkProcessError: its child ended; the same job may be sent again.
             FarmFullError: too many jobs of this tenant wait.
         """
@@ -144,7 +144,7 @@ class ProcessPool:
             get_logger().warning("work_process_ended", work=item.name, message=str(error))
             raise WorkProcessError(str(error)) from error
         except KernelfarmError as error:
-            # The job's own error; one of memory leaves a child that holds much.
+            # The job raised it. After a memory error, the child holds too much memory.
             is_kept = asking.done() and not isinstance(error, WorkMemoryError)
             raise
         finally:
@@ -160,7 +160,7 @@ class ProcessPool:
     async def _watch(
         self, child: WorkProcess, asking: asyncio.Task[list[bytes]], request: SlotRequest
     ) -> None:
-        """Returns when the job is done; looks at what it uses meanwhile."""
+        """Returns when the job is done; checks what it uses until then."""
         began_s = child.used_s()
         meter = CpuMeter(began_s, asyncio.get_running_loop().time())
         while True:
@@ -183,15 +183,15 @@ class ProcessPool:
                 self._scheduler.mark_heavy(request)
 
     def _next_check_s(self, meter: CpuMeter) -> float:
-        """A job is looked at when it may have become heavy, and then now and then."""
+        """The time until the next check: when the job may become heavy, then at intervals."""
         until_s = self._limits.heavy_after_s - meter.used_s
         return max(until_s, _FIRST_CHECK_S) if until_s > 0 else _CHECK_INTERVAL_S
 
     async def _take_child(self, item: WorkItem, *, is_heavy: bool) -> WorkProcess:
-        """An idle child, one that remembers something of this job if there is one."""
+        """An idle child, preferably one with state of this job's affinity, or a new child."""
         for child in [child for child in self._idle if not child.is_alive]:
             self._idle.remove(child)
-            child.kill()  # it has ended by itself: that lets go of what names it
+            child.kill()  # it has ended by itself: this closes its descriptors
         fitting = [child for child in self._idle if child.has_affinity(item.affinity)]
         fitting = fitting or [child for child in self._idle if child.is_heavy == is_heavy]
         if fitting:
@@ -206,16 +206,16 @@ class ProcessPool:
         return child
 
     def _note_heavy(self) -> None:
-        """Short jobs change nothing: moving threads costs time too."""
+        """Moves the service's threads if heavy jobs last; for short jobs it would cost too much."""
         heavy_jobs = sum(child.is_heavy for child in self._busy)
-        if not self._left_processor.is_the_last(heavy_jobs):
+        if not self._free_processor.is_the_last(heavy_jobs):
             if self._staying is not None:
                 self._staying.cancel()
                 self._staying = None
-            self._left_processor.leave()
+            self._free_processor.leave()
         elif self._staying is None:
             loop = asyncio.get_running_loop()
-            self._staying = loop.call_later(_STAY_AFTER_S, self._left_processor.stay)
+            self._staying = loop.call_later(_STAY_AFTER_S, self._free_processor.stay)
 
     async def _forked(self) -> WorkProcess:
         if self._is_closed:
@@ -230,7 +230,7 @@ class ProcessPool:
         )
 
     def _return_child(self, child: WorkProcess) -> None:
-        """Keeps a child for later work: of each kind no more than there are slots."""
+        """Keeps a child for later jobs: of each kind, at most as many as there are slots."""
         self._idle.append(child)
         alike = [other for other in self._idle if other.is_heavy == child.is_heavy]
         for oldest in alike[: -self._limits.processes]:
@@ -238,7 +238,7 @@ class ProcessPool:
             oldest.kill()
 
     def _refill(self) -> None:
-        """Sees to it that a child is ready for each light slot."""
+        """Starts children if there are fewer than light slots."""
         is_running = self._refilling is not None and not self._refilling.done()
         if not self._is_closed and not is_running and self._is_short:
             self._refilling = asyncio.create_task(self._fill())
@@ -263,19 +263,19 @@ class ProcessPool:
 
 
 def _check(meter: CpuMeter, limits: PoolLimits) -> None:
-    """Passes a job that is within its limits.
+    """Checks that a job is within its limits.
 
     Raises:
         WorkTimeError: it used too much processor time.
-        WorkProcessError: its child stands still.
+        WorkProcessError: its child hangs.
     """
     if meter.used_s > limits.max_processor_s:
         raise WorkTimeError(
             f"the work on this request was ended after {limits.max_processor_s:.0f} s of processor"
-            " time; split the model at a graph break"
+            " time, the limit; split the model at a graph break"
         )
     if meter.stalled_s > limits.hung_after_s:
         raise WorkProcessError(
-            f"the process that worked on this request stood still for {limits.hung_after_s:.0f} s;"
-            " another one takes its place: send the request again"
+            f"the process that worked on this request hung for {limits.hung_after_s:.0f} s and was"
+            " replaced; send the request again"
         )

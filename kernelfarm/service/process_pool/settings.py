@@ -1,4 +1,4 @@
-"""Settings of services that work in child processes."""
+"""The settings of services that run jobs in child processes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from kernelfarm.service.settings import ServiceSettings
 
 
 class WorkSettings(ServiceSettings):
-    """What one piece of work may use: an import, a decomposition, an optimization."""
+    """Limits of one job: an import, a decomposition or an optimization."""
 
     max_work_steps: int = Field(default=DEFAULT_WORK_STEPS, gt=0)
-    """Counted steps; equal requests end alike on every machine."""
+    """The work budget of a job in steps; equal requests use equal numbers on every machine."""
     max_work_processor_s: float = Field(default=60.0, gt=0)
-    """Processor time, for what the steps do not count."""
+    """The processor time of a job, for work that the steps do not count."""
     max_work_memory_bytes: int = Field(default=4096 * MIB, ge=512 * MIB)
-    """Address space of each child process."""
+    """The address space of each child process."""
     max_waiting_work: int = Field(default=1024, gt=0)
-    """Pieces of work of one tenant that wait for a process; more are told to come back."""
+    """How many jobs of one tenant may wait for a process; further requests are refused and may be
+    repeated."""
 
     def pool_limits(self, processes: int) -> PoolLimits:
-        """The limits of a pool of so many processes."""
+        """The limits of a pool with this number of processes."""
         return PoolLimits(
             processes=processes,
             max_processor_s=self.max_work_processor_s,

@@ -1,18 +1,19 @@
-"""Which job runs next: turns among tenants, and heavy jobs apart from light ones.
+"""Decides which job runs next: round robin among tenants, with separate slots for heavy jobs.
 
-A job of a large message is heavy; any other one begins in the light lane, and is heavy once it has
-used a quarter of a second of processor time. If others wait for the light lane, it then goes on in
-the heavy lane, at a lower priority; if that is full too, it is ended and begins again when the
-heavy lane has room for it. So whoever sends small graphs waits for a fraction of a second, whatever
-others send.
+A job with a large message is heavy. Any other job starts in a light slot, and becomes heavy once it
+has used a quarter of a second of processor time. If others then wait for a light slot, it moves to
+a heavy slot, with a lower priority. If no heavy slot is free, it is preempted: it is ended, and
+starts again when a heavy slot is free. Small graphs therefore wait for a fraction of a second,
+whatever others send.
 
-While others call, jobs of a tenant whose latest ones were mostly heavy begin in the heavy lane: a
-job that is ended and begins again costs a process.
+While others call, jobs of a tenant whose latest jobs were mostly heavy start in heavy slots,
+because a preemption costs a process.
 
-Within a lane free slots go to tenants in turn. A tenant that used much processor time lately leaves
-one light slot free while others call, and its light jobs have the heavy ones' priority. A tenant
-without a heavy job gets a slot from one that has two: its youngest is ended, and begins again
-later. A tenant's last heavy job is never ended for others, so each makes progress.
+Each queue gives free slots to tenants round robin. While others call, a tenant that used much
+processor time recently leaves one light slot free, and its light jobs run with the priority of
+heavy ones. If a tenant without a heavy job waits, the youngest heavy job of a tenant that has
+several is preempted. A tenant's last heavy job is never preempted for others, so each tenant makes
+progress.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from kernelfarm.errors import FarmFullError
-from kernelfarm.service.process_pool.usage import Habits, Usage
+from kernelfarm.service.process_pool.usage import HeavyShares, ProcessorUsage
 from kernelfarm.service.recent_callers import RecentCallers
 
 _RETRY_AFTER_S = 1.0
 
 
 class SlotRequest:
-    """One job's place: where it runs, what it has used, and whether it must give way."""
+    """One job's request for a slot: its queue, what it has used, and whether it is preempted."""
 
     def __init__(self, tenant: str) -> None:
         loop = asyncio.get_running_loop()
@@ -41,13 +42,13 @@ class SlotRequest:
         self.preempted: asyncio.Future[None] = loop.create_future()
 
     def preempt(self) -> None:
-        """Tells the job to give way."""
+        """Asks the job to end and to start again later."""
         if not self.preempted.done():
             self.preempted.set_result(None)
 
 
 class SlotQueue:
-    """Slots of one kind, and who waits for them: tenant after tenant, each in order."""
+    """The slots of one kind, and the requests that wait for them, in order for each tenant."""
 
     def __init__(self, slots: int, may_enter: Callable[[str], bool] = lambda tenant: True) -> None:
         self.slots = slots
@@ -62,27 +63,27 @@ class SlotQueue:
 
     @property
     def has_waiting(self) -> bool:
-        """True if somebody waits."""
+        """True if a request waits."""
         return bool(self._waiting)
 
     def waiting_of(self, tenant: str) -> int:
-        """How many jobs of a tenant wait."""
+        """The number of waiting requests of a tenant."""
         return len(self._waiting.get(tenant, ()))
 
     def tenants_waiting(self) -> Iterator[str]:
-        """Tenants that wait, in the order of their turns."""
+        """The tenants with waiting requests, in the order in which they get slots."""
         return iter(tuple(self._waiting))
 
     def running_of(self, tenant: str) -> list[SlotRequest]:
-        """The jobs of a tenant that run, in the order of their start."""
+        """The running jobs of a tenant, in the order of their start."""
         return [request for request in self.running if request.tenant == tenant]
 
     def add(self, request: SlotRequest) -> None:
-        """Lets a job wait."""
+        """Adds a request that waits."""
         self._waiting.setdefault(request.tenant, deque()).append(request)
 
     def drop(self, request: SlotRequest) -> None:
-        """A job waits no longer."""
+        """Removes a request that no longer waits."""
         waiting = self._waiting.get(request.tenant)
         if waiting is not None and request in waiting:
             waiting.remove(request)
@@ -90,7 +91,7 @@ class SlotQueue:
                 del self._waiting[request.tenant]
 
     def serve(self) -> None:
-        """Gives free slots to the first of each tenant, one tenant after the other."""
+        """Gives free slots to the first requests of tenants, round robin."""
         while not self.is_full:
             tenant = next(filter(self._may_enter, self._waiting), None)
             if tenant is None:
@@ -98,27 +99,27 @@ class SlotQueue:
             waiting = self._waiting.pop(tenant)
             request = waiting.popleft()
             if waiting:
-                self._waiting[tenant] = waiting  # now the last in turn
-            if not request.granted.done():  # its caller may have been cancelled a moment ago
+                self._waiting[tenant] = waiting  # now the last tenant
+            if not request.granted.done():  # its caller may have been cancelled
                 self.enter(request)
                 request.granted.set_result(None)
 
     def enter(self, request: SlotRequest) -> None:
-        """A job runs here."""
+        """Gives a slot to a job."""
         request.queue = self
         self.running.append(request)
 
 
 class SlotScheduler:
-    """Both lanes of a pool."""
+    """The light and the heavy slots of a pool."""
 
     def __init__(self, slots: int, max_waiting: int, heavy_after_s: float = 0.25) -> None:
         self.light = SlotQueue(slots, self._may_enter_light)
         self.heavy = SlotQueue(slots)
         self._max_waiting = max_waiting
         self._heavy_after_s = heavy_after_s
-        self._usage = Usage()
-        self._habits = Habits()
+        self._usage = ProcessorUsage()
+        self._heavy_shares = HeavyShares()
         self._callers = RecentCallers()
 
     async def enter(self, request: SlotRequest) -> None:
@@ -128,13 +129,16 @@ class SlotScheduler:
             FarmFullError: too many jobs of this tenant wait.
         """
         self._callers.note(request.tenant, _now_s())
-        if self._habits.are_heavy(request.tenant) and self.must_stand_back(request.tenant):
+        if self._heavy_shares.is_mostly_heavy(request.tenant) and self.must_stand_back(
+            request.tenant
+        ):
             request.is_heavy = True
         queue = self.heavy if request.is_heavy else self.light
         waiting = self.light.waiting_of(request.tenant) + self.heavy.waiting_of(request.tenant)
         if waiting >= self._max_waiting:
             error = FarmFullError(
-                f"{waiting} pieces of work of this tenant wait for a process, the limit"
+                f"{waiting} jobs of this tenant wait for a process, the limit; retry after the"
+                " delay"
             )
             error.retry_after_s = _RETRY_AFTER_S
             raise error
@@ -147,19 +151,19 @@ class SlotScheduler:
             raise
 
     def leave(self, request: SlotRequest) -> None:
-        """A job has ended, or waits no longer."""
+        """Records that a job has ended, or no longer waits."""
         if request.queue is not None:
             request.queue.running.remove(request)
             request.queue = None
             self._usage.charge(request.tenant, request.used_s, _now_s())
-            self._habits.note(request.tenant, was_heavy=request.used_s >= self._heavy_after_s)
+            self._heavy_shares.note(request.tenant, was_heavy=request.used_s >= self._heavy_after_s)
         else:
             self.light.drop(request)
             self.heavy.drop(request)
         self._settle()
 
     def mark_heavy(self, request: SlotRequest) -> None:
-        """A job has used as much as makes it heavy."""
+        """Records that a job has become heavy."""
         request.is_heavy = True
         self._settle()
 
@@ -172,19 +176,19 @@ class SlotScheduler:
             self._preempt_for_waiting_tenants()
 
     def must_stand_back(self, tenant: str) -> bool:
-        """True if a tenant used much processor time lately, and others call."""
+        """True if a tenant used much processor time recently, and others call."""
         now_s = _now_s()
         is_busy = bool(self.heavy.running_of(tenant)) or self._usage.is_much(tenant, now_s)
         return is_busy and self._callers.has_others(tenant, now_s)
 
     def _may_enter_light(self, tenant: str) -> bool:
-        """False if this tenant has to leave the last light slot to others."""
+        """False if the tenant must leave the last free light slot to others."""
         if len(self.light.running) + 1 < max(2, self.light.slots):
             return True
         return not self.must_stand_back(tenant)
 
     def _move_heavy_jobs(self) -> None:
-        """Moves heavy jobs out of the light lane, where somebody waits."""
+        """Moves heavy jobs out of the light slots, for which others wait."""
         for request in tuple(self.light.running):
             if not request.is_heavy:
                 continue
@@ -196,18 +200,18 @@ class SlotScheduler:
         self.light.serve()
 
     def _preempt_for_waiting_tenants(self) -> None:
-        """Ends one of a tenant's several heavy jobs where a tenant that has none waits."""
+        """Preempts a heavy job of a tenant with several, if a tenant without one waits."""
         preempted = [request for request in self.heavy.running if request.preempted.done()]
         for tenant in self.heavy.tenants_waiting():
-            if preempted:  # its slot is on the way
+            if preempted:  # its slot will be free soon
                 preempted.pop()
             elif not self.heavy.running_of(tenant):
-                several = [t for t in self.heavy.running if len(self._not_preempted(t.tenant)) > 1]
+                several = [r for r in self.heavy.running if len(self._not_preempted(r.tenant)) > 1]
                 if several:
                     several[-1].preempt()
 
     def _not_preempted(self, tenant: str) -> list[SlotRequest]:
-        return [t for t in self.heavy.running_of(tenant) if not t.preempted.done()]
+        return [r for r in self.heavy.running_of(tenant) if not r.preempted.done()]
 
 
 def _now_s() -> float:

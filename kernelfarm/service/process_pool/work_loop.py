@@ -1,4 +1,4 @@
-"""What a work process does: one job after the other, under the kernel's limits."""
+"""The main loop of a work process: one job after another, within limits of the kernel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kernelfarm.service.priority import yield_to_services
 from kernelfarm.service.process_pool.frames import FrameKind, packed_facts, receive, send
 
 Job = Callable[[Sequence[bytes]], Sequence[bytes]]
-"""Arguments to results; raises a `KernelfarmError` for what is the caller's fault."""
+"""Computes results from arguments; raises a `KernelfarmError` for faults of the caller."""
 
 Jobs = Mapping[str, Job]
 
@@ -27,21 +27,21 @@ _MAX_TRACE_CHARS = 8192
 
 
 def work(peer: socket.socket, jobs: Jobs, max_memory_bytes: int) -> None:
-    """Serves jobs until the socket is closed."""
+    """Runs jobs from a socket until it is closed."""
     _limit(max_memory_bytes)
-    collector = Collector(kept=1)
+    collector = Collector(max_calls=1)
     with suppress(EOFError, OSError):
         send(peer, FrameKind.READY, [b"%d" % os.getpid()])
         while True:
             _, (name, *arguments) = receive(peer)
-            kind, parts = _answer(jobs[name.decode()], arguments, max_memory_bytes)
+            kind, parts = _run_job(jobs[name.decode()], arguments, max_memory_bytes)
             arguments.clear()
             send(peer, kind, [b"%d" % _memory_bytes(), *parts])
             parts = ()
-            collector.count()  # nobody waits for this
+            collector.count()  # after the reply, so that no caller waits for it
 
 
-def _answer(
+def _run_job(
     job: Job, arguments: Sequence[bytes], max_memory_bytes: int
 ) -> tuple[FrameKind, Sequence[bytes]]:
     try:
@@ -51,8 +51,8 @@ def _answer(
     except MemoryError:
         limit = max_memory_bytes // (1 << 20)
         reported = WorkMemoryError(
-            f"the work on this request needs more than the {limit} MiB of memory that one piece of"
-            " work may use; split the model at a graph break"
+            f"the work on this request needs more than {limit} MiB of memory, the limit; split the"
+            " model at a graph break"
         )
         return FrameKind.ERROR, packed_facts(error_facts(reported))
     except Exception:  # the edge of a process: the service logs it
@@ -60,7 +60,7 @@ def _answer(
 
 
 def _suspicious(error: KernelfarmError) -> list[bytes]:
-    """The traceback of a refusal that Python itself began: it may hide a bug of ours."""
+    """The traceback of an error that an exception of Python caused, which may be a bug of ours."""
     cause = error.__cause__
     return [_trace(error)] if isinstance(cause, ArithmeticError | IndexError) else []
 
@@ -76,12 +76,12 @@ def _limit(max_memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, _OPEN_FILES))
     if sys.platform == "linux":
-        with suppress(OSError):  # a machine that runs out of memory takes this process first
+        with suppress(OSError):  # if memory runs out, the kernel kills this process first
             Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
 
 
 def _memory_bytes() -> int:
-    """What this process holds now; where that is not told, the most that it ever held."""
+    """The memory of this process; on other systems than Linux, its maximum so far."""
     if sys.platform == "linux":
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

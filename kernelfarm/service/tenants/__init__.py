@@ -1,1 +1,1 @@
-"""Who calls, and what it may do: tenants, credentials, roles, quotas."""
+"""Callers and their rights: tenants, credentials, roles, quotas."""

@@ -1,4 +1,4 @@
-"""What guards the methods of a service: who is identified, what is open, what is counted."""
+"""Access control of a service: identifies callers, and counts refused calls."""
 
 from __future__ import annotations
 
@@ -18,39 +18,40 @@ _REFUSALS = (UnauthenticatedError, PermissionDeniedError, QuotaError, CompilesQu
 
 
 class RefusalCounts:
-    """Counts refused calls by tenant (empty: nobody that was identified) and reason."""
+    """Counts refused calls by tenant (empty for unidentified callers) and reason."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
 
     def count(self, tenant: str, error: BaseException) -> None:
-        """Counts a refusal; other errors are not counted here."""
+        """Counts an error if it is a refusal."""
         if isinstance(error, _REFUSALS):
             self._counts[tenant, error.reason] += 1
 
     def drain(self) -> dict[tuple[str, str], int]:
-        """What was counted since the last time."""
-        taken, self._counts = dict(self._counts), Counter()
-        return taken
+        """Returns the counts since the last call, and resets them."""
+        counts, self._counts = dict(self._counts), Counter()
+        return counts
 
     def restore(self, counts: dict[tuple[str, str], int]) -> None:
-        """Counts again what could not be told."""
+        """Adds counts that could not be reported."""
         self._counts.update(counts)
 
 
 @dataclass(frozen=True, slots=True)
 class AccessControl:
-    """`open_methods` need no identity (`/package.Service/Method`)."""
+    """Who may call which method; `open_methods` (`/package.Service/Method`) need no credentials."""
 
     authenticator: Authenticator
     open_methods: frozenset[str] = frozenset()
     refusals: RefusalCounts = field(default_factory=RefusalCounts)
 
     def identify(self, method: str, metadata: Metadata, connection: CallOrigin) -> Identity:
-        """Who calls a method.
+        """Identifies the caller of a method.
 
         Raises:
-            UnauthenticatedError: nobody that this farm knows, and the method is not open.
+            UnauthenticatedError: the credentials are missing or unknown, and the method is not
+                open; or unknown credentials were sent to an open method.
         """
         if method in self.open_methods:
             return self.authenticator.identify_optional(metadata, connection)

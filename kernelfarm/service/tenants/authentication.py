@@ -1,4 +1,4 @@
-"""Identifies callers: by the tenants file, or, in a farm without one, by where they call from."""
+"""Identifies callers by the tenants file or, in a farm without one, by token or address."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOCAL = ("unix:", "ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D")
 _RELOAD_CHECK_S = 0.5
 _SEND_TOKEN = "send the administrator's token (KERNELFARM_ADMIN_TOKEN)"
 _SET_TOKEN = (
-    "this farm has no administrator's token, so only callers on its own machine have it: set"
+    "this farm has no administrator's token, so only callers on its own machine have the role: set"
     " KERNELFARM_ADMIN_TOKEN at the frontend"
 )
 
@@ -29,37 +29,37 @@ Metadata = Sequence[tuple[str, str | bytes]]
 
 
 class CallOrigin(Protocol):
-    """Where a call came from; gRPC's contexts are such, and are asked only for what is needed."""
+    """Where a call came from; the contexts of gRPC have this form."""
 
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:
-        """What TLS established; empty in the clear."""
+        """The properties of the TLS connection; empty without TLS."""
 
     def peer(self) -> str:
         """The caller's address."""
 
 
 class TenantsFile:
-    """The tenants of a file that is read again when it has changed; a bad one changes nothing.
+    """The tenants of a file, which is read again when it has changed.
 
-    `faults` counts the changes that could not be used.
+    A file that cannot be used leaves the tenants as they are; `failed_reloads` counts these cases.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
         self._clock = clock
-        self._stamp = self._reload_if_changed()
+        self._version = self._file_version()
         self._directory = read_tenants(path)
         self._checked_s = clock()
         self.failed_reloads = 0
 
     def current(self) -> TenantDirectory:
-        """The tenants as of half a second ago or less."""
+        """The tenants; a change of the file is visible after at most half a second."""
         now_s = self._clock()
         if now_s - self._checked_s >= _RELOAD_CHECK_S:
             self._checked_s = now_s
-            stamp = self._reload_if_changed()
-            if stamp != self._stamp:
-                self._stamp = stamp
+            version = self._file_version()
+            if version != self._version:
+                self._version = version
                 self._reload()
         return self._directory
 
@@ -68,11 +68,13 @@ class TenantsFile:
             self._directory = read_tenants(self._path)
         except CallerError as error:
             self.failed_reloads += 1
-            get_logger().error("tenants_reload_failed", message=f"{error}; the last good ones hold")
+            get_logger().error(
+                "tenants_reload_failed", message=f"{error}; the last valid tenants stay in use"
+            )
             return
         get_logger().info("tenants_reloaded", tenants=len(self._directory.tenants))
 
-    def _reload_if_changed(self) -> tuple[int, int, int] | None:
+    def _file_version(self) -> tuple[int, int, int] | None:
         try:
             stat = self._path.stat()
         except OSError:
@@ -83,8 +85,8 @@ class TenantsFile:
 class Authenticator:
     """Identifies the callers of one service.
 
-    Without a tenants file everybody is the farm's own tenant; whoever sends `admin_token` is its
-    administrator, or, without such a token, whoever calls from this machine.
+    Without a tenants file, all callers are members of the farm's own namespace. Callers that send
+    `admin_token` are administrators too; if there is no such token, callers from this machine are.
     """
 
     def __init__(self, tenants: TenantsFile | None = None, admin_token: str = "") -> None:
@@ -101,14 +103,14 @@ class Authenticator:
 
     @property
     def tenants(self) -> TenantsFile | None:
-        """The tenants; None in a farm that knows none."""
+        """The tenants; None in a farm without tenants."""
         return self._tenants
 
     def identify(self, metadata: Metadata, connection: CallOrigin) -> Identity:
         """The caller, from a call's headers, its connection's certificate and its address.
 
         Raises:
-            UnauthenticatedError: it shows nothing that this farm knows.
+            UnauthenticatedError: the credentials are missing, unknown, expired or contradictory.
         """
         if self._tenants is None:
             return self._identify_without_tenants(metadata, connection)
@@ -116,7 +118,7 @@ class Authenticator:
         return self._tenants.current().identify(credentials, datetime.now(UTC))
 
     def identify_optional(self, metadata: Metadata, connection: CallOrigin) -> Identity:
-        """As `identify`, but a caller that shows no credentials is nobody, without a role."""
+        """As `identify`, but a caller without credentials is `ANONYMOUS`, without a role."""
         if self._tenants is None or _bearer(metadata) or _certificate_names(connection):
             return self.identify(metadata, connection)
         return ANONYMOUS
@@ -132,12 +134,12 @@ class Authenticator:
 
 
 def _caller(advice: str, *more: Role) -> Identity:
-    """A caller of a farm without tenants."""
+    """A member of a farm without tenants."""
     return Identity("", frozenset({Role.MEMBER, *more}), NamespaceConfig(), advice=advice)
 
 
 ANONYMOUS = Identity("", frozenset(), NamespaceConfig())
-"""Who shows no credentials to a farm that knows its tenants."""
+"""The caller without credentials in a farm with tenants."""
 
 
 def _bearer(metadata: Metadata) -> str:
@@ -146,12 +148,14 @@ def _bearer(metadata: Metadata) -> str:
         return ""
     value = sent[0]
     if len(sent) > 1 or not isinstance(value, str) or not value.startswith(_SCHEME):
-        raise UnauthenticatedError("the header `authorization` is not `Bearer TOKEN`, once")
+        raise UnauthenticatedError(
+            "the call has no valid header `authorization`; send it once, as `Bearer TOKEN`"
+        )
     return value.removeprefix(_SCHEME).strip()
 
 
 def _certificate_names(connection: CallOrigin) -> tuple[str, ...]:
-    """The names in a verified client certificate: its SANs, or its CN where it has none."""
+    """The names in a verified client certificate: its SANs, or its CN if it has no SAN."""
     auth = connection.auth_context()
     for kind in ("x509_subject_alternative_name", "x509_common_name"):
         names = tuple(dict.fromkeys(name.decode("ascii", "replace") for name in auth.get(kind, ())))

@@ -1,4 +1,4 @@
-"""The farm's tenants: who they are, by which credentials, with which limits."""
+"""The farm's tenants with their credentials and limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kernelfarm.service.tenants.tokens import StoredToken, token_id_of
 
 @dataclass(frozen=True, slots=True)
 class StoredCertificate:
-    """A client certificate by a name in it: a SAN (DNS or URI), or its CN where it has no SAN."""
+    """A name in client certificates: a SAN (DNS or URI), or the CN of a certificate without SAN."""
 
     name: str
     roles: frozenset[Role]
@@ -34,7 +34,7 @@ class StoredCertificate:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """One tenant; an empty salt states that its keys are not salted."""
+    """One tenant; with an empty salt, its keys are not salted."""
 
     name: str
     salt: bytes
@@ -48,7 +48,7 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The credentials of one call: a token (empty without) and the names in its certificate."""
+    """The credentials of one call: its token, or empty, and the names in its certificate."""
 
     token: str = ""
     certificate_names: tuple[str, ...] = ()
@@ -66,11 +66,11 @@ class TenantDirectory:
         }
 
     def identify(self, credentials: Credentials, now: datetime) -> Identity:
-        """The caller that shows some credentials.
+        """The caller with these credentials.
 
         Raises:
-            UnauthenticatedError: nothing is shown, or what is shown is nobody's, has ended, or
-                belongs to two tenants.
+            UnauthenticatedError: there are no credentials, or they belong to no tenant, have
+                expired, or belong to two tenants.
         """
         by_certificate = self._of_certificate(credentials.certificate_names)
         if not credentials.token:
@@ -83,29 +83,29 @@ class TenantDirectory:
         by_token = self._of_token(credentials.token, now)
         if by_certificate is not None and by_certificate.tenant != by_token.tenant:
             raise CredentialsDisagreeError(
-                f"the token is tenant {by_token.tenant!r}'s, the client certificate"
-                f" {by_certificate.tenant!r}'s; expected one tenant"
+                f"the token belongs to tenant {by_token.tenant!r}, the client certificate to"
+                f" {by_certificate.tenant!r}; expected one tenant"
             )
         return by_token
 
     def namespace_config_of(self, tenant: str) -> NamespaceConfig | None:
-        """The part of the cache that belongs to a tenant."""
+        """The namespace of a tenant; None for an unknown tenant."""
         if tenant == SHARED_TENANT:
             return self.shared
         known = self.tenants.get(tenant)
         return None if known is None else NamespaceConfig(known.name, known.salt, known.quota)
 
     def _of_token(self, token: str, now: datetime) -> Identity:
-        owner, stored = self._tokens.get(token_id_of(token), (None, _NOBODYS))
-        # Compared for unknown names too, so that time does not tell which names exist.
+        owner, stored = self._tokens.get(token_id_of(token), (None, _NO_TOKEN))
+        # Compared for unknown ids too, so that the time does not reveal which ids exist.
         if not stored.is_of(token) or owner is None:
             raise UnknownTokenError(
-                "the token is no tenant's; expected one that `kernelfarm tenants token` printed and"
-                " nobody revoked"
+                "the token belongs to no tenant; expected one that `kernelfarm tenants token`"
+                " printed and that was not revoked"
             )
         if stored.not_after is not None and stored.not_after <= now:
             raise ExpiredTokenError(
-                f"the token {stored.token_id} of tenant {owner.name!r} ended at"
+                f"the token {stored.token_id} of tenant {owner.name!r} expired at"
                 f" {stored.not_after.isoformat()}; make a new one with `kernelfarm tenants token`"
             )
         return self._identity(owner, stored.roles, f"token {stored.token_id}")
@@ -116,7 +116,7 @@ class TenantDirectory:
         found = {name: known for name in names if (known := self._certificates.get(name))}
         owners = {owner.name for owner, _ in found.values()}
         if len(owners) != 1:
-            why = "are several tenants'" if owners else "are no tenant's"
+            why = "belong to several tenants" if owners else "belong to no tenant"
             raise UnknownCertificateError(
                 f"the client certificate's names {', '.join(names)[:200]!r} {why}; expected a name"
                 " of one tenant in the farm's tenants file"
@@ -127,11 +127,11 @@ class TenantDirectory:
 
     def _identity(self, owner: Tenant, roles: frozenset[Role], credential: str) -> Identity:
         own = NamespaceConfig(owner.name, owner.salt, owner.quota)
-        partition = self.shared if Role.WARMER in roles else own
-        return Identity(owner.name, roles, partition, credential)
+        namespace_config = self.shared if Role.WARMER in roles else own
+        return Identity(owner.name, roles, namespace_config, credential)
 
     def _all(self) -> Iterable[Tenant]:
         return self.tenants.values()
 
 
-_NOBODYS = StoredToken("", "0" * 64, frozenset())
+_NO_TOKEN = StoredToken("", "0" * 64, frozenset())

@@ -1,4 +1,4 @@
-"""Who calls: the tenant, what it may do, and how much it may hold."""
+"""The identity of a caller: its tenant, roles, namespace and quota."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from kernelfarm.errors import InternalError, OtherTenantError, PermissionDeniedError
 
 SHARED_TENANT = "shared"
-"""The tenant that nobody is: warmers publish under its name, and everybody reads there."""
+"""The tenant name of the shared namespace, which warmers fill and all tenants read."""
 
 
 class Role(enum.Enum):
     """What a credential may do.
 
-    READER: find programs, read blobs. MEMBER: that, and compile what is missing. WARMER: compile
-    into the shared namespace, which all tenants read. ADMINISTRATOR: invalidate, sweep, and see
-    everybody's usage; alone it finds and compiles nothing.
+    READER: find programs and read blobs. MEMBER: also compile missing programs. WARMER: compile
+    into the shared namespace, which all tenants read. ADMINISTRATOR: invalidate, sweep, and see the
+    usage of all tenants; without another role it may not find or compile programs.
     """
 
     READER = "reader"
@@ -27,12 +27,12 @@ class Role(enum.Enum):
 
 
 CACHE_USERS = (Role.READER, Role.MEMBER, Role.WARMER)
-"""Roles that find programs and read blobs."""
+"""The roles that find programs and read blobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """How much one tenant may hold and have in flight; None is no limit."""
+    """How much one tenant may hold and have in flight; None means no limit."""
 
     max_bytes: int | None = None
     max_entries: int | None = None
@@ -44,9 +44,9 @@ NO_LIMITS = Quota()
 
 @dataclass(frozen=True, slots=True)
 class NamespaceConfig:
-    """The part of the cache that a caller works in: whose it is, what salts its keys, its limits.
+    """The namespace of a caller: its tenant, the salt of its keys, and its quota.
 
-    An empty tenant is the farm's own part, where no tenants are known.
+    An empty tenant means the farm's own namespace, in a farm without tenants.
     """
 
     tenant: str = ""
@@ -59,9 +59,9 @@ class NamespaceConfig:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One caller. `credential` names what it showed, without its secret.
+    """One caller; `credential` names its credential without the secret.
 
-    `advice` tells a caller without a role how to get it.
+    `advice` is for messages about a missing role: how to get it.
     """
 
     tenant: str
@@ -71,7 +71,7 @@ class Identity:
     advice: str = "ask the farm's operator for a credential that has it"
 
     def require(self, *roles: Role) -> None:
-        """Passes a caller that has one of some roles.
+        """Checks that the caller has one of the roles.
 
         Raises:
             PermissionDeniedError: it has none of them.
@@ -80,24 +80,24 @@ class Identity:
             needed = " or ".join(role.value for role in roles)
             has = ", ".join(sorted(role.value for role in self.roles)) or "no role"
             raise PermissionDeniedError(
-                f"this needs the role {needed}; {self.name} has {has}: {self.advice}"
+                f"this call needs the role {needed}; {self.name} has {has}: {self.advice}"
             )
 
     def require_tenant(self, tenant: str) -> None:
-        """Passes who asks for what is its own, and administrators.
+        """Checks that the caller belongs to the tenant or is an administrator.
 
         Raises:
-            OtherTenantError: it is another tenant's.
+            OtherTenantError: it belongs to another tenant.
         """
         if tenant != self.tenant and Role.ADMINISTRATOR not in self.roles:
             raise OtherTenantError(
-                f"{self.name} asks for something of tenant {tenant!r}; expected its own tenant, or"
-                " the role administrator"
+                f"{self.name} asks for data of tenant {tenant!r}; expected its own tenant, or the"
+                " role administrator"
             )
 
     @property
     def name(self) -> str:
-        """The caller as messages and logs name it."""
+        """The name of the caller in messages and logs."""
         return f"tenant {self.tenant!r}" if self.tenant else "the caller"
 
 
@@ -105,23 +105,23 @@ _current: ContextVar[Identity | None] = ContextVar("identity", default=None)
 
 
 def bind_identity(identity: Identity) -> None:
-    """Tells who calls, for the rest of this call: each runs in a context of its own."""
+    """Sets the caller for the rest of this call, which runs in its own context."""
     _current.set(identity)
 
 
 def current_identity() -> Identity:
-    """Who calls.
+    """The caller of this call.
 
     Raises:
-        InternalError: the service was started without anybody who identifies callers.
+        InternalError: the service was started without access control.
     """
     identity = _current.get()
     if identity is None:
-        raise InternalError("nobody identified this caller")
+        raise InternalError("this call has no identity; start the server with access control")
     return identity
 
 
 def current_tenant() -> str:
-    """The tenant that calls; empty where nobody identified the caller, or it has none."""
+    """The tenant of the caller; empty if the caller has none or was not identified."""
     identity = _current.get()
     return identity.tenant if identity is not None else ""

@@ -6,10 +6,10 @@ format = 1
 max_bytes = 50_000_000_000
 
 [tenants.acme]
-salt = "BASE64 of 32 bytes"       # secret; "none" states that keys are not salted
-max_bytes = 10_000_000_000        # optional, as max_entries and max_compiles (in flight)
+salt = "BASE64 of 32 bytes"       # secret; "none" means that keys are not salted
+max_bytes = 10_000_000_000        # optional, like max_entries and max_compiles (in flight)
 
-[[tenants.acme.tokens]]           # several at a time while they are rotated
+[[tenants.acme.tokens]]           # several while tokens are rotated
 id = "9f2c41d07b1e"
 sha256 = "HEX"                    # of the whole token
 roles = ["member"]                # reader, member, warmer, administrator
@@ -51,14 +51,15 @@ _LIMITS = ("max_bytes", "max_entries", "max_compiles")
 
 
 class _TenantsFileError(CallerError):
-    """What is wrong with one place of the file."""
+    """A fault in the file; the message names the table."""
 
 
 def read_tenants(path: Path) -> TenantDirectory:
     """The tenants of a file.
 
     Raises:
-        CallerError: it cannot be read, is no TOML, or breaks a rule; the message names the place.
+        CallerError: the file cannot be read, is no TOML, or breaks a rule; the message names the
+            table.
     """
     try:
         stored = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -71,10 +72,10 @@ def read_tenants(path: Path) -> TenantDirectory:
 
 
 def check_name(name: str) -> str:
-    """A tenant's name, if it can be one.
+    """Returns a valid tenant name.
 
     Raises:
-        CallerError: it cannot.
+        CallerError: the name is not valid.
     """
     if not _NAME.fullmatch(name) or name == SHARED_TENANT:
         raise CallerError(
@@ -85,16 +86,20 @@ def check_name(name: str) -> str:
 
 
 def check_tenants(directory: TenantDirectory) -> None:
-    """Passes tenants that a file may hold.
+    """Checks tenants before they are written to a file.
 
     Raises:
-        CallerError: they break a rule.
+        CallerError: they break a rule of the file.
     """
     _directory(tomllib.loads("\n".join(_lines(directory))))
 
 
 def write_tenants(path: Path, directory: TenantDirectory) -> None:
-    """Replaces the file in one step, readable by its owner alone; comments are not kept."""
+    """Replaces the file atomically, readable only by its owner; comments are lost.
+
+    Raises:
+        CallerError: the file cannot be written.
+    """
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -120,7 +125,9 @@ def _directory(stored: dict[str, Any]) -> TenantDirectory:
     _check_unique("certificate", (c.name for tenant in tenants for c in tenant.certificates))
     salts = (tenant.salt.hex() for tenant in tenants if tenant.salt)
     if len(set(salts)) != sum(bool(tenant.salt) for tenant in tenants):
-        raise _TenantsFileError("two tenants have one salt; expected a salt of its own for each")
+        raise _TenantsFileError(
+            "two tenants have the same salt; expected a different salt for each"
+        )
     return TenantDirectory(tenants, _quota(shared, "[shared]"))
 
 
@@ -174,14 +181,14 @@ def _roles(fields: dict[str, Any], where: str) -> frozenset[Role]:
 
 
 def check_roles(roles: frozenset[Role], where: str) -> frozenset[Role]:
-    """Roles that one credential may have together.
+    """Returns roles that one credential may have together.
 
     Raises:
-        CallerError: a warmer would read or fill a tenant's own part too.
+        CallerError: a warmer has another role that uses the cache.
     """
     if Role.WARMER in roles and len(roles.intersection(CACHE_USERS)) > 1:
         raise _TenantsFileError(
-            f"{where}: a warmer uses the shared namespace alone; make two credentials"
+            f"{where}: a warmer uses the shared namespace only; make two credentials"
         )
     return roles
 
@@ -190,9 +197,7 @@ def _quota(fields: dict[str, Any], where: str) -> Quota:
     for name in _LIMITS:
         limit = fields.get(name)
         if limit is not None and (type(limit) is not int or limit <= 0):
-            raise _TenantsFileError(
-                f"{where}: {name} is {limit!r}; expected a whole number above 0"
-            )
+            raise _TenantsFileError(f"{where}: {name} is {limit!r}; expected an integer above 0")
     return Quota(*(fields.get(name) for name in _LIMITS))
 
 
@@ -205,7 +210,7 @@ def _salt(stored: object, where: str) -> bytes:
         salt = b""
     if len(salt) != SALT_BYTES:
         raise _TenantsFileError(
-            f"{where}: the salt is not {SALT_BYTES} bytes in base64, nor {NO_SALT!r}"
+            f"{where}: the salt is invalid; expected {SALT_BYTES} bytes in base64, or {NO_SALT!r}"
         )
     return salt
 
@@ -220,7 +225,7 @@ def _text(fields: dict[str, Any], name: str, where: str, form: re.Pattern[str]) 
 def _tables(fields: dict[str, Any], name: str, where: str) -> Iterator[tuple[dict[str, Any], str]]:
     listed = fields.get(name, [])
     if not isinstance(listed, list):
-        raise _TenantsFileError(f"{where}: {name} is no list of tables")
+        raise _TenantsFileError(f"{where}: {name} is {listed!r}; expected a list of tables")
     for number, table in enumerate(listed, start=1):
         location = f"{where} {name} {number}"
         yield _table(table, location), location
@@ -243,7 +248,7 @@ def _check_fields(fields: dict[str, Any], where: str, known: set[str]) -> None:
 def _check_unique(what: str, values: Iterable[str]) -> None:
     twice = [value for value, count in Counter(values).items() if count > 1]
     if twice:
-        raise _TenantsFileError(f"{what} {twice[0]!r} is there twice; expected each once")
+        raise _TenantsFileError(f"{what} {twice[0]!r} occurs twice; expected each once")
 
 
 def _lines(directory: TenantDirectory) -> Iterator[str]:

@@ -14,8 +14,8 @@ from frontend_svc.cache.tenant_caches import TenantCaches
 from frontend_svc.cache.tiered_programs import Caller
 from frontend_svc.cache.watch_streams import WatchStreams
 from kernelfarm.cache import Epoch, KernelCache, SigningPolicy, Space
-from kernelfarm.cache.calls import BLOB_TTL_S
 from kernelfarm.cache.embedded import EmbeddedServer, ServerRole, start_server
+from kernelfarm.cache.limits import BLOB_TTL_S
 from kernelfarm.cache.named_models import MAX_MODELS, NamedModels
 from kernelfarm.errors import WatchesQuotaError
 from kernelfarm.service.tenants.identity import Identity, NamespaceConfig, Role

@@ -1,7 +1,7 @@
-"""Real servers for the cache tests: every one of the matrix that is found, or all of it.
+"""Real servers for the cache tests: each installed server of the matrix, or all of them.
 
-What takes seconds on each (`one_server`) runs on one alone, unless all are asked for: it is about
-our scripts' sequences, of which the other tests run each on every server.
+Tests marked `one_server` take seconds on each server. They run on one server unless all are
+requested: they test sequences of our scripts, and other tests run each script on every server.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.support.redis_servers import server_named, wanted_servers
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs what asks for a server program on each of the matrix, or on the first of those found."""
+    """Runs tests that use `program` on each server of the matrix, or on the first one found."""
     if "program" in metafunc.fixturenames:
         names = wanted_servers(metafunc.config)
         is_one_enough = metafunc.definition.get_closest_marker("one_server") is not None
@@ -42,7 +42,7 @@ def server(program: ServerProgram) -> Iterator[EmbeddedServer]:
 async def cache(
     server: EmbeddedServer, request: pytest.FixtureRequest
 ) -> AsyncIterator[KernelCache]:
-    """The kernel space of a namespace that is the test's own."""
+    """The key space of kernels in a namespace of the test's own."""
     namespace = request.node.name
     async with KernelCache(server.url, namespace=namespace, space=Space.KERNELS) as opened:
         yield opened

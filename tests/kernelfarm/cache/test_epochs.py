@@ -1,4 +1,4 @@
-"""Invalidation: the bumped is gone, a lost table makes all cold, what began before stays out."""
+"""Invalidation: invalidated entries and those before the loss of the table are stale."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def size_is(value: int) -> Guard:
     return (FactAtom(FactSubject.SYMBOL, "s0", GuardOp.EQ, value),)
 
 
-async def test_what_depends_on_a_bumped_tag_is_a_counted_epoch_miss(cache: KernelCache) -> None:
+async def test_an_entry_with_an_invalidated_tag_is_a_counted_epoch_miss(cache: KernelCache) -> None:
     await published(cache, GELU, "pass:fuse-nests")
     await cache.epochs.invalidate(["op:aten.add.Tensor"])
     assert (await cache.lookup(KEY)).is_hit
@@ -59,7 +59,7 @@ async def test_what_depends_on_a_bumped_tag_is_a_counted_epoch_miss(cache: Kerne
     assert (stats["hits"], stats["misses"], stats["epoch_misses"]) == (1, 1, 1)
 
 
-async def test_what_is_made_after_a_bump_is_found_again(cache: KernelCache) -> None:
+async def test_an_entry_made_after_an_invalidation_is_found(cache: KernelCache) -> None:
     await published(cache, GELU, content=b"old")
     await cache.epochs.invalidate([GELU])
     assert await published(cache, GELU, content=b"new") is PublishStatus.OK
@@ -67,7 +67,9 @@ async def test_what_is_made_after_a_bump_is_found_again(cache: KernelCache) -> N
     assert [variant.content for variant in found.variants] == [b"new"]
 
 
-async def test_a_compilation_that_began_before_a_bump_is_not_published(cache: KernelCache) -> None:
+async def test_a_compilation_that_began_before_an_invalidation_is_not_published(
+    cache: KernelCache,
+) -> None:
     lease = await leased(cache)
     await cache.epochs.invalidate([GELU])
     stale = await cache.publish(lease, [UnsignedVariant(b"v", tags=(GELU,))])
@@ -79,13 +81,15 @@ async def test_a_compilation_that_began_before_a_bump_is_not_published(cache: Ke
     assert (await cache.stats())["stale_epochs"] == 1
 
 
-async def test_a_bump_of_something_else_does_not_hinder_a_publication(cache: KernelCache) -> None:
+async def test_an_invalidation_of_another_tag_does_not_prevent_a_publication(
+    cache: KernelCache,
+) -> None:
     lease = await leased(cache)
     await cache.epochs.invalidate([MODEL])
     assert await cache.publish(lease, [UnsignedVariant(b"v", tags=(GELU,))]) is PublishStatus.OK
 
 
-async def test_a_lost_epoch_table_makes_everything_cold(
+async def test_all_entries_are_stale_after_the_loss_of_the_epoch_table(
     cache: KernelCache, server: EmbeddedServer
 ) -> None:
     await cache.epochs.invalidate([GELU])
@@ -100,7 +104,7 @@ async def test_a_lost_epoch_table_makes_everything_cold(
     assert (await cache.lookup(KEY)).is_hit
 
 
-async def test_an_epoch_table_that_went_back_in_time_serves_nothing_newer(
+async def test_entries_newer_than_an_older_copy_of_the_epoch_table_are_stale(
     cache: KernelCache, server: EmbeddedServer
 ) -> None:
     await cache.epochs.invalidate([GELU])
@@ -111,7 +115,7 @@ async def test_an_epoch_table_that_went_back_in_time_serves_nothing_newer(
     assert (await cache.lookup(KEY)).reason == "incarnation"
 
 
-async def test_a_callers_own_tag_makes_an_entry_stale_for_that_caller_alone(
+async def test_a_callers_own_tag_makes_an_entry_stale_for_that_caller_only(
     cache: KernelCache,
 ) -> None:
     await published(cache, GELU)
@@ -126,7 +130,7 @@ async def test_a_callers_own_tag_makes_an_entry_stale_for_that_caller_alone(
     assert (await cache.lookup(KEY, tags=[MODEL])).is_hit
 
 
-async def test_a_toolchain_that_nobody_advertises_is_cold_and_two_live_side_by_side(
+async def test_entries_of_an_unadvertised_toolchain_are_stale_and_two_toolchains_coexist(
     cache: KernelCache, server: EmbeddedServer
 ) -> None:
     old, new = hashlib.sha256(b"old").digest(), hashlib.sha256(b"new").digest()
@@ -146,7 +150,7 @@ async def test_a_toolchain_that_nobody_advertises_is_cold_and_two_live_side_by_s
     assert (await cache.stats())["toolchain_misses"] == 1
 
 
-async def test_variants_come_together_most_specific_first_and_the_general_one_stays(
+async def test_variants_are_ordered_by_specificity_and_the_general_one_stays(
     cache: KernelCache,
 ) -> None:
     await published(cache, content=b"general")
@@ -158,7 +162,7 @@ async def test_variants_come_together_most_specific_first_and_the_general_one_st
     assert contents == [b"%d" % value for value in range(5, 20)] + [b"general"]
 
 
-async def test_a_lease_beside_live_variants_is_for_who_saw_the_latest(cache: KernelCache) -> None:
+async def test_a_lease_beside_live_variants_needs_the_latest_stamp(cache: KernelCache) -> None:
     await published(cache, content=b"general")
     seen = (await cache.lookup(KEY)).stamp
     assert await cache.acquire(KEY, "blind", 30) is None
@@ -167,7 +171,7 @@ async def test_a_lease_beside_live_variants_is_for_who_saw_the_latest(cache: Ker
     assert await cache.acquire(KEY, "maker", 30, seen=(await cache.lookup(KEY)).stamp)
 
 
-async def test_another_result_of_one_toolchain_is_refused_while_the_first_lives(
+async def test_a_different_result_of_one_toolchain_is_refused_while_the_first_is_live(
     cache: KernelCache,
 ) -> None:
     blobs = {hashlib.sha256(content).digest(): content for content in (b"one", b"two")}
@@ -194,7 +198,7 @@ async def test_variants_with_equal_guards_are_our_bug(cache: KernelCache) -> Non
         await cache.publish(await leased(cache), [UnsignedVariant(b"a"), UnsignedVariant(b"b")])
 
 
-async def test_announcements_can_be_replayed_until_they_are_trimmed(
+async def test_invalidations_can_be_read_again_until_the_log_is_trimmed(
     cache: KernelCache, server: EmbeddedServer
 ) -> None:
     epochs = cache.epochs
@@ -218,17 +222,17 @@ async def test_20_000_kernels_are_invalidated_by_one_call(cache: KernelCache) ->
     keys = [hashlib.sha256(b"%d" % number).digest() for number in range(20_000)]
     await _publish_many(cache, keys)
     sweeper = Sweeper(cache.client, cache.namespace, 1e9)
-    assert await sweeper.count_hit(Space.KERNELS, frozenset([GELU])) == len(keys)
+    assert await sweeper.count_dependents(Space.KERNELS, frozenset([GELU])) == len(keys)
     await cache.epochs.invalidate([GELU])
     for key in keys[::1000]:
         assert (await cache.lookup(key)).reason == "epoch"
     swept = await sweeper.sweep()
     assert (swept.entries, swept.dead_variants) == (len(keys), len(keys))
-    assert await sweeper.count_hit(Space.KERNELS, frozenset([GELU])) == 0
+    assert await sweeper.count_dependents(Space.KERNELS, frozenset([GELU])) == 0
 
 
 async def _publish_many(cache: KernelCache, keys: list[bytes]) -> None:
-    """Entries as a publication leaves them, copied on the server, which is quicker."""
+    """Entries in the form of a publication, copied on the server, which is faster."""
     await published(cache, GELU, key=keys[0])
     names = RedisKeys(cache.namespace)
     source = names.entry(Space.KERNELS, keys[0])
@@ -238,7 +242,7 @@ async def _publish_many(cache: KernelCache, keys: list[bytes]) -> None:
         await cache.client.eval(copy, len(copies) + 1, source, *copies)
 
 
-async def test_a_sweep_frees_the_dead_the_holes_and_orphan_blobs_and_counts_the_rest(
+async def test_a_sweep_deletes_stale_and_incomplete_variants_and_orphan_blobs_and_counts_the_rest(
     cache: KernelCache, server: EmbeddedServer
 ) -> None:
     contents = [b"kept" * 99, b"dead" * 99, b"missing_blob" * 99, b"young" * 99]
@@ -265,7 +269,7 @@ async def test_a_sweep_frees_the_dead_the_holes_and_orphan_blobs_and_counts_the_
     assert 0 < usage.blob_bytes < sum(map(len, contents))
 
 
-async def test_one_sweep_at_a_time(cache: KernelCache) -> None:
+async def test_only_one_sweep_of_a_namespace_runs_at_a_time(cache: KernelCache) -> None:
     sweeper = Sweeper(cache.client, cache.namespace, 1e9)
     await cache.client.set(RedisKeys(cache.namespace).redis_key("sweep"), "other", ex=9)
     with pytest.raises(FarmFullError):
@@ -289,7 +293,7 @@ async def test_a_reader_changes_nothing(cache: KernelCache, server: EmbeddedServ
     assert await cache.stats() == before
 
 
-async def test_what_is_past_its_time_is_expired(server: EmbeddedServer) -> None:
+async def test_an_entry_past_its_expiry_is_not_found(server: EmbeddedServer) -> None:
     trust = SigningPolicy(validity_s=-10)
     async with KernelCache(
         server.url, namespace="past", space=Space.KERNELS, signing=trust

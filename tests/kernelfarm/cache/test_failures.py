@@ -1,4 +1,4 @@
-"""Failures that are remembered: bounded in size and number, and counted in quotas."""
+"""Recorded failures: limited in size and number, and counted in quotas."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 import redis
 
 from kernelfarm.cache import KernelCache, PublishStatus, Space
-from kernelfarm.cache.calls import MAX_FAILURES
 from kernelfarm.cache.embedded import EmbeddedServer
+from kernelfarm.cache.limits import MAX_FAILURES
 from kernelfarm.cache.quotas import FAILURE_BYTES, Quotas, QuotaUsage, most_failures
 from kernelfarm.cache.redis_keys import tenant_namespace
 from kernelfarm.errors import MESSAGE_BYTES, ErrorFacts, InvalidGraphError, error_facts
@@ -48,7 +48,7 @@ async def test_a_failure_is_small_however_much_it_quotes(
     assert len(reported.message.encode()) <= MESSAGE_BYTES
 
 
-async def test_what_an_older_farm_stored_is_cut_when_it_is_read(
+async def test_a_long_failure_of_an_older_farm_is_cut_when_it_is_read(
     farm: KernelCache, server: EmbeddedServer
 ) -> None:
     stored = {"status": "INVALID_ARGUMENT", "reason": "X", "message": "y" * 10**6}
@@ -62,7 +62,7 @@ async def test_what_an_older_farm_stored_is_cut_when_it_is_read(
     assert len(reported.message) <= MESSAGE_BYTES
 
 
-async def test_a_namespace_remembers_so_many_failures_and_drops_the_first_to_expire(
+async def test_a_namespace_keeps_a_limited_number_of_failures_and_drops_the_first_to_expire(
     farm: KernelCache, server: EmbeddedServer
 ) -> None:
     acme = farm.for_namespace(tenant_namespace(farm.namespace, "acme"), b"s" * 32, most_failures=20)
@@ -79,7 +79,7 @@ async def test_a_namespace_remembers_so_many_failures_and_drops_the_first_to_exp
     assert (await acme.stats())["failures_dropped"] == 180
 
 
-async def test_a_failure_that_is_told_again_counts_once(farm: KernelCache) -> None:
+async def test_a_failure_that_is_recorded_again_counts_once(farm: KernelCache) -> None:
     acme = farm.for_namespace(tenant_namespace(farm.namespace, "acme"), b"", most_failures=2)
     for number in (0, 1, 0, 0):
         await acme.put_failure(key_of(number), FACTS, 30)
@@ -87,7 +87,7 @@ async def test_a_failure_that_is_told_again_counts_once(farm: KernelCache) -> No
     assert await Quotas(acme.client, acme.redis_keys).usage() == QuotaUsage(2 * FAILURE_BYTES, 2)
 
 
-async def test_failures_count_in_what_a_tenant_holds_as_long_as_they_last(
+async def test_failures_count_towards_the_quota_until_they_expire(
     farm: KernelCache,
 ) -> None:
     acme = farm.for_namespace(tenant_namespace(farm.namespace, "acme"), b"s" * 32)
@@ -100,7 +100,7 @@ async def test_failures_count_in_what_a_tenant_holds_as_long_as_they_last(
     assert await Quotas(farm.client, farm.redis_keys).usage() == QuotaUsage(0, 0)
 
 
-def test_a_small_quota_remembers_few_failures() -> None:
+def test_a_small_quota_allows_few_failures() -> None:
     assert most_failures(None, None) == MAX_FAILURES
     assert most_failures(2_000_000, None) == 78
     assert most_failures(10**12, 50) == 5
@@ -108,19 +108,19 @@ def test_a_small_quota_remembers_few_failures() -> None:
 
 
 async def test_a_failed_kernel_leaves_no_job(farm: KernelCache) -> None:
-    """Inputs of kernels that nobody can compile stayed for a day, and counted for nobody."""
+    """The inputs of kernels that cannot be compiled stayed for a day and were not counted."""
     lease = await farm.acquire(key_of(0), "us", TIMEOUT_S)
     assert lease is not None
     await farm.put_job(key_of(0), b"x" * 100_000)
     assert await farm.put_failure(key_of(0), FACTS, 30, lease) is PublishStatus.OK
-    assert not await farm.client.exists(farm._calls.job_key(key_of(0)))
+    assert not await farm.client.exists(farm.redis_keys.job(key_of(0)))
 
 
-async def test_a_failure_of_a_lapsed_lease_takes_no_job_away(farm: KernelCache) -> None:
+async def test_a_failure_of_a_lapsed_lease_deletes_no_job(farm: KernelCache) -> None:
     lease = await farm.acquire(key_of(0), "us", TIMEOUT_S)
     assert lease is not None
     await farm.release(lease)
     assert await farm.acquire(key_of(0), "they", TIMEOUT_S) is not None
     await farm.put_job(key_of(0), b"x")
     assert await farm.put_failure(key_of(0), FACTS, 30, lease) is PublishStatus.FENCED
-    assert await farm.client.exists(farm._calls.job_key(key_of(0)))
+    assert await farm.client.exists(farm.redis_keys.job(key_of(0)))

@@ -1,4 +1,4 @@
-"""What somebody else put into the store: refused, counted by its name, and made anew."""
+"""Contents of the store that an attacker wrote: refused, counted by fault, and made again."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ UNTRUSTED_SIGNER = new_signer(SignedSpace.KERNELS)
 async def signed(
     server: EmbeddedServer, request: pytest.FixtureRequest
 ) -> AsyncIterator[KernelCache]:
-    """A cache that signs and believes its own signatures only."""
+    """A cache that signs and trusts its own signatures only."""
     async with KernelCache(
         server.url, namespace=request.node.name, space=Space.KERNELS, signing=TRUST
     ) as opened:
@@ -53,7 +53,7 @@ async def published(cache: KernelCache, key: bytes = KEY) -> StoredVariant:
 
 
 def put_manifest(server: EmbeddedServer, cache: KernelCache, manifest: Manifest) -> None:
-    """Writes a manifest over that of KEY, as who can write to Redis might."""
+    """Replaces the manifest of KEY, as an attacker with access to Redis might."""
     entry = RedisKeys(cache.namespace).entry(Space.KERNELS, KEY)
     with redis.Redis.from_url(server.url) as raw:
         order = raw.hget(entry, "order")
@@ -91,7 +91,7 @@ def expired(manifest: Manifest) -> Manifest:
         (expired, "expired_manifests"),
     ],
 )
-async def test_a_manifest_that_is_not_believed_is_dropped_and_counted(
+async def test_a_manifest_that_fails_verification_is_dropped_and_counted(
     signed: KernelCache,
     server: EmbeddedServer,
     change: Callable[[Manifest], Manifest],
@@ -108,7 +108,7 @@ async def test_a_manifest_that_is_not_believed_is_dropped_and_counted(
 @pytest.mark.parametrize(
     ("part", "value"), [("e", b"1"), ("t", b""), ("t", b"op:nothing"), ("i", None)]
 )
-async def test_facts_beside_a_manifest_make_nothing_live_that_was_invalidated(
+async def test_changed_facts_beside_a_manifest_do_not_revive_an_invalidated_variant(
     signed: KernelCache, server: EmbeddedServer, part: str, value: bytes | None
 ) -> None:
     lease = await signed.acquire(KEY, "maker", 30)
@@ -133,7 +133,7 @@ async def test_facts_beside_a_manifest_make_nothing_live_that_was_invalidated(
     assert (await signed.lookup(KEY)).is_hit
 
 
-async def test_a_content_that_was_exchanged_is_poisoned(
+async def test_an_exchanged_content_is_poisoned(
     signed: KernelCache, server: EmbeddedServer
 ) -> None:
     await published(signed)
@@ -144,7 +144,7 @@ async def test_a_content_that_was_exchanged_is_poisoned(
     assert (await signed.stats())["poisoned"] == 1
 
 
-async def test_a_whole_entry_copied_under_another_key_is_misplaced(
+async def test_an_entry_copied_to_another_key_is_a_mismatch(
     signed: KernelCache, server: EmbeddedServer
 ) -> None:
     await published(signed)
@@ -167,7 +167,7 @@ async def test_bytes_that_are_no_manifest_are_dropped(
     assert (await signed.stats())["malformed"] == 1
 
 
-async def test_an_unsigned_farm_checks_place_and_age_all_the_same(
+async def test_a_farm_that_signs_nothing_verifies_address_and_expiry(
     server: EmbeddedServer, cache: KernelCache
 ) -> None:
     put_manifest(server, cache, replace((await published(cache)).manifest, key=OTHER))
@@ -175,7 +175,7 @@ async def test_an_unsigned_farm_checks_place_and_age_all_the_same(
     assert (await cache.stats())["mismatched"] == 1
 
 
-async def test_a_refreshed_manifest_is_good_for_its_full_time_and_is_signed(
+async def test_a_refreshed_manifest_has_its_full_validity_and_is_signed(
     signed: KernelCache, server: EmbeddedServer
 ) -> None:
     aged = SIGNER.sign(replace((await published(signed)).manifest, not_after_s=2_000_000_000))
@@ -231,34 +231,36 @@ async def test_blobs_are_stored_compressed(cache: KernelCache, server: EmbeddedS
     assert await cache.get_blob(sha256) == content
 
 
-async def test_what_was_believed_once_is_not_believed_after_its_time_or_elsewhere() -> None:
+async def test_a_verified_manifest_is_verified_again_after_its_expiry_or_at_another_address() -> (
+    None
+):
     now_s = [1_000.0]
     ended = replace(SIGNER.trusted, not_after_s=1_050)
     trust = SigningPolicy(SIGNER, Keyring([ended]), validity_s=100, clock=lambda: now_s[0])
     lease = Lease(KEY, "maker", 1, 30, 0, "ab" * 16, 0)
     address = CacheAddress("default", Space.KERNELS, KEY)
     (made,) = trust.sign(address, lease, [UnsignedVariant(b"v")])
-    variant, belief = StoredVariant(made.manifest, made.content), VerifiedManifests(trust)
-    belief.verify(address, variant)
-    belief.verify(address, variant)
+    variant, verified = StoredVariant(made.manifest, made.content), VerifiedManifests(trust)
+    verified.verify(address, variant)
+    verified.verify(address, variant)
     with pytest.raises(ManifestMismatchError):
-        belief.verify(replace(address, key=OTHER), variant)
+        verified.verify(replace(address, key=OTHER), variant)
     with pytest.raises(PoisonedBlobError):
-        belief.verify(address, StoredVariant(made.manifest, b"w"))
+        verified.verify(address, StoredVariant(made.manifest, b"w"))
     now_s[0] = 1_051  # the manifest is good until 1,100, its key is not
     with pytest.raises(UntrustedKeyError):
-        belief.verify(address, variant)
+        verified.verify(address, variant)
 
 
-async def test_no_more_than_its_memory_is_remembered_of_what_was_verified() -> None:
+async def test_verified_manifests_stay_within_their_memory() -> None:
     trust = SigningPolicy(SIGNER, Keyring([SIGNER.trusted]), verified_bytes=20_000)
-    belief, lease = VerifiedManifests(trust), Lease(KEY, "maker", 1, 30, 0, "ab" * 16, 0)
+    verified, lease = VerifiedManifests(trust), Lease(KEY, "maker", 1, 30, 0, "ab" * 16, 0)
     address = CacheAddress("default", Space.KERNELS, KEY)
     found = []
     for number in range(8):
         (made,) = trust.sign(address, lease, [UnsignedVariant(b"%d" % number * 5_000)])
         found.append(StoredVariant(made.manifest, made.content))
-        assert belief.verify(address, found[-1]) is found[-1]
+        assert verified.verify(address, found[-1]) is found[-1]
     again = [StoredVariant(variant.manifest_bytes, variant.content) for variant in found]
-    known = [belief.verify(address, variant) is not variant for variant in reversed(again)]
+    known = [verified.verify(address, variant) is not variant for variant in reversed(again)]
     assert known[0] and not any(known[3:])

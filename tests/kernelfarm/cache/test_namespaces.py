@@ -1,4 +1,4 @@
-"""Parts of tenants: apart from each other, under one epoch table; what they hold is counted."""
+"""Tenants' namespaces: separate entries, a common epoch table, counted usage."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import redis
 
 from kernelfarm.cache import KernelCache, Lease, PublishStatus, Space, UnsignedVariant, WorkerCache
 from kernelfarm.cache.blobs import CHUNK_BYTES
-from kernelfarm.cache.calls import BLOB_TTL_S
 from kernelfarm.cache.embedded import EmbeddedServer
+from kernelfarm.cache.limits import BLOB_TTL_S
 from kernelfarm.cache.quotas import Quotas, QuotaUsage
 from kernelfarm.cache.redis_keys import RedisKeys, tenant_namespace
 from kernelfarm.cache.signing_policy import SigningPolicy
@@ -41,7 +41,7 @@ async def farm(
         yield cache
 
 
-def part_of(farm: KernelCache, tenant: str, salt: bytes = SALT) -> KernelCache:
+def namespace_of(farm: KernelCache, tenant: str, salt: bytes = SALT) -> KernelCache:
     return farm.for_namespace(tenant_namespace(farm.namespace, tenant), salt)
 
 
@@ -55,37 +55,37 @@ async def publish(cache: KernelCache, content: bytes, *blobs: bytes, tag: str = 
     assert await cache.publish(lease, [variant]) is PublishStatus.OK
 
 
-async def test_a_tenant_finds_its_own_and_nobody_elses(farm: KernelCache) -> None:
-    acme, beta = part_of(farm, "acme"), part_of(farm, "beta", b"t" * 32)
+async def test_a_tenant_finds_only_its_own_entries(farm: KernelCache) -> None:
+    acme, beta = namespace_of(farm, "acme"), namespace_of(farm, "beta", b"t" * 32)
     await publish(acme, b"acme's", b"acme's binary")
     (found,) = (await acme.lookup(KEY)).variants
     assert (found.content, found.manifest.key) == (b"acme's", KEY)
     assert found.manifest.namespace == f"{farm.namespace}/acme"
     sha256 = hashlib.sha256(b"acme's binary").digest()
     assert await acme.get_blob(sha256) == b"acme's binary"
-    for other in (beta, farm, part_of(farm, "shared", b"")):
+    for other in (beta, farm, namespace_of(farm, "shared", b"")):
         assert (await other.lookup(KEY)).reason == "absent"
         assert await other.get_blob(sha256) is None
 
 
-async def test_an_entry_lies_where_only_the_salt_leads(
+async def test_the_storage_key_of_an_entry_needs_the_salt(
     farm: KernelCache, server: EmbeddedServer
 ) -> None:
-    acme = part_of(farm, "acme")
+    acme = namespace_of(farm, "acme")
     await publish(acme, b"v")
     with redis.Redis.from_url(server.url) as raw:
         own = raw.keys(f"kf:{{{farm.namespace}}}:t:acme:*")
         assert own and not any(KEY.hex() in key.decode() for key in own)
-    assert not (await part_of(farm, "acme", b"another salt").lookup(KEY)).is_hit
+    assert not (await namespace_of(farm, "acme", b"another salt").lookup(KEY)).is_hit
     assert acme.redis_keys.storage_key(KEY) != KEY == farm.redis_keys.storage_key(KEY)
 
 
-async def test_a_manifest_replayed_in_another_tenants_part_is_refused_and_counted(
+async def test_a_manifest_replayed_in_another_namespace_is_refused_and_counted(
     farm: KernelCache, server: EmbeddedServer
 ) -> None:
-    acme, beta = part_of(farm, "acme"), part_of(farm, "beta")
+    acme, beta = namespace_of(farm, "acme"), namespace_of(farm, "beta")
     await publish(acme, b"v")
-    positions = (part.redis_keys.entry(Space.PROGRAMS, KEY) for part in (acme, beta))
+    positions = (namespace.redis_keys.entry(Space.PROGRAMS, KEY) for namespace in (acme, beta))
     with redis.Redis.from_url(server.url) as raw:
         raw.copy(*positions)
     assert (await beta.lookup(KEY)).reason == "untrusted"
@@ -93,26 +93,26 @@ async def test_a_manifest_replayed_in_another_tenants_part_is_refused_and_counte
 
 
 async def test_one_invalidation_reaches_all_tenants(farm: KernelCache) -> None:
-    parts = [farm, part_of(farm, "acme"), part_of(farm, "shared", b"")]
-    for part in parts:
-        await publish(part, b"v")
+    namespaces = [farm, namespace_of(farm, "acme"), namespace_of(farm, "shared", b"")]
+    for namespace in namespaces:
+        await publish(namespace, b"v")
     await farm.epochs.invalidate([TAG])
-    for part in parts:
-        assert (await part.lookup(KEY)).reason == "epoch"
+    for namespace in namespaces:
+        assert (await namespace.lookup(KEY)).reason == "epoch"
 
 
 async def test_tenants_are_woken_by_their_own_keys(farm: KernelCache) -> None:
-    acme = part_of(farm, "acme")
+    acme = namespace_of(farm, "acme")
     lease = await acme.acquire(KEY, "owner", 30)
     assert lease is not None
     waiting = asyncio.create_task(acme.wait(KEY, 20))
     await acme.put_blobs({})
-    assert await part_of(farm, "beta").acquire(KEY, "other", 30) is not None
+    assert await namespace_of(farm, "beta").acquire(KEY, "other", 30) is not None
     assert await acme.publish(lease, [UnsignedVariant(b"v")]) is PublishStatus.OK
     await asyncio.wait_for(waiting, TIMEOUT_S)
 
 
-async def test_a_worker_signs_a_kernels_own_key_at_a_salted_place(
+async def test_a_worker_signs_the_kernel_key_of_an_entry_under_a_salted_key(
     farm: KernelCache, server: EmbeddedServer
 ) -> None:
     signer = new_signer(Space.KERNELS)
@@ -120,7 +120,7 @@ async def test_a_worker_signs_a_kernels_own_key_at_a_salted_place(
     async with KernelCache(
         server.url, namespace=farm.namespace, space=Space.KERNELS, signing=trust
     ) as edge:
-        acme = part_of(edge, "acme")
+        acme = namespace_of(edge, "acme")
         queued = await acme.acquire(KEY, "edge", 30, is_queued=True)
         assert queued is not None
         await acme.put_job(KEY, b"job")
@@ -136,8 +136,10 @@ async def test_a_worker_signs_a_kernels_own_key_at_a_salted_place(
         workers.close()
 
 
-async def test_blobs_are_taken_from_another_part_whole_or_not_at_all(farm: KernelCache) -> None:
-    acme, shared = part_of(farm, "acme"), part_of(farm, "shared", b"")
+async def test_blobs_are_copied_from_another_namespace_completely_or_not_at_all(
+    farm: KernelCache,
+) -> None:
+    acme, shared = namespace_of(farm, "acme"), namespace_of(farm, "shared", b"")
     small, large = b"small" * 99, random.Random(0).randbytes(3 * CHUNK_BYTES)
     await publish(shared, b"v", small, large)
     (found,) = (await shared.lookup(KEY)).variants
@@ -145,11 +147,11 @@ async def test_blobs_are_taken_from_another_part_whole_or_not_at_all(farm: Kerne
     assert await acme.copy_blobs(shared, digests)
     assert await acme.get_blobs(digests) == [small, large]
     lifes = [await farm.client.ttl(acme.redis_keys.blob(sha256)) for sha256 in digests]
-    assert min(lifes) > BLOB_TTL_S - TIMEOUT_S, "a sweep leaves them to whoever publishes"
+    assert min(lifes) > BLOB_TTL_S - TIMEOUT_S, "a sweep leaves them for a publication"
     await publish(acme, b"w", small, large)  # what names them counts them
     assert (await Quotas(farm.client, acme.redis_keys).usage()).size_bytes > len(large)
 
-    beta = part_of(farm, "beta")
+    beta = namespace_of(farm, "beta")
     await farm.client.delete(f"{shared.redis_keys.blob(hashlib.sha256(large).digest())}:1")
     assert not await beta.copy_blobs(shared, digests)
     assert not await beta.copy_blobs(shared, [b"x" * 32])
@@ -157,15 +159,15 @@ async def test_blobs_are_taken_from_another_part_whole_or_not_at_all(farm: Kerne
     assert await acme.copy_blobs(shared, digests), "what is here is not looked for there"
 
 
-async def test_what_is_held_is_counted_once_and_counted_anew_by_sweeps(farm: KernelCache) -> None:
-    acme = part_of(farm, "acme")
+async def test_usage_counts_each_blob_once_and_sweeps_count_it_anew(farm: KernelCache) -> None:
+    acme = namespace_of(farm, "acme")
     quotas = Quotas(farm.client, acme.redis_keys)
     assert await quotas.usage() == QuotaUsage(0, 0)
     shared_blob, large = b"x" * 100, bytes(range(256)) * 4096
     await publish(acme, b"v", shared_blob)
     first = await quotas.usage()
     assert first.entries == 1 and first.size_bytes > 100
-    await publish(part_of(farm, "beta"), b"v", shared_blob)
+    await publish(namespace_of(farm, "beta"), b"v", shared_blob)
     assert await quotas.usage() == first
     await farm.epochs.invalidate([TAG])
     await publish(acme, b"w", shared_blob, large)
@@ -180,10 +182,10 @@ async def test_what_is_held_is_counted_once_and_counted_anew_by_sweeps(farm: Ker
     assert left.entries == 0 and left.size_bytes < second.size_bytes
 
 
-async def test_a_sweep_of_the_farm_leaves_tenants_alone(
+async def test_a_sweep_of_the_farms_namespace_leaves_those_of_tenants_alone(
     farm: KernelCache, server: EmbeddedServer
 ) -> None:
-    acme, blob = part_of(farm, "acme"), b"old but named"
+    acme, blob = namespace_of(farm, "acme"), b"old but named"
     await publish(acme, b"v", blob)
     sha256 = hashlib.sha256(blob).digest()
     with redis.Redis.from_url(server.url) as raw:
@@ -193,16 +195,16 @@ async def test_a_sweep_of_the_farm_leaves_tenants_alone(
     assert await acme.get_blob(sha256) == blob
 
 
-async def test_as_many_compilations_fly_as_may(farm: KernelCache) -> None:
-    quotas = Quotas(farm.client, part_of(farm, "acme").redis_keys)
+async def test_the_number_of_compilations_in_flight_is_limited(farm: KernelCache) -> None:
+    quotas = Quotas(farm.client, namespace_of(farm, "acme").redis_keys)
     assert await quotas.start_compile("a", 30, 2)
     assert await quotas.start_compile("b", 30, 2)
     assert not await quotas.start_compile("c", 30, 2)
-    assert await quotas.start_compile("a", 30, 2), "its own is prolonged"
+    assert await quotas.start_compile("a", 30, 2), "its own is extended"
     assert await quotas.compiles_in_flight() == 2
     await quotas.end_compile("a")
     assert await quotas.start_compile("c", 0.05, 2)
-    async with asyncio.timeout(TIMEOUT_S):  # the flight of a frontend that died ends
+    async with asyncio.timeout(TIMEOUT_S):  # the compilation of a frontend that died expires
         while not await quotas.start_compile("d", 30, 2):
             await asyncio.sleep(0.01)
 
@@ -214,11 +216,11 @@ def test_namespaces_of_other_farms_are_refused() -> None:
     assert RedisKeys("farm/acme").redis_key("b") == "kf:{farm}:t:acme:b"
 
 
-async def test_no_full_server_evicts_what_quotas_count_by(
+async def test_a_full_server_does_not_evict_the_counts_of_quotas(
     farm: KernelCache, server: EmbeddedServer
 ) -> None:
     """The policy evicts keys that expire, and no others."""
-    acme = part_of(farm, "acme")
+    acme = namespace_of(farm, "acme")
     await publish(acme, b"v", b"a binary")
     assert await Quotas(farm.client, acme.redis_keys).start_compile("a", 30, 2)
     with redis.Redis.from_url(server.url) as raw:

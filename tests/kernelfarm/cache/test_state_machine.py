@@ -1,7 +1,7 @@
 """Any order of look-up, lease, renewal, publication, invalidation, eviction and crash.
 
-A model beside a real server knows what must be found: nothing stale is served, to nobody, what is
-live is found, one holder of a lease at a time, who vanished is counted, and at the end of every
+A model of the server predicts each result: nothing stale is served to any caller, live entries are
+found, a lease has one holder at a time, vanished holders are counted, and at the end of every
 history each key can be made.
 """
 
@@ -52,7 +52,7 @@ from kernelfarm.signing.manifest import blob_ref
 KEYS = tuple(hashlib.sha256(b"key %d" % number).digest() for number in range(2))
 TAGS = ("op:a", "pass:b", "model:c")
 CALLERS = ((), ("model:c",), ("model:d",))
-"""Tags of those who ask; no entry has the last one."""
+"""The tags of callers; no entry has the last one."""
 GENERAL: Guard = ()
 SPECIAL: Guard = (FactAtom(FactSubject.SYMBOL, "s0", GuardOp.DIVISIBLE, 16),)
 MOST_TAGS = 12
@@ -68,7 +68,7 @@ invalidated = st.sets(st.sampled_from((*TAGS, "model:d")), min_size=1).map(tuple
 
 @dataclass(frozen=True)
 class Held:
-    """A lease as its holder knows it, and when it was given in the model's counting."""
+    """A lease as its holder knows it, and the model's time at which it was acquired."""
 
     lease: Lease
     incarnation: int
@@ -77,7 +77,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Entry:
-    """A variant that the model believes to be published; its epoch is the server's counting."""
+    """A published variant in the model; its epoch is that of the server."""
 
     content: bytes
     tags: tuple[str, ...]
@@ -87,12 +87,12 @@ class Entry:
 
 
 def _is_something_stored(fleet: Fleet) -> bool:
-    """Else most histories would be of losses alone."""
+    """Without this condition, most histories would consist of losses only."""
     return any(fleet.entries.values())
 
 
 class Fleet(RuleBasedStateMachine):
-    """Holders of leases that come and vanish, operators that invalidate, a server that evicts."""
+    """Holders of leases that start and vanish, operators that invalidate, a server that evicts."""
 
     leases: Bundle[Held] = Bundle("leases")
 
@@ -148,7 +148,7 @@ class Fleet(RuleBasedStateMachine):
         return held
 
     def wanted(self, key: bytes, is_queued: bool) -> Held | None:
-        """A lease, if nobody has it."""
+        """A lease, if it is not held."""
         seen = self.looked(key).stamp
         owner = f"owner {next(_numbers)}"
         lease = self.run(self.cache.acquire(key, owner, 60, is_queued=is_queued, seen=seen))
@@ -208,7 +208,7 @@ class Fleet(RuleBasedStateMachine):
             )
         )
         if published is PublishStatus.OK and not was_holder:
-            # The reply is told again, whatever became of what was published.
+            # A repeated publication gets the same reply, whatever happened to its variants.
             assert (key, lease.fence) in self.done
             return
         assert published is self.expected(held, tags, was_holder)
@@ -256,7 +256,7 @@ class Fleet(RuleBasedStateMachine):
     @precondition(_is_something_stored)
     @rule()
     def an_operator_invalidates_more_than_is_kept(self) -> None:
-        """What nobody depends on; for its sake, what is known of other tags is forgotten."""
+        """Invalidates tags that no entry has, so that the table discards older tags."""
         others = [f"op:other{next(_numbers)}" for _ in range(MOST_TAGS)]
         call = epoch_calls.invalidate(self.names, others, MOST_TAGS)
         self.run(AsyncScripts(self.cache.client).run(call))
@@ -340,15 +340,15 @@ class Fleet(RuleBasedStateMachine):
         return self.holders.get(held.lease.key) == held.lease.fence
 
     def begins(self, lease: Lease) -> None:
-        """Somebody runs: that is an attempt, once."""
+        """Records that a holder runs, which counts as one attempt."""
         self.attempts[lease.key].add((lease.fence, lease.owner))
 
     def ends_in_order(self, lease: Lease) -> None:
-        """Whether or not the lease was lost meanwhile: that was no failed attempt."""
+        """Records an orderly end, which is no failed attempt even if the lease was lost."""
         self.attempts[lease.key].discard((lease.fence, lease.owner))
 
     def ends(self, key: bytes) -> None:
-        """There is a result: what was attempted before it is forgotten."""
+        """Records a result, which clears earlier attempts."""
         del self.holders[key]
         self.attempts.pop(key, None)
 
@@ -356,11 +356,11 @@ class Fleet(RuleBasedStateMachine):
         return bool(self.live(key))
 
     def looked(self, key: bytes, caller: tuple[str, ...] = ()) -> LookupResult:
-        """What a look-up finds; it deletes what has nothing but a hole: no blob revives that."""
+        """The result of a look-up, which deletes variants with a missing blob."""
         found = self.run(self.cache.lookup(key, tags=caller, is_counted=False))
         if key not in self.blobs:
-            holes = self.valid(key, caller)
-            self.entries[key] = {g: e for g, e in self.entries[key].items() if g not in holes}
+            incomplete = self.valid(key, caller)
+            self.entries[key] = {g: e for g, e in self.entries[key].items() if g not in incomplete}
         return found
 
     def live(self, key: bytes, caller: tuple[str, ...] = ()) -> dict[Guard, Entry]:
@@ -368,7 +368,7 @@ class Fleet(RuleBasedStateMachine):
         return self.valid(key, caller) if key in self.blobs else {}
 
     def valid(self, key: bytes, caller: tuple[str, ...]) -> dict[Guard, Entry]:
-        """Those that were not invalidated, blobs or not."""
+        """The variants that were not invalidated, with or without their blobs."""
         return {
             guard: entry
             for guard, entry in self.entries[key].items()
@@ -393,7 +393,7 @@ class Fleet(RuleBasedStateMachine):
 
 @pytest.mark.one_server
 def test_no_history_serves_stale_wedges_or_has_two_holders(server: EmbeddedServer) -> None:
-    """The same histories in each run; other ones below."""
+    """The same histories in each run; the next test runs random ones."""
     run_histories(server, 60, derandomize=True)
 
 

@@ -57,7 +57,7 @@ async def leased(cache: KernelCache, owner: str = "edge", ttl_s: float = 30) -> 
     return lease
 
 
-async def test_what_is_published_is_found_with_its_variants_in_order(cache: KernelCache) -> None:
+async def test_a_published_entry_is_found_with_its_variants_in_order(cache: KernelCache) -> None:
     await cache.put_blobs({sha(b"cubin"): b"cubin", sha(b"ptx"): b"ptx"})
     lease = await leased(cache)
     general = UnsignedVariant(b"general", (blob_ref(b"ptx"),))
@@ -134,7 +134,9 @@ async def test_one_of_64_gets_the_lease_and_the_result_reaches_all(cache: Kernel
     assert results == [[b"made once"]] * 64
 
 
-async def test_a_lapsed_lease_goes_to_the_next_and_fences_the_first(cache: KernelCache) -> None:
+async def test_a_lapsed_lease_goes_to_the_next_owner_and_the_first_is_fenced(
+    cache: KernelCache,
+) -> None:
     first = await leased(cache, "first", ttl_s=0.05)
     await cache.wait(KEY, TIMEOUT_S)
     second = await leased(cache, "second")
@@ -201,7 +203,7 @@ async def test_an_orderly_end_is_no_failed_attempt_though_its_lease_was_evicted(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_full_server_takes_an_orderly_end(
+async def test_a_full_server_accepts_an_orderly_end(
     cache: KernelCache, server: EmbeddedServer, fails: bool
 ) -> None:
     for number in range(2):
@@ -218,7 +220,7 @@ async def test_a_full_server_takes_an_orderly_end(
 
 @contextmanager
 def full(raw: redis.Redis) -> Iterator[None]:
-    """Lets a server refuse whatever takes memory."""
+    """Makes a server refuse commands that need memory."""
     names = ("maxmemory", "maxmemory-policy")
     before = {name: raw.config_get(name)[name] for name in names}
     raw.config_set("maxmemory-policy", "noeviction")
@@ -231,7 +233,7 @@ def full(raw: redis.Redis) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("is_queued", [False, True])
-async def test_an_orderly_release_forgets_no_attempt_that_failed(
+async def test_an_orderly_release_keeps_earlier_failed_attempts(
     cache: KernelCache, is_queued: bool
 ) -> None:
     await leased(cache, "dies", ttl_s=0.05)
@@ -246,7 +248,7 @@ async def test_an_orderly_release_forgets_no_attempt_that_failed(
     ("error", "kept"),
     [(UnavailableError("no memory"), 1), (KernelRejectedError("too many axes"), 0)],
 )
-async def test_a_failure_that_may_pass_forgets_no_attempt_that_failed(
+async def test_a_transient_failure_keeps_earlier_failed_attempts(
     cache: KernelCache, error: KernelfarmError, kept: int
 ) -> None:
     await leased(cache, "dies", ttl_s=0.05)
@@ -286,7 +288,7 @@ async def test_waiting_for_nothing_returns_at_once(cache: KernelCache) -> None:
     await asyncio.wait_for(cache.wait(KEY, 3000), TIMEOUT_S)
 
 
-async def test_a_failure_is_told_until_it_expires(
+async def test_a_failure_is_returned_until_it_expires(
     cache: KernelCache, server: EmbeddedServer
 ) -> None:
     lease = await leased(cache)
@@ -364,7 +366,7 @@ async def test_only_attempts_that_ran_count(cache: KernelCache, server: Embedded
 
 
 @pytest.mark.one_server
-async def test_a_kept_lease_lives_as_long_as_its_block(
+async def test_a_renewed_lease_lasts_as_long_as_its_block(
     cache: KernelCache, server: EmbeddedServer
 ) -> None:
     lease = await leased(cache, ttl_s=4.5)

@@ -17,6 +17,7 @@ from kernelfarm.cache import (
     WorkerCache,
     epoch_calls,
 )
+from kernelfarm.cache.connection import transport_of
 from kernelfarm.cache.embedded import EmbeddedServer, ServerProgram
 from kernelfarm.cache.redis_keys import RedisKeys
 from kernelfarm.cache.scripts import AsyncScripts
@@ -39,7 +40,7 @@ async def publish(cache: KernelCache, content: bytes) -> PublishStatus:
 async def test_a_server_restarted_from_its_file_serves_nothing_from_before(
     program: ServerProgram, tmp_path: Path
 ) -> None:
-    """Its file may lack the last invalidations, and then what they hit would be live again."""
+    """Its file may lack the last invalidations, whose entries would then be live again."""
     async with KernelCache(f"unix://{tmp_path}/s", space=Space.PROGRAMS) as cache:
         with redis_process(program, tmp_path) as raw:
             await publish(cache, b"wrong")
@@ -67,7 +68,9 @@ async def test_a_replica_that_takes_over_without_the_last_invalidation_serves_no
             await publish(cache, b"wrong")
             entry = cache.redis_keys.entry(Space.PROGRAMS, KEY)
             wait_until(lambda: second.exists(entry) == 1, TIMEOUT_S, "the replica has it")
-            second.replicaof("NO", "ONE")  # it follows no more, and the bump does not reach it
+            second.replicaof(
+                "NO", "ONE"
+            )  # it replicates no more, so the invalidation does not reach it
             await cache.epochs.invalidate([TAG])
             if is_cut:
                 proxy.lead_to(tmp_path / "b" / "s")
@@ -95,7 +98,7 @@ async def test_a_lease_from_before_a_takeover_publishes_nothing(
             assert refused is PublishStatus.STALE_INC
 
 
-async def test_who_may_only_read_waits_until_a_new_life_began(
+async def test_a_reader_waits_until_a_new_incarnation_has_begun(
     program: ServerProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kernelfarm.cache.connection._HANDSHAKE_TIMEOUT_S", 0.1)
@@ -103,7 +106,7 @@ async def test_who_may_only_read_waits_until_a_new_life_began(
     url = f"unix://{tmp_path}/s"
     with redis_process(program, tmp_path):
         async with KernelCache(url, space=Space.PROGRAMS, may_write=False) as reader:
-            with pytest.raises(UnavailableError, match="nobody who may write"):
+            with pytest.raises(UnavailableError, match="no client that may write"):
                 await reader.lookup(KEY)
             async with KernelCache(url, space=Space.PROGRAMS) as cache:
                 await publish(cache, b"v")
@@ -111,19 +114,19 @@ async def test_who_may_only_read_waits_until_a_new_life_began(
 
 
 async def test_a_new_connection_to_the_same_process_changes_nothing(server: EmbeddedServer) -> None:
-    lives = set()
+    epochs = set()
     for _ in range(3):
         async with KernelCache(server.url, namespace="same", space=Space.PROGRAMS) as cache:
-            lives.add(await cache.epochs.current())
+            epochs.add(await cache.epochs.current())
     worker = WorkerCache(server.url, namespace="same")
     worker.withdraw("nobody")
     worker.close()
     async with KernelCache(server.url, namespace="same", space=Space.PROGRAMS) as cache:
-        lives.add(await cache.epochs.current())
-    assert len(lives) == 1
+        epochs.add(await cache.epochs.current())
+    assert len(epochs) == 1
 
 
-async def test_scripts_that_the_server_forgot_are_sent_again(
+async def test_scripts_that_the_server_lost_are_sent_again(
     cache: KernelCache, server: EmbeddedServer
 ) -> None:
     worker = WorkerCache(server.url, namespace=cache.namespace)
@@ -140,36 +143,36 @@ async def test_scripts_that_the_server_forgot_are_sent_again(
     worker.close()
 
 
-async def test_tags_are_forgotten_beyond_a_number_and_what_is_as_old_is_cold(
+async def test_a_table_with_too_many_tags_discards_the_oldest_and_entries_as_old_are_stale(
     cache: KernelCache, server: EmbeddedServer
 ) -> None:
     scripts, names = AsyncScripts(cache.client), RedisKeys(cache.namespace)
     most = 24
 
-    async def bump(tag: str) -> None:
+    async def invalidate_tag(tag: str) -> None:
         await scripts.run(epoch_calls.invalidate(names, [tag], most))
 
     await publish(cache, b"old")
     for number in range(5):
-        await bump(f"op:{number}")
+        await invalidate_tag(f"op:{number}")
     young = hashlib.sha256(b"young").digest()
     for number in range(5, 12):
-        await bump(f"op:{number}")
+        await invalidate_tag(f"op:{number}")
     lease = await cache.acquire(young, "maker", 30)
     assert lease is not None
     await cache.publish(lease, [UnsignedVariant(b"young", tags=("op:0", "pass:a"))])
     for number in range(12, 25):
-        await bump(f"op:{number}")
+        await invalidate_tag(f"op:{number}")
         with redis.Redis.from_url(server.url) as raw:
             assert raw.hlen(names.epochs) <= most
     reported = await cache.lookup(KEY)
     assert (reported.reason, reported.detail) == ("epoch", "discarded")
     assert (await cache.lookup(young)).is_hit
-    await bump("pass:a")
+    await invalidate_tag("pass:a")
     assert not (await cache.lookup(young)).is_hit
 
 
-async def test_a_lease_older_than_what_is_known_of_invalidations_publishes_nothing(
+async def test_a_lease_older_than_the_known_invalidations_publishes_nothing(
     cache: KernelCache,
 ) -> None:
     scripts, names = AsyncScripts(cache.client), RedisKeys(cache.namespace)
@@ -183,15 +186,13 @@ async def test_a_lease_older_than_what_is_known_of_invalidations_publishes_nothi
     )
 
 
-async def test_connections_by_tcp_see_that_a_silent_host_is_gone(
-    program: ServerProgram, tmp_path: Path
-) -> None:
+async def test_tcp_connections_use_keepalive(program: ServerProgram, tmp_path: Path) -> None:
     with redis_process(program, tmp_path) as raw:
         port = listen_by_tcp(raw)
         async with KernelCache(f"redis://127.0.0.1:{port}", space=Space.PROGRAMS) as cache:
             await publish(cache, b"v")
             assert (await cache.lookup(KEY)).is_hit
             connection = await cache.client.connection_pool.get_connection()
-            reported = connection._writer.get_extra_info("socket")
-            assert reported.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            opened = transport_of(connection).get_extra_info("socket")
+            assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             await cache.client.connection_pool.release(connection)

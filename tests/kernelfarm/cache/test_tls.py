@@ -1,4 +1,4 @@
-"""Cache and broker behind TLS, by their URLs alone."""
+"""Cache and broker behind TLS, configured by their URLs only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(SERVER is None, reason="no Redis or Valkey serve
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server that listens by TLS alone; its CA rides in the URL."""
+    """A server that listens by TLS only; its CA is in the URL."""
     folder = tmp_path_factory.mktemp("redis-tls")
     authority = Authority(folder)
     pair = authority.issue_server()
@@ -82,7 +82,7 @@ async def test_services_and_workers_reach_a_cache_by_tls(url: str) -> None:
         assert (await cache.lookup(KEY)).is_hit
 
 
-async def test_a_cache_whose_certificate_is_not_believed_is_not_used(
+async def test_a_cache_with_an_untrusted_certificate_is_not_used(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kernelfarm.cache.connection._HANDSHAKE_TIMEOUT_S", 0.1)

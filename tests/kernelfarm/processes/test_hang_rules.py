@@ -6,7 +6,7 @@ from kernelfarm.processes.hang_rules import HangDetector, WatchTimes
 
 
 def probed(detector: HangDetector, *probes: tuple[bool, float]) -> list[bool]:
-    """What a detector says of probes that each take no time: their answer, and the pause before."""
+    """The results of a detector for instant probes, each an answer and the pause before it."""
     said, now_s = [], 0.0
     for is_alive, slept_s in probes:
         now_s += slept_s
@@ -15,7 +15,7 @@ def probed(detector: HangDetector, *probes: tuple[bool, float]) -> list[bool]:
     return said
 
 
-def test_a_child_hangs_when_probes_fail_for_long_enough_and_we_were_awake() -> None:
+def test_a_child_hangs_if_probes_fail_for_long_enough_and_this_process_ran() -> None:
     times = WatchTimes(every_s=2, probe_s=5, hung_s=10, start_s=60)
     detector = HangDetector(times)
     detector.sees(1, has_served=True)

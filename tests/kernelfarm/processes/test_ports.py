@@ -10,7 +10,7 @@ from kernelfarm.errors import CallerError, UnavailableError
 from kernelfarm.processes.ports import bound_address
 
 
-def test_a_taken_port_is_named() -> None:
+def test_the_error_names_a_port_in_use() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

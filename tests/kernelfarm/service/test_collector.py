@@ -1,4 +1,4 @@
-"""What is left behind is collected, whatever CPython's own counts say."""
+"""The garbage of calls is collected, whatever CPython's own counts are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelfarm.service.collector import MIDDLE_ROUNDS, OLD_ROUNDS, Collector
 
 
 class Leaving:
-    """Names itself: only the collector frees it."""
+    """Refers to itself, so only the collector frees it."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -26,8 +26,8 @@ def own_counts_collect_nothing() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-def test_what_so_many_calls_leave_is_collected() -> None:
-    collector, left = Collector(kept=3, kept_s=1e9), weakref.ref(Leaving())
+def test_the_garbage_of_a_number_of_calls_is_collected() -> None:
+    collector, left = Collector(max_calls=3, max_s=1e9), weakref.ref(Leaving())
     collector.count()
     collector.count()
     assert left() is not None
@@ -35,21 +35,21 @@ def test_what_so_many_calls_leave_is_collected() -> None:
     assert left() is None
 
 
-def test_what_lies_for_long_is_collected_with_the_next_call() -> None:
-    collector, left = Collector(kept=1_000, kept_s=0.0), weakref.ref(Leaving())
+def test_old_garbage_is_collected_with_the_next_call() -> None:
+    collector, left = Collector(max_calls=1_000, max_s=0.0), weakref.ref(Leaving())
     collector.count()
     assert left() is None
 
 
 @pytest.mark.parametrize("generation", [1, 2])
-def test_what_was_in_use_when_it_was_looked_at_is_collected_later(generation: int) -> None:
+def test_an_object_of_an_older_generation_is_collected_later(generation: int) -> None:
     kept = Leaving()
     for older in range(generation):
         gc.collect(older)
     left = weakref.ref(kept)
     del kept
     rounds = MIDDLE_ROUNDS if generation == 1 else MIDDLE_ROUNDS * OLD_ROUNDS
-    collector = Collector(kept=1, kept_s=1e9)
+    collector = Collector(max_calls=1, max_s=1e9)
     for _ in range(rounds - 1):
         collector.count()
     assert left() is not None

@@ -1,4 +1,4 @@
-"""Toolchains are named by what shapes their results: code of several rooms, and the environment."""
+"""Fingerprints cover what shapes results: code of several services, and the environment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def covered() -> set[str]:
         "optimizer_svc.service",
     ],
 )
-def test_what_a_room_uses_of_others_is_in_its_fingerprint(module: str) -> None:
+def test_shared_code_is_in_the_fingerprint_of_a_service(module: str) -> None:
     reported = "print(*(name for name in sys.modules if name.startswith('kernelfarm.')))"
     ran = subprocess.run(
         [sys.executable, "-c", f"import sys, {module}; {reported}"],

@@ -1,4 +1,4 @@
-"""An error that was answered holds no frames."""
+"""Errors that were reported hold no frames."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kernelfarm.service.tracebacks import clear_tracebacks
 
 
 class Held:
-    """Something large that a frame names."""
+    """A large object to which a frame refers."""
 
 
-def test_an_error_lets_go_of_frames_without_the_collector() -> None:
+def test_an_error_releases_its_frames_without_the_collector() -> None:
     def fail(held: Held) -> None:
         kept: list[BaseException] = []
         try:
@@ -41,7 +41,7 @@ def test_an_error_lets_go_of_frames_without_the_collector() -> None:
         gc.enable()
 
 
-async def test_an_error_that_several_share_is_forgotten_by_each() -> None:
+async def test_an_error_that_several_tasks_share_is_cleared_for_each() -> None:
     async def fail() -> None:
         raise InvalidGraphError("shared")
 

@@ -1,4 +1,4 @@
-"""Tokens, certificates and TLS over real sockets: who comes in, and what others are told."""
+"""Tokens, certificates and TLS over real sockets: accepted and refused callers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MEMBER = frozenset({Role.MEMBER})
 
 
 class StubServicer(pb_grpc.CompileServiceServicer):
-    """Answers with who calls."""
+    """Returns the name of the caller."""
 
     async def Compile(  # noqa: N802
         self, request: Any, context: Any
@@ -100,9 +100,9 @@ def setup(tmp_path: Path) -> TenantSetup:
 @asynccontextmanager
 async def serving(house: TenantSetup, *tls: ServerTls | None) -> AsyncIterator[RunningServer]:
     add = partial(pb_grpc.add_CompileServiceServicer_to_server, StubServicer())
-    doors = [Listener("127.0.0.1:0", each) for each in tls]
+    listeners = [Listener("127.0.0.1:0", each) for each in tls]
     server = await start_server(
-        doors, [ServiceRegistration(SERVICE, add)], ServiceSettings(), house.access
+        listeners, [ServiceRegistration(SERVICE, add)], ServiceSettings(), house.access
     )
     try:
         yield server
@@ -111,7 +111,7 @@ async def serving(house: TenantSetup, *tls: ServerTls | None) -> AsyncIterator[R
 
 
 async def tenant_at(address: str, tls: ChannelTls | None = None, token: str = "") -> str:
-    """Who a streaming call's handler sees, which needs an identity."""
+    """The caller that the handler of a streaming call sees."""
     metadata = (("authorization", f"Bearer {token}"),) if token else ()
     async with open_channel(address, tls) as channel:
         stub = pb_grpc.CompileServiceStub(channel)
@@ -127,7 +127,7 @@ async def refusal_at(*args: Any, **keywords: Any) -> KernelfarmError:
     return caught.value
 
 
-async def test_a_token_identifies_its_tenant_and_others_are_told_why_not(
+async def test_a_token_identifies_its_tenant_and_other_tokens_are_refused_with_the_reason(
     setup: TenantSetup,
 ) -> None:
     async with serving(setup, None) as server:
@@ -142,7 +142,7 @@ async def test_a_token_identifies_its_tenant_and_others_are_told_why_not(
     }
 
 
-async def test_health_and_capabilities_need_no_identity_but_no_wrong_one(
+async def test_health_and_capabilities_accept_no_credentials_but_refuse_wrong_ones(
     setup: TenantSetup,
 ) -> None:
     async with serving(setup, None) as server, open_channel(server.address) as channel:
@@ -164,7 +164,7 @@ async def test_health_and_capabilities_need_no_identity_but_no_wrong_one(
 async def test_a_header_of_another_form_is_refused(setup: TenantSetup, header: str) -> None:
     async with serving(setup, None) as server, open_channel(server.address) as channel:
         stub = pb_grpc.CompileServiceStub(channel)
-        with pytest.raises(grpc.aio.AioRpcError, match="is not `Bearer TOKEN`"):
+        with pytest.raises(grpc.aio.AioRpcError, match="as `Bearer TOKEN`"):
             async for _ in stub.ReadBlobs(
                 pb.ReadBlobsRequest(), metadata=(("authorization", header),)
             ):
@@ -185,7 +185,7 @@ async def test_an_expired_and_a_revoked_token_end_without_a_restart(setup: Tenan
     assert (type(revoked), type(expired)) == (UnknownTokenError, ExpiredTokenError)
 
 
-async def test_one_door_takes_tokens_and_another_certificates(setup: TenantSetup) -> None:
+async def test_one_listener_takes_tokens_and_another_certificates(setup: TenantSetup) -> None:
     pair = setup.clients.issue("acme.example")
     uri = (x509.UniformResourceIdentifier("spiffe://acme/x"),)
     named = setup.clients.issue("anything", sans=uri)
@@ -196,15 +196,17 @@ async def test_one_door_takes_tokens_and_another_certificates(setup: TenantSetup
             assert await tenant_at(by_certificate, setup.channel_tls(known)) == "acme"
 
 
-async def test_a_certificate_of_an_unknown_tenant_is_told_so(setup: TenantSetup) -> None:
-    stranger = setup.clients.issue("stranger.example")
+async def test_a_certificate_of_an_unknown_tenant_is_refused_with_the_reason(
+    setup: TenantSetup,
+) -> None:
+    unknown = setup.clients.issue("unknown.example")
     # The name is in the subject alone: where there are SANs, they count.
-    sneaky = setup.clients.issue("acme.example", sans=(x509.DNSName("stranger.example"),))
+    sneaky = setup.clients.issue("acme.example", sans=(x509.DNSName("unknown.example"),))
     async with serving(setup, setup.tls(wants_certificates=True)) as server:
-        for pair in (stranger, sneaky):
+        for pair in (unknown, sneaky):
             error = await refusal_at(server.address, setup.channel_tls(pair))
             assert type(error) is UnknownCertificateError
-            assert "stranger.example" in str(error)
+            assert "unknown.example" in str(error)
     assert setup.access.refusals.drain() == {("", "CERTIFICATE_UNKNOWN"): 2}
 
 
@@ -251,11 +253,11 @@ def test_files_that_are_no_certificates_are_refused_by_name(tmp_path: Path) -> N
         ServerTls(text, text).credentials()
     with pytest.raises(CallerError, match="cannot read"):
         ServerTls(tmp_path / "none", text).credentials()
-    with pytest.raises(CallerError, match="needs its key file"):
+    with pytest.raises(CallerError, match="set both files or none"):
         ChannelTls(cert_file=text).credentials()
 
 
-def test_a_token_does_not_travel_in_the_clear_to_another_machine() -> None:
+def test_a_token_is_not_sent_unencrypted_to_another_machine() -> None:
     with pytest.raises(CallerError, match="KERNELFARM_CA_FILE"):
         open_blocking_channel("farm.example:50051", None, "kft_token")
     open_blocking_channel("farm.example:50051", None, "kft_token", may_be_clear=True).close()
@@ -263,7 +265,7 @@ def test_a_token_does_not_travel_in_the_clear_to_another_machine() -> None:
     open_blocking_channel("farm.example:50051").close()
 
 
-async def test_a_blocking_channel_bears_its_token_with_every_kind_of_call(
+async def test_a_blocking_channel_sends_its_token_with_every_kind_of_call(
     setup: TenantSetup,
 ) -> None:
     def call(address: str) -> tuple[str, str]:

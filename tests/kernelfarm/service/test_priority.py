@@ -1,4 +1,4 @@
-"""Which processors a service and heavy work may use, each in a process of its own."""
+"""The processors that a service and heavy work use, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 _THREADS = """
 import json, os, threading
 from pathlib import Path
-from kernelfarm.service.priority import LeftProcessor
+from kernelfarm.service.priority import FreeProcessor
 
 def used():
     return [sorted(os.sched_getaffinity(int(t.name))) for t in Path("/proc/self/task").iterdir()]
@@ -25,13 +25,13 @@ end = threading.Event()
 threads = [threading.Thread(target=end.wait) for _ in range(3)]
 for thread in threads:
     thread.start()
-left, told = LeftProcessor(), []
+left, reported = FreeProcessor(), []
 others = len(os.sched_getaffinity(0)) - 1
 for heavy_jobs in (0, others - 1, others, others + 3, 0):
     (left.stay if left.is_the_last(heavy_jobs) else left.leave)()
-    told.append(used())
+    reported.append(used())
 end.set()
-print(json.dumps(told))
+print(json.dumps(reported))
 """
 
 _LEAVING = """
@@ -49,7 +49,7 @@ def output_of(code: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def test_a_service_stays_on_the_left_processor_while_all_others_do_heavy_work() -> None:
+def test_a_service_stays_on_the_free_processor_while_all_others_do_heavy_work() -> None:
     every = sorted(os.sched_getaffinity(0))
     none, some, most, more, none_again = json.loads(output_of(_THREADS))
     assert none == some == none_again == [every] * 4

@@ -1,4 +1,4 @@
-"""The frame around each service, over a real socket: errors, sizes, ids, drain."""
+"""The base of each service, over a real socket: errors, sizes, request ids, drain."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LOOKUP = "/kernelfarm.v1.CompileService/Lookup"
 
 
 class StubServicer(pb_grpc.CompileServiceServicer):
-    """A room whose answers each test chooses."""
+    """A service whose responses each test chooses."""
 
     def __init__(self, answer: Callable[[str], Any]) -> None:
         self.answer = answer
@@ -58,7 +58,7 @@ class StubServicer(pb_grpc.CompileServiceServicer):
 
 
 def answer_well(method: str) -> None:
-    """A handler that fails nowhere."""
+    """A handler that succeeds."""
 
 
 def raising(error: Exception) -> Callable[[str], None]:
@@ -116,7 +116,7 @@ async def test_an_error_in_the_middle_of_a_stream_becomes_the_same_error_at_the_
     assert caught.value.__notes__ == ["request id: r1"]
 
 
-async def test_an_answered_unavailable_is_not_repeated_by_the_channel() -> None:
+async def test_a_call_that_ended_as_unavailable_is_not_repeated_by_the_channel() -> None:
     calls: list[str] = []
 
     def answer(method: str) -> None:
@@ -129,7 +129,7 @@ async def test_an_answered_unavailable_is_not_repeated_by_the_channel() -> None:
     assert calls == ["lookup"]
 
 
-async def test_a_foreign_exception_is_internal_and_says_nothing_of_its_inside(capsys: Any) -> None:
+async def test_another_exception_is_an_internal_error_without_details(capsys: Any) -> None:
     async with running(StubServicer(raising(KeyError("secret detail")))) as (_, stub):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.Lookup(pb.LookupRequest())
@@ -175,7 +175,7 @@ async def test_a_100_mb_graph_is_refused_with_size_and_limit_and_the_service_goe
         await stub.Lookup(pb.LookupRequest())
 
 
-async def test_a_service_that_is_not_there_is_unavailable() -> None:
+async def test_a_service_that_does_not_run_is_unavailable() -> None:
     async with open_channel("127.0.0.1:1") as channel:
         stub = pb_grpc.CompileServiceStub(channel)
         with (

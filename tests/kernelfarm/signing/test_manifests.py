@@ -1,4 +1,4 @@
-"""Who may say what about an entry: signatures, places, ages, contents, and guards."""
+"""Verification of manifests: signatures, addresses, expiry, contents and guards."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def check(
     check_manifest(found, address, keyring, NOW_S)
 
 
-def test_what_its_publisher_signed_passes_also_after_a_journey() -> None:
+def test_a_signed_manifest_is_valid_after_encoding_and_decoding() -> None:
     check(manifest())
     assert manifest_from_bytes(manifest_to_bytes(manifest())) == manifest()
     check_content(manifest(), CONTENT)
@@ -91,15 +91,15 @@ def test_a_manifest_that_was_changed_after_signing_is_forged(change: dict[str, o
         check(forged, keyring=keyring)
 
 
-def test_a_signature_of_another_key_under_our_name_is_forged() -> None:
-    stranger = new_signer(Space.KERNELS)
-    forged = replace(stranger.sign(manifest()), key_id=SIGNER.trusted.key_id)
+def test_a_signature_of_another_key_with_our_key_id_is_forged() -> None:
+    untrusted = new_signer(Space.KERNELS)
+    forged = replace(untrusted.sign(manifest()), key_id=SIGNER.trusted.key_id)
     with pytest.raises(ForgedManifestError):
         check(forged)
 
 
-def test_strangers_and_the_unsigned_are_not_believed() -> None:
-    with pytest.raises(UntrustedKeyError, match="nobody"):
+def test_manifests_without_a_signature_of_a_trusted_key_are_refused() -> None:
+    with pytest.raises(UntrustedKeyError, match="not signed"):
         check(replace(manifest(), key_id="", signature=b""))
     with pytest.raises(UntrustedKeyError):
         check(new_signer(Space.KERNELS).sign(manifest()))
@@ -115,7 +115,7 @@ def test_keys_are_rotated_by_overlap() -> None:
     both = Keyring([replace(old.trusted, not_after_s=NOW_S + 5), new.trusted])
     for signer in (old, new):
         check(signer.sign(manifest()), keyring=both)
-    with pytest.raises(UntrustedKeyError, match="ended"):
+    with pytest.raises(UntrustedKeyError, match="expired"):
         check_manifest(old.sign(manifest()), ADDRESS, both, NOW_S + 6)
 
 
@@ -128,20 +128,20 @@ def test_keys_are_rotated_by_overlap() -> None:
     ],
 )
 @pytest.mark.parametrize("keyring", [KEYRING, None])
-def test_a_manifest_replayed_at_another_place_is_misplaced(
+def test_a_manifest_replayed_at_another_address_is_a_mismatch(
     address: CacheAddress, keyring: Keyring | None
 ) -> None:
     with pytest.raises(ManifestMismatchError):
         check(manifest(), address, keyring)
 
 
-def test_a_variant_under_the_name_of_another_guard_is_misplaced() -> None:
+def test_a_variant_id_of_another_guard_is_a_mismatch() -> None:
     with pytest.raises(ManifestMismatchError, match="guard"):
         check(manifest(guard=()))
 
 
 @pytest.mark.parametrize("keyring", [KEYRING, None])
-def test_a_manifest_past_its_time_is_expired(keyring: Keyring | None) -> None:
+def test_a_manifest_past_its_expiry_is_refused(keyring: Keyring | None) -> None:
     with pytest.raises(ExpiredManifestError, match="60 s"):
         check_manifest(manifest(), ADDRESS, keyring, NOW_S + 120)
 
@@ -152,7 +152,7 @@ def test_another_content_than_the_named_one_is_poisoned(content: bytes) -> None:
         check_content(manifest(), content)
 
 
-def test_key_files_come_back_and_private_ones_are_private(tmp_path: Path) -> None:
+def test_key_files_are_read_back_and_private_keys_are_private(tmp_path: Path) -> None:
     ended = replace(new_signer(Space.PROGRAMS).trusted, not_after_s=12)
     write_keyring(tmp_path / "public", [SIGNER.trusted, ended])
     write_signer(tmp_path / "private", SIGNER)
@@ -173,7 +173,7 @@ def test_files_that_hold_no_keys_are_refused_by_name(tmp_path: Path) -> None:
         read_signer(tmp_path / "private", Space.PROGRAMS)
 
 
-def test_public_keys_travel() -> None:
+def test_public_keys_are_encoded_and_decoded() -> None:
     for key in (SIGNER.trusted, replace(SIGNER.trusted, not_after_s=0)):
         assert key_from_proto(key_to_proto(key)) == key
     with pytest.raises(MalformedMessageError):
@@ -186,7 +186,7 @@ def test_public_keys_travel() -> None:
     st.lists(st.text(max_size=5), max_size=3).map(tuple),
     st.lists(st.text(max_size=5), max_size=3).map(tuple),
 )
-def test_different_statements_have_different_bytes(
+def test_different_manifests_have_different_encodings(
     guard: tuple[FactAtom, ...],
     other_guard: tuple[FactAtom, ...],
     tags: tuple[str, ...],

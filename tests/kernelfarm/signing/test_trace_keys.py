@@ -1,4 +1,4 @@
-"""The third role: keys for traces, and that no key signs for another space than its own."""
+"""Keys for traces; a key signs only for its own key space."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def statement(space: Space) -> Manifest:
     )
 
 
-def test_a_traces_statement_equals_its_golden_vector_and_survives_a_journey() -> None:
+def test_the_manifest_of_a_trace_equals_its_golden_vector_and_is_read_back() -> None:
     signed = Signer(bytes(range(32)), Space.TRACES).sign(statement(Space.TRACES))
     golden = "a6e2df5990ad1e23bbc572949d7aca362248dbe5d9172bf8a6262d8e0afda00d"
     assert hashlib.sha256(canonical_bytes(signed)).hexdigest() == golden
@@ -63,7 +63,7 @@ def test_a_traces_statement_equals_its_golden_vector_and_survives_a_journey() ->
 
 
 @pytest.mark.parametrize(("own", "other"), list(itertools.permutations(Space, 2)))
-def test_a_key_signs_for_its_own_space_alone(own: Space, other: Space) -> None:
+def test_a_key_signs_for_its_own_key_space_only(own: Space, other: Space) -> None:
     signer = new_signer(own)
     keyring = Keyring([signer.trusted])
     check_manifest(
@@ -72,7 +72,7 @@ def test_a_key_signs_for_its_own_space_alone(own: Space, other: Space) -> None:
     address = CacheAddress("farm/acme", other, DIGEST)
     with pytest.raises(UntrustedKeyError):
         check_manifest(signer.sign(statement(other)), address, keyring, NOW_S)
-    # A signature over one space's statement is none over another's, whoever is believed.
+    # A signature for one key space is not valid for another, even if the key is trusted for both.
     moved = Signer(signer.private_key, other)
     signature = signer.sign(statement(own)).signature
     stolen = replace(statement(other), key_id=moved.trusted.key_id, signature=signature)
@@ -100,7 +100,7 @@ def test_a_folder_without_a_key_for_traces_gets_one_beside_its_own(tmp_path: Pat
 def test_a_folder_that_lacks_another_key_is_refused(tmp_path: Path) -> None:
     make_keys(tmp_path)
     (tmp_path / KERNEL_KEY).unlink()
-    with pytest.raises(CallerError, match=r"traces.key, public.json alone"):
+    with pytest.raises(CallerError, match=r"has only .*traces.key, public.json"):
         make_keys(tmp_path)
 
 

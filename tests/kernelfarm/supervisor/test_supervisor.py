@@ -1,4 +1,4 @@
-"""Children of a farm: how they start, come back, and end. The children here are tiny programs."""
+"""The processes of a farm: how they start, restart and end. Here they are tiny programs."""
 
 from __future__ import annotations
 
@@ -71,17 +71,17 @@ async def stop(supervisor: Supervisor) -> None:
 
 
 def test_children_drain_stage_by_stage(tmp_path: Path) -> None:
-    stages = ((spec("edge", tmp_path),), (spec("room", tmp_path),), (spec("store", tmp_path),))
+    stages = ((spec("edge", tmp_path),), (spec("service", tmp_path),), (spec("store", tmp_path),))
     run(tmp_path, stages, stop)
-    assert (tmp_path / "ends").read_text().split() == ["edge", "room", "store"]
+    assert (tmp_path / "ends").read_text().split() == ["edge", "service", "store"]
     assert json.loads((tmp_path / "farm.json").read_text())["state"] == "stopped"
 
 
-def test_a_killed_child_is_back_at_once(tmp_path: Path) -> None:
+def test_a_killed_child_is_restarted_at_once(tmp_path: Path) -> None:
     async def kill_one(supervisor: Supervisor) -> None:
-        (child,) = (c for c in supervisor.children if c.spec.name == "room")
+        (child,) = (c for c in supervisor.children if c.spec.name == "service")
         first = child.pid
-        (tmp_path / "room").unlink()
+        (tmp_path / "service").unlink()
         os.kill(first, signal.SIGKILL)
         async with asyncio.timeout(TIMEOUT_S):
             while child.pid in (None, first) or not child.is_ready:
@@ -89,15 +89,15 @@ def test_a_killed_child_is_back_at_once(tmp_path: Path) -> None:
         assert child.restarts == 1
         await stop(supervisor)
 
-    reports = run(tmp_path, ((spec("room", tmp_path),), (spec("store", tmp_path),)), kill_one)
-    assert any("room ended (killed by SIGKILL)" in line for line in reports)
+    reports = run(tmp_path, ((spec("service", tmp_path),), (spec("store", tmp_path),)), kill_one)
+    assert any("service ended (killed by SIGKILL)" in line for line in reports)
 
 
 _WATCH = WatchTimes(every_s=0.1, probe_s=0.5, hung_s=1.0, start_s=TIMEOUT_S)
 
 
-def answering_spec(folder: Path, name: str = "room") -> ChildSpec:
-    """A child that answers on a socket of its own."""
+def answering_spec(folder: Path, name: str = "service") -> ChildSpec:
+    """A child that answers probes on a socket of its own."""
     program = """
 import pathlib, signal, socket, sys
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -123,29 +123,29 @@ with socket.socket(socket.AF_UNIX) as listener:
     return ChildSpec(name, argv, (), probe, drain_s=TIMEOUT_S, watch=_WATCH)
 
 
-def test_a_child_that_is_stopped_is_told_killed_and_started_again(tmp_path: Path) -> None:
+def test_a_child_that_is_stopped_is_reported_killed_and_restarted(tmp_path: Path) -> None:
     states: list[bool] = []
 
     async def stop_one(supervisor: Supervisor) -> None:
-        (child,) = (c for c in supervisor.children if c.spec.name == "room")
+        (child,) = (c for c in supervisor.children if c.spec.name == "service")
         first = child.pid
         assert first is not None
         os.kill(first, signal.SIGSTOP)
         async with asyncio.timeout(TIMEOUT_S):
             while child.pid in (None, first) or not child.is_ready:
                 status = json.loads((tmp_path / "farm.json").read_text())
-                states.append(status["children"]["room"]["ready"])
+                states.append(status["children"]["service"]["ready"])
                 await asyncio.sleep(0.01)
         assert child.restarts == 1
         await stop(supervisor)
 
     stages = ((answering_spec(tmp_path),), (spec("store", tmp_path),))
     reports = run(tmp_path, stages, stop_one)
-    assert any(line.startswith("room hangs") for line in reports)
+    assert any(line.startswith("service hangs") for line in reports)
     assert states[0] and not states[-1]
 
 
-def test_what_a_killed_child_started_ends_with_it(tmp_path: Path) -> None:
+def test_the_processes_of_a_killed_child_end_with_it(tmp_path: Path) -> None:
     parent = """
 import pathlib, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
@@ -154,8 +154,8 @@ child.wait()
 """
 
     async def kill_one(supervisor: Supervisor) -> None:
-        (child,) = (c for c in supervisor.children if c.spec.name == "room")
-        grandchild = int((tmp_path / "room").read_text())
+        (child,) = (c for c in supervisor.children if c.spec.name == "service")
+        grandchild = int((tmp_path / "service").read_text())
         assert child.pid is not None
         os.kill(child.pid, signal.SIGKILL)
         async with asyncio.timeout(TIMEOUT_S):
@@ -163,7 +163,7 @@ child.wait()
                 await asyncio.sleep(0.01)
         await stop(supervisor)
 
-    child = replace(spec("room", tmp_path, parent), drain_s=0.2)
+    child = replace(spec("service", tmp_path, parent), drain_s=0.2)
     run(tmp_path, ((child,), (spec("store", tmp_path),)), kill_one)
 
 
@@ -175,7 +175,7 @@ def is_running(pid: int) -> bool:
     return state != "Z"
 
 
-def test_a_log_is_moved_away_when_it_is_large_and_its_process_writes_on(tmp_path: Path) -> None:
+def test_a_large_log_is_rotated_and_its_process_continues_to_write(tmp_path: Path) -> None:
     talker = """
 import pathlib, sys, time
 pathlib.Path(sys.argv[2], sys.argv[1]).touch()
@@ -185,7 +185,7 @@ while True:
 """
 
     async def wait_for_rotation(supervisor: Supervisor) -> None:
-        log = tmp_path / "logs" / "room.log"
+        log = tmp_path / "logs" / "service.log"
         async with asyncio.timeout(TIMEOUT_S):
             while not log.with_suffix(".log.1").exists():
                 await asyncio.sleep(0.01)
@@ -195,14 +195,14 @@ while True:
                 await asyncio.sleep(0.01)
         await stop(supervisor)
 
-    stages = ((replace(spec("room", tmp_path, talker), drain_s=5),), (spec("store", tmp_path),))
+    stages = ((replace(spec("service", tmp_path, talker), drain_s=5),), (spec("store", tmp_path),))
     run(tmp_path, stages, wait_for_rotation, log_max_bytes=10_000)
 
 
-def test_a_farm_that_cannot_write_its_status_says_so_and_serves_on(tmp_path: Path) -> None:
+def test_a_farm_that_cannot_write_its_status_says_so_and_serves(tmp_path: Path) -> None:
     async def kill_one(supervisor: Supervisor) -> None:
         (tmp_path / "farm.json.new").mkdir()
-        (child,) = (c for c in supervisor.children if c.spec.name == "room")
+        (child,) = (c for c in supervisor.children if c.spec.name == "service")
         first = child.pid
         assert first is not None
         os.kill(first, signal.SIGKILL)
@@ -211,7 +211,7 @@ def test_a_farm_that_cannot_write_its_status_says_so_and_serves_on(tmp_path: Pat
                 await asyncio.sleep(0.01)
         await stop(supervisor)
 
-    reports = run(tmp_path, ((spec("room", tmp_path),), (spec("store", tmp_path),)), kill_one)
+    reports = run(tmp_path, ((spec("service", tmp_path),), (spec("store", tmp_path),)), kill_one)
     assert sum("cannot write farm.json" in line for line in reports) == 1
 
 
@@ -226,24 +226,24 @@ if pathlib.Path(sys.argv[2], "starts").stat().st_size <= int(os.environ["UNLUCKY
 """
 
 
-def test_a_child_that_is_killed_as_it_starts_is_started_again(tmp_path: Path) -> None:
-    unlucky = replace(spec("room", tmp_path, _UNLUCKY), environment=(("UNLUCKY", "2"),))
+def test_a_child_that_is_killed_as_it_starts_is_restarted(tmp_path: Path) -> None:
+    unlucky = replace(spec("service", tmp_path, _UNLUCKY), environment=(("UNLUCKY", "2"),))
     reports = run(tmp_path, ((unlucky, spec("other", tmp_path)), (spec("store", tmp_path),)), stop)
-    assert sum("room was killed as it started" in line for line in reports) == 2
+    assert sum("service was killed as it started" in line for line in reports) == 2
     assert (tmp_path / "starts").read_text() == "xxx"
-    assert sorted((tmp_path / "ends").read_text().split()) == ["other", "room", "store"]
+    assert sorted((tmp_path / "ends").read_text().split()) == ["other", "service", "store"]
 
 
 def test_a_child_that_is_always_killed_as_it_starts_ends_the_farm(tmp_path: Path) -> None:
-    unlucky = replace(spec("room", tmp_path, _UNLUCKY), environment=(("UNLUCKY", "99"),))
-    with pytest.raises(ChildFailedError, match=r"room did not start \(killed by SIGKILL"):
+    unlucky = replace(spec("service", tmp_path, _UNLUCKY), environment=(("UNLUCKY", "99"),))
+    with pytest.raises(ChildFailedError, match=r"service did not start \(killed by SIGKILL"):
         run(tmp_path, ((unlucky,), (spec("store", tmp_path),)), stop)
     assert (tmp_path / "ends").read_text().split() == ["store"]
 
 
 def test_a_child_that_cannot_start_is_quoted_and_the_rest_is_stopped(tmp_path: Path) -> None:
-    broken = spec("room", tmp_path, "raise SystemExit('no tool called frobnicate')")
-    with pytest.raises(ChildFailedError, match="room did not start") as caught:
+    broken = spec("service", tmp_path, "raise SystemExit('no tool called frobnicate')")
+    with pytest.raises(ChildFailedError, match="service did not start") as caught:
         run(tmp_path, ((broken,), (spec("store", tmp_path),)), stop)
     assert "no tool called frobnicate" in str(caught.value)
     assert (tmp_path / "ends").read_text().split() == ["store"]
@@ -256,10 +256,10 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 pathlib.Path(sys.argv[2], sys.argv[1]).touch()
 while True: signal.pause()
 """
-    slow = spec("room", tmp_path, deaf)
+    slow = spec("service", tmp_path, deaf)
     slow = replace(slow, drain_s=0.2)
     reports = run(tmp_path, ((slow,), (spec("store", tmp_path),)), stop)
-    assert any("room did not drain" in line for line in reports)
+    assert any("service did not drain" in line for line in reports)
 
 
 def test_children_end_with_a_supervisor_that_was_killed(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ from pathlib import Path
 from kernelfarm.supervisor.supervisor import FarmLayout, Supervisor
 from tests.kernelfarm.supervisor.test_supervisor import spec
 folder = Path({str(tmp_path)!r})
-layout = FarmLayout("nowhere:0", folder, ((spec("room", folder),), (spec("store", folder),)))
+layout = FarmLayout("nowhere:0", folder, ((spec("service", folder),), (spec("store", folder),)))
 async def announce(): print("READY", flush=True)
 asyncio.run(Supervisor(layout, print).run(announce, {TIMEOUT_S}))
 """
@@ -321,7 +321,7 @@ def test_a_farm_has_two_servers_three_services_and_workers_for_each_vendor(tmp_p
     ]
 
 
-def test_several_frontends_share_the_endpoint_and_are_asked_one_by_one(tmp_path: Path) -> None:
+def test_several_frontends_share_the_endpoint_and_have_a_probe_each(tmp_path: Path) -> None:
     layout = farm_layout(replace(plan_of(tmp_path), frontends=2))
     assert [child.name for child in layout.stages[0]] == ["frontend-0", "frontend-1"]
     environments = [dict(child.environment) for child in layout.stages[0]]
@@ -329,7 +329,7 @@ def test_several_frontends_share_the_endpoint_and_are_asked_one_by_one(tmp_path:
     assert len({found["KERNELFARM_FRONTEND_PROCESS_LISTEN"] for found in environments}) == 2
 
 
-def test_a_configured_server_is_used_instead_of_an_own_one(tmp_path: Path) -> None:
+def test_a_configured_server_is_used_instead_of_an_embedded_one(tmp_path: Path) -> None:
     layout = farm_layout(plan_of(tmp_path, cache_url="redis://cache:6379/0"))
     assert [child.name for child in layout.stages[-1]] == ["redis-broker"]
     (frontend,) = layout.stages[0]

@@ -106,7 +106,7 @@ def test_offline_a_program_is_refused_once_its_manifest_ends(meddler, graph, tmp
     new_process(endpoint, tmp_path).run(graph, X)
     spoil(tmp_path, partial(age, meddling.signed(not_after_s=int(time.time()) - 1)))
     meddling.stop()
-    with pytest.raises(UnavailableError, match=f"{endpoint}.*on disk.*was good until"):
+    with pytest.raises(UnavailableError, match=f"{endpoint}.*on disk.*expired at"):
         new_process(endpoint, tmp_path).run(graph, X)
     assert counted() == {"disk.misses": 1, "refused.disk.expired_manifest": 1}
     # The farm answers again: it gives a new one.

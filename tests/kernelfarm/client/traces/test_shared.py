@@ -235,7 +235,7 @@ def test_the_farm_takes_no_trace_of_a_key_that_it_does_not_know(fleet: Fleet) ->
     stranger = new_signer(Space.TRACES)
     write_signer(fleet.folder / "stranger.key", stranger)
     fleet.machine(ENDPOINT=fleet.farm.endpoint, TRACE_KEY_FILE=str(fleet.folder / "stranger.key"))
-    with pytest.warns(TraceNotPublishedWarning, match="nobody of that name may sign"):
+    with pytest.warns(TraceNotPublishedWarning, match="expected a trusted key"):
         seen = fleet.works()
     assert seen["warm.farm.not_published.untrusted_key"] == 1
 

@@ -31,7 +31,7 @@ SERVICE = "kernelfarm.v1.CompileService"
 
 
 class StubServicer(pb_grpc.CompileServiceServicer):
-    """Refuses each graph, as a frontend does: by what it quotes of it."""
+    """Refuses each graph with a message that quotes it, as a frontend does."""
 
     async def Compile(  # noqa: N802
         self, request: pb.CompileRequest, context: Any
@@ -55,7 +55,7 @@ class StubServicer(pb_grpc.CompileServiceServicer):
 async def main(folder: Path) -> None:
     """Serves until the standard input ends."""
     settings = load_settings(ServiceSettings)
-    configure_logs(settings, "room")
+    configure_logs(settings, "service")
     credentials = [new_token(frozenset({Role.MEMBER})) for _ in range(2)]
     acme = Tenant("acme", b"a" * 32, tokens=(credentials[0][1],))
     beta = Tenant("beta", b"b" * 32, tokens=(credentials[1][1],))

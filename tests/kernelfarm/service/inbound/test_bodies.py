@@ -1,4 +1,4 @@
-"""Turns to send a body, and bytes that are held: bounded in all and for each sender."""
+"""Slots to receive bodies, and held bytes: limited in total and for each sender."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMITS = InboundLimits(
 
 
 class Sender:
-    """Sends its body once it is told to."""
+    """Sends its body when the test asks for it."""
 
     def __init__(self, size_bytes: int = 10) -> None:
         self.began = asyncio.Event()
@@ -60,7 +60,7 @@ async def finish(senders: list[Sender], tasks: list[asyncio.Task]) -> None:
         (await task).release()
 
 
-async def test_a_sender_has_so_many_turns_and_others_get_theirs() -> None:
+async def test_a_sender_has_a_limited_number_of_slots_and_others_get_theirs() -> None:
     inbound = Inbound(LIMITS)
     senders, tasks = await slots_of(inbound, "acme", "acme", "acme", "acme", "beta", "gamma")
     begun = [sender.began.is_set() for sender in senders]
@@ -77,7 +77,7 @@ async def test_a_sender_has_so_many_turns_and_others_get_theirs() -> None:
     assert inbound.held_bytes == 0
 
 
-async def test_who_waits_and_leaves_takes_no_turn_along() -> None:
+async def test_a_cancelled_wait_keeps_no_slot() -> None:
     inbound = Inbound(LIMITS)
     senders, tasks = await slots_of(inbound, "acme", "acme", "acme", "acme")
     tasks[2].cancel()
@@ -87,7 +87,7 @@ async def test_who_waits_and_leaves_takes_no_turn_along() -> None:
     (await inbound.take("acme", at_once(1))).release()
 
 
-async def test_who_waits_too_long_is_told_to_come_again() -> None:
+async def test_a_wait_that_is_too_long_ends_with_a_retry_delay() -> None:
     inbound = Inbound(InboundLimits(100, 250, 120, bodies=1, bodies_per_sender=1, wait_s=0.02))
     senders, tasks = await slots_of(inbound, "acme")
     with pytest.raises(FarmFullError, match="too many requests arrive"):
@@ -101,10 +101,10 @@ async def test_bytes_are_held_until_they_are_released() -> None:
     first = await inbound.take("acme", at_once(90))
     assert first.pop() == bytes(90)
     assert first.pop() == b"", "it keeps them no longer"
-    with pytest.raises(FarmFullError, match=r"90 bytes of this caller's .* at most 120"):
+    with pytest.raises(FarmFullError, match=r"90 bytes of this caller; it holds at most 120"):
         await inbound.take("acme", at_once(31))
     second, third = [await inbound.take(name, at_once(75)) for name in ("beta", "gamma")]
-    with pytest.raises(FarmFullError, match="240 bytes are being served"):
+    with pytest.raises(FarmFullError, match="requests of 240 bytes"):
         await inbound.take("delta", at_once(11))
     assert inbound.held_bytes == 240
     for body in (first, second, third):
@@ -121,7 +121,7 @@ async def test_empty_bodies_count_nothing() -> None:
     assert inbound.held_bytes == 0
 
 
-async def test_a_slow_body_counts_as_the_largest_and_gives_its_turn_back() -> None:
+async def test_a_slow_body_counts_as_the_largest_and_gives_its_slot_back() -> None:
     inbound = Inbound(LIMITS)
     senders, tasks = await slots_of(inbound, "acme")
     async with asyncio.timeout(10):
@@ -131,13 +131,13 @@ async def test_a_slow_body_counts_as_the_largest_and_gives_its_turn_back() -> No
     for body in quick:
         body.release()
     # A second one that is slow does not fit beside it.
-    with pytest.raises(FarmFullError, match="of one tenant"):
+    with pytest.raises(FarmFullError, match="for one tenant"):
         await inbound.take("acme", Sender().send)
     await finish(senders, tasks)
     assert inbound.held_bytes == 0
 
 
-async def test_a_body_that_never_comes_is_cut() -> None:
+async def test_a_body_that_never_arrives_is_aborted() -> None:
     inbound = Inbound(InboundLimits(100, 250, 120, quick_s=0.02, body_s=0.1))
     with pytest.raises(BodyTooSlowError, match=r"within 0\.1 s"):
         await inbound.take("acme", Sender().send)
@@ -170,7 +170,7 @@ ALLOWANCE = ByteRateLimits(
 )
 
 
-def test_who_sends_too_much_waits_while_others_call() -> None:
+def test_a_sender_of_too_many_bytes_waits_while_others_call() -> None:
     allowance = ByteRateLimiter(ALLOWANCE)
     allowance.record_call("victim", 0)
     allowance.record_call("flood", 1)
@@ -182,7 +182,7 @@ def test_who_sends_too_much_waits_while_others_call() -> None:
     assert not allowance.is_spent("flood", 3.1)  # 20 bytes are made good in 2 s
 
 
-def test_who_calls_alone_never_waits() -> None:
+def test_a_sender_that_calls_alone_never_waits() -> None:
     allowance = ByteRateLimiter(ALLOWANCE)
     allowance.record_call("victim", 0)
     allowance.record_call("flood", 1)
@@ -191,7 +191,7 @@ def test_who_calls_alone_never_waits() -> None:
     assert not allowance.is_spent("flood", 5.1)
 
 
-def test_refused_calls_count_as_bytes() -> None:
+def test_failed_calls_count_as_bytes() -> None:
     allowance = ByteRateLimiter(ALLOWANCE)
     allowance.record_call("victim", 0)
     allowance.record_call("flood", 0)
@@ -200,7 +200,7 @@ def test_refused_calls_count_as_bytes() -> None:
     assert allowance.is_spent("flood", 0)
 
 
-def test_calls_in_progress_count_ahead_for_who_was_refused() -> None:
+def test_calls_in_progress_are_charged_in_advance_after_a_failure() -> None:
     allowance = ByteRateLimiter(ALLOWANCE)
     for sender in ("victim", "flood", "honest"):
         allowance.record_call(sender, 0)
@@ -227,7 +227,7 @@ def test_a_large_body_counts_more_than_many_small_ones_of_its_bytes() -> None:
         assert allowance.is_spent("flood", 0) is is_spent
 
 
-def test_bodies_that_arrive_count_as_the_latest_one_if_that_was_large() -> None:
+def test_arriving_bodies_count_as_the_latest_one_if_that_was_large() -> None:
     limits = ByteRateLimits(bytes_per_s=1, burst_bytes=1_000, large_bytes=100, small_bytes=0)
     allowance = ByteRateLimiter(limits)
     allowance.record_call("victim", 0)
@@ -238,7 +238,7 @@ def test_bodies_that_arrive_count_as_the_latest_one_if_that_was_large() -> None:
     assert not allowance.is_spent("flood", 0, 2)
 
 
-def test_a_debt_is_soon_forgotten() -> None:
+def test_the_charge_of_a_sender_is_bounded() -> None:
     allowance = ByteRateLimiter(ALLOWANCE)
     allowance.record_call("flood", 0)
     allowance.charge_body("flood", 1_000_000, 0)
@@ -246,7 +246,7 @@ def test_a_debt_is_soon_forgotten() -> None:
     assert allowance.is_spent("flood", 13.9) and not allowance.is_spent("flood", 14.1)
 
 
-async def test_a_sender_has_fewer_turns_while_others_call() -> None:
+async def test_a_sender_has_fewer_slots_while_others_call() -> None:
     limits = InboundLimits(100, 250, 250, bodies_per_sender=3, bodies_per_sender_shared=1)
     for others, expected in ((), [True, True, True]), (("beta",), [True, False, False]):
         inbound = Inbound(limits)
@@ -269,7 +269,7 @@ async def test_a_spent_allowance_comes_back_with_time() -> None:
     (await waiting).release()
 
 
-async def test_a_spent_sender_is_told_when_it_waits_too_long() -> None:
+async def test_a_spent_sender_that_waits_too_long_is_refused() -> None:
     limits = ByteRateLimits(bytes_per_s=1, burst_bytes=50, small_bytes=1, shared_s=60)
     inbound = Inbound(InboundLimits(1000, 2000, 2000, wait_s=0.2, byte_rate=limits))
     (await inbound.take("victim", at_once(1))).release()

@@ -1,4 +1,4 @@
-"""What strangers and refused callers send is not held: memory, the log and turns stay bounded."""
+"""Requests of unauthenticated and refused callers: memory, log and slots stay bounded."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ class StubServicer:
 
 @contextlib.contextmanager
 def running_service(folder: Path, files: int = 0, **environment: str) -> Iterator[StubServicer]:
-    """A room; it may open so many files at most, if a number is given."""
+    """A running service; `files` limits its open files."""
 
-    log = folder / "room.log"
+    log = folder / "service.log"
     command = [sys.executable, "-m", "tests.kernelfarm.service.inbound.inbound_server", str(folder)]
     if files:
         command = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *command]
@@ -101,7 +101,7 @@ def service(tmp_path: Path) -> Iterator[StubServicer]:
 
 
 def call(channel: grpc.Channel, method: str, data: bytes, token: str = "") -> str:
-    """The status that a call ends with, whose response is not looked at."""
+    """The status of a call, without its response."""
     metadata = (("authorization", f"Bearer {token}"),) if token else ()
     stub = channel.unary_stream(method)  # a unary method answers a stream of one
     try:
@@ -111,16 +111,16 @@ def call(channel: grpc.Channel, method: str, data: bytes, token: str = "") -> st
     return "OK"
 
 
-def flood(room: StubServicer, method: str, number: int) -> Counter[str]:
-    """Big messages at once, over four connections and without a token."""
+def flood(service: StubServicer, method: str, number: int) -> Counter[str]:
+    """Sends large messages at once, over four connections and without a token."""
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(number) as pool:
-        channels = [stack.enter_context(room.channel()) for _ in range(4)]
+        channels = [stack.enter_context(service.channel()) for _ in range(4)]
         reported = pool.map(lambda n: call(channels[n % 4], method, BIG), range(number))
         return Counter(reported)
 
 
-def refusal(room: StubServicer, data: bytes, token: str) -> KernelfarmError:
-    with room.channel() as channel:
+def refusal(service: StubServicer, data: bytes, token: str) -> KernelfarmError:
+    with service.channel() as channel:
         try:
             metadata = (("authorization", f"Bearer {token}"),)
             list(channel.unary_stream(COMPILE)(data, metadata=metadata, timeout=TIMEOUT_S))
@@ -137,7 +137,7 @@ def graph_of(op: str) -> bytes:
     return pb.CompileRequest(graph=graph).SerializeToString()
 
 
-def test_what_a_stranger_sends_is_not_received(service: StubServicer) -> None:
+def test_the_body_of_an_unauthenticated_caller_is_not_received(service: StubServicer) -> None:
     """On 3c2bd51 13 of them took 670 MB, and 200 some 6 GB."""
     before = service.memory_bytes()
     assert flood(service, COMPILE, 20) == {"UNAUTHENTICATED": 20}
@@ -146,7 +146,7 @@ def test_what_a_stranger_sends_is_not_received(service: StubServicer) -> None:
 
 
 @pytest.mark.parametrize("method", [CAPABILITIES, HEALTH])
-def test_what_is_open_receives_little_at_a_time(service: StubServicer, method: str) -> None:
+def test_an_open_method_receives_little_at_a_time(service: StubServicer, method: str) -> None:
     before = service.memory_bytes()
     # Too large, or, on a busy machine, too slow.
     assert set(flood(service, method, 20)) <= {"RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
@@ -183,7 +183,9 @@ def test_the_log_of_refused_calls_stays_small(service: StubServicer) -> None:
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "\U0001f600", "\n", "\0", "%"])
-def test_status_and_details_arrive_whatever_is_quoted(service: StubServicer, letter: str) -> None:
+def test_status_and_details_arrive_whatever_the_message_quotes(
+    service: StubServicer, letter: str
+) -> None:
     """On 3c2bd51 they were larger than gRPC's trailers may be: the client saw another status."""
     size = 30 * MIB if letter == "x" else 100_000
     error = refusal(service, graph_of(letter * (size // len(letter.encode()))), service.tokens[0])
@@ -193,7 +195,7 @@ def test_status_and_details_arrive_whatever_is_quoted(service: StubServicer, let
     assert "\0" not in str(error)
 
 
-def test_who_sends_slowly_is_cut_and_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_a_slow_sender_is_aborted_and_delays_no_other(tmp_path: Path) -> None:
     stop = threading.Event()
 
     def never() -> Iterator[bytes]:
@@ -202,23 +204,23 @@ def test_who_sends_slowly_is_cut_and_keeps_nobody_waiting(tmp_path: Path) -> Non
 
     limits = {"KERNELFARM_BODY_TIMEOUT_S": "1", "KERNELFARM_MAX_BODIES": "4"}
     metadata = lambda token: (("authorization", f"Bearer {token}"),)  # noqa: E731
-    with running_service(tmp_path, **limits) as room, room.channel() as channel:
+    with running_service(tmp_path, **limits) as service, service.channel() as channel:
         slow = [
             channel.stream_unary(LOOKUP).future(
-                never(), metadata=metadata(room.tokens[0]), timeout=TIMEOUT_S
+                never(), metadata=metadata(service.tokens[0]), timeout=TIMEOUT_S
             )
             for _ in range(8)
         ]
-        for token in room.tokens * 5:
+        for token in service.tokens * 5:
             assert call(channel, LOOKUP, b"", token) == "OK"
         errors = [error_from_rpc(each.exception(TIMEOUT_S)) for each in slow]
         stop.set()
         assert Counter(type(error) for error in errors)[BodyTooSlowError] > 0
         assert {error.reason for error in errors} <= {"BODY_TOO_SLOW", "FARM_FULL"}
-        assert call(channel, LOOKUP, b"", room.tokens[0]) == "OK"
+        assert call(channel, LOOKUP, b"", service.tokens[0]) == "OK"
 
 
-def test_reflection_is_for_who_may_call(service: StubServicer) -> None:
+def test_reflection_needs_credentials(service: StubServicer) -> None:
     ask = reflection_pb2.ServerReflectionRequest(list_services="")
     with service.channel() as channel:
         reflect = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
@@ -234,40 +236,40 @@ def test_reflection_is_for_who_may_call(service: StubServicer) -> None:
 def test_reflection_can_be_switched_off(tmp_path: Path) -> None:
     ask = reflection_pb2.ServerReflectionRequest(list_services="")
     with (
-        running_service(tmp_path, KERNELFARM_REFLECTION="false") as room,
-        room.channel() as channel,
+        running_service(tmp_path, KERNELFARM_REFLECTION="false") as service,
+        service.channel() as channel,
     ):
         reflect = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
-        metadata = (("authorization", f"Bearer {room.tokens[0]}"),)
+        metadata = (("authorization", f"Bearer {service.tokens[0]}"),)
         with pytest.raises(grpc.RpcError) as caught:
             list(reflect(iter([ask]), metadata=metadata, timeout=TIMEOUT_S))
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-@pytest.mark.parametrize("greeting", [b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"])
-def test_idle_connections_shut_nobody_out(tmp_path: Path, greeting: bytes) -> None:
-    """On 3c2bd51 nobody came in any more, and the room could not open a file for itself."""
-    with running_service(tmp_path, files=256) as room, contextlib.ExitStack() as stack:
-        host, port = room.address.split(":")
+@pytest.mark.parametrize("sent", [b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"])
+def test_idle_connections_block_no_caller(tmp_path: Path, sent: bytes) -> None:
+    """On 3c2bd51 no other caller could connect, and the service could not open a file."""
+    with running_service(tmp_path, files=256) as service, contextlib.ExitStack() as stack:
+        host, port = service.address.split(":")
         for _ in range(300):
             idle = stack.enter_context(socket.create_connection((host, int(port)), TIMEOUT_S))
-            idle.sendall(greeting)
+            idle.sendall(sent)
 
         def is_answered() -> bool:
-            with room.channel() as channel:
-                return call(channel, LOOKUP, b"", room.tokens[0]) == "OK"
+            with service.channel() as channel:
+                return call(channel, LOOKUP, b"", service.tokens[0]) == "OK"
 
         wait_until(is_answered, 30, "an answer beside 300 idle connections")
-        assert len(os.listdir(f"/proc/{room.process.pid}/fd")) < 256
+        assert len(os.listdir(f"/proc/{service.process.pid}/fd")) < 256
 
 
-def test_who_calls_keeps_its_connection_beside_idle_ones(tmp_path: Path) -> None:
-    with running_service(tmp_path, files=256) as room, contextlib.ExitStack() as stack:
-        host, port = room.address.split(":")
-        channel = stack.enter_context(room.channel())
+def test_a_caller_keeps_its_connection_beside_idle_ones(tmp_path: Path) -> None:
+    with running_service(tmp_path, files=256) as service, contextlib.ExitStack() as stack:
+        host, port = service.address.split(":")
+        channel = stack.enter_context(service.channel())
         states: list[grpc.ChannelConnectivity] = []
         channel.subscribe(states.append)
-        assert call(channel, LOOKUP, b"", room.tokens[0]) == "OK"
+        assert call(channel, LOOKUP, b"", service.tokens[0]) == "OK"
         connected = len(states)
         idles = [
             stack.enter_context(socket.create_connection((host, int(port)), TIMEOUT_S))
@@ -284,7 +286,9 @@ def test_who_calls_keeps_its_connection_beside_idle_ones(tmp_path: Path) -> None
                 return True
 
         def are_closed() -> bool:
-            return call(channel, LOOKUP, b"", room.tokens[0]) == "OK" and all(map(is_closed, idles))
+            return call(channel, LOOKUP, b"", service.tokens[0]) == "OK" and all(
+                map(is_closed, idles)
+            )
 
         wait_until(are_closed, 30, "the end of idle connections")
         assert len(states) == connected, "the caller's connection was never lost"

@@ -1,4 +1,4 @@
-"""What the log tells of calls."""
+"""The lines that the log has for calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernelfarm.service.logs.call_log import CallLog
 LOOKUP, COMPILE = "/x/Lookup", "/x/Compile"
 
 
-async def test_quick_successes_of_a_method_are_told_in_one_line() -> None:
+async def test_quick_successes_of_a_method_have_one_line() -> None:
     log = CallLog()
     with capture_logs() as lines:
         for milliseconds in (1, 7, 2):
@@ -41,14 +41,14 @@ async def test_failures_and_slow_calls_have_lines_of_their_own() -> None:
     ]
 
 
-async def test_on_demand_every_call_has_its_line() -> None:
+async def test_every_call_has_its_line_if_configured() -> None:
     log = CallLog(logs_each=True)
     with capture_logs() as lines:
         log.done(LOOKUP, "OK", 0.001)
     assert [line["event"] for line in lines] == ["call_done"]
 
 
-async def test_a_line_about_many_calls_bears_no_request_id() -> None:
+async def test_a_line_about_many_calls_has_no_request_id() -> None:
     reported: list[dict[str, Any]] = []
     is_told = asyncio.Event()
 

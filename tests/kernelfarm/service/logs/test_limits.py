@@ -1,4 +1,4 @@
-"""The log is bounded in lines of one cause, and each line in length."""
+"""The log is limited in lines of one cause, and each line in length."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def passes(limit: LogLimit, **event: object) -> dict[str, object] | None:
         return None
 
 
-def test_lines_of_one_tenant_and_cause_come_so_often_and_say_how_many_were_dropped() -> None:
+def test_lines_of_one_tenant_and_cause_are_limited_and_say_how_many_were_dropped() -> None:
     clock = Clock()
     limit = LogLimit(clock)
     reported = [passes(limit, tenant="acme", reason="INVALID_GRAPH") for _ in range(BURST + 50)]
@@ -42,7 +42,7 @@ def test_lines_of_one_tenant_and_cause_come_so_often_and_say_how_many_were_dropp
     assert passes(limit, tenant="acme", reason="INVALID_GRAPH") is None
 
 
-def test_what_was_dropped_is_told_though_nothing_follows() -> None:
+def test_dropped_lines_are_reported_even_if_no_line_follows() -> None:
     clock = Clock()
     limit = LogLimit(clock)
     for _ in range(BURST + 3):
@@ -67,23 +67,23 @@ def test_successes_are_not_limited() -> None:
     assert all(passes(limit, status="OK", tenant="acme") for _ in range(10 * BURST))
 
 
-def test_rates_forget_names_that_are_not_used() -> None:
+def test_rates_evict_unused_names() -> None:
     rates: TokenBuckets[int] = TokenBuckets(1, 1.0, Clock())
     for name in range(100_000):
         assert rates.take(name)
-    assert rates.take(0), "a name that was forgotten begins anew"
+    assert rates.take(0), "an evicted name has a full bucket again"
     assert not rates.take(99_999)
 
 
 @pytest.mark.parametrize("log_format", ["json", "console"])
-def test_a_line_is_short_whatever_it_tells(
+def test_a_line_is_short_whatever_its_fields_are(
     capsys: pytest.CaptureFixture[str], log_format: str
 ) -> None:
     before = structlog.get_config()
     root, handlers = logging.getLogger(), logging.getLogger().handlers[:]
     structlog.reset_defaults()
     try:
-        configure_logs(ServiceSettings(log_format=log_format), "room")
+        configure_logs(ServiceSettings(log_format=log_format), "service")
         try:
             raise ValueError("z" * 10**6)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""Jobs of the tests' own: what hostile graphs make a work process do, and worse."""
+"""Jobs of the tests: what hostile graphs make a work process do, and worse."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _fail(parts: Sequence[bytes]) -> list[bytes]:
 
 
 def _descriptors(parts: Sequence[bytes]) -> list[bytes]:
-    """What this process has open, as links."""
+    """The open files of this process, as links."""
     folder = f"/proc/{os.getpid()}/fd"
     links = []
     for name in os.listdir(folder):

@@ -1,4 +1,4 @@
-"""Work in child processes: what ends it, what that costs, and that the pool goes on."""
+"""Work in child processes: what ends it, what that costs, and that the pool continues."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def is_working(pool: ProcessPool) -> Callable[[], bool]:
     [
         ("refuse", InvalidGraphError, "node 7 is wrong"),
         ("fail", InternalError, "report it"),
-        ("crash", WorkProcessError, "send it again"),
+        ("crash", WorkProcessError, "send the request again"),
         ("take_memory", WorkMemoryError, "512 MiB"),
         ("spin", WorkTimeError, "1 s of processor time"),
     ],
 )
-async def test_a_job_that_fails_costs_itself_alone(
+async def test_a_job_that_fails_affects_no_other(
     job: str, error: type[Exception], words: str
 ) -> None:
     limits = PoolLimits(max_processor_s=1.0, max_memory_bytes=512 * MIB)
@@ -84,7 +84,7 @@ async def test_a_job_that_fails_costs_itself_alone(
         await answers(pool)
 
 
-async def test_a_refusal_that_may_hide_a_bug_is_logged_with_its_traceback() -> None:
+async def test_an_error_that_may_hide_a_bug_is_logged_with_its_traceback() -> None:
     async with running() as pool:
         with capture_logs() as lines:
             with pytest.raises(InvalidGraphError, match="node 7 divides by nothing"):
@@ -107,8 +107,8 @@ async def test_a_job_ends_with_its_caller_and_its_processor_is_free() -> None:
         await answers(pool)
 
 
-async def test_jobs_that_never_end_do_not_hold_up_small_ones() -> None:
-    """Not of their own tenant either: a farm without tenants is one tenant."""
+async def test_jobs_that_never_end_do_not_delay_small_ones() -> None:
+    """This holds within one tenant too, because a farm without tenants is one tenant."""
     async with running(PoolLimits(processes=2)) as pool:
         spinning = [asyncio.create_task(pool.run(work("spin"))) for _ in range(7)]
         await until(is_working(pool))
@@ -148,9 +148,9 @@ async def test_more_heavy_jobs_than_slots_are_all_done() -> None:
             assert len(await asyncio.gather(*jobs)) == 4
 
 
-async def test_a_child_that_stands_still_is_replaced() -> None:
+async def test_a_child_that_hangs_is_replaced() -> None:
     async with running(PoolLimits(processes=1, hung_after_s=0.5)) as pool:
-        with pytest.raises(WorkProcessError, match="stood still"):
+        with pytest.raises(WorkProcessError, match="hung for"):
             await pool.run(work("sleep"))
         await answers(pool)
 
@@ -198,7 +198,7 @@ async def test_a_fork_server_that_ends_or_hangs_is_started_again(number: signal.
                     break
 
 
-async def test_a_job_goes_to_the_child_that_remembers_it() -> None:
+async def test_a_job_goes_to_a_child_with_its_affinity() -> None:
     async with running(PoolLimits(processes=2)) as pool:
         await until(lambda: len(pool.pids) == 2)
         first = await pool.run(work("pid", affinity=b"first"))
@@ -229,7 +229,7 @@ async def test_children_inherit_no_descriptors_and_no_settings(
     assert "KERNELFARM_ADMIN_TOKEN" not in environment
 
 
-async def test_a_terminals_signals_are_for_the_service() -> None:
+async def test_children_ignore_the_signals_of_a_terminal() -> None:
     async with running(PoolLimits(processes=1)) as pool:
         before = await pool.run(work("pid"))
         server = psutil.Process(int(before[0])).parent()
@@ -240,7 +240,7 @@ async def test_a_terminals_signals_are_for_the_service() -> None:
         assert await pool.run(work("pid")) == before
 
 
-async def test_large_jobs_and_results_arrive_whole() -> None:
+async def test_large_jobs_and_results_arrive_complete() -> None:
     async with running() as pool:
         data = os.urandom(20 * MIB)
         assert await pool.run(work("echo", data, b"", data[:7])) == [data, b"", data[:7]]
@@ -253,7 +253,7 @@ async def test_an_answer_that_is_too_large_is_refused() -> None:
         await answers(pool)
 
 
-async def test_jobs_that_cannot_be_imported_are_told_of() -> None:
+async def test_jobs_that_cannot_be_imported_are_an_error() -> None:
     pool = ProcessPool("tests.kernelfarm.service.process_pool.no_such_module", PoolLimits())
     with pytest.raises(UnavailableError, match="no_such_module"):
         await pool.start()
@@ -263,12 +263,12 @@ async def test_jobs_that_cannot_be_imported_are_told_of() -> None:
 SERVICE = f"""
 import asyncio
 from kernelfarm.service.process_pool.limits import PoolLimits
-from kernelfarm.service.process_pool.pool import ProcessPool, Work
+from kernelfarm.service.process_pool.pool import ProcessPool, WorkItem
 
 async def main():
     pool = ProcessPool({JOBS!r}, PoolLimits(processes=1))
     await pool.start()
-    spinning = asyncio.create_task(pool.run(Work("spin", ())))
+    spinning = asyncio.create_task(pool.run(WorkItem("spin", ())))
     while not pool.pids:
         await asyncio.sleep(0.01)
     print(*pool.pids, flush=True)
@@ -290,7 +290,7 @@ def test_children_end_when_their_service_is_killed() -> None:
 
 
 @pytest.mark.parametrize("module", ["frontend_svc.graph_jobs", "optimizer_svc.graph_jobs"])
-def test_what_is_forked_never_imported_grpc(module: str) -> None:
+def test_a_forked_child_has_never_imported_grpc(module: str) -> None:
     code = (
         f"import sys, kernelfarm.service.process_pool.fork_server, {module}\n"
         "print(sorted({'grpc', 'torch', 'redis'} & sys.modules.keys()))"

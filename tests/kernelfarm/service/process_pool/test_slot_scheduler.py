@@ -1,4 +1,4 @@
-"""Whose job runs next: counted in turns, without processes and without clocks."""
+"""The order of jobs, without processes and without clocks."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ import pytest
 
 from kernelfarm.errors import FarmFullError
 from kernelfarm.service.process_pool.slot_scheduler import SlotRequest, SlotScheduler
-from kernelfarm.service.process_pool.usage import Usage
+from kernelfarm.service.process_pool.usage import ProcessorUsage
 
 
 class Jobs:
-    """Jobs by name; `begun` tells in which order they got a slot."""
+    """Jobs by name; `begun` has them in the order in which they got a slot."""
 
-    def __init__(self, lanes: SlotScheduler) -> None:
-        self._scheduler = lanes
+    def __init__(self, scheduler: SlotScheduler) -> None:
+        self._scheduler = scheduler
         self._tasks: list[asyncio.Task[None]] = []
         self.requests: dict[str, SlotRequest] = {}
         self.begun: list[str] = []
 
     async def add(self, name: str, *, is_heavy: bool = False) -> None:
-        """A job of the tenant that its name begins with asks for a slot."""
-        ticket = self.requests[name] = SlotRequest(name[0])
-        ticket.is_heavy = is_heavy
-        self._tasks.append(asyncio.create_task(self._enter(name, ticket)))
+        """Requests a slot for a job; its name begins with its tenant."""
+        request = self.requests[name] = SlotRequest(name[0])
+        request.is_heavy = is_heavy
+        self._tasks.append(asyncio.create_task(self._enter(name, request)))
         await settled()
 
-    async def _enter(self, name: str, ticket: SlotRequest) -> None:
-        await self._scheduler.enter(ticket)
+    async def _enter(self, name: str, request: SlotRequest) -> None:
+        await self._scheduler.enter(request)
         self.begun.append(name)
 
     async def end(self, name: str) -> None:
-        """A job that runs has ended."""
+        """Ends a job that runs."""
         self._scheduler.leave(self.requests[name])
         await settled()
 
     async def give_up(self, name: str) -> None:
-        """The caller of a job is cancelled."""
+        """Cancels the caller of a job."""
         self._tasks[list(self.requests).index(name)].cancel()
         await settled()
 
-    def revoked(self) -> list[str]:
-        """Jobs that are told to give way."""
-        return [name for name, ticket in self.requests.items() if ticket.preempted.done()]
+    def preempted_jobs(self) -> list[str]:
+        """The jobs that are preempted."""
+        return [name for name, request in self.requests.items() if request.preempted.done()]
 
 
 async def settled() -> None:
@@ -52,7 +52,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def test_free_slots_go_to_tenants_in_turn() -> None:
+async def test_free_slots_go_to_tenants_round_robin() -> None:
     jobs = Jobs(SlotScheduler(1, 100))
     for name in ("a1", "a2", "a3", "a4", "b1", "b2", "c1"):
         await jobs.add(name)
@@ -61,66 +61,70 @@ async def test_free_slots_go_to_tenants_in_turn() -> None:
     assert jobs.begun == ["a1", "a2", "b1", "c1", "a3", "b2", "a4"]
 
 
-async def test_a_heavy_job_leaves_the_light_lane_to_those_who_wait() -> None:
-    lanes = SlotScheduler(1, 100)
-    jobs = Jobs(lanes)
+async def test_a_heavy_job_leaves_its_light_slot_to_waiting_jobs() -> None:
+    scheduler = SlotScheduler(1, 100)
+    jobs = Jobs(scheduler)
     for name in ("a1", "a2", "a3"):
         await jobs.add(name)
-    lanes.mark_heavy(jobs.requests["a1"])
+    scheduler.mark_heavy(jobs.requests["a1"])
     await settled()
-    assert jobs.begun == ["a1", "a2"] and jobs.revoked() == []
-    lanes.mark_heavy(jobs.requests["a2"])  # now the heavy lane is full
+    assert jobs.begun == ["a1", "a2"] and jobs.preempted_jobs() == []
+    scheduler.mark_heavy(jobs.requests["a2"])  # now all heavy slots are in use
     await settled()
-    assert jobs.revoked() == ["a2"]
+    assert jobs.preempted_jobs() == ["a2"]
     await jobs.end("a2")
     assert jobs.begun == ["a1", "a2", "a3"]
 
 
-async def test_a_heavy_job_for_which_nobody_waits_goes_on_where_it_is() -> None:
-    lanes = SlotScheduler(2, 100)
-    jobs = Jobs(lanes)
+async def test_a_heavy_job_keeps_its_slot_if_no_job_waits() -> None:
+    scheduler = SlotScheduler(2, 100)
+    jobs = Jobs(scheduler)
     for name in ("a1", "a2"):
         await jobs.add(name)
-        lanes.mark_heavy(jobs.requests[name])
-    assert len(lanes.light.running) == 2 and not lanes.heavy.running and not jobs.revoked()
+        scheduler.mark_heavy(jobs.requests[name])
+    assert (
+        len(scheduler.light.running) == 2
+        and not scheduler.heavy.running
+        and not jobs.preempted_jobs()
+    )
 
 
 async def test_a_tenant_without_a_heavy_job_gets_the_slot_of_one_that_has_two() -> None:
     jobs = Jobs(SlotScheduler(2, 100))
     for name in ("a1", "a2", "a3", "b1"):
         await jobs.add(name, is_heavy=True)
-    assert jobs.revoked() == ["a2"]
+    assert jobs.preempted_jobs() == ["a2"]
     await jobs.end("a2")
     # The slot goes to whose turn it is: a's third job first, which then gives way to b.
     while "b1" not in jobs.begun:
-        (revoked,) = [name for name in jobs.revoked() if name in jobs.begun[2:]]
-        await jobs.end(revoked)
-    assert "a1" not in jobs.revoked()
+        (preempted_jobs,) = [name for name in jobs.preempted_jobs() if name in jobs.begun[2:]]
+        await jobs.end(preempted_jobs)
+    assert "a1" not in jobs.preempted_jobs()
 
 
 async def test_the_last_heavy_job_of_a_tenant_is_never_ended_for_others() -> None:
     jobs = Jobs(SlotScheduler(2, 100))
     for name in ("a1", "b1", "c1", "d1"):
         await jobs.add(name, is_heavy=True)
-    assert jobs.revoked() == []
+    assert jobs.preempted_jobs() == []
     await jobs.end("a1")
     assert jobs.begun == ["a1", "b1", "c1"]
 
 
-async def test_too_many_waiting_jobs_are_one_tenants_own_trouble() -> None:
-    lanes = SlotScheduler(1, 2)
-    jobs = Jobs(lanes)
+async def test_too_many_waiting_jobs_of_a_tenant_affect_no_other() -> None:
+    scheduler = SlotScheduler(1, 2)
+    jobs = Jobs(scheduler)
     for name in ("a1", "a2", "a3"):
         await jobs.add(name)
-    with pytest.raises(FarmFullError, match="2 pieces of work"):
-        await lanes.enter(SlotRequest("a"))
+    with pytest.raises(FarmFullError, match="2 jobs of this tenant"):
+        await scheduler.enter(SlotRequest("a"))
     await jobs.add("b1")
     await jobs.end("a1")
     await jobs.end("a2")
     assert jobs.begun == ["a1", "a2", "b1"]
 
 
-async def test_a_job_whose_caller_gives_up_leaves_the_queue_and_the_slot() -> None:
+async def test_a_job_whose_caller_is_cancelled_leaves_the_queue_and_the_slot() -> None:
     jobs = Jobs(SlotScheduler(1, 100))
     for name in ("a1", "a2", "b1"):
         await jobs.add(name)
@@ -146,7 +150,7 @@ async def test_a_tenant_with_heavy_jobs_leaves_a_light_slot_while_others_call() 
     assert jobs.begun[5:] == ["a3"]  # one at a time, in its turn
 
 
-async def test_a_tenant_that_used_much_lately_leaves_a_light_slot_too() -> None:
+async def test_a_tenant_that_used_much_recently_leaves_a_light_slot_too() -> None:
     jobs = Jobs(SlotScheduler(2, 100))
     for name in ("a1", "b1"):
         await jobs.add(name)
@@ -158,15 +162,15 @@ async def test_a_tenant_that_used_much_lately_leaves_a_light_slot_too() -> None:
     assert jobs.begun[2:] == ["a2", "b2"]
 
 
-def test_what_a_tenant_used_is_forgiven_in_time() -> None:
-    usage = Usage()
+def test_the_usage_of_a_tenant_decreases_with_time() -> None:
+    usage = ProcessorUsage()
     usage.charge("a", 2.0, now_s=100.0)
     assert usage.is_much("a", 101.0) and not usage.is_much("b", 101.0)
     assert not usage.is_much("a", 118.0)
 
 
-def test_much_is_more_than_others_use_at_the_same_time() -> None:
-    usage = Usage()
+def test_much_usage_is_more_than_that_of_others_at_the_same_time() -> None:
+    usage = ProcessorUsage()
     for tenant, used_s in (("a", 5.0), ("b", 4.0), ("c", 0.4)):
         usage.charge(tenant, used_s, now_s=100.0)
     assert [usage.is_much(tenant, 100.0) for tenant in "abcd"] == [True, True, False, False]
@@ -175,8 +179,8 @@ def test_much_is_more_than_others_use_at_the_same_time() -> None:
 
 
 async def test_a_tenant_of_heavy_jobs_begins_heavy_while_others_call() -> None:
-    lanes = SlotScheduler(4, 100, heavy_after_s=0.25)
-    jobs = Jobs(lanes)
+    scheduler = SlotScheduler(4, 100, heavy_after_s=0.25)
+    jobs = Jobs(scheduler)
     numbers = itertools.count()
 
     async def run(used_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""The tenants file: what it may say, what is refused and why, and what happens when it changes."""
+"""The tenants file: its content, what is refused and why, and changes of the file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def tenant(name: str, *tokens: StoredToken, **changes: object) -> Tenant:
     return replace(made, **changes)  # type: ignore[arg-type] # the tests know the fields
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_a_written_file_is_read_back(tmp_path: Path) -> None:
     _, first = new_token(MEMBER, NOW, 'a "note"')
     _, second = new_token(frozenset({Role.READER, Role.ADMINISTRATOR}))
     acme = tenant(
@@ -69,13 +69,13 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         ("format 1", "cannot read"),
         ("format = 1\n[tenants.Acme]\n" + SALT, "tenant 'Acme'"),
         ("format = 1\n[tenants.shared]\n" + SALT, "not 'shared'"),
-        ("format = 1\n[tenants.acme]", "the salt is not 32 bytes"),
-        ('format = 1\n[tenants.acme]\nsalt = "c2hvcnQ="', "the salt is not 32 bytes"),
+        ("format = 1\n[tenants.acme]", "the salt is invalid; expected 32 bytes"),
+        ('format = 1\n[tenants.acme]\nsalt = "c2hvcnQ="', "the salt is invalid; expected 32 bytes"),
         (f"format = 1\n[tenants.acme]\n{SALT}\nmax_bytes = 0", "max_bytes is 0"),
         (f"format = 1\n[tenants.acme]\n{SALT}\nmax_compiles = true", "max_compiles is True"),
         (f"format = 1\n[tenants.acme]\n{SALT}\nmax_byte = 1", "has max_byte"),
-        (f"format = 1\n[tenants.a]\n{SALT}\n[tenants.b]\n{SALT}", "two tenants have one salt"),
-        (f"format = 1\n[tenants.acme]\n{SALT}\n{TOKEN}\n{TOKEN}", "'000000000000' is there twice"),
+        (f"format = 1\n[tenants.a]\n{SALT}\n[tenants.b]\n{SALT}", "two tenants have the same salt"),
+        (f"format = 1\n[tenants.acme]\n{SALT}\n{TOKEN}\n{TOKEN}", "'000000000000' occurs twice"),
         (
             f"format = 1\n[tenants.acme]\n{SALT}\n{TOKEN}".replace("member", "root"),
             r"tokens 1: roles are \['root'\]; expected some of reader, member",
@@ -84,7 +84,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
             f"format = 1\n[tenants.acme]\n{SALT}\n{TOKEN}".replace(
                 '"member"', '"member", "warmer"'
             ),
-            "a warmer uses the shared namespace alone",
+            "a warmer uses the shared namespace only",
         ),
         (
             f"format = 1\n[tenants.acme]\n{SALT}\n{TOKEN}\nnot_after = 2027-01-01T00:00:00",
@@ -96,7 +96,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_file_that_breaks_a_rule_is_refused_with_the_place(
+def test_a_file_that_breaks_a_rule_is_refused_and_the_message_names_the_table(
     tmp_path: Path, text: str, why: str
 ) -> None:
     path = tmp_path / "tenants.toml"
@@ -105,26 +105,26 @@ def test_a_file_that_breaks_a_rule_is_refused_with_the_place(
         read_tenants(path)
 
 
-def test_a_token_is_known_until_its_end_and_beside_its_successor() -> None:
+def test_a_token_is_valid_until_its_expiry_and_beside_its_successor() -> None:
     old_token, old = new_token(MEMBER, NOW)
     new, kept = new_token(MEMBER)
     directory = TenantDirectory([tenant("acme", old, kept)])
     before = NOW - timedelta(seconds=1)
     for token in (old_token, new):
         assert directory.identify(Credentials(token), before).tenant == "acme"
-    with pytest.raises(ExpiredTokenError, match="ended at 2027-01-01"):
+    with pytest.raises(ExpiredTokenError, match="expired at 2027-01-01"):
         directory.identify(Credentials(old_token), NOW)
     assert directory.identify(Credentials(new), NOW).credential == f"token {kept.token_id}"
 
 
-def test_a_file_keeps_no_token(tmp_path: Path) -> None:
+def test_a_file_contains_no_token(tmp_path: Path) -> None:
     token, stored = new_token(MEMBER)
     write_tenants(tmp_path / "t", TenantDirectory([tenant("acme", stored)]))
     assert token.rpartition("_")[2] not in (tmp_path / "t").read_text()
     assert token not in repr(stored)
 
 
-def test_who_shows_nothing_or_something_wrong_is_told_what_is_expected() -> None:
+def test_missing_or_wrong_credentials_are_refused_with_what_is_expected() -> None:
     token, stored = new_token(MEMBER)
     directory = TenantDirectory([tenant("acme", stored)])
     with pytest.raises(UnauthenticatedError, match="authorization: Bearer TOKEN"):
@@ -132,7 +132,7 @@ def test_who_shows_nothing_or_something_wrong_is_told_what_is_expected() -> None
     near = token[:-1] + ("A" if token[-1] != "A" else "B")
     for wrong in (near, "kft_", "", "x" * 1000, new_token(MEMBER)[0]):
         if wrong:
-            with pytest.raises(UnknownTokenError, match="no tenant's"):
+            with pytest.raises(UnknownTokenError, match="belongs to no tenant"):
                 directory.identify(Credentials(wrong), NOW)
 
 
@@ -143,16 +143,16 @@ def test_certificates_name_tenants_and_must_agree_with_tokens() -> None:
     directory = TenantDirectory([acme, tenant("beta", stored, certificates=(names[1],))])
     found = directory.identify(Credentials("", ("other.example", "a.example")), NOW)
     assert (found.tenant, found.namespace_config.salt) == ("acme", acme.salt)
-    with pytest.raises(UnknownCertificateError, match="are no tenant's"):
+    with pytest.raises(UnknownCertificateError, match="belong to no tenant"):
         directory.identify(Credentials("", ("c.example",)), NOW)
-    with pytest.raises(UnknownCertificateError, match="several tenants'"):
+    with pytest.raises(UnknownCertificateError, match="belong to several tenants"):
         directory.identify(Credentials("", ("a.example", "b.example")), NOW)
     with pytest.raises(CredentialsDisagreeError, match="expected one tenant"):
         directory.identify(Credentials(token, ("a.example",)), NOW)
     assert directory.identify(Credentials(token, ("b.example",)), NOW).tenant == "beta"
 
 
-def test_a_warmer_works_in_the_shared_part_and_others_in_their_own() -> None:
+def test_a_warmer_uses_the_shared_namespace_and_others_their_own() -> None:
     warming, kept = new_token(frozenset({Role.WARMER}))
     directory = TenantDirectory([tenant("acme", kept)], Quota(max_bytes=5))
     warmer = directory.identify(Credentials(warming), NOW)
@@ -163,7 +163,7 @@ def test_a_warmer_works_in_the_shared_part_and_others_in_their_own() -> None:
     )
 
 
-def test_rights_are_refused_with_what_is_missing() -> None:
+def test_a_refusal_names_the_missing_role() -> None:
     token, stored = new_token(frozenset({Role.READER}))
     reader = TenantDirectory([tenant("acme", stored)]).identify(Credentials(token), NOW)
     reader.require(Role.READER, Role.MEMBER)
@@ -173,7 +173,7 @@ def test_rights_are_refused_with_what_is_missing() -> None:
         reader.require_tenant("beta")
 
 
-def test_a_changed_file_counts_and_a_bad_one_does_not(tmp_path: Path) -> None:
+def test_a_changed_file_takes_effect_unless_it_is_invalid(tmp_path: Path) -> None:
     path, now_s = tmp_path / "t", [0.0]
     write_tenants(path, TenantDirectory([tenant("acme")]))
     file = TenantsFile(path, clock=lambda: now_s[0])
@@ -212,7 +212,7 @@ class InTheClear:
         return self.address
 
 
-def test_without_tenants_the_token_or_the_own_machine_makes_administrators() -> None:
+def test_without_tenants_the_token_or_a_local_address_makes_administrators() -> None:
     secret = Authenticator(admin_token="secret")
     near, far = InTheClear("ipv4:127.0.0.1:5"), InTheClear("ipv4:10.1.2.3:5")
     for metadata in ([], [("authorization", "Bearer wrong")]):
@@ -222,7 +222,7 @@ def test_without_tenants_the_token_or_the_own_machine_makes_administrators() -> 
     held.require(Role.ADMINISTRATOR)
     for peer in ("unix:", "ipv4:127.0.0.1:5", "ipv6:%5B::1%5D:5"):
         Authenticator().identify([], InTheClear(peer)).require(Role.ADMINISTRATOR)
-    stranger = Authenticator().identify([], far)
-    stranger.require(Role.MEMBER)
+    remote = Authenticator().identify([], far)
+    remote.require(Role.MEMBER)
     with pytest.raises(PermissionDeniedError, match="KERNELFARM_ADMIN_TOKEN"):
-        stranger.require(Role.ADMINISTRATOR)
+        remote.require(Role.ADMINISTRATOR)
