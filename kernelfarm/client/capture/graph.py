@@ -17,7 +17,7 @@ from torch._higher_order_ops.effects import new_token_tensor, with_effects
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from kernelfarm.client.capture.captured import CapturedGraph, ModuleOutput, UnsupportedGraphError
-from kernelfarm.client.capture.constants import constant_of, travels_with_the_graph
+from kernelfarm.client.capture.constants import constant_of, is_sent_as_constant
 from kernelfarm.client.capture.operator_names import wire_name
 from kernelfarm.client.capture.output_aliases import share_outputs
 from kernelfarm.client.capture.saved_random_state import (
@@ -217,7 +217,7 @@ class _Capture:
         number = self._number(node)
         with unset_fake_temporarily():  # the tensor is real, and AOT Autograd runs us in fake mode
             tensor = tensor.detach().resolve_neg()
-            if travels_with_the_graph(tensor):
+            if is_sent_as_constant(tensor):
                 source = Input(number, constant_of(tensor), str(node.target))
                 self._constants.append((source, tensor))
                 return

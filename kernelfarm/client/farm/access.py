@@ -1,4 +1,4 @@
-"""What a process keeps for one farm: the way there, the disk tier, and what it hears from it."""
+"""Everything that a process needs for one farm: a client, the disk tier and a watch."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from kernelfarm.client.settings import ClientSettings
 from kernelfarm.errors import UnavailableError
 
 PAUSE_AFTER_FAILURE_S = 10.0
-"""After a farm did not answer, further graphs do without it at once for so long."""
+"""How long graphs run eager without a call to the farm after it did not answer."""
 
 _failures: dict[str, float] = {}
 
 
 class FarmAccess:
-    """One for each process and settings; its channels and threads do not survive a fork."""
+    """One object for each process and settings; its channels and threads do not survive a fork."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
@@ -41,14 +41,14 @@ class FarmAccess:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Tags of our own, beside those of each program."""
+        """The client's own tags, in addition to those of each program."""
         return (f"model:{self.settings.model}",) if self.settings.model else ()
 
     def check_recent_failure(self) -> None:
-        """Passes unless the farm failed just now; who insists (`strict`) asks all the same.
+        """Raises if the farm did not answer recently; never in mode `strict`.
 
         Raises:
-            UnavailableError: it did.
+            UnavailableError: the farm did not answer in the last `PAUSE_AFTER_FAILURE_S` seconds.
         """
         endpoint = self.settings.endpoint
         failed_s = _failures.get(endpoint)
@@ -57,7 +57,7 @@ class FarmAccess:
             raise UnavailableError(f"the farm at {endpoint} did not answer just now")
 
     def note_failure(self) -> None:
-        """Notes that the farm does not answer."""
+        """Records that the farm does not answer."""
         _failures[self.settings.endpoint] = time.monotonic()
 
 
@@ -71,6 +71,6 @@ def _connected(settings: ClientSettings) -> CacheAdmin:
 
 
 def _name(settings: ClientSettings) -> str:
-    """A file name for what is known of a farm."""
+    """The name of the files in which processes store the farm's invalidations and keys."""
     stated = f"{settings.endpoint}\n{settings.namespace}".encode()
     return hashlib.sha256(stated).hexdigest()[:16]

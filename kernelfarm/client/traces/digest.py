@@ -18,7 +18,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from kernelfarm.client.capture.constants import constant_of, travels_with_the_graph
+from kernelfarm.client.capture.constants import constant_of, is_sent_as_constant
 from kernelfarm.client.capture.preserve_attention import attention
 from kernelfarm.client.capture.rebuilt_nodes import NAMESPACES
 from kernelfarm.client.traces.sizes import NotCoveredError, SizeTexts
@@ -123,7 +123,7 @@ class _GraphTexts:
         for name in str(node.target).split("."):
             value = getattr(value, name, None)
         is_plain = isinstance(value, torch.Tensor) and not value.requires_grad
-        if not is_plain or value.is_conj() or not travels_with_the_graph(value):
+        if not is_plain or value.is_conj() or not is_sent_as_constant(value):
             raise NotCoveredError(f"held {type(value).__name__}")
         try:
             content = constant_of(value)

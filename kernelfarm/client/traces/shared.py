@@ -212,7 +212,7 @@ class SharedTraces:
                 refuse(disk, found, error)
                 continue
             disk.touch(found)
-            access.recent_traces.keep(StoredTrace(found.manifest, held[sha256]))
+            access.recent_traces.add(StoredTrace(found.manifest, held[sha256]))
             counters.count("warm.disk.hits")
             return SharedTrace(entry)
         return None
@@ -269,7 +269,7 @@ class SharedTraces:
         asked_s: float,
     ) -> None:
         access = self._access
-        access.recent_traces.keep(StoredTrace(manifest, content))
+        access.recent_traces.add(StoredTrace(manifest, content))
         if access.disk is not None:
             confirmation = confirmation_of(access, manifest, invalidations, asked_s)
             access.disk.put(manifest, confirmation, {manifest.content.sha256: content})

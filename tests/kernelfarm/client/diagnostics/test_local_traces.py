@@ -86,7 +86,7 @@ def test_who_does_not_believe_what_is_there_is_told_why(fleet: Fleet) -> None:
     fleet.works()
     assert traces_made() == 1
     output = told()
-    assert "this machine asks for no traces: our own alone: no key for traces" in output
+    assert "this machine asks for no traces: only this client's own: no key for traces" in output
     assert "is found\n  this client does not accept it: UNTRUSTED_KEY: " in output
 
 

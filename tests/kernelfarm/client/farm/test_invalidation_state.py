@@ -153,9 +153,9 @@ def test_what_is_known_survives_its_file() -> None:
 )
 def test_a_file_that_tells_no_epochs_is_refused(changed: dict[str, object]) -> None:
     reported = json.loads(InvalidationState("life", 5, 5, 100.0, former=("old",)).to_json())
-    with pytest.raises(MalformedMessageError, match="no epochs"):
+    with pytest.raises(MalformedMessageError, match="not an invalidation state"):
         InvalidationState.from_json(json.dumps({**reported, **changed}))
-    with pytest.raises(MalformedMessageError, match="no epochs"):
+    with pytest.raises(MalformedMessageError, match="not an invalidation state"):
         InvalidationState.from_json(json.dumps(reported)[:-1])
 
 
