@@ -1,4 +1,4 @@
-"""A program as a client holds it: plan, loaded kernels, and its own captured graph."""
+"""A program that is bound to one captured graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from kernelfarm.ir.program_ir import Plan
 
 @dataclass(frozen=True, slots=True)
 class BoundProgram:
-    """What a call needs; `kernels` has the variants of each of the plan's kernels, in its order."""
+    """A plan with loaded kernels, bound to one captured graph.
+
+    `kernels` has the variants of each of the plan's kernels, in the plan's order.
+    """
 
     plan: Plan
     kernels: tuple[tuple[LoadedVariant, ...], ...]

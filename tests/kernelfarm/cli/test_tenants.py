@@ -73,7 +73,7 @@ def test_certificates_are_added_and_revoked_by_name(path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "kind", "why"),
     [
-        (["add", "acme"], CallerError, "has a tenant 'acme' already"),
+        (["add", "acme"], CallerError, "already has a tenant 'acme'"),
         (["add", "Acme"], CallerError, "lower-case letters"),
         (["add", "shared"], CallerError, "not 'shared'"),
         (["token", "beta"], NotFoundError, "no tenant 'beta'; it has acme"),

@@ -95,7 +95,9 @@ def test_writers_and_sweepers_at_once_keep_the_limit_and_serve_no_part(tmp_path:
             with process:
                 process.kill()
     kept = usage(tmp_path).entries
-    poisoned = [f for f in verify(tmp_path, Keyring([SIGNER.trusted])) if f.reason != "HOLE"]
+    poisoned = [
+        f for f in verify(tmp_path, Keyring([SIGNER.trusted])) if f.reason != "MISSING_BLOB"
+    ]
     assert poisoned == [] and kept > 5
 
 
@@ -156,7 +158,7 @@ def test_verify_names_what_is_spoilt_and_removes_it(kind: str, tmp_path: Path) -
         reason = "POISONED_BLOB"
     elif kind == "hole":
         blob.unlink()
-        reason = "HOLE"
+        reason = "MISSING_BLOB"
     elif kind == "forge":
         keyring, reason = Keyring([new_signer(Space.PROGRAMS).trusted]), "UNTRUSTED_KEY"
     elif kind == "cut":
