@@ -13,8 +13,8 @@ from kernelfarm.client.farm.client import FarmClient, OnProgress
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.farm.compiled_program import CompiledProgram, StageContent
 from kernelfarm.client.loaders.by_device import device_support
+from kernelfarm.client.programs.loaded import load_program
 from kernelfarm.client.programs.saved_files import save_programs
-from kernelfarm.client.programs.store import load_program
 from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.client.settings import client_settings
 from kernelfarm.errors import CallerError
@@ -84,16 +84,16 @@ class CompiledModel:
         captured = self._exported.captured
         support = device_support(captured.device)
         program = self._program(support.target)
-        shared = load_program(self._client, program, support.loader)
-        return PlanRunner(shared.for_graph(captured, support.loader), is_checked=True)
+        loaded = load_program(self._client, program, support.loader)
+        return PlanRunner(loaded.for_graph(captured, support.loader), is_checked=True)
 
     def _program(self, target: str) -> CompiledProgram:
-        found = self.programs.get(target)
-        if found is None:
+        program = self.programs.get(target)
+        if program is None:
             raise CallerError(
                 f"not compiled for {target}; expected one of {', '.join(self.programs)}"
             )
-        return found
+        return program
 
     def _texts(self, stages: Sequence[StageContent]) -> dict[str, str]:
         texts = [stage for stage in stages if stage.is_text]

@@ -10,6 +10,7 @@ from kernelfarm.client.disk.folder import tier_folder
 from kernelfarm.client.disk.tier import DiskTier
 from kernelfarm.client.farm.cache_client import CacheAdmin
 from kernelfarm.client.farm.client import FarmClient
+from kernelfarm.client.farm.invalidation_state import KnownAtRequest
 from kernelfarm.client.farm.invalidation_watch import InvalidationWatch, watch_of
 from kernelfarm.client.farm.recent_traces import RecentTraces
 from kernelfarm.client.process.exit import close_at_exit
@@ -18,6 +19,10 @@ from kernelfarm.errors import UnavailableError
 
 PAUSE_AFTER_FAILURE_S = 10.0
 """How long graphs run eager without a call to the farm after it did not answer."""
+
+WATCH_TIMEOUT_S = 1.0
+"""How long a look-up waits for missed invalidations; if the farm takes longer, the client treats it
+as away."""
 
 _failures: dict[str, float] = {}
 
@@ -44,17 +49,35 @@ class FarmAccess:
         """The client's own tags, in addition to those of each program."""
         return (f"model:{self.settings.model}",) if self.settings.model else ()
 
+    def wait_for_invalidations(self) -> None:
+        """Waits until the client has received missed invalidations, but not for a silent farm."""
+        self.watch.wait(WATCH_TIMEOUT_S)
+
+    def known_now(self) -> KnownAtRequest:
+        """The invalidations that are known before a request that is sent now."""
+        return KnownAtRequest(self.watch.invalidations, time.time())
+
+    @property
+    def is_away(self) -> bool:
+        """True if the farm did not answer in the last `PAUSE_AFTER_FAILURE_S` seconds.
+
+        Always False in mode `strict`, in which every graph asks the farm.
+        """
+        failed_s = _failures.get(self.settings.endpoint)
+        is_recent = failed_s is not None and time.monotonic() - failed_s < PAUSE_AFTER_FAILURE_S
+        return is_recent and self.settings.mode != "strict"
+
     def check_recent_failure(self) -> None:
-        """Raises if the farm did not answer recently; never in mode `strict`.
+        """Raises if the farm is away.
 
         Raises:
-            UnavailableError: the farm did not answer in the last `PAUSE_AFTER_FAILURE_S` seconds.
+            UnavailableError: see `is_away`.
         """
-        endpoint = self.settings.endpoint
-        failed_s = _failures.get(endpoint)
-        is_recent = failed_s is not None and time.monotonic() - failed_s < PAUSE_AFTER_FAILURE_S
-        if is_recent and self.settings.mode != "strict":
-            raise UnavailableError(f"the farm at {endpoint} did not answer just now")
+        if self.is_away:
+            raise UnavailableError(
+                f"the farm at {self.settings.endpoint} did not answer just now; it is asked again"
+                f" within {PAUSE_AFTER_FAILURE_S:.0f} s"
+            )
 
     def note_failure(self) -> None:
         """Records that the farm does not answer."""

@@ -119,3 +119,20 @@ def _stored_form() -> TypeAdapter[InvalidationState]:
 def initial_state(event: WatchEvent, now_s: float) -> InvalidationState:
     """The state after the first event that any process received."""
     return InvalidationState(event.incarnation, event.epoch, event.epoch, now_s)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownAtRequest:
+    """The invalidations that a client knew when it sent a request.
+
+    Units: `requested_s` is in seconds since 1970.
+    """
+
+    invalidations: InvalidationState | None
+    requested_s: float
+
+    def confirmation(self, manifest: Manifest, tags: tuple[str, ...]) -> Confirmation:
+        """What the farm's response to the request confirms about its program."""
+        known = self.invalidations
+        settled = -1 if known is None else known.settled_at(self.requested_s)
+        return Confirmation(max(settled, manifest.epoch), frozenset(tags))

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.loaders.contract import Loader
 from kernelfarm.client.loaders.variants import LoadedVariant
 from kernelfarm.ir.program_ir import Plan
+
+
+@dataclass(slots=True)
+class Validity:
+    """Whether later calls may use a program; an invalidated program never becomes valid again."""
+
+    is_valid: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +28,4 @@ class BoundProgram:
     kernels: tuple[tuple[LoadedVariant, ...], ...]
     captured: CapturedGraph
     loader: Loader
+    validity: Validity = field(default_factory=Validity, compare=False)

@@ -35,7 +35,8 @@ class PlanRunner:
     """Runs a program on the arguments of the traced module.
 
     With `is_checked`, each call checks the shapes and element types of its arguments; Dynamo guards
-    them if it is the caller.
+    them if it is the caller. With `leaves_autocast`, calls run outside the caller's autocast, for a
+    program whose element types were fixed when its graph was traced.
 
     Raises:
         CallerError: (when called, checked) an argument has another shape or element type.
@@ -43,9 +44,13 @@ class PlanRunner:
         IndexError: (when called) a kernel read an index outside its tensor.
     """
 
-    def __init__(self, program: BoundProgram, *, is_checked: bool = False) -> None:
+    def __init__(
+        self, program: BoundProgram, *, is_checked: bool = False, leaves_autocast: bool = False
+    ) -> None:
         check_plan(program)
+        self.validity = program.validity
         self._program = program
+        self._leaves_autocast = leaves_autocast
         self._is_checked = is_checked
         self._symbols = SymbolReader(program)
         self._fixed = self._made_for(()) if self._symbols.is_static else None
@@ -55,7 +60,11 @@ class PlanRunner:
     def __call__(self, args: Sequence[Any]) -> list[Any]:
         """The module's outputs; `args` has one argument for each of its placeholders."""
         fixed = self._fixed
-        return fixed.run(args) if fixed is not None else self._for_sizes(args).run(args)
+        program = fixed if fixed is not None else self._for_sizes(args)
+        if not self._leaves_autocast:
+            return program.run(args)
+        with torch._C._DisableAutocast():
+            return program.run(args)
 
     def _for_sizes(self, args: Sequence[Any]) -> _SizedProgram:
         values = self._symbols.read(args)

@@ -1,10 +1,10 @@
-"""What Dynamo gives a backend, as named parts: with equal parts it traces to equal programs.
+"""The named parts of a Dynamo graph's digest: graphs with equal parts trace to equal programs.
 
-In it: every call with its arguments, the inputs' types, layouts and which of them share memory,
-what is known of symbolic sizes, small constants by content, and the state of PyTorch that a trace
-depends on. Not in it: names of values, modules and parameters, paths, device indices. What cannot
-be stated (a function of the user's own, a branch, a subclass) is `NotCoveredError`: such graphs
-are traced at every start.
+The parts have every call with its arguments; the inputs' types, layouts and shared memory; facts
+about symbolic sizes; small constants by content; and the state of PyTorch that tracing depends on.
+They do not have names of values, modules and parameters, paths, or device indices. A graph that the
+parts cannot express (with a user's function, a branch or a tensor subclass, for example) raises
+`NotCoveredError` and is traced at every start.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from kernelfarm.digest import MAX_PART_CHARS
 from kernelfarm.errors import KernelfarmError
 
 _ROOTS = frozenset({"torch", "_operator", "operator", "math"})
-"""Modules whose functions have the meaning that the version of torch or Python states."""
+"""Modules whose functions are defined by the version of torch or Python."""
 
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.layout)
 
 
 def graph_parts(module: fx.GraphModule) -> tuple[dict[str, str], SizeTexts]:
-    """The parts of a Dynamo graph and of PyTorch's state, by name, and the graph's sizes.
+    """The parts of a Dynamo graph and of PyTorch's state by name, and the graph's sizes.
 
-    `graph` has all calls with their arguments, `calls` what is called alone, which graphs share
-    that differ in arguments; `inputs` and `sizes` what is known of them.
+    `graph` is a digest of all calls with their arguments; `calls` is one of the called functions
+    only, so that it is equal for graphs that differ in arguments. `inputs` and `sizes` describe the
+    inputs and the symbolic sizes.
 
     Raises:
-        NotCoveredError: something that parts cannot state.
+        NotCoveredError: the parts cannot express the graph.
     """
     texts = _GraphTexts(module)
     graph = _hashed(texts.lines())
@@ -52,7 +53,7 @@ def graph_parts(module: fx.GraphModule) -> tuple[dict[str, str], SizeTexts]:
 
 
 def _text_or_digest(lines: list[str]) -> str:
-    """The lines where they are short, else a digest of them."""
+    """The lines if they are short, else a digest of them."""
     text = "; ".join(lines)
     return text if len(text) <= MAX_PART_CHARS else _hashed(lines)
 
@@ -67,7 +68,7 @@ def _hashed(lines: Iterable[str]) -> str:
 
 
 class _GraphTexts:
-    """One line for each node; those of inputs lie apart."""
+    """Describes a graph by one line for each node, and its inputs by separate lines."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         self._module = module
@@ -78,7 +79,7 @@ class _GraphTexts:
         self.calls: list[str] = []
 
     def lines(self) -> list[str]:
-        """The graph; after it, `inputs`, `calls` and `sizes` are known."""
+        """The lines of the graph; the call also fills `inputs`, `calls` and `sizes`."""
         return [self._line(node) for node in self._module.graph.nodes]
 
     def _line(self, node: fx.Node) -> str:
@@ -156,12 +157,12 @@ def _leaf(value: Any) -> str:
 
 
 def _function_name(node: fx.Node) -> str:
-    """The name of the function that a node calls, if that is what the function is found by."""
+    """The name of the function that a node calls, if the name identifies the function."""
     target: Any = node.target
     if target is attention:
         return "attention"
     if target is getattr and hasattr(torch.Tensor, str(node.args[1])):
-        return "attribute"  # of a tensor; its name stands in the arguments
+        return "attribute"  # of a tensor; the arguments have its name
     if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         name = str(target)
         if name.partition(".")[0] not in NAMESPACES:
@@ -172,7 +173,7 @@ def _function_name(node: fx.Node) -> str:
     except (RuntimeError, AttributeError, TypeError) as error:
         raise NotCoveredError("a function without a name") from error
     if name.partition(".")[0] not in _ROOTS or _found(name) is not target:
-        raise NotCoveredError("a function of the user's own")
+        raise NotCoveredError("a user's function")
     return name
 
 

@@ -64,7 +64,7 @@ def test_a_script_that_fails_says_so_and_nothing_else(tmp_path: Path) -> None:
     assert process.returncode == 1
     assert process.stdout.splitlines() == ["called", "left: []"]
     warning, *_, last = process.stderr.splitlines()
-    assert "KernelfarmWarning: kernelfarm: no farm serves at" in warning
+    assert "KernelfarmWarning: kernelfarm: no farm answers at" in warning
     assert last == "SystemError: planned"
     assert process.stderr.count("Traceback") == 1
 

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import torch
 
+from kernelfarm.client.farm import access
 from kernelfarm.client.farm.cache_client import CacheAdmin
-from kernelfarm.client.programs import tiers
 from kernelfarm.client.programs.eager import KernelfarmWarning
 from kernelfarm.client.traces.header import joined, parted
 from kernelfarm.client.traces.shared import TraceNotPublishedWarning
@@ -169,7 +169,7 @@ def test_what_is_on_disk_starts_without_the_farm(fleet: Fleet) -> None:
 def test_without_a_farm_a_graph_is_traced_and_runs_eager(fleet: Fleet, mode: str) -> None:
     # A server that just stopped may still take connections and answer nothing: not for long.
     fleet.machine(publishes=True, TIMEOUT_S="5")
-    fleet.environment.setattr(tiers, "WATCH_TIMEOUT_S", 1.0)
+    fleet.environment.setattr(access, "WATCH_TIMEOUT_S", 1.0)
     fleet.meddling.stop()
     number, x = fleet.number, numbers(5, 7)
     function = lambda x: (x * number).cos()  # noqa: E731 (it is what is compiled)
