@@ -16,8 +16,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._functorch._aot_autograd.utils import make_boxed_func
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.capture.graph import capture
@@ -32,14 +30,16 @@ from kernelfarm.client.programs.eager import warn_eager
 from kernelfarm.client.programs.graph_runner import BoxedFunction, GraphRunner
 from kernelfarm.client.programs.store import ProgramStore
 from kernelfarm.client.programs.tiers import PrefetchedProgram
+from kernelfarm.client.pytorch.private import (
+    LATE_IMPORTS,
+    make_boxed_func,
+    unset_fake_temporarily,
+)
 from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.client.settings import ClientSettings, client_settings
 from kernelfarm.client.traces.cache import TraceCache, autocast_is_on
 from kernelfarm.digest import program_key
 from kernelfarm.errors import CallerError, KernelfarmError
-
-_LATE_IMPORTS = ("functorch.compile", "torch._inductor.debug", "torch.export._trace")
-"""Modules that Dynamo and AOT Autograd import at their first graph, in about 0.1 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def _compiled(
 
 def preload() -> None:
     """Imports modules, finds the host's target and connects, so that a first compile is faster."""
-    for name in _LATE_IMPORTS:
+    for name in LATE_IMPORTS:
         import_module(name)
     settings = client_settings()
     device_support(torch.device("cpu"))

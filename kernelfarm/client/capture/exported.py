@@ -17,11 +17,13 @@ from zipfile import BadZipFile
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
-from torch.utils import _pytree as pytree
 
 from kernelfarm.client.capture.captured import CapturedGraph, UnsupportedGraphError
 from kernelfarm.client.capture.exported_aliases import held_tensor, read_constants_as_buffers
 from kernelfarm.client.capture.graph import capture
+from kernelfarm.client.pytorch import private
+from kernelfarm.client.pytorch.private import OperatorBase, OpOverload, is_composite
+from kernelfarm.client.pytorch.private import _pytree as pytree
 from kernelfarm.errors import CallerError
 
 KEPT_WHOLE = frozenset(
@@ -77,7 +79,7 @@ def read_pt2(path: Path) -> ExportedModel:
     if not path.is_file():
         raise CallerError(f"{path}: no such file; expected one made by torch.export.save")
     try:
-        with _torchs_own_warnings_ignored():
+        with _ignored_torch_warnings():
             program = torch.export.load(path)
     except (RuntimeError, ValueError, KeyError, OSError, BadZipFile) as error:
         raise CallerError(f"{path} is not an exported program: {error}") from error
@@ -97,11 +99,11 @@ def export_model(
     """
     module = model if isinstance(model, torch.nn.Module) else _FunctionModule(model)
     try:
-        with _torchs_own_warnings_ignored():
+        with _ignored_torch_warnings():
             program = torch.export.export(
                 module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes
             )
-    except (RuntimeError, torch._dynamo.exc.TorchDynamoException) as error:
+    except (RuntimeError, private.TorchDynamoException) as error:
         raise UnsupportedGraphError(f"torch.export: {error}") from error
     return read_exported(program)
 
@@ -115,7 +117,7 @@ def read_exported(program: ExportedProgram) -> ExportedModel:
     """
     read_constants_as_buffers(program)
     try:
-        with _torchs_own_warnings_ignored():
+        with _ignored_torch_warnings():
             program = program.run_decompositions(dict(_composite_rules()))
     except AssertionError as error:  # raised by torch if arguments share memory
         raise UnsupportedGraphError(
@@ -159,24 +161,19 @@ class _FunctionModule(torch.nn.Module):
 
 
 @lru_cache(maxsize=1)
-def _composite_rules() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
-    table: Mapping[torch._ops.OperatorBase, Callable[..., Any]]
+def _composite_rules() -> dict[OperatorBase, Callable[..., Any]]:
+    table: Mapping[OperatorBase, Callable[..., Any]]
     table = torch.export.default_decompositions()
     return {
         op: table[op]
         for op in table
-        if isinstance(op, torch._ops.OpOverload)
+        if isinstance(op, OpOverload)
         and op.namespace == "aten"
         and op not in KEPT_WHOLE
-        and torch._C._dispatch_has_kernel_for_dispatch_key(_name(op), "CompositeImplicitAutograd")
+        and is_composite(op)
     }
 
 
-def _name(op: torch._ops.OpOverload) -> str:
-    schema = op._schema
-    return f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
-
-
-def _torchs_own_warnings_ignored() -> warnings.catch_warnings[None]:
-    # torch 2.13 uses a class of its own that it deprecates, at each copy of an exported program.
+def _ignored_torch_warnings() -> warnings.catch_warnings[None]:
+    # torch 2.13 uses a class that it deprecates itself, at each copy of an exported program.
     return warnings.catch_warnings(action="ignore", category=FutureWarning)

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._dynamo.variables import torch as dynamo_functions
 from torch.torch_version import TorchVersion
+
+from kernelfarm.client.pytorch.private import is_exporting, torch_variables
 
 _FIRST_CORRECT = "2.13"
 
@@ -23,14 +24,14 @@ class _TracingStates(dict[Callable[[], Any], bool | None]):
 
     def __getitem__(self, function: Callable[[], Any]) -> bool | None:
         if function is torch.compiler.is_exporting:
-            return torch.compiler._is_exporting_flag
+            return is_exporting()
         return super().__getitem__(function)
 
 
 def patch_is_exporting() -> None:
     """Corrects Dynamo's value if this version of torch needs it; idempotent."""
-    known = dynamo_functions.tracing_state_functions()
+    known = torch_variables.tracing_state_functions()
     if TorchVersion(torch.__version__) >= _FIRST_CORRECT or isinstance(known, _TracingStates):
         return
     states = _TracingStates(known)
-    dynamo_functions.tracing_state_functions = lambda: states  # type: ignore[assignment]
+    torch_variables.tracing_state_functions = lambda: states

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from kernelfarm.client.pytorch.private import copy_source
+
 
 class InputOrder:
     """A Dynamo graph with reordered inputs (`module`); converts calls in Dynamo's order.
@@ -76,8 +78,7 @@ def _copy(module: fx.GraphModule, ordered: list[fx.Node]) -> fx.GraphModule:
     for node in ordered:
         copies[node] = graph.node_copy(node)
         copies[node].meta.pop("grapharg", None)  # it refers to the example, which Dynamo releases
-        # AOT Autograd reads the source of each input.
-        copies[node]._dynamo_source = getattr(node, "_dynamo_source", None)
+        copy_source(node, copies[node])
     rest = [node for node in module.graph.nodes if node.op != "placeholder"]
     for node in rest:
         copies[node] = graph.node_copy(node, copies.__getitem__)

@@ -13,6 +13,7 @@ from kernelfarm.client.custom_operators.attention import (
     ATTENTION_SAVING,
 )
 from kernelfarm.client.custom_operators.layer_norm import NORM_BACKWARD, NORM_SAVING
+from kernelfarm.client.pytorch.private import OpOverload
 
 _WIRE_NAMES: Mapping[Any, str] = {
     ATTENTION: str(torch.ops.aten.scaled_dot_product_attention.default),
@@ -27,7 +28,7 @@ def wire_name(target: Any) -> str:
     return _WIRE_NAMES.get(target) or str(target)
 
 
-OWN: Mapping[str, torch._ops.OpOverload] = {
+OWN: Mapping[str, OpOverload] = {
     wire_name(operator): operator for operator in (ATTENTION, ATTENTION_SAVING, ATTENTION_BACKWARD)
 }
 """kernelfarm's operators by wire name; a norm's wire name stands for torch's own operator."""

@@ -18,14 +18,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 
 from kernelfarm.client.custom_operators.attention import ATTENTION, ATTENTION_SAVING
+from kernelfarm.client.pytorch.private import (
+    _backend_from_string,
+    _sdpa_kernel,
+    statically_known_true,
+)
 
 _AXES = 4
-_KERNEL_CHOICES = ("sdpa_kernel", "_backend_from_string")
-"""Names of the functions by which a graph chooses the kernel of attention."""
+_KERNEL_CHOICES: tuple[Any, ...] = (_sdpa_kernel, _backend_from_string)
+"""The functions by which a Dynamo graph chooses attention's kernel (`torch.nn.attention`)."""
 
 
 def preserve_attention(module: fx.GraphModule) -> None:
@@ -95,8 +99,7 @@ def _as_autocast_has_it(tensor: Any) -> Any:
 
 
 def _chooses_kernels(node: fx.Node) -> bool:
-    name = getattr(node.target, "__name__", "")
-    return node.op == "call_function" and any(choice in name for choice in _KERNEL_CHOICES)
+    return any(node.target is choice for choice in _KERNEL_CHOICES)
 
 
 def _can_be_preserved(node: fx.Node) -> bool:

@@ -17,6 +17,7 @@ from torch import fx
 from kernelfarm.client.capture.operator_names import OWN
 from kernelfarm.client.capture.sizes import SizeReader
 from kernelfarm.client.pytorch.dtypes import dtype_to_torch
+from kernelfarm.client.pytorch.private import OpOverload
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType
@@ -40,7 +41,7 @@ class RebuiltNode:
     """The parts of a traced node that a step needs; a tensor argument is its traced type."""
 
     name: str
-    target: torch._ops.OpOverload
+    target: OpOverload
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
@@ -73,7 +74,7 @@ def is_same_node(traced: fx.Node, rebuilt: RebuiltNode) -> bool:
     )
 
 
-def operator_named(name: str) -> torch._ops.OpOverload | None:
+def operator_named(name: str) -> OpOverload | None:
     """The operator of a wire name; None if it is neither kernelfarm's nor in `NAMESPACES`."""
     if name in OWN:
         return OWN[name]
@@ -83,7 +84,7 @@ def operator_named(name: str) -> torch._ops.OpOverload | None:
         return None
     packet = getattr(getattr(torch.ops, namespace), packet_name, None)
     found = getattr(packet, overload, None)
-    return found if isinstance(found, torch._ops.OpOverload) else None
+    return found if isinstance(found, OpOverload) else None
 
 
 def _rebuilt(

@@ -14,10 +14,14 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch._guards import detect_fake_mode
-from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
-from torch._subclasses.fake_tensor import FakeTensorMode
+
+from kernelfarm.client.pytorch.private import (
+    FakeTensorMode,
+    detect_fake_mode,
+    enable_python_dispatcher,
+    run_and_save_rng_state,
+    run_with_rng_state,
+)
 
 _WRAPPERS = frozenset({run_and_save_rng_state, run_with_rng_state})
 

@@ -13,7 +13,7 @@ from kernelfarm.ir.algebra.expr import symbol as symbol_expr
 from kernelfarm.ir.graph_ir import SizeSymbol
 
 if TYPE_CHECKING:
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+    from kernelfarm.client.pytorch.private import ShapeEnv
 
 _LARGEST_SIZE = 1 << 62
 """Torch states larger upper limits for unbounded sizes."""
@@ -75,10 +75,15 @@ class SizeReader:
 
     def _symbol(self, symbol: Any) -> Expr:
         name = str(symbol)
-        if name.startswith(("u", "zuf", "zf")):
+        if depends_on_data(symbol):
             raise InvalidGraphError(f"size {name} depends on data; expected sizes of inputs")
         self._symbols[name] = symbol
         return symbol_expr(name)
+
+
+def depends_on_data(symbol: Any) -> bool:
+    """True for a symbol that torch made for a value: its names start with `u`, `zuf` or `zf`."""
+    return str(symbol).startswith(("u", "zuf", "zf"))
 
 
 def _finite(limit: Any) -> int | None:

@@ -6,6 +6,7 @@ import torch
 from torch import fx
 
 from kernelfarm.client.capture.captured import UnsupportedGraphError
+from kernelfarm.client.pytorch.private import storage_identity
 
 MEMORY_READERS = frozenset({"aten.as_strided", "aten.as_strided_scatter", "aten.as_strided_copy"})
 """Operators whose offset counts from the start of the storage, not of the operand."""
@@ -102,4 +103,4 @@ def _storage(node: fx.Node) -> int | None:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
-    return int(value.untyped_storage()._cdata)
+    return storage_identity(value)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import fx
-from torch._dynamo.backends.common import aot_autograd
 
 from kernelfarm.client.capture.decompose_fused import decompose_fused
 from kernelfarm.client.capture.exporting_state import patch_is_exporting
 from kernelfarm.client.capture.input_order import InputOrder
 from kernelfarm.client.capture.preserve_attention import preserve_attention
+from kernelfarm.client.pytorch.private import aot_autograd
 
 GraphCompiler = Callable[[fx.GraphModule, Sequence[Any]], Any]
 """Called by AOT Autograd with each functional graph; returns a boxed function."""

@@ -21,6 +21,7 @@ from kernelfarm.client.custom_operators.attention_products import (
     AttentionGradients,
     AttentionOperands,
 )
+from kernelfarm.client.pytorch.private import _fused_sdp_choice
 
 _aten = torch.ops.aten
 
@@ -87,7 +88,7 @@ def _kernel_for(operands: AttentionOperands, *, mask_needs_gradient: bool) -> st
         query = query.detach().requires_grad_()  # some kernels lack a backward for some widths
         if mask is not None and mask_needs_gradient:
             mask = mask.detach().requires_grad_()
-        choice = torch._fused_sdp_choice(
+        choice = _fused_sdp_choice(
             query, key, value, mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
         )
     kernel = _KERNELS[device].get(choice, "")

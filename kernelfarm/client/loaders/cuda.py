@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from kernelfarm.client.loaders.contract import BoundKernel, LaunchCall, LoadedKernel
+from kernelfarm.client.pytorch import private
 from kernelfarm.errors import MalformedMessageError, UnavailableError
 from kernelfarm.ir.artifact import LaunchFacts
 from kernelfarm.targets import all_targets
@@ -91,7 +92,7 @@ class CudaLoader:
 
     def context(self) -> int:
         """The raw handle of torch's current stream."""
-        return int(torch._C._cuda_getCurrentRawStream(self._index))
+        return int(private._cuda_getCurrentRawStream(self._index))
 
 
 class _CudaKernel:

@@ -27,6 +27,7 @@ from kernelfarm.client import counters
 from kernelfarm.client.farm.access import PAUSE_AFTER_FAILURE_S
 from kernelfarm.client.process.exit import run_in_background
 from kernelfarm.client.programs.eager import warn_eager
+from kernelfarm.client.pytorch.private import mark_boxed
 from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.client.settings import ClientSettings
 from kernelfarm.errors import CallerError, KernelfarmError, NotFoundError
@@ -72,7 +73,7 @@ class GraphRunner:
             args.clear()  # the boxed convention: drops references, so that inputs can be freed
             return results
 
-        run._boxed_call = True  # type: ignore[attr-defined] # marks the boxed convention for torch
+        mark_boxed(run)
         return run
 
     def fetch_in_background(self) -> None:

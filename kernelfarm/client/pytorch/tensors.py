@@ -11,7 +11,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch._C._dynamo import guards
+
+from kernelfarm.client.pytorch.private import (
+    _empty_strided_cpu,
+    _empty_strided_cuda,
+    _reinterpret_tensor,
+)
 
 Sizes = tuple[int, ...]
 ReinterpretTensor = Callable[[torch.Tensor, Sizes, Sizes, int], torch.Tensor]
@@ -22,15 +27,15 @@ def _as_strided(tensor: torch.Tensor, shape: Sizes, strides: Sizes, offset: int)
     return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
 
 
-reinterpret_tensor: ReinterpretTensor = getattr(guards, "_reinterpret_tensor", _as_strided)
+reinterpret_tensor: ReinterpretTensor = _reinterpret_tensor or _as_strided
 """`(tensor, shape, strides, offset)` -> a view; the offset counts from the tensor's first element.
 
 Units: strides and offset in elements.
 """
 
 _QUICK_MAKERS: dict[str, Any] = {
-    "cpu": getattr(guards, "_empty_strided_cpu", None),
-    "cuda": getattr(guards, "_empty_strided_cuda", None),
+    "cpu": _empty_strided_cpu,
+    "cuda": _empty_strided_cuda,
 }
 
 

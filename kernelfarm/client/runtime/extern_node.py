@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._higher_order_ops.effects import with_effects
 
 from kernelfarm.client.capture.rebuilt_nodes import RebuiltNode
 from kernelfarm.client.capture.saved_random_state import flat_results, is_with_random_state
@@ -21,6 +20,13 @@ from kernelfarm.client.custom_operators.attention import (
     go_back,
     save,
 )
+from kernelfarm.client.pytorch.private import (
+    HigherOrderOperator,
+    OpOverload,
+    is_composite,
+    schema_of,
+    with_effects,
+)
 from kernelfarm.client.runtime.picks import Pick, picker
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import Expr
@@ -30,7 +36,7 @@ Tensors = Sequence[torch.Tensor]
 ProgramOutputs = tuple[torch.Tensor | None, ...]
 
 Sizes = tuple[int, ...]
-Target = torch._ops.OpOverload | torch._ops.HigherOrderOperator
+Target = OpOverload | HigherOrderOperator
 """An operator, or a wrapper that runs one with an effect token or with a generator state."""
 
 DIRECT_CALLS: dict[Target, Callable[..., Any]] = {
@@ -63,14 +69,17 @@ class _TensorPlaceholder:
 
 
 class ExternNode:
-    """A node's operator with its arguments; callers pass its tensors in order at each run."""
+    """A node's operator with its arguments; callers pass its tensors in order at each run.
+
+    `gives_one`: a run returns exactly one tensor. `may_alias`: a result may share memory with an
+    argument. `needs_own_storage`: the operator addresses its argument's storage. `widens_elements`:
+    it combines several elements into one.
+    """
 
     def __init__(self, node: fx.Node | RebuiltNode, sizes: Mapping[str, int]) -> None:
         target = node.target
         is_wrapper = target is with_effects or is_with_random_state(target)
-        if not isinstance(target, Target) or not (
-            is_wrapper or isinstance(target, torch._ops.OpOverload)
-        ):
+        if not isinstance(target, Target) or not (is_wrapper or isinstance(target, OpOverload)):
             raise InvalidGraphError(
                 f"node {node.name} calls {target}; expected an operator of torch"
             )
@@ -82,6 +91,7 @@ class ExternNode:
         self._args = [self._template(arg) for arg in node.args]
         # Sorted like the attributes of the captured graph, which define the order of tensors.
         self._kwargs = {key: self._template(node.kwargs[key]) for key in sorted(node.kwargs)}
+        self.gives_one = not _gives_several(self.target)
         self.may_alias = _may_alias(self.target)
         self.needs_own_storage = str(self.target).rpartition(".")[0] in MEMORY_READERS
         self.widens_elements = self.target in _WIDENING
@@ -102,11 +112,6 @@ class ExternNode:
     def traced_layout(self, number: int) -> tuple[Sizes, Sizes]:
         """Shape and strides (in elements) of the argument with this number in the trace."""
         return self._layouts[number]
-
-    @property
-    def gives_one(self) -> bool:
-        """True if a run returns exactly one tensor."""
-        return not _gives_several(self.target)
 
     def run(self, tensors: Tensors) -> ProgramOutputs:
         """The results for these tensors, as a flat tuple."""
@@ -216,19 +221,17 @@ def _filled(arg: Any, tensors: Tensors) -> Any:
 
 
 def _gives_several(target: Target) -> bool:
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return True  # a wrapper returns a token or a state, and the operator's results
-    returns = target._schema.returns
+    returns = schema_of(target).returns
     return len(returns) != 1 or isinstance(returns[0].type, torch.ListType)
 
 
 def _may_alias(target: Target) -> bool:
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return False
     # Composite operators (`reshape`, `contiguous`) may return an argument without declaring it.
     # Operators such as `unsafe_split` return views of one; only their names show it.
-    schema = target._schema
-    name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
-    is_unsafe = "unsafe_" in schema.name
-    return composite or is_unsafe or any(result.alias_info is not None for result in schema.returns)
+    schema = schema_of(target)
+    declares_alias = any(result.alias_info is not None for result in schema.returns)
+    return declares_alias or is_composite(target) or "unsafe_" in schema.name

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from kernelfarm.client.pytorch import private
+from kernelfarm.client.pytorch.private import _DisableAutocast
 from kernelfarm.client.pytorch.tensors import maker
 from kernelfarm.client.runtime import arena
 from kernelfarm.client.runtime.call_state import CallState
@@ -63,7 +65,7 @@ class PlanRunner:
         program = fixed if fixed is not None else self._for_sizes(args)
         if not self._leaves_autocast:
             return program.run(args)
-        with torch._C._DisableAutocast():
+        with _DisableAutocast():
             return program.run(args)
 
     def _for_sizes(self, args: Sequence[Any]) -> _SizedProgram:
@@ -120,7 +122,7 @@ class _SizedProgram:
 
     def run(self, args: Sequence[Any]) -> list[Any]:
         """The module's outputs for a list of arguments; any device may be the current one."""
-        if self._gpu is None or self._gpu == torch._C._cuda_getDevice():
+        if self._gpu is None or self._gpu == private._cuda_getDevice():
             return self._run(args)
         with torch.cuda.device(self._gpu):
             return self._run(args)

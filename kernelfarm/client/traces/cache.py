@@ -22,8 +22,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._functorch._aot_autograd import runtime_wrappers
-from torch._guards import TracingContext
 
 from kernelfarm.client import counters
 from kernelfarm.client.capture.captured import CapturedGraph
@@ -34,6 +32,12 @@ from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.programs.graph_runner import BoxedFunction
 from kernelfarm.client.programs.tiers import PrefetchedProgram
+from kernelfarm.client.pytorch.private import (
+    TracingContext,
+    _set_grad_enabled,
+    mark_dynamo_propagated_dynamic_indices,
+    maybe_mark_dynamic_helper,
+)
 from kernelfarm.client.traces.calling_convention import (
     CallingConvention,
     OutputConvention,
@@ -47,11 +51,7 @@ from kernelfarm.digest import trace_digest
 from kernelfarm.errors import KernelfarmError, ManifestMismatchError
 from kernelfarm.private_files import read_private
 
-_note_dynamic: Callable[[Any, set[int]], None] = next(
-    getattr(runtime_wrappers, name)
-    for name in ("mark_dynamo_propagated_dynamic_indices", "maybe_mark_dynamic_helper")
-    if hasattr(runtime_wrappers, name)
-)
+_mark_dynamic = mark_dynamo_propagated_dynamic_indices or maybe_mark_dynamic_helper
 """Marks the varying extents of a result, for Dynamo's later graphs; torch 2.13 renamed it."""
 
 
@@ -132,7 +132,7 @@ class TraceCache:
 
     def callable_for(self, entry: TraceEntry, program: BoxedFunction) -> Callable[..., Any]:
         """The function for Dynamo: the program with the calling convention of AOT Autograd."""
-        called: Callable[..., Any] = torch._dynamo.disable(  # type: ignore[no-untyped-call] # torch's
+        called: Callable[..., Any] = torch.compiler.disable(
             _wrapped(entry.convention, program), reason="a compiled graph"
         )
         return called
@@ -259,7 +259,7 @@ def _wrapped(convention: CallingConvention, program: BoxedFunction) -> Callable[
             torch.autograd.graph.increment_version([args[index] for index in written])
         has_grad = torch.is_grad_enabled()
         if has_grad:
-            torch._C._set_grad_enabled(False)
+            _set_grad_enabled(False)
         try:
             results = program(list(args))
             if is_plain:
@@ -267,7 +267,7 @@ def _wrapped(convention: CallingConvention, program: BoxedFunction) -> Callable[
             return [_given(f, r, args) for f, r in zip(outputs, results, strict=True)]
         finally:
             if has_grad:
-                torch._C._set_grad_enabled(True)
+                _set_grad_enabled(True)
 
     return call
 
@@ -280,6 +280,6 @@ def _given(fact: OutputConvention, result: Any, args: Sequence[Any]) -> Any:
         else:
             first = base.storage_offset() + fact.offset
             result = base.as_strided(result.size(), result.stride(), first)
-    if fact.dynamic:
-        _note_dynamic(result, set(fact.dynamic))
+    if fact.dynamic and _mark_dynamic is not None:
+        _mark_dynamic(result, set(fact.dynamic))
     return result

@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._functorch._aot_autograd.schemas import (
+
+from kernelfarm.client.pytorch.private import (
     MutationType,
     OutputAliasInfo,
     OutputType,
     PlainTensorMeta,
     ViewAndMutationMeta,
 )
-
 from kernelfarm.client.traces.sizes import NotCoveredError
 
 _COMPUTED = frozenset(

@@ -16,11 +16,17 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
 
 from kernelfarm.client.capture.constants import constant_of, is_sent_as_constant
 from kernelfarm.client.capture.preserve_attention import attention
 from kernelfarm.client.capture.rebuilt_nodes import NAMESPACES
+from kernelfarm.client.pytorch.private import (
+    FakeTensor,
+    OpOverload,
+    OpOverloadPacket,
+    _get_qualified_name,
+    storage_identity,
+)
 from kernelfarm.client.traces.sizes import NotCoveredError, SizeTexts
 from kernelfarm.client.traces.torch_state import trace_state
 from kernelfarm.digest import MAX_PART_CHARS
@@ -104,8 +110,8 @@ class _GraphTexts:
             return f"size {self.sizes.text(value)}"
         if not isinstance(value, FakeTensor) or value.layout is not torch.strided:
             raise NotCoveredError(f"input {type(value).__name__}")
-        storage = value.untyped_storage()
-        number = self._storages.setdefault(storage._cdata, len(self._storages))
+        number = self._storages.setdefault(storage_identity(value), len(self._storages))
+        size_bytes = self.sizes.text(value.untyped_storage().nbytes())
         extents = (*value.shape, "@", *value.stride(), "@", value.storage_offset())
         facts = (
             value.dtype,
@@ -114,7 +120,7 @@ class _GraphTexts:
             value.is_conj(),
             value.is_neg(),
             value.is_inference(),
-            f"memory {number} of {self.sizes.text(storage.nbytes())}",
+            f"memory {number} of {size_bytes}",
         )
         where = [e if isinstance(e, str) else self.sizes.text(e) for e in extents]
         return " ".join((*where, *map(str, facts)))
@@ -163,13 +169,13 @@ def _function_name(node: fx.Node) -> str:
         return "attention"
     if target is getattr and hasattr(torch.Tensor, str(node.args[1])):
         return "attribute"  # of a tensor; the arguments have its name
-    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+    if isinstance(target, OpOverload | OpOverloadPacket):
         name = str(target)
         if name.partition(".")[0] not in NAMESPACES:
             raise NotCoveredError("an operator of another library")
         return name
     try:
-        name = fx.node._get_qualified_name(target)
+        name = _get_qualified_name(target)
     except (RuntimeError, AttributeError, TypeError) as error:
         raise NotCoveredError("a function without a name") from error
     if name.partition(".")[0] not in _ROOTS or _found(name) is not target:

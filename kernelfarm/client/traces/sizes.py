@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kernelfarm.client.capture.sizes import depends_on_data
+
 if TYPE_CHECKING:
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+    from kernelfarm.client.pytorch.private import ShapeEnv
 
 
 class NotCoveredError(Exception):
@@ -64,7 +66,7 @@ class SizeTexts:
         if len(new) > may_name:
             raise NotCoveredError("sizes with symbols in no defined order")
         for old in new:
-            if str(old).startswith(("u", "zuf", "zf")):
+            if depends_on_data(old):
                 raise NotCoveredError("sizes that depend on data")
             self._names[old] = type(old)(f"k{len(self._names)}", integer=True)
         return str(expr.xreplace(self._names))

@@ -4,6 +4,16 @@ from __future__ import annotations
 
 import torch
 
+from kernelfarm.client.pytorch.private import (
+    _get_cudnn_sdp_enabled,
+    _get_flash_sdp_enabled,
+    _get_math_sdp_enabled,
+    _get_mem_efficient_sdp_enabled,
+    _has_mkldnn,
+    _len_torch_dispatch_stack,
+    _len_torch_function_stack,
+    peek_interpreter_stack,
+)
 from kernelfarm.client.traces.sizes import NotCoveredError
 from kernelfarm.ir.graph_ir import ABI_VERSION
 
@@ -19,9 +29,9 @@ def trace_state() -> list[str]:
     Raises:
         NotCoveredError: a torch function mode, a dispatch mode or a functorch transform is active.
     """
-    if torch._C._len_torch_function_stack() or torch._C._functorch.peek_interpreter_stack():
+    if _len_torch_function_stack() or peek_interpreter_stack():
         raise NotCoveredError("a function mode or transform")
-    if torch._C._len_torch_dispatch_stack():
+    if _len_torch_dispatch_stack():
         raise NotCoveredError("a dispatch mode")
     grad = (torch.is_grad_enabled(), torch.is_inference_mode_enabled())
     autocast = [(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES]
@@ -39,14 +49,14 @@ def trace_state() -> list[str]:
 
 def _attention_kernels() -> tuple[bool, ...]:
     return (
-        torch._C._get_flash_sdp_enabled(),
-        torch._C._get_mem_efficient_sdp_enabled(),
-        torch._C._get_math_sdp_enabled(),
-        torch._C._get_cudnn_sdp_enabled(),
+        _get_flash_sdp_enabled(),
+        _get_mem_efficient_sdp_enabled(),
+        _get_math_sdp_enabled(),
+        _get_cudnn_sdp_enabled(),
     )
 
 
 def _libraries() -> tuple[object, ...]:
     """Settings of libraries by which operators choose their decomposition while tracing."""
     backends = torch.backends
-    return (torch._C._has_mkldnn, backends.mkldnn.enabled, backends.cudnn.enabled)
+    return (_has_mkldnn, backends.mkldnn.enabled, backends.cudnn.enabled)
