@@ -43,8 +43,11 @@ class ClientSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
 
     endpoint: str = "127.0.0.1:50051"
+    """Address of the farm: `HOST:PORT` or `unix:PATH`."""
     timeout_s: float = Field(default=60.0, gt=0)
+    """How long one graph waits for the farm in all; tracing does not count."""
     mode: Mode = "wait"
+    """What a graph does until its program is there, and if the farm cannot serve it."""
 
     token: SecretStr = SecretStr("")
     """The tenant's token, for a farm with tenants; sent with every call."""
@@ -53,8 +56,9 @@ class ClientSettings(BaseSettings):
     ca_file: Path | None = None
     """The CA that signed the farm's certificate, PEM; `system` trusts the system's roots."""
     client_cert_file: Path | None = None
+    """The client's own certificate, PEM, for a farm that requires one."""
     client_key_file: Path | None = None
-    """The client's certificate and its key, PEM, for a farm that requires one."""
+    """The private key of the client's certificate, PEM."""
     server_name: str = ""
     """The name in the farm's certificate, if it differs from the endpoint's."""
     allow_cleartext_token: bool = False
@@ -81,9 +85,10 @@ class ClientSettings(BaseSettings):
     programs that these name: give it only to processes that may decide this."""
 
     disk_cache_dir: Path = Field(default_factory=default_cache_dir)
-    """The folder of the disk tier; all processes of a user share it."""
+    """Folder of the disk tier, which processes of one user share. Default: `kernelfarm` in
+    `~/.cache` (or `XDG_CACHE_HOME`), `~/Library/Caches` or `%LOCALAPPDATA%`."""
     disk_cache_bytes: int = Field(default=2 * _GIB, ge=0)
-    """The size limit of the disk tier; 0 turns the tier off."""
+    """Size limit of the disk tier; 0 turns it off."""
 
     @property
     def namespaces(self) -> tuple[str, ...]:

@@ -100,7 +100,7 @@ def test_binary_of_another_interface_is_refused() -> None:
         CpuLoader().load(stage(built(SAMPLE), "so"), _facts(abi="kf-cpu-9"))
 
 
-def test_processor_without_a_feature_is_told_which() -> None:
+def test_a_missing_feature_of_the_processor_is_named() -> None:
     facts = _facts(abi="kf-cpu-1", cpu_flags="fma warp_drive")
     with pytest.raises(UnavailableError, match="warp_drive"):
         CpuLoader().load(stage(built(SAMPLE), "so"), facts)
