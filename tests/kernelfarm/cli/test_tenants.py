@@ -100,7 +100,7 @@ def test_a_farm_with_a_bad_tenants_file_does_not_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["frontend_svc", "optimizer_svc", "codegen_svc"])
-def test_an_incomplete_set_of_internal_certificates_is_refused(command: str, tmp_path: Path) -> None:
+def test_incomplete_internal_certificates_are_refused(command: str, tmp_path: Path) -> None:
     environment = {"PATH": "", "KERNELFARM_SIGNING": "off", "KERNELFARM_INTERNAL_CA_FILE": "ca.pem"}
     for service in ("FRONTEND", "OPTIMIZER", "CODEGEN"):
         environment[f"KERNELFARM_{service}_LISTEN"] = f"unix:{tmp_path}/socket"
