@@ -15,11 +15,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import fx
 
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from torch import fx
     from torch._C import _cuda_getCurrentRawStream as _cuda_getCurrentRawStream
     from torch._C import _cuda_getDevice as _cuda_getDevice
     from torch._C import _DisableAutocast as _DisableAutocast

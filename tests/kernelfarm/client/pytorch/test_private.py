@@ -94,7 +94,10 @@ def declared_names() -> set[str]:
     )
     names: set[str] = set()
     for statement in block.body:
-        if isinstance(statement, ast.ImportFrom) and statement.module != "types":
+        if isinstance(statement, ast.ImportFrom) and statement.module not in (
+            "torch",
+            "types",
+        ):
             names |= {alias.asname or alias.name for alias in statement.names}
         elif isinstance(statement, ast.AnnAssign):
             names.add(ast.unparse(statement.target))
