@@ -89,12 +89,12 @@ def _backend(arm: str) -> Callable[..., Any]:
         import_module("torch._inductor.codecache")
         return compile_fx
     torch_backend = import_module("kernelfarm.client.torch_backend")
-    tiers = import_module("kernelfarm.client.programs.tiers")
+    loaded = import_module("kernelfarm.client.programs.loaded")
     store = import_module("kernelfarm.client.programs.store")
     traces = import_module("kernelfarm.client.farm.trace_client").TraceClient
     store.find_program = timed("program", store.find_program)
     traces.lookup = timed("ask", traces.lookup)
-    tiers.load_kernels = timed("load", tiers.load_kernels)
+    loaded.load_kernels = timed("load", loaded.load_kernels)
     torch_backend.preload()
     return lambda gm, args: torch_backend.kernelfarm(gm, args, mode="strict")
 

@@ -1,8 +1,8 @@
 """kernelfarm: a compile farm for AI kernels.
 
 `kernelfarm.compile(model, args, targets=[...])` compiles a model through a farm for any device;
-`torch.compile(model, backend="kernelfarm")` does so for the device that the model runs on. Both
-load torch, so this package imports them only when they are asked for.
+`torch.compile(model, backend="kernelfarm")` does the same for the device that the model runs on.
+Both load torch, so this package imports them on first use.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The command line: `kernelfarm COMMAND`.
 
-One module for each command, each with `register(app)`. Modules import what they run lazily, so
-that `kernelfarm --help` is quick and needs neither torch nor redis.
+One module for each command, each with `register(app)`. A command imports its dependencies when it
+runs, so that `kernelfarm --help` is fast and needs neither torch nor redis.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ COMMANDS = (
     "tenants",
     "cache",
 )
-"""Modules of this package that are commands, in the order in which `--help` lists them."""
+"""The modules of this package that are commands, in the order of `--help`."""
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
 _HINTS = {
     "CREDENTIALS_MISSING": "set KERNELFARM_TOKEN, or KERNELFARM_CLIENT_CERT_FILE and _KEY_FILE",
-    "TOKEN_UNKNOWN": "an operator makes tokens with `kernelfarm tenants token`",
-    "TOKEN_EXPIRED": "an operator makes tokens with `kernelfarm tenants token`",
-    "NO_ANSWER": "is a farm running there? `kernelfarm up` starts one; `kernelfarm doctor` looks",
+    "TOKEN_UNKNOWN": "the farm's operator makes tokens with `kernelfarm tenants token`",
+    "TOKEN_EXPIRED": "the farm's operator makes tokens with `kernelfarm tenants token`",
+    "NO_ANSWER": "start a farm with `kernelfarm up`; `kernelfarm doctor` checks the connection",
     "FARM_FULL": "the farm is busy; try again in a moment",
-    "DEADLINE_EXCEEDED": "the farm goes on with it; the same command later finds the result",
+    "DEADLINE_EXCEEDED": "the farm continues the build; repeat the command later for the result",
     "UNKNOWN_TARGET": "`kernelfarm doctor` lists the targets",
 }
 
@@ -46,7 +46,7 @@ def make_app() -> typer.Typer:
     """The application with every command registered."""
     app = typer.Typer(
         name="kernelfarm",
-        help="A compile farm for AI kernels: graphs in, fused kernels for every vendor out.",
+        help="A compile farm for AI kernels: compiles graphs into fused kernels for every vendor.",
         no_args_is_help=True,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
@@ -59,12 +59,12 @@ def make_app() -> typer.Typer:
 
 
 def main() -> None:
-    """Runs the command of `sys.argv`; errors that we raise on purpose are one line, exit code 1."""
+    """Runs the command of `sys.argv`; prints a `KernelfarmError` as one line, with exit code 1."""
     try:
         make_app()()
     except KernelfarmError as error:
         if error.status == "INTERNAL":
-            raise  # our bug: the trace is what a report needs
+            raise  # a bug of kernelfarm: a bug report needs the stack trace
         _print_error(error)
         sys.exit(EXIT_FAILED)
     except KeyboardInterrupt:
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def _root() -> None:
-    # A callback keeps `kernelfarm up` a sub-command even while there is only one.
+    # With a callback, typer makes `up` a sub-command even if it is the only command.
     pass
 
 

@@ -1,4 +1,4 @@
-"""`python -m kernelfarm.cli`: the same as the `kernelfarm` command."""
+"""`python -m kernelfarm.cli` runs the `kernelfarm` command."""
 
 from kernelfarm.cli import main
 

@@ -1,4 +1,4 @@
-"""What the commands about the fleet's cache share: options, and the way to the farm."""
+"""Options and connection shared by the commands about the farm's cache."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Token = Annotated[
     str,
     typer.Option(
         envvar="KERNELFARM_ADMIN_TOKEN",
-        help="The administrator's token. Default: KERNELFARM_TOKEN.",
+        help="The token of an administrator. Default: KERNELFARM_TOKEN.",
     ),
 ]
 
 
 def connect(endpoint: str | None, token: str = "") -> CacheAdmin:
-    """The cache of the farm at an endpoint; None: the one of the environment."""
+    """A client for the cache of the farm at `endpoint`, or of the environment's farm if None."""
     from kernelfarm.client.farm.cache_client import CacheAdmin  # noqa: PLC0415 (keeps --help quick)
     from kernelfarm.client.settings import client_settings  # noqa: PLC0415 (keeps --help quick)
 

@@ -1,4 +1,4 @@
-"""`kernelfarm cache`: the programs that clients keep on this machine's disk."""
+"""`kernelfarm cache`: the disk tier of this machine's clients."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def info() -> None:
 
     settings = _settings()
     contents = usage(settings.disk_cache_dir.expanduser())
-    limit = _mib(settings.disk_cache_bytes) if settings.disk_cache_bytes else "0, turned off"
+    limit = _mib(settings.disk_cache_bytes) if settings.disk_cache_bytes else "0 (off)"
     typer.echo(f"folder    {settings.disk_cache_dir}")
     typer.echo(f"limit     {limit}")
-    typer.echo(f"holds     {_mib(contents.size_bytes)}")
+    typer.echo(f"size      {_mib(contents.size_bytes)}")
     typer.echo(f"programs  {contents.entries}")
     typer.echo(f"blobs     {contents.blobs}")
     typer.echo(f"farms     {contents.farms}")
     if contents.oldest_s is not None:
-        typer.echo(f"oldest    used {(time.time() - contents.oldest_s) / 3600:.1f} h ago")
+        typer.echo(f"oldest    last used {(time.time() - contents.oldest_s) / 3600:.1f} h ago")
 
 
 def verify() -> None:
@@ -63,13 +63,13 @@ def verify() -> None:
     for fault in faults:
         typer.echo(f"{fault.reason}  {fault.path}: {fault.message}")
     left = usage(root)
-    typer.echo(f"{len(faults)} spoilt; {left.entries} programs and {left.blobs} blobs are left")
+    typer.echo(f"{len(faults)} corrupt; {left.entries} programs and {left.blobs} blobs remain")
     if faults:
         raise typer.Exit(_EXIT_CORRUPT)
 
 
 def clear() -> None:
-    """Removes all of it; running programs go on, and are fetched again by the next process."""
+    """Removes all files; running processes keep their programs, later ones fetch them again."""
     from kernelfarm.client.diagnostics.disk import clear as cleared  # noqa: PLC0415 (keeps --help quick)
 
     folder = _settings().disk_cache_dir.expanduser()

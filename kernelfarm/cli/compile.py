@@ -1,4 +1,4 @@
-"""`kernelfarm compile`: an exported model, compiled for any targets, as files."""
+"""`kernelfarm compile`: compiles an exported model for any targets and writes files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def compile_file(
     out: Annotated[Path, typer.Option(help="Directory for kernels, stages and manifest.json.")],
     target: Annotated[
         list[str] | None,
-        typer.Option(help="What to compile for; may be repeated. Default: this machine's CPU."),
+        typer.Option(help="A target to compile for; repeatable. Default: this machine's CPU."),
     ] = None,
     endpoint: Annotated[
         str | None, typer.Option(help="The farm's HOST:PORT. Default: KERNELFARM_ENDPOINT.")
@@ -42,11 +42,11 @@ def compile_file(
         float | None, typer.Option(help="Seconds to wait for the farm.", min=0.1)
     ] = None,
     fallback_random: Annotated[
-        bool, typer.Option(help="Random numbers are the framework's own, not the farm's.")
+        bool, typer.Option(help="Let the framework draw random numbers instead of kernels.")
     ] = False,
 ) -> None:
     """Compiles an exported model through the farm and writes every kernel and stage."""
-    # Loading torch takes about a second: not before it is needed.
+    # Importing torch takes about a second, so import it only when the command runs.
     from rich.console import Console  # noqa: PLC0415
 
     from kernelfarm.client.capture.exported import read_pt2  # noqa: PLC0415
@@ -72,14 +72,14 @@ def compile_file(
 
 
 class _Bars:
-    """One bar for each target: kernels done of all; other stages as its text."""
+    """One progress bar for each target: compiled kernels of all; the stage is its text."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._tasks: dict[str, TaskID] = {}
 
     def show(self, event: StageProgress) -> None:
-        """Moves the bar of the event's target."""
+        """Updates the bar of the event's target."""
         name = event.target or "graph"
         if name not in self._tasks:
             self._tasks[name] = self._progress.add_task(name, total=None, stage="")

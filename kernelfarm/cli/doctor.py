@@ -1,4 +1,4 @@
-"""`kernelfarm doctor`: what this machine has, what is missing, and how to get it."""
+"""`kernelfarm doctor`: checks the installation, and says how to get what is missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _EXIT_MISSING = 1
 _REGISTRY = "codegen_svc.backends.registry"
 _DISK_REMEDY = (
-    "set KERNELFARM_DISK_CACHE_BYTES above 0, so that new processes start without the farm"
+    "set KERNELFARM_DISK_CACHE_BYTES above 0, so that new processes can start without the farm"
 )
 _KEYS_REMEDY = "set KERNELFARM_TRUSTED_KEYS_FILE to the farm's public.json"
 _TRACES_REMEDY = (
@@ -36,7 +36,7 @@ _EPILOG = """
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at: `state` is what was found; `remedy` what to do if it is not fine."""
+    """One check: `state` is what was found; `remedy` says what to do if it failed."""
 
     area: str
     name: str
@@ -56,9 +56,9 @@ def doctor(
         str | None, typer.Option(help="The farm's HOST:PORT. Default: KERNELFARM_ENDPOINT.")
     ] = None,
 ) -> None:
-    """Looks at the client, the farm and every vendor's toolchain; exit code 1 if one cannot work.
+    """Checks the client, the farm and every vendor's toolchain; exit code 1 if one cannot work.
 
-    A farm that does not answer, and tools that are optional, do not count.
+    A farm that does not answer and missing optional tools do not change the exit code.
     """
     from rich.console import Console  # noqa: PLC0415 (keeps --help quick)
     from rich.table import Table  # noqa: PLC0415
@@ -114,7 +114,7 @@ def _package(area: str, name: str) -> Finding:
 
 
 def _tiers(endpoint: str | None) -> list[Finding]:
-    """Where programs come from, and whose signatures are accepted."""
+    """The client's mode, disk tier and trusted keys."""
     from kernelfarm.client.diagnostics.disk import usage  # noqa: PLC0415 (loads grpc)
     from kernelfarm.client.disk.folder import checked_tier_folder  # noqa: PLC0415
     from kernelfarm.client.farm.manifest_verifier import describe_traces, describe_trust  # noqa: PLC0415
@@ -160,7 +160,7 @@ def _farm(endpoint: str | None) -> Finding:
 
 
 def _toolchains() -> list[Finding]:
-    # The services are another distribution part; a client without them still has a doctor.
+    # The services are an optional part of the installation.
     if find_spec("codegen_svc") is None:
         return []
     registry = import_module(_REGISTRY)
@@ -180,7 +180,7 @@ def _toolchains() -> list[Finding]:
 
 
 def _sandbox() -> list[Finding]:
-    """How strongly workers here confine their compilations."""
+    """The confinement level that workers on this host reach."""
     if find_spec("codegen_svc") is None:
         return []
     level_module = import_module("codegen_svc.sandbox.level")

@@ -1,4 +1,4 @@
-"""`kernelfarm explain`: every stage of a compiled program, as text."""
+"""`kernelfarm explain`: prints the stages of a compiled program."""
 
 from __future__ import annotations
 
@@ -36,16 +36,18 @@ def explain(
     source: Annotated[
         str,
         typer.Argument(
-            help="A .pt2 file, a directory of `kernelfarm compile`, or a program's key (64 hex)."
+            help="A .pt2 file, a directory made by `kernelfarm compile`, or a program key (64 hex)."
         ),
     ],
     stage: Annotated[
-        list[str] | None, typer.Option(help="Only these stages (`loops`, `triton`, `asm`, ...).")
+        list[str] | None,
+        typer.Option(help="Print only these stages (`loops`, `triton`, `asm`, ...)."),
     ] = None,
     kernel: Annotated[
-        list[str] | None, typer.Option(help="Only these kernels; the start of a name is enough.")
+        list[str] | None,
+        typer.Option(help="Print only these kernels; a prefix of the name is enough."),
     ] = None,
-    target: Annotated[list[str] | None, typer.Option(help="Only these targets.")] = None,
+    target: Annotated[list[str] | None, typer.Option(help="Print only these targets.")] = None,
     endpoint: Annotated[
         str | None, typer.Option(help="The farm's HOST:PORT. Default: KERNELFARM_ENDPOINT.")
     ] = None,
@@ -60,7 +62,7 @@ def explain(
             typer.echo(found.text().rstrip("\n") + "\n")
             shown += 1
     if not shown:
-        raise CallerError(f"nothing of that name; there are {', '.join(sorted(seen))}")
+        raise CallerError(f"no stage matches; expected some of {', '.join(sorted(seen))}")
 
 
 def _stages(
@@ -75,7 +77,7 @@ def _stages(
         return explained.of_pt2(path, targets, endpoint)
     if len(source) == _KEY_HEX_CHARS and set(source.lower()) <= set("0123456789abcdef"):
         return explained.of_key(bytes.fromhex(source), endpoint)
-    raise CallerError(f"{source!r} is no file, no directory and no key of 64 hex digits")
+    raise CallerError(f"{source!r} is not a file, a directory or a key of 64 hex digits")
 
 
 def _matches(

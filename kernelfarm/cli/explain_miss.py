@@ -1,4 +1,4 @@
-"""`kernelfarm explain-miss`: why a program or a trace is not found."""
+"""`kernelfarm explain-miss`: says why the farm does not find a program or a trace."""
 
 from __future__ import annotations
 
@@ -37,27 +37,28 @@ def register(app: typer.Typer) -> None:
 
 def explain_miss(
     source: Annotated[
-        str, typer.Argument(help="A .pt2 file, or a key (64 hex); with --traces a digest.")
+        str,
+        typer.Argument(help="A .pt2 file, or a program key (64 hex); with --traces, a digest."),
     ] = "",
-    target: Annotated[str, typer.Option(help="Target of the .pt2 file.")] = "cpu:x86-64-v3",
+    target: Annotated[str, typer.Option(help="The target of the .pt2 file.")] = "cpu:x86-64-v3",
     model: Annotated[
-        str, typer.Option(help="The model's ID@REVISION, as the client names it.")
+        str, typer.Option(help="The model's ID@REVISION, as set by KERNELFARM_MODEL.")
     ] = "",
     traces: Annotated[
-        bool, typer.Option("--traces", help="The graphs that this machine traced.")
+        bool, typer.Option("--traces", help="Explain the traces that this machine made.")
     ] = False,
     endpoint: Endpoint = None,
 ) -> None:
-    """Shows what differs between the missing entry and the nearest one that exists."""
+    """Shows the differences between the missing entry and the nearest existing one."""
     is_key = len(source) == _KEY_HEX_CHARS and set(source.lower()) <= set("0123456789abcdef")
     if traces:
         if source and not is_key:
-            raise CallerError(f"{source!r} is no digest of {_KEY_HEX_CHARS} hex digits")
+            raise CallerError(f"{source!r} is not a digest of {_KEY_HEX_CHARS} hex digits")
         _explain_traces(source.lower(), model, endpoint)
         return
     path = Path(source)
     if not is_key and not path.is_file():
-        raise CallerError(f"{source!r} is no file and no key of {_KEY_HEX_CHARS} hex digits")
+        raise CallerError(f"{source!r} is not a file or a key of {_KEY_HEX_CHARS} hex digits")
     with connect(endpoint) as farm:
         if is_key:
             explanation = farm.explain_key(bytes.fromhex(source))
@@ -83,14 +84,14 @@ def _explain_traces(digest: str, model: str, endpoint: str | None) -> None:
         here = [t for t in here if t.digest == digest_bytes] or [LocalTrace(digest_bytes, {}, 0.0)]
     state, is_asked = describe_traces(settings)
     if not is_asked:
-        typer.echo(f"this machine asks for no traces: {state}")
+        typer.echo(f"this machine does not use shared traces: {state}")
     if not here:
-        typer.echo(f"nothing was traced here (in {root})")
+        typer.echo(f"no traces on this machine (in {root})")
     with FarmClient(settings) as client:
         for trace in here[:_MAX_TRACES]:
             _explain_trace(client, settings, trace)
     if len(here) > _MAX_TRACES:
-        typer.echo(f"{len(here) - _MAX_TRACES} used before these; name one by its digest")
+        typer.echo(f"{len(here) - _MAX_TRACES} older traces are not shown; name one by its digest")
 
 
 def _explain_trace(client: FarmClient, settings: ClientSettings, trace: LocalTrace) -> None:
@@ -101,14 +102,12 @@ def _explain_trace(client: FarmClient, settings: ClientSettings, trace: LocalTra
     if explanation.HasField("manifest"):
         refusal = why_not_trusted(client, settings, explanation)
         typer.echo(
-            f"  this client does not accept it: {refusal}"
-            if refusal
-            else "  this client accepts it"
+            f"  this client does not trust it: {refusal}" if refusal else "  this client trusts it"
         )
         _print_explanation("  its program", explanation.program)
     if trace.used_s:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(trace.used_s))
-        typer.echo(f"  traced here; used {used}")
+        typer.echo(f"  traced on this machine; last used {used}")
 
 
 def _print_explanation(what: str, explanation: ExplainMissResponse) -> None:
@@ -122,6 +121,8 @@ def _print_explanation(what: str, explanation: ExplainMissResponse) -> None:
     if explanation.nearest_key and explanation.nearest_key != explanation.key:
         typer.echo(f"nearest: {explanation.nearest_key.hex()}")
     for difference in explanation.differences:
-        typer.echo(f"  {difference.part}: asked {difference.requested}; there {difference.nearest}")
+        typer.echo(
+            f"  {difference.part}: requested {difference.requested}; nearest {difference.nearest}"
+        )
     if not explanation.differences:
-        typer.echo("  no entry is near it")
+        typer.echo("  no similar entry exists")

@@ -1,4 +1,4 @@
-"""`kernelfarm invalidate`: makes everything stale that depends on a tag."""
+"""`kernelfarm invalidate`: makes all entries with a tag stale."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ def register(app: typer.Typer) -> None:
 
 
 def invalidate(
-    tags: Annotated[list[str], typer.Argument(help="Tags, KIND:NAME; see docs/adr/0010.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, change nothing.")] = False,
-    reason: Annotated[str, typer.Option(help="Why; for the farm's log.")] = "",
+    tags: Annotated[list[str], typer.Argument(help="Tags as KIND:NAME; see docs/adr/0010.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count the entries without a change.")
+    ] = False,
+    reason: Annotated[str, typer.Option(help="The reason, for the farm's log.")] = "",
     endpoint: Endpoint = None,
     token: Token = "",
 ) -> None:
-    """Makes stale, in constant time, each program, kernel and trace that depends on a tag."""
+    """Makes all programs, kernels and traces with one of the tags stale, in constant time."""
     with connect(endpoint, token) as farm:
         response = farm.invalidate(tags, dry_run=dry_run, reason=reason)
     if dry_run:
         hit = f"{response.programs} programs, {response.kernels} kernels, {response.traces} traces"
         typer.echo(f"would be stale: {hit}")
     else:
-        typer.echo(f"epoch {response.epoch} began; {response.gateways} gateways applied it")
+        typer.echo(f"epoch {response.epoch} started; {response.gateways} gateways applied it")

@@ -1,4 +1,4 @@
-"""`kernelfarm keys`: the keys that a farm signs with and that its clients pin."""
+"""`kernelfarm keys`: makes the keys with which a farm signs and which its clients pin."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _EPILOG = """
 
   kernelfarm keys /etc/kernelfarm/keys
 
-Give `programs.key` to frontends, `kernels.key` to workers, and `public.json` to all services and to
-clients. Give `traces.key` to clients that may publish traces for others, such as jobs that warm the
-cache, or to nobody. To rotate: add the new public keys to everybody's `public.json`, then change
-private keys, then take the old public keys away.
+Give `programs.key` to frontends, `kernels.key` to workers, and `public.json` to all services and
+clients. Give `traces.key` only to clients that may publish traces for others, such as jobs that
+warm the cache. To rotate keys: add the new public keys to each `public.json`, then replace the
+private keys, then remove the old public keys.
 """
 
 
@@ -26,10 +26,10 @@ def register(app: typer.Typer) -> None:
 
 def keys(
     folder: Annotated[
-        Path, typer.Argument(help="The folder of the keys; it is made if it does not exist.")
+        Path, typer.Argument(help="The folder of the keys; created if it does not exist.")
     ],
 ) -> None:
-    """Makes a farm's keys, if the folder has none, and lists the public ones."""
+    """Makes a farm's keys if the folder has none, and lists the public keys."""
     from kernelfarm.signing.key_files import make_keys  # noqa: PLC0415 -- loads cryptography
 
     for key in make_keys(folder).keys:

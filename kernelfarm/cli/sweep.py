@@ -1,4 +1,4 @@
-"""`kernelfarm sweep`: frees what nobody will find any more."""
+"""`kernelfarm sweep`: deletes stale entries and unreferenced blobs of a farm's cache."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def sweep(endpoint: Endpoint = None, token: Token = "") -> None:
     with connect(endpoint, token) as farm:
         response = farm.sweep()
     typer.echo(
-        f"looked at {response.entries} entries; freed {response.dead_variants} dead variants,"
+        f"checked {response.entries} entries; deleted {response.dead_variants} stale variants,"
         f" {response.incomplete_variants} with missing blobs, {response.orphan_blobs} blobs"
     )

@@ -1,4 +1,4 @@
-"""`kernelfarm tenants`: who may call a farm, as a file that its frontends read."""
+"""`kernelfarm tenants`: edits the tenants file, which defines who may call a farm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kernelfarm.service.tenants.directory import Tenant
     from kernelfarm.service.tenants.identity import Role
 
-# What reads and writes the file is imported in each command: `kernelfarm --help` stays quick.
+# Each command imports the modules that read and write the file, so that `--help` stays fast.
 
 _EPILOG = """
 [bold]Examples[/bold]
@@ -29,12 +29,12 @@ _EPILOG = """
 
   kernelfarm up --tenants tenants.toml
 
-Running frontends read a changed file within a second. Comments in it are not kept.
+Running frontends read a changed file within a second. Commands remove comments from the file.
 """
 
 TenantsPath = Annotated[Path, typer.Argument(help="The tenants file.")]
 TenantName = Annotated[str, typer.Argument(help="Lower-case letters, digits and hyphens.")]
-Limit = Annotated[int | None, typer.Option(min=1, help="No limit without it.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Default: no limit.")]
 Roles = Annotated[
     list[str] | None,
     typer.Option("--role", help="reader, member, warmer or administrator; repeatable."),
@@ -62,8 +62,8 @@ def add(
     max_entries: Limit = None,
     max_compiles: Limit = None,
 ) -> None:
-    """Adds a tenant with a fresh salt, without tokens; makes the file if it is not there."""
-    import secrets  # noqa: PLC0415 -- here alone
+    """Adds a tenant with a new salt and without tokens; creates the file if there is none."""
+    import secrets  # noqa: PLC0415 -- used only here
 
     from kernelfarm.service.tenants import toml_file  # noqa: PLC0415 -- see above
     from kernelfarm.service.tenants.directory import Tenant, TenantDirectory  # noqa: PLC0415 -- see above
@@ -71,7 +71,7 @@ def add(
 
     known = toml_file.read_tenants(path) if path.exists() else TenantDirectory([])
     if toml_file.check_name(tenant) in known.tenants:
-        raise CallerError(f"{path} has a tenant {tenant!r} already")
+        raise CallerError(f"{path} already has a tenant {tenant!r}; choose another name")
     salt = secrets.token_bytes(toml_file.SALT_BYTES)
     made = Tenant(tenant, salt, Quota(max_bytes, max_entries, max_compiles))
     toml_file.write_tenants(
@@ -81,13 +81,13 @@ def add(
 
 
 def list_tenants(path: TenantsPath) -> None:
-    """Lists tenants, their limits and credentials; secrets are not shown."""
+    """Lists tenants with their limits and credentials, without secrets."""
     from kernelfarm.service.tenants.toml_file import read_tenants  # noqa: PLC0415 -- see above
 
     for tenant in read_tenants(path).tenants.values():
         typer.echo(f"{tenant.name}: {_limits(tenant)}")
         for stored in tenant.tokens:
-            end = f"until {stored.not_after:%Y-%m-%d %H:%M}" if stored.not_after else "without end"
+            end = f"until {stored.not_after:%Y-%m-%d %H:%M}" if stored.not_after else "no expiry"
             note = f" ({stored.note})" if stored.note else ""
             typer.echo(f"  token {stored.token_id}  {_names(stored.roles)}  {end}{note}")
         for known in tenant.certificates:
@@ -99,11 +99,11 @@ def token(
     tenant: TenantName,
     roles: Roles = None,
     days: Annotated[
-        float | None, typer.Option(min=0, help="Ends after so many days. Default: never.")
+        float | None, typer.Option(min=0, help="Days until the token expires. Default: never.")
     ] = None,
-    note: Annotated[str, typer.Option(help="What it is for.")] = "",
+    note: Annotated[str, typer.Option(help="A note about the token's purpose.")] = "",
 ) -> None:
-    """Makes a token, prints it once and keeps its digest; older ones stay good until revoked."""
+    """Makes a token, prints it once and stores its digest; older tokens stay valid."""
     from kernelfarm.service.tenants.tokens import new_token  # noqa: PLC0415 -- see above
 
     end = None if days is None else datetime.now(UTC).replace(microsecond=0) + timedelta(days=days)
@@ -115,15 +115,15 @@ def token(
 def certificate(
     path: TenantsPath,
     tenant: TenantName,
-    name: Annotated[str, typer.Argument(help="A SAN (DNS, URI), or the CN where there is none.")],
+    name: Annotated[str, typer.Argument(help="A SAN (DNS or URI), or the CN if there is none.")],
     roles: Roles = None,
 ) -> None:
-    """Lets clients in that show a certificate with a name."""
+    """Accepts clients with a certificate of this name as the tenant."""
     from kernelfarm.service.tenants.directory import StoredCertificate  # noqa: PLC0415 -- see above
 
     stored = StoredCertificate(name, _roles(roles))
     _change(path, tenant, lambda old: replace(old, certificates=(*old.certificates, stored)))
-    typer.echo(f"clients with a certificate for {name} are tenant {tenant}")
+    typer.echo(f"clients with a certificate for {name} now belong to tenant {tenant}")
 
 
 def revoke(
@@ -131,7 +131,7 @@ def revoke(
     tenant: TenantName,
     credential: Annotated[str, typer.Argument(help="A token's id, or a certificate's name.")],
 ) -> None:
-    """Takes a credential back: calls that show it are refused within a second."""
+    """Revokes a credential: frontends refuse calls with it within a second."""
 
     def without(old: Tenant) -> Tenant:
         tokens = tuple(stored for stored in old.tokens if stored.token_id != credential)
@@ -145,7 +145,7 @@ def revoke(
 
 
 def _change(path: Path, name: str, change: Callable[[Tenant], Tenant]) -> None:
-    """Replaces one tenant of a file, if the result can be used."""
+    """Replaces one tenant of a file, after checking the result."""
     from kernelfarm.service.tenants import toml_file  # noqa: PLC0415 -- see above
     from kernelfarm.service.tenants.directory import TenantDirectory  # noqa: PLC0415 -- see above
 

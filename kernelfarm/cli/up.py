@@ -1,4 +1,4 @@
-"""`kernelfarm up`: a whole farm on this machine."""
+"""`kernelfarm up`: runs a whole farm on this machine."""
 
 from __future__ import annotations
 
@@ -29,33 +29,34 @@ def register(app: typer.Typer) -> None:
 def up(  # noqa: PLR0913, PLR0917 -- one parameter for each option
     listen: Annotated[
         str | None,
-        typer.Option(help="HOST:PORT of the public service; port 0 takes any free one."),
+        typer.Option(help="HOST:PORT of the public service; port 0 selects a free port."),
     ] = None,
     vendors: Annotated[
         str, typer.Option(help="Vendors to run workers for, separated by commas. Default: all.")
     ] = "",
     workers: Annotated[
-        int, typer.Option(min=0, help="Worker processes of the CPU queue; 0: one for each core.")
+        int, typer.Option(min=0, help="Worker processes of the CPU queue; 0 means one per core.")
     ] = 0,
     frontends: Annotated[
         int, typer.Option(min=1, help="Processes of the public service, all on one port.")
     ] = 1,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where logs and the status file farm.json go.")
+        Path | None, typer.Option(help="The folder for logs and the status file farm.json.")
     ] = None,
     tenants: Annotated[
         Path | None,
-        typer.Option(help="Who may call: a file made by `kernelfarm tenants`. Default: everybody."),
+        typer.Option(help="The tenants file (`kernelfarm tenants`). Default: anyone may call."),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Copy the children's logs to stderr, prefixed.")
+        bool, typer.Option("--follow", help="Copy the services' logs to stderr, with a prefix.")
     ] = False,
 ) -> None:
     """Starts a whole farm on this machine and serves until SIGTERM or Ctrl-C.
 
-    Two Redis or Valkey servers, frontend, optimizer, code generation and its workers. Prints
-    `READY <endpoint>` on stdout when every service serves; children that die are started again.
-    Servers named by KERNELFARM_BROKER_URL and KERNELFARM_CACHE_URL are used instead of own ones.
+    It starts two Redis or Valkey servers, frontends, the optimizer, the code generators' edge and
+    the workers. It prints `READY <endpoint>` on stdout when every service serves, and restarts
+    processes that die. If KERNELFARM_BROKER_URL and KERNELFARM_CACHE_URL are set, it uses these
+    servers instead of its own.
     """
     try:
         from kernelfarm.supervisor.run import FarmOptions, run_farm  # noqa: PLC0415 -- grpc, redis
@@ -64,7 +65,7 @@ def up(  # noqa: PLR0913, PLR0917 -- one parameter for each option
             f"a farm needs {error.name}, which is not installed: pip install 'kernelfarm[farm]'"
         ) from error
 
-    os.umask(0o077)  # logs, sockets and what children make are for this user alone
+    os.umask(0o077)  # logs, sockets and files of child processes are for this user only
     run_farm(
         FarmOptions(
             listen=listen,

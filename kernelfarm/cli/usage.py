@@ -1,4 +1,4 @@
-"""`kernelfarm usage`: what the fleet's cache holds, and its counters."""
+"""`kernelfarm usage`: prints the usage and the counters of a farm's cache."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def usage(
     tenant: Annotated[
         str,
         typer.Option(
-            help="A tenant's name, or `shared`; the others' usage needs the role administrator."
+            help="A tenant's name, or `shared`; other tenants require the role administrator."
         ),
     ] = "",
     token: Token = "",
 ) -> None:
-    """Prints what the farm's cache holds, as the last sweep counted it, and its counters."""
+    """Prints the usage of the farm's cache, as counted by the last sweep, and its counters."""
     with connect(endpoint, token) as farm:
         response = farm.usage(tenant)
     if response.tenant:

@@ -1,17 +1,18 @@
-"""What runs inside the inference server. Imports torch and grpc, no compiler.
+"""The client: runs inside the inference server. It imports torch and grpc, but no compiler.
 
     torch_backend, compile_model   `torch.compile(backend="kernelfarm")`, `kernelfarm.compile(...)`
-    diagnostics/                   what the command line shows of programs, traces and the disk
-    traces/                        a trace by the digest of its Dynamo graph: disk, farm
-    programs/                      a program by its key: memory, disk, farm
-    runtime/                       a plan and its kernels -> a callable
-    farm/                          the farm's API: deadlines, retries, checked answers
-    capture/                       a traced module -> `kernelfarm.ir.graph_ir.Graph`
-    disk/                          what one process fetched, for the next one
-    loaders/                       binaries -> functions, one module for each kind of device
-    custom_operators/, pytorch/    operators of our own in torch; what is private in PyTorch
-    process/                       forks, and the end of the process
-    settings, counters             what users set, and what was counted
+    diagnostics/                   what the command line shows of programs, traces and the disk tier
+    traces/                        finds a trace by the digest of its Dynamo graph: disk, farm
+    programs/                      finds a program by its key: memory, disk, farm
+    runtime/                       turns a plan and its kernels into a callable
+    farm/                          calls the farm: deadlines, retries, verified responses
+    capture/                       turns a traced module into a `kernelfarm.ir.graph_ir.Graph`
+    disk/                          the disk tier, which the processes of one user share
+    loaders/                       load binaries; one module for each kind of device
+    custom_operators/              kernelfarm's own operators in torch
+    process/                       forks and the end of the process
+    settings, counters             the client's settings and counters
+    pytorch/                       element types, tensor creation, PyTorch's private names
 
-Each imports only what stands below it.
+Each package imports only packages below it in this list.
 """

@@ -1,4 +1,4 @@
-"""`kernelfarm.compile(model, args, targets=[...])`: kernels for devices that need not be here."""
+"""`kernelfarm.compile(model, args, targets=[...])`: compiles for devices of any machine."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kernelfarm.client.farm.client import FarmClient, OnProgress
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.farm.compiled_program import CompiledProgram, StageContent
 from kernelfarm.client.loaders.by_device import device_support
+from kernelfarm.client.programs.loaded import load_program
 from kernelfarm.client.programs.saved_files import save_programs
-from kernelfarm.client.programs.store import load_program
 from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.client.settings import client_settings
 from kernelfarm.errors import CallerError
@@ -26,8 +26,9 @@ _DEFAULTS = CompileOptions()
 class CompiledModel:
     """A model compiled for several targets.
 
-    `programs` has plan, artifacts and stages by target; their contents are read from the farm on
-    demand. It can be called if a device of this machine is among the targets.
+    `programs` maps each target to a program with its plan, artifacts and stages; the contents are
+    read from the farm on demand. The model can be called if this machine has a device for one of
+    the targets.
     """
 
     def __init__(
@@ -44,18 +45,18 @@ class CompiledModel:
         return self._exported.captured.graph
 
     def stage_texts(self, target: str) -> dict[str, str]:
-        """The program's stages as text: `aten`, `prims`, `loops`, `plan`, `report`.
+        """The program's text stages by name: `aten`, `prims`, `loops`, `plan`, `report`.
 
         Raises:
-            CallerError: it was not compiled for this target.
+            CallerError: the model was not compiled for this target.
         """
         return self._texts(self._program(target).stages)
 
     def kernel_texts(self, target: str, kernel: str) -> dict[str, str]:
-        """The stages of one kernel that are text, of its general variant, source first.
+        """The text stages of one kernel's general variant by name, source first.
 
         Raises:
-            CallerError: it was not compiled for this target, or has no such kernel.
+            CallerError: the model was not compiled for this target, or has no such kernel.
         """
         program = self._program(target)
         names = program.plan.kernel_names
@@ -64,14 +65,14 @@ class CompiledModel:
         return self._texts(program.kernels[names.index(kernel)][-1].stages)
 
     def save(self, directory: Path | str) -> Path:
-        """Writes every artifact and stage below the directory; gives the manifest's path."""
+        """Writes every artifact and stage below the directory; returns the manifest's path."""
         return save_programs(self.programs.values(), self._client, Path(directory))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the model on this machine.
 
         Raises:
-            CallerError: no device of this machine is among the targets; arguments that do not fit.
+            CallerError: this machine has no device for the targets, or an argument does not fit.
         """
         if self._runner is None:
             self._runner = self._make_runner()
@@ -83,16 +84,16 @@ class CompiledModel:
         captured = self._exported.captured
         support = device_support(captured.device)
         program = self._program(support.target)
-        shared = load_program(self._client, program, support.loader)
-        return PlanRunner(shared.for_graph(captured, support.loader), is_checked=True)
+        loaded = load_program(self._client, program, support.loader)
+        return PlanRunner(loaded.for_graph(captured, support.loader), is_checked=True)
 
     def _program(self, target: str) -> CompiledProgram:
-        found = self.programs.get(target)
-        if found is None:
+        program = self.programs.get(target)
+        if program is None:
             raise CallerError(
                 f"not compiled for {target}; expected one of {', '.join(self.programs)}"
             )
-        return found
+        return program
 
     def _texts(self, stages: Sequence[StageContent]) -> dict[str, str]:
         texts = [stage for stage in stages if stage.is_text]
@@ -115,11 +116,11 @@ def compile_model(  # noqa: PLR0913 (the public entry point: all but two have de
 ) -> CompiledModel:
     """A model or function, captured by `torch.export` and compiled by the farm for each target.
 
-    Without `targets`, it is compiled for the host's CPU. `dynamic_shapes` is as in `torch.export`.
-    `is_deterministic` and `fallback_random` are as in `CompileOptions`.
+    Without `targets`, the farm compiles it for the host's CPU. `dynamic_shapes` is passed to
+    `torch.export`. `is_deterministic` and `fallback_random` are described in `CompileOptions`.
 
     Raises:
-        UnsupportedGraphError: it cannot be captured as one graph.
+        UnsupportedGraphError: the model cannot be captured as one graph.
         KernelfarmError: the farm does not answer or refuses; the message says why.
     """
     exported = export_model(model, args, kwargs, dynamic_shapes)
@@ -149,7 +150,7 @@ def compile_exported(
 
 
 def connect(endpoint: str | None = None, timeout_s: float | None = None) -> FarmClient:
-    """A client of the farm that is named, or else of that of the settings."""
+    """A client of the farm at `endpoint`, or of the settings' farm if there is none."""
     stated = {"endpoint": endpoint, "timeout_s": timeout_s}
     given = {key: value for key, value in stated.items() if value is not None}
     return FarmClient(client_settings(**given))

@@ -1,22 +1,30 @@
-"""What the client's tiers did in this process, counted by name.
+"""Counters of this process: what the client's tiers did.
 
-memory.hits, disk.hits, farm.hits         programs by the tier that had them
-farm.misses, farm.merged                  programs that the farm compiled (for us, for others)
-disk.misses, disk.missing_blobs                   not there; there without one of its blobs
-disk.stale, memory.stale, farm.stale      there, but invalidated
-disk.write_failures, disk.evicted         could not be kept; made room
-refused.TIER.REASON                       what was not believed, by tier and reason of the error
-swap.eager_calls, swap.swaps              calls before a program took over; programs that did
-warm.hits, warm.misses, warm.stored          Dynamo graphs that were traced before; not yet; now
-warm.traced.REASON                         graphs that are traced at every start, and why
-warm.memory.hits, warm.disk.hits           traces of others that this process, this machine had
-warm.farm.hits, warm.farm.misses           traces of others that the farm had; not, and ...REASON
-warm.farm.published                        traces of ours that others may use now
-warm.farm.not_published.REASON             that the farm did not take
-warm.farm.stale, warm.farm.failures.REASON invalidated; not answered
-farm.prefetched                            programs that came with a trace
-refused.warm_farm.REASON                   traces that were not believed
-warm.unreadable, warm.write_failures       files that are another user's; could not be kept
+memory.hits, disk.hits, farm.hits           programs found, by tier
+farm.misses, farm.merged                    programs that the farm compiled: for this client; for
+                                            another one, whose build this client waited for
+farm.prefetched                             programs that the farm sent with their traces
+disk.misses, disk.missing_blobs             programs not on disk; entries with a missing blob
+disk.stale, memory.stale, farm.stale        programs found but invalidated
+disk.unconfirmed                            entries that may have been invalidated while no process
+                                            received invalidations
+disk.unreadable                             entries that another user may have written
+disk.write_failures, disk.evicted           entries that could not be written; that a sweep removed
+refused.TIER.REASON                         results that failed verification, by tier and error
+runner.eager_calls, runner.programs_replaced  calls that ran eager for lack of a program; programs
+                                            that a background fetch installed
+warm.hits, warm.misses, warm.stored         Dynamo graphs whose trace this user's disk had; did not
+                                            have; has now
+warm.traced.REASON                          graphs that are traced at every start, and why
+warm.memory.hits, warm.disk.hits            shared traces found in this process; on this disk
+warm.farm.hits, warm.farm.misses            shared traces that the farm had; did not have (and
+                                            warm.farm.misses.REASON)
+warm.farm.stale, warm.farm.failures.REASON  shared traces that were invalidated; failed look-ups
+warm.farm.published                         traces that this client published
+warm.farm.not_published.REASON              traces that the farm did not accept
+refused.warm_farm.REASON                    shared traces that failed verification
+warm.unreadable, warm.write_failures        trace files that another user may have written; that
+                                            could not be written
 """
 
 from __future__ import annotations
@@ -32,13 +40,13 @@ _counts: Counter[str] = Counter()
 
 
 def count(name: str, times: int = 1) -> None:
-    """Counts something."""
+    """Adds to a counter."""
     with _lock:
         _counts[name] += times
 
 
 def count_refusal(tier: str, error: KernelfarmError) -> None:
-    """Counts what a tier gave and we did not believe."""
+    """Counts a result of a tier that failed verification."""
     count(f"refused.{tier}.{error.reason.lower()}")
 
 
@@ -49,13 +57,13 @@ def snapshot() -> dict[str, int]:
 
 
 def reset() -> None:
-    """Begins at 0 again."""
+    """Sets all counters to 0."""
     with _lock:
         _counts.clear()
 
 
 def _renew_lock() -> None:
-    global _lock  # noqa: PLW0603 -- a fork may copy a lock that a thread of the parent holds
+    global _lock  # noqa: PLW0603 -- a thread of the parent may have held the lock at the fork
     _lock = threading.Lock()
 
 

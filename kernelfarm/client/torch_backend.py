@@ -1,8 +1,8 @@
 """`torch.compile(model, backend="kernelfarm")`: PyTorch finds `kernelfarm` by its entry point.
 
-AOT Autograd turns what Dynamo captured into functional graphs: one for inference, or a forward and
-a backward graph when gradients are needed. Each is compiled by the farm for the device on which its
-tensors lie; where the farm cannot help, the graph runs as it was captured.
+AOT Autograd turns a Dynamo graph into functional graphs: one for inference, or a forward and a
+backward graph if gradients are needed. The farm compiles each for the device of its tensors. If the
+farm cannot serve a graph, it runs as it was captured.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._functorch._aot_autograd.utils import make_boxed_func
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.capture.graph import capture
@@ -29,22 +27,24 @@ from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.farm.wait_budget import WaitBudget
 from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.programs.eager import warn_eager
-from kernelfarm.client.programs.graph_runner import BoxedFunction, GraphRunner, ReadyProgram
+from kernelfarm.client.programs.graph_runner import BoxedFunction, GraphRunner
 from kernelfarm.client.programs.store import ProgramStore
 from kernelfarm.client.programs.tiers import PrefetchedProgram
+from kernelfarm.client.pytorch.private import (
+    LATE_IMPORTS,
+    make_boxed_func,
+    unset_fake_temporarily,
+)
 from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.client.settings import ClientSettings, client_settings
-from kernelfarm.client.traces.cache import TraceCache, autocast_is_on, without_autocast
+from kernelfarm.client.traces.cache import TraceCache, autocast_is_on
 from kernelfarm.digest import program_key
 from kernelfarm.errors import CallerError, KernelfarmError
-
-_LATE_IMPORTS = ("functorch.compile", "torch._inductor.debug", "torch.export._trace")
-"""What torch's Dynamo and AOT Autograd themselves import at their first graph, 0.1 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackendOptions:
-    """What `torch.compile(..., options={...})` may say."""
+    """The options of `torch.compile(..., options={...})`, checked."""
 
     settings: ClientSettings
     compiled: CompileOptions
@@ -59,14 +59,15 @@ def kernelfarm(
 ) -> Callable[..., Any]:
     """Compiles a Dynamo graph through the farm; forward and backward where gradients are needed.
 
-    `options`: `endpoint`, `timeout_s` (of all waiting for the farm), `mode` (`wait`, `swap` or
-    `strict`), `strict` (bool: that mode), `model` (`id@revision`, by which what is compiled can be
-    invalidated), `deterministic` (bool), `fallback_random` (bool: eager's own random numbers, at
-    the price of speed). `mode`: as the option; torch allows one of both.
+    Keys of `options`: `endpoint`; `timeout_s` (the total wait for the farm); `mode` (`wait`, `swap`
+    or `strict`); `strict` (bool: selects that mode); `model` (`id@revision`, the name by which its
+    programs can be invalidated); `deterministic` (bool); `fallback_random` (bool: draws eager's
+    random numbers, which is slower). `mode` is the same as the option; torch allows only one of
+    the arguments.
 
     Raises:
-        CallerError: an option that does not exist, or a value that it cannot have.
-        KernelfarmError: (strict only) the farm could not serve a graph.
+        CallerError: an option does not exist, or its value is not valid.
+        KernelfarmError: (mode `strict` only) the farm could not serve a graph.
     """
     preserve_attention(gm)
     order = InputOrder(gm)
@@ -78,19 +79,19 @@ def kernelfarm(
 def _compiled(
     gm: fx.GraphModule, example_inputs: Sequence[Any], stated: BackendOptions
 ) -> Callable[..., Any]:
-    # Connects while the graph is digested or traced.
+    # `_access_to` connects in the background while the graph is digested or traced.
     trace_cache = TraceCache(gm, _access_to(stated.settings), stated.compiled)
-    time = WaitBudget(stated.settings.timeout_s)
-    known = _program_of_trace(trace_cache, stated, time)
-    if known is not None:
-        return known
-    compiler = _GraphCompiler(stated, time)
-    return traced(gm, example_inputs, compiler, _GraphCompiler(stated, time, trace_cache))
+    budget = WaitBudget(stated.settings.timeout_s)
+    warm = _warm_start(trace_cache, stated, budget)
+    if warm is not None:
+        return warm
+    compiler = _GraphCompiler(stated, budget)
+    return traced(gm, example_inputs, compiler, _GraphCompiler(stated, budget, trace_cache))
 
 
 def preload() -> None:
-    """Imports, connects and finds the host's target, so that a first compile need not."""
-    for name in _LATE_IMPORTS:
+    """Imports modules, finds the host's target and connects, so that a first compile is faster."""
+    for name in LATE_IMPORTS:
         import_module(name)
     settings = client_settings()
     device_support(torch.device("cpu"))
@@ -119,26 +120,26 @@ def _backend_options(options: Mapping[str, Any], mode: str | None) -> BackendOpt
 
 
 class _GraphCompiler:
-    """What AOT Autograd calls with each graph; `warm` keeps what it made of one for inference."""
+    """Compiles the graphs of AOT Autograd; stores a graph's trace if it has a trace cache."""
 
     def __init__(
-        self, options: BackendOptions, time: WaitBudget, trace_cache: TraceCache | None = None
+        self, options: BackendOptions, budget: WaitBudget, trace_cache: TraceCache | None = None
     ) -> None:
         self._options = options
-        self._wait_budget = time
+        self._budget = budget
         self._trace_cache = trace_cache
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedFunction:
-        # AOT Autograd calls us in its fake mode; constants and buffers of ours are real.
+        # AOT Autograd calls this in its fake mode; captured constants and buffers are real.
         with unset_fake_temporarily():
             try:
-                program = self._compile(gm)
+                runner = self._compile(gm)
             except KernelfarmError as error:
                 if self._options.settings.mode == "strict":
                     raise
                 warn_eager(error, self._options.settings)
-                program = None
-        return make_boxed_func(gm.forward) if program is None else program.boxed()
+                runner = None
+        return make_boxed_func(gm.forward) if runner is None else runner.boxed()
 
     def _compile(self, gm: fx.GraphModule) -> GraphRunner | None:
         captured = capture(gm)
@@ -147,71 +148,92 @@ class _GraphCompiler:
         target = device_support(captured.device).target
         key = program_key(captured.graph, target, self._options.compiled.pairs())
         if self._trace_cache is not None:
-            with self._wait_budget.charged():
+            with self._budget.charged():
                 self._trace_cache.store(gm, captured, key)
-        find = _make_find(captured, key, self._options, _FirstAttempt(self._wait_budget))
-        return _start_runner(make_boxed_func(gm.forward), find, self._options.settings)
+        finder = _ProgramFinder(captured, key, self._options, _FirstSearch(self._budget))
+        return _start_runner(make_boxed_func(gm.forward), finder, self._options.settings)
 
 
-def _program_of_trace(
-    trace_cache: TraceCache, options: BackendOptions, time: WaitBudget
+def _warm_start(
+    trace_cache: TraceCache, options: BackendOptions, budget: WaitBudget
 ) -> Callable[..., Any] | None:
-    """What Dynamo calls, if its graph was traced before; else, or if that fails, it is traced."""
-    with time.charged():
+    """The function for Dynamo from a cached trace; None if the graph must be traced."""
+    with budget.charged():
         trace = trace_cache.find()
     if trace is None:
         return None
-    first = _FirstAttempt(time, trace.prefetched)
-    find = _make_find(trace.captured, trace.entry.key, options, first)
-
-    def find_outside_autocast() -> ReadyProgram:
-        found = find()
-        return ReadyProgram(without_autocast(found.run), found.validity)
-
-    found_by = find_outside_autocast if autocast_is_on() else find
+    first = _FirstSearch(budget, trace.prefetched)
+    finder = _ProgramFinder(
+        trace.captured, trace.entry.key, options, first, leaves_autocast=autocast_is_on()
+    )
     try:
-        program = _start_runner(trace_cache.eager(), found_by, options.settings)
+        runner = _start_runner(trace_cache.eager(), finder, options.settings)
     except KernelfarmError:
         return None
-    return trace_cache.callable_for(trace.entry, program.boxed())
+    return trace_cache.callable_for(trace.entry, runner.boxed())
 
 
 @dataclass(frozen=True, slots=True)
-class _FirstAttempt:
-    """What a program's first search has: what is left of its graph's time, and what was sent."""
+class _FirstSearch:
+    """The graph's wait budget, and the program that the farm sent with its trace, if it did."""
 
-    time: WaitBudget
+    budget: WaitBudget
     prefetched: PrefetchedProgram | None = None
 
 
-def _make_find(
-    captured: CapturedGraph, key: bytes, options: BackendOptions, first: _FirstAttempt
-) -> Callable[[], ReadyProgram]:
-    support, settings = device_support(captured.device), options.settings
-    firsts = [first]
+class _ProgramFinder:
+    """Finds the program of one captured graph: at first, and again after each invalidation.
 
-    def find() -> ReadyProgram:
-        has = firsts.pop() if firsts else _FirstAttempt(WaitBudget(settings.timeout_s))
-        with has.time.charged():
-            access = _access_to(settings)
-            shared = _store.program(
-                access, captured, support, options.compiled, key, has.prefetched
+    Later searches have wait budgets of their own.
+    """
+
+    def __init__(
+        self,
+        captured: CapturedGraph,
+        key: bytes,
+        options: BackendOptions,
+        first: _FirstSearch,
+        *,
+        leaves_autocast: bool = False,
+    ) -> None:
+        self._captured = captured
+        self._key = key
+        self._options = options
+        self._support = device_support(captured.device)
+        self._first: _FirstSearch | None = first
+        self._leaves_autocast = leaves_autocast
+
+    def find(self) -> PlanRunner:
+        """The program from the first tier that has it.
+
+        Raises:
+            KernelfarmError: no tier has it.
+        """
+        settings = self._options.settings
+        search = self._first or _FirstSearch(WaitBudget(settings.timeout_s))
+        self._first = None
+        with search.budget.charged():
+            loaded = _store.program(
+                _access_to(settings),
+                self._captured,
+                self._support,
+                self._options.compiled,
+                self._key,
+                search.prefetched,
             )
-            runner = PlanRunner(shared.for_graph(captured, support.loader))
-            return ReadyProgram(runner, shared.validity)
-
-    return find
+            bound = loaded.for_graph(self._captured, self._support.loader)
+            return PlanRunner(bound, leaves_autocast=self._leaves_autocast)
 
 
 def _start_runner(
-    eager: BoxedFunction, find: Callable[[], ReadyProgram], settings: ClientSettings
+    eager: BoxedFunction, finder: _ProgramFinder, settings: ClientSettings
 ) -> GraphRunner:
-    program = GraphRunner(eager, find, settings)
+    runner = GraphRunner(eager, finder.find, settings)
     if settings.mode == "swap":
-        program.fetch_in_background()
+        runner.fetch_in_background()
     else:
-        program.fetch()
-    return program
+        runner.fetch()
+    return runner
 
 
 _lock = threading.Lock()
@@ -233,7 +255,7 @@ def _reset_after_fork() -> None:
     _lock.release()
 
 
-# A fork waits for the lock, so that the child's copy is not one that nobody will ever release.
+# A fork acquires the lock first, so that no thread of the parent holds the child's copy.
 os.register_at_fork(
     before=_lock.acquire,
     after_in_parent=_lock.release,

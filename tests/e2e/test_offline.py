@@ -64,7 +64,7 @@ def test_a_process_runs_what_is_on_disk_after_the_farm_ended(tmp_path: Path) -> 
     assert offline["results"]["kept"] == warm["results"]["kept"]
     assert offline["counted"]["disk.hits"] == 1
     (warning,) = offline["warned"]  # of two models that are not there
-    assert f"no farm serves at {farm.endpoint}, so graphs run eager" in warning
+    assert f"no farm answers at {farm.endpoint}, so graphs run eager" in warning
     strict = process(environment, "strict", "kept", "new")
     assert strict["results"]["kept"] == warm["results"]["kept"]
     assert farm.endpoint in strict["results"]["new"] and strict["warned"] == []

@@ -15,7 +15,7 @@ import torch
 from kernelfarm.cache.embedded import find_server
 from kernelfarm.client import counters
 from kernelfarm.client.farm.cache_client import CacheAdmin
-from kernelfarm.client.programs.store import LoadedProgram
+from kernelfarm.client.programs.loaded import LoadedProgram
 from kernelfarm.errors import UnavailableError
 from tests.support.client_process import NewProcess, new_process
 from tests.support.farm import TIMEOUT_S, Farm, running_farm, wait_until

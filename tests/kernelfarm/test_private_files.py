@@ -163,7 +163,7 @@ def test_what_a_user_owns_is_not_believed_by_another(tmp_path: Path) -> None:
         )  # fmt: skip
         folder, file = done.stdout.splitlines()
         assert folder.startswith(f"CallerError {root} belongs to user 65533, expected 65534")
-        assert file.startswith("PermissionError") and "may be another user's" in file
+        assert file.startswith("PermissionError") and "another user may have written" in file
     finally:
         (root / "theirs").unlink()
         root.rmdir()

@@ -17,7 +17,8 @@ from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.programs import kernels
-from kernelfarm.client.programs.store import LoadedProgram, ProgramStore
+from kernelfarm.client.programs.loaded import LoadedProgram
+from kernelfarm.client.programs.store import ProgramStore
 from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.client.settings import client_settings
 from tests.support.farm import TIMEOUT_S

@@ -6,11 +6,7 @@ import pytest
 
 from tests.support.farm import TIMEOUT_S
 
-# Who waits for word of what was invalidated.
-_WAITERS = ("programs.tiers", "traces.shared")
-
 
 def be_patient(monkeypatch: pytest.MonkeyPatch, patience_s: float = TIMEOUT_S) -> None:
     """Lets clients of this process wait for a farm's word as long as it takes."""
-    for module in _WAITERS:
-        monkeypatch.setattr(f"kernelfarm.client.{module}.WATCH_TIMEOUT_S", patience_s)
+    monkeypatch.setattr("kernelfarm.client.farm.access.WATCH_TIMEOUT_S", patience_s)

@@ -1,1 +1,1 @@
-"""From a traced module to the graph that travels, and the tracing before it."""
+"""Traces modules, and captures what was traced as a graph for the farm."""

@@ -1,4 +1,4 @@
-"""A captured graph together with what only the client has: its nodes and its own tensors."""
+"""A captured graph with what stays in the client: its traced nodes and its tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernelfarm.ir.graph_ir import Graph
 
 
 class UnsupportedGraphError(KernelfarmError):
-    """A traced module that the farm has no words for; the message names the node and the reason."""
+    """A traced module cannot be expressed as a graph; the message names the node and the reason."""
 
     status = "FAILED_PRECONDITION"
     reason = "UNSUPPORTED_GRAPH"
@@ -22,7 +22,10 @@ class UnsupportedGraphError(KernelfarmError):
 
 @dataclass(frozen=True, slots=True)
 class OutputView:
-    """A view of an output of the graph; strides and offset in elements, from its first one."""
+    """A view of a graph output.
+
+    Units: strides and offset are in elements; the offset counts from the output's first element.
+    """
 
     shape: tuple[Expr, ...]
     strides: tuple[Expr, ...]
@@ -31,9 +34,9 @@ class OutputView:
 
 @dataclass(frozen=True, slots=True)
 class ModuleOutput:
-    """What the module returns at one place: output `number` of the graph, or a window on it.
+    """One value that the module returns: output `number` of the graph, or a view of it.
 
-    With `argument` it is the module's argument at that position.
+    If `argument` is set, the value is the module's argument at that position instead.
     """
 
     number: int = 0
@@ -43,13 +46,13 @@ class ModuleOutput:
 
 @dataclass(frozen=True, slots=True)
 class CapturedGraph:
-    """A graph as it is sent, and the way back from it to the traced module.
+    """A graph as it is sent to the farm, and how it maps back to the traced module.
 
-    `sources` has one entry for each of the graph's inputs: the position of the traced module's
-    argument, or a tensor that the module holds. `nodes` has the traced node of each graph node, or
-    what stands for it. `module_outputs` has what the module returns, in its order. `negated` are
-    the positions of arguments whose elements lie in memory with the other sign (the imaginary part
-    of a conjugate, say).
+    `sources` has one entry for each input of the graph: a position among the traced module's
+    arguments, or a tensor that the module holds. `nodes` has one entry for each node of the graph:
+    the traced node, or its replacement after a warm start. `module_outputs` are the module's return
+    values in order. `negated` are the positions of arguments whose memory has the opposite sign
+    (torch's lazy negation, as of the imaginary part of a conjugate).
     """
 
     graph: Graph
@@ -61,5 +64,5 @@ class CapturedGraph:
 
     @property
     def is_trivial(self) -> bool:
-        """True if nothing is computed."""
+        """True if the graph computes nothing."""
         return not self.graph.nodes

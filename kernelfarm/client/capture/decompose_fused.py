@@ -1,9 +1,10 @@
-"""Operators that torch fuses for some devices are traced as what they consist of, for all of them.
+"""Decomposes operators that torch fuses on some devices only, so that all devices trace the same.
 
-Left alone, torch calls a fused kernel for a recurrent cell or an RMSNorm on a GPU and writes it out
-on a CPU, so one model had one program for each kind of device. Here Dynamo's calls are replaced,
-before AOT Autograd runs, by what torch does on a CPU, operator by operator; the farm fuses it.
-Layer norms of half types whose gradients are needed save the same statistics on all devices.
+For a recurrent cell or an RMSNorm, torch calls a fused kernel on a GPU and single operators on a
+CPU, so one model would need one program for each kind of device. Before AOT Autograd runs, this
+module replaces Dynamo's calls by the operators that torch uses on a CPU; the farm fuses them.
+Training layer norms of half types are replaced too, so that they save the same statistics on all
+devices.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Optional = Tensor | None
 
 
 def decompose_fused(module: fx.GraphModule) -> None:
-    """Replaces what is fused in a graph of Dynamo, in place."""
+    """Replaces the fused operators of a Dynamo graph, in place."""
     changed = False
     for fused, written in _DECOMPOSITIONS.items():
         for node in module.graph.find_nodes(op="call_function", target=fused):

@@ -1,7 +1,7 @@
-"""Exported programs (`torch.export`, `.pt2` files) -> the same graphs that `torch.compile` gives.
+"""Exported programs (`torch.export`, `.pt2` files) -> the same graphs as from `torch.compile`.
 
-Parameters, buffers and constants become inputs. Composite operators are decomposed by torch's own
-rules, except those that the farm takes whole.
+Parameters, buffers and constants become inputs. Torch's own rules decompose composite operators,
+except those that the farm compiles as one operator.
 """
 
 from __future__ import annotations
@@ -17,39 +17,41 @@ from zipfile import BadZipFile
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
-from torch.utils import _pytree as pytree
 
 from kernelfarm.client.capture.captured import CapturedGraph, UnsupportedGraphError
 from kernelfarm.client.capture.exported_aliases import held_tensor, read_constants_as_buffers
 from kernelfarm.client.capture.graph import capture
+from kernelfarm.client.pytorch import private
+from kernelfarm.client.pytorch.private import OperatorBase, OpOverload, is_composite
+from kernelfarm.client.pytorch.private import _pytree as pytree
 from kernelfarm.errors import CallerError
 
 KEPT_WHOLE = frozenset(
     {torch.ops.aten.linear.default, torch.ops.aten.scaled_dot_product_attention.default}
 )
-"""Composite operators that are contractions: torch would split attention by the device at hand."""
+"""Composite operators that the farm takes as one; torch would decompose attention by device."""
 
 _HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedModel:
-    """An exported program with its captured graph, and how arguments and results map to it."""
+    """An exported program with its captured graph; maps arguments and results to the graph's."""
 
     program: ExportedProgram
     captured: CapturedGraph
 
     def flat_args(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The graph's arguments: held tensors, and the caller's in their places.
+        """The arguments in the graph's order: tensors that the program holds, and the caller's.
 
         Raises:
-            CallerError: the arguments have another structure than at the export.
+            CallerError: the arguments have a different structure than at the export.
         """
         given, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
         if structure != self.program.call_spec.in_spec:
             raise CallerError(
                 f"arguments of structure {structure}; "
-                f"exported with {self.program.call_spec.in_spec}"
+                f"the model was exported with {self.program.call_spec.in_spec}"
             )
         rest = iter(given)
         return [
@@ -58,7 +60,10 @@ class ExportedModel:
         ]
 
     def results(self, flat: Sequence[Any], args: Sequence[Any]) -> Any:
-        """What the model returns; the program has changed in place what the model changes."""
+        """The model's return value, from the flat outputs of a call.
+
+        The program has updated the model's mutated arguments in place; this marks them as changed.
+        """
         changed = [args[index] for index in _written(self.program.graph_signature).values()]
         torch.autograd.graph.increment_version(t for t in changed if not t.is_inference())
         return pytree.tree_unflatten(flat, self.program.call_spec.out_spec)
@@ -68,16 +73,16 @@ def read_pt2(path: Path) -> ExportedModel:
     """The program of a `.pt2` file.
 
     Raises:
-        CallerError: no such file, or not an exported program.
+        CallerError: the file does not exist, or is not an exported program.
         UnsupportedGraphError: see `read_exported`.
     """
     if not path.is_file():
         raise CallerError(f"{path}: no such file; expected one made by torch.export.save")
     try:
-        with _torchs_own_warnings_ignored():
+        with _ignored_torch_warnings():
             program = torch.export.load(path)
     except (RuntimeError, ValueError, KeyError, OSError, BadZipFile) as error:
-        raise CallerError(f"{path} is no exported program: {error}") from error
+        raise CallerError(f"{path} is not an exported program: {error}") from error
     return read_exported(program)
 
 
@@ -87,18 +92,18 @@ def export_model(
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
 ) -> ExportedModel:
-    """A model or function, exported on this machine whatever device it will run on.
+    """A model or function, exported on this machine for any device.
 
     Raises:
         UnsupportedGraphError: torch cannot export it as one graph; the message has torch's reason.
     """
     module = model if isinstance(model, torch.nn.Module) else _FunctionModule(model)
     try:
-        with _torchs_own_warnings_ignored():
+        with _ignored_torch_warnings():
             program = torch.export.export(
                 module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes
             )
-    except (RuntimeError, torch._dynamo.exc.TorchDynamoException) as error:
+    except (RuntimeError, private.TorchDynamoException) as error:
         raise UnsupportedGraphError(f"torch.export: {error}") from error
     return read_exported(program)
 
@@ -107,18 +112,18 @@ def read_exported(program: ExportedProgram) -> ExportedModel:
     """The program in functional ATen with its captured graph.
 
     Raises:
-        UnsupportedGraphError: an input or output that is no tensor of the graph, an operator
-            without a form on the wire.
+        UnsupportedGraphError: an input or output is not a tensor of the graph, or an operator
+            cannot be encoded.
     """
     read_constants_as_buffers(program)
     try:
-        with _torchs_own_warnings_ignored():
+        with _ignored_torch_warnings():
             program = program.run_decompositions(dict(_composite_rules()))
-    except AssertionError as error:  # torch's word for arguments that share memory
+    except AssertionError as error:  # raised by torch if arguments share memory
         raise UnsupportedGraphError(
-            f"torch.export: {error}; a tensor that the model writes may reach it twice (as argument"
-            " and held by an object, say): pass it once or register it as a buffer, or use"
-            ' torch.compile(model, backend="kernelfarm")'
+            f"torch.export: {error}; the model may get a tensor that it writes twice (as an"
+            " argument and as an attribute of an object): pass it once, register it as a buffer, or"
+            ' use torch.compile(model, backend="kernelfarm")'
         ) from error
     signature = program.graph_signature
     for spec in signature.input_specs:
@@ -134,7 +139,7 @@ def read_exported(program: ExportedProgram) -> ExportedModel:
 
 
 def _written(signature: ExportGraphSignature) -> dict[int, int]:
-    """For each output that is stored in an argument, the argument's position."""
+    """Maps each output that is stored in an argument to the argument's position."""
     by_name = {spec.arg.name: index for index, spec in enumerate(signature.input_specs)}
     by_target = {str(spec.target): index for index, spec in enumerate(signature.input_specs)}
     found = {}
@@ -156,24 +161,19 @@ class _FunctionModule(torch.nn.Module):
 
 
 @lru_cache(maxsize=1)
-def _composite_rules() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
-    table: Mapping[torch._ops.OperatorBase, Callable[..., Any]]
+def _composite_rules() -> dict[OperatorBase, Callable[..., Any]]:
+    table: Mapping[OperatorBase, Callable[..., Any]]
     table = torch.export.default_decompositions()
     return {
         op: table[op]
         for op in table
-        if isinstance(op, torch._ops.OpOverload)
+        if isinstance(op, OpOverload)
         and op.namespace == "aten"
         and op not in KEPT_WHOLE
-        and torch._C._dispatch_has_kernel_for_dispatch_key(_name(op), "CompositeImplicitAutograd")
+        and is_composite(op)
     }
 
 
-def _name(op: torch._ops.OpOverload) -> str:
-    schema = op._schema
-    return f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
-
-
-def _torchs_own_warnings_ignored() -> warnings.catch_warnings[None]:
-    # torch 2.13 uses a class of its own that it deprecates, at each copy of an exported program.
+def _ignored_torch_warnings() -> warnings.catch_warnings[None]:
+    # torch 2.13 uses a class that it deprecates itself, at each copy of an exported program.
     return warnings.catch_warnings(action="ignore", category=FutureWarning)

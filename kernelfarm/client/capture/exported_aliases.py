@@ -1,8 +1,8 @@
-"""Tensors that an exported program holds twice: as a module's buffer, and as a lifted constant.
+"""Removes lifted constants of an exported program that are also buffers of a module.
 
-`torch.export` lifts what plain Python objects hold (a key-value cache, say) as constants, even if a
-module has registered the same tensors as buffers. If such a tensor is written, torch's functional
-form of the program fails; and two inputs for one memory would not be what the model means.
+`torch.export` lifts tensors of plain Python objects (a key-value cache, for example) as constants,
+even if a module has registered the same tensors as buffers. If the model writes such a tensor,
+torch cannot make the program functional; and two inputs for one memory would be wrong.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MODULES_OWN = (InputKind.PARAMETER, InputKind.BUFFER)
 
 
 def read_constants_as_buffers(program: ExportedProgram) -> None:
-    """Makes every use of a constant that is a module's own tensor a use of that tensor."""
+    """Replaces each constant that is also a module's tensor by that tensor, in place."""
     specs = program.graph_signature.input_specs
     owned: dict[object, str] = {}
     for spec in specs:
@@ -37,14 +37,14 @@ def read_constants_as_buffers(program: ExportedProgram) -> None:
 
 
 def held_tensor(program: ExportedProgram, spec: InputSpec) -> torch.Tensor:
-    """The tensor that the program holds for an input; constants are no part of its state."""
+    """The tensor that the program holds for an input: from its state, else from its constants."""
     target = str(spec.target)
     held: torch.Tensor | None = program.state_dict.get(target)
     return program.constants[target] if held is None else held
 
 
 def _identity(tensor: torch.Tensor) -> object:
-    """What equals for two tensors that are one: the place, layout and type of their elements."""
+    """A value that is equal for tensors with the same address, layout, type and device."""
     if not tensor.numel():
         return id(tensor)
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device

@@ -1,8 +1,8 @@
-"""The inputs of a graph of Dynamo in an order of our own: that in which its nodes use them.
+"""Orders the inputs of a Dynamo graph by their first use, so that keys are equal everywhere.
 
-Dynamo lists inputs as the interpreter comes across them, and interpreters differ: under Python 3.12
-the weights of a ViT stand in another order than under 3.11, so one model had two keys. What nodes
-do, and in which order, is the same under both.
+Dynamo lists inputs in the order in which Python's interpreter reads them, which depends on its
+version: Python 3.12 reads the weights of a ViT in a different order than 3.11, so one model had two
+keys. The order of the nodes is the same under both.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import Any
 import torch
 from torch import fx
 
+from kernelfarm.client.pytorch.private import copy_source
+
 
 class InputOrder:
-    """A graph of Dynamo with its inputs in order (`module`), and callers who know the old order.
+    """A Dynamo graph with reordered inputs (`module`); converts calls in Dynamo's order.
 
-    Where the order changes, `module` is a copy: Dynamo reads the inputs of its own graph later, to
-    call what was compiled.
+    If the order changes, `module` is a copy, because Dynamo reads the inputs of its own graph later
+    to call the compiled function.
     """
 
     def __init__(self, module: fx.GraphModule) -> None:
@@ -30,19 +32,19 @@ class InputOrder:
         self.module = module if self._positions is None else _copy(module, ordered)
 
     def of(self, arguments: Sequence[Any]) -> Sequence[Any]:
-        """Arguments in the old order, in that of `module`."""
+        """Arguments in Dynamo's order, reordered for `module`."""
         return arguments if self._positions is None else [arguments[i] for i in self._positions]
 
     def called_as_before(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of what `module` takes, for callers who know the old order."""
+        """A function that takes arguments in Dynamo's order, from one that takes `module`'s."""
         if self._positions is None:
             return function
-        in_order = itemgetter(*self._positions)  # of two inputs or more: one has no other order
+        in_order = itemgetter(*self._positions)  # at least two: one input has only one order
         return lambda *arguments: function(*in_order(arguments))
 
 
 def _by_first_use(graph: fx.Graph, inputs: list[fx.Node]) -> list[fx.Node]:
-    """The inputs as nodes use them, then those that none uses."""
+    """The inputs in the order of their first use, then those that no node uses."""
     used = (
         operand
         for node in graph.nodes
@@ -53,9 +55,9 @@ def _by_first_use(graph: fx.Graph, inputs: list[fx.Node]) -> list[fx.Node]:
 
 
 def _with_their_sizes(inputs: list[fx.Node]) -> list[fx.Node]:
-    """Inputs that are sizes come right before the first tensor that has them, as Dynamo puts them.
+    """Puts each size input before the first tensor that has this size, as Dynamo does.
 
-    AOT Autograd sees a size there before it is needed.
+    AOT Autograd needs a size's input before the tensors that use it.
     """
     sizes = {str(_example(node)): node for node in inputs if _is_size(node)}
     ordered: dict[fx.Node, None] = {}
@@ -70,14 +72,13 @@ def _with_their_sizes(inputs: list[fx.Node]) -> list[fx.Node]:
 
 
 def _copy(module: fx.GraphModule, ordered: list[fx.Node]) -> fx.GraphModule:
-    """The same graph with its inputs in this order, and all that Dynamo noted of it."""
+    """A copy of the graph with its inputs in this order, and with Dynamo's attributes of it."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in ordered:
         copies[node] = graph.node_copy(node)
-        copies[node].meta.pop("grapharg", None)  # the example, which Dynamo lets go of
-        # AOT Autograd asks where an input comes from.
-        copies[node]._dynamo_source = getattr(node, "_dynamo_source", None)
+        copies[node].meta.pop("grapharg", None)  # it refers to the example, which Dynamo releases
+        copy_source(node, copies[node])
     rest = [node for node in module.graph.nodes if node.op != "placeholder"]
     for node in rest:
         copies[node] = graph.node_copy(node, copies.__getitem__)

@@ -1,4 +1,4 @@
-"""What operators are called in the graph that travels."""
+"""The names of operators in a captured graph."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from kernelfarm.client.custom_operators.attention import (
     ATTENTION_SAVING,
 )
 from kernelfarm.client.custom_operators.layer_norm import NORM_BACKWARD, NORM_SAVING
+from kernelfarm.client.pytorch.private import OpOverload
 
 _WIRE_NAMES: Mapping[Any, str] = {
     ATTENTION: str(torch.ops.aten.scaled_dot_product_attention.default),
     NORM_SAVING: str(torch.ops.aten.native_layer_norm.default),
     NORM_BACKWARD: str(torch.ops.aten.native_layer_norm_backward.default),
 }
-"""Of operators of ours that mean what one of torch's does."""
+"""The names of kernelfarm's operators that have the meaning of one of torch's."""
 
 
 def wire_name(target: Any) -> str:
-    """An operator's name in the graph that travels."""
+    """An operator's name in a captured graph."""
     return _WIRE_NAMES.get(target) or str(target)
 
 
-OWN: Mapping[str, torch._ops.OpOverload] = {
+OWN: Mapping[str, OpOverload] = {
     wire_name(operator): operator for operator in (ATTENTION, ATTENTION_SAVING, ATTENTION_BACKWARD)
 }
-"""Operators of ours by their names on the wire; under a norm's name torch's own is found."""
+"""kernelfarm's operators by wire name; a norm's wire name stands for torch's own operator."""

@@ -1,4 +1,4 @@
-"""Outputs that share memory in eager: one of them is computed, the others are views of it."""
+"""Outputs that share memory in eager mode: the program computes one, the others are its views."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from kernelfarm.ir.algebra.expr import ONE
 def share_outputs(
     items: Sequence[Any], makers: StorageMakers, sizes: SizeReader
 ) -> tuple[list[Any], tuple[ModuleOutput, ...]]:
-    """The outputs to compute, and what is handed out for each of the module's own.
+    """The outputs to compute, and how each of the module's outputs is made from them.
 
-    Of those that share memory only the value that made it is computed. Memory of inputs is left
-    alone: AOT Autograd makes views of inputs itself.
+    If several outputs share memory, only the value that allocated it is computed. Views of inputs
+    are not changed: AOT Autograd makes them itself.
     """
     bases = [_base(item, makers, sizes) for item in items]
     counts = Counter(base for base in bases if base is not None)
@@ -42,7 +42,7 @@ def share_outputs(
 
 
 def _base(item: Any, makers: StorageMakers, sizes: SizeReader) -> fx.Node | None:
-    """The computed value that an output is, or is a view of; None if there is none."""
+    """The computed value that an output equals or is a view of; None if there is none."""
     maker = makers.maker_of(item) if isinstance(item, fx.Node) else None
     if maker is None or maker.op != "call_function" or not begins_its_storage(maker):
         return None

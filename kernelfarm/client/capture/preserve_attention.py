@@ -1,14 +1,14 @@
-"""Attention stays one operator in a captured graph, whatever device and torch version trace it.
+"""Keeps attention one operator in a captured graph, for every device and torch version.
 
-Left alone, torch splits `scaled_dot_product_attention` while tracing: into the fused kernel of the
-device at hand, with what that saves for gradients, or into matrix products and a softmax. So one
-model had one program for each kind of device. Here Dynamo's calls of it are replaced, before AOT
-Autograd runs, by operators of our own that trace as one node (`custom_operators.attention`);
-their steps call the framework, which picks its kernel at run time. Without gradients it travels as
-`aten.scaled_dot_product_attention`.
+By default, torch decomposes `scaled_dot_product_attention` while tracing: into the device's fused
+kernel with the values that it saves for gradients, or into matrix products and a softmax. One model
+would then need one program for each kind of device. Before AOT Autograd runs, this module replaces
+Dynamo's calls by kernelfarm's own operators, which trace as one node
+(`custom_operators.attention`); they call the framework, which chooses its kernel at run time.
+Without gradients the operator is sent as `aten.scaled_dot_product_attention`.
 
-Torch's way is left with dropout, for heads that no fused kernel of any device takes, and where the
-layout that eager has on this device could be seen.
+A call is not replaced if it has dropout, if no fused kernel of any device takes its heads, or if
+the model can observe the layout of the eager result on this device.
 """
 
 from __future__ import annotations
@@ -18,18 +18,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 
 from kernelfarm.client.custom_operators.attention import ATTENTION, ATTENTION_SAVING
+from kernelfarm.client.pytorch.private import (
+    _backend_from_string,
+    _sdpa_kernel,
+    statically_known_true,
+)
 
 _AXES = 4
-_KERNEL_CHOICES = ("sdpa_kernel", "_backend_from_string")
-"""Names of what states in a graph which kernel attention uses."""
+_KERNEL_CHOICES: tuple[Any, ...] = (_sdpa_kernel, _backend_from_string)
+"""The functions by which a Dynamo graph chooses attention's kernel (`torch.nn.attention`)."""
 
 
 def preserve_attention(module: fx.GraphModule) -> None:
-    """Replaces attention in a graph of Dynamo, in place."""
+    """Replaces the attention calls of a Dynamo graph, in place."""
     if any(_chooses_kernels(node) for node in module.graph.nodes):
         return
     changed = False
@@ -51,13 +55,13 @@ def attention(  # noqa: PLR0913, PLR0917 (the arguments of torch's function)
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """What stands in Dynamo's graph: one of our operators, or torch's own function."""
+    """The replacement in Dynamo's graph: calls kernelfarm's operator, or torch's own function."""
     tensors = (query, key, value, attn_mask)
     needs_gradients = torch.is_grad_enabled() and any(
         tensor is not None and tensor.requires_grad for tensor in tensors
     )
     if needs_gradients and not enable_gqa and not _is_same(query.shape[1], key.shape[1]):
-        # Heads that broadcast are matrix products everywhere, which the farm fuses with the rest.
+        # If heads broadcast, torch uses matrix products on all devices, which the farm can fuse.
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale
         )
@@ -77,14 +81,17 @@ def attention(  # noqa: PLR0913, PLR0917 (the arguments of torch's function)
 
 
 def _added_to_scores(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """The mask as numbers: made once, for all layers and both passes, by a kernel of the farm."""
+    """The mask as an addend of the scores.
+
+    A farm kernel computes it once for all layers and for both passes.
+    """
     if mask is None or mask.dtype is not torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, -math.inf)
 
 
 def _as_autocast_has_it(tensor: Any) -> Any:
-    """The tensor in autocast's type: attention is on torch's list of what it lowers."""
+    """The tensor in autocast's type: autocast lowers the precision of attention."""
     if tensor is None or not torch.is_autocast_enabled(tensor.device.type):
         return tensor
     is_lowered = tensor.is_floating_point() and tensor.dtype is not torch.float64
@@ -92,8 +99,7 @@ def _as_autocast_has_it(tensor: Any) -> Any:
 
 
 def _chooses_kernels(node: fx.Node) -> bool:
-    name = getattr(node.target, "__name__", "")
-    return node.op == "call_function" and any(choice in name for choice in _KERNEL_CHOICES)
+    return any(node.target is choice for choice in _KERNEL_CHOICES)
 
 
 def _can_be_preserved(node: fx.Node) -> bool:
@@ -130,7 +136,7 @@ def _is_same(first: Any, *others: Any) -> bool:
 
 
 def _ignores_layout(user: fx.Node) -> bool:
-    """True for a use whose results are the same for every layout of the operand: rows copied."""
+    """True if a use gives the same result for every layout of its operand: it copies rows."""
     if user.op != "call_method":
         return False
     if _is_copied_by_rows(user):

@@ -1,8 +1,8 @@
-"""Nodes for extern steps, made again from the graph that travelled.
+"""Rebuilds nodes for extern steps from a captured graph.
 
-A program's extern steps run nodes of the client's own trace. A warm start has no trace: it has the
-captured graph, from this user's own disk. Operators are found by name among those of PyTorch that
-are registered here; arguments are plain values of the graph. Nothing is evaluated.
+The extern steps of a program run nodes of the client's own trace. A warm start has no trace, only
+the captured graph. Operators are looked up by name among the registered operators of PyTorch;
+arguments are plain values of the graph. Nothing in the graph is evaluated as code.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from torch import fx
 from kernelfarm.client.capture.operator_names import OWN
 from kernelfarm.client.capture.sizes import SizeReader
 from kernelfarm.client.pytorch.dtypes import dtype_to_torch
+from kernelfarm.client.pytorch.private import OpOverload
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType
 
 NAMESPACES = frozenset({"aten", "prims"})
-"""Where operators are looked for: PyTorch's own, whose meaning its version states."""
+"""The namespaces of operators that are looked up: PyTorch's own, defined by its version."""
 
 _MEMORY_FORMATS: Mapping[str, torch.memory_format] = {
     str(form).removeprefix("torch."): form
@@ -37,10 +38,10 @@ _MEMORY_FORMATS: Mapping[str, torch.memory_format] = {
 
 @dataclass(frozen=True, slots=True)
 class RebuiltNode:
-    """What a step needs of a traced node; a tensor argument is the type that was traced."""
+    """The parts of a traced node that a step needs; a tensor argument is its traced type."""
 
     name: str
-    target: torch._ops.OpOverload
+    target: OpOverload
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
@@ -48,13 +49,13 @@ class RebuiltNode:
 def rebuilt_nodes(
     graph: Graph, tensor_options: Mapping[int, Mapping[str, Any]]
 ) -> tuple[RebuiltNode, ...]:
-    """A node for each of a captured graph's.
+    """One rebuilt node for each node of a captured graph.
 
-    `placed` has, for nodes by number, the arguments that say where a tensor lies: those do not
-    travel.
+    `tensor_options` maps node numbers to arguments that are not part of the graph: device, layout
+    and pinning of the tensor that the node makes.
 
     Raises:
-        InvalidGraphError: an operator is not registered here.
+        InvalidGraphError: an operator is not registered in this process.
     """
     types = graph.types()
     return tuple(
@@ -64,7 +65,7 @@ def rebuilt_nodes(
 
 
 def is_same_node(traced: fx.Node, rebuilt: RebuiltNode) -> bool:
-    """True if a rebuilt node does what the traced one does."""
+    """True if a rebuilt node computes the same as the traced one."""
     if traced.target is not rebuilt.target:
         return False
     reader = SizeReader()
@@ -73,8 +74,8 @@ def is_same_node(traced: fx.Node, rebuilt: RebuiltNode) -> bool:
     )
 
 
-def operator_named(name: str) -> torch._ops.OpOverload | None:
-    """The operator of a name on the wire; None if it is neither ours nor in `NAMESPACES`."""
+def operator_named(name: str) -> OpOverload | None:
+    """The operator of a wire name; None if it is neither kernelfarm's nor in `NAMESPACES`."""
     if name in OWN:
         return OWN[name]
     namespace, _, rest = name.partition(".")
@@ -83,7 +84,7 @@ def operator_named(name: str) -> torch._ops.OpOverload | None:
         return None
     packet = getattr(getattr(torch.ops, namespace), packet_name, None)
     found = getattr(packet, overload, None)
-    return found if isinstance(found, torch._ops.OpOverload) else None
+    return found if isinstance(found, OpOverload) else None
 
 
 def _rebuilt(
@@ -91,7 +92,7 @@ def _rebuilt(
 ) -> RebuiltNode:
     target = operator_named(node.op)
     if target is None:
-        raise InvalidGraphError(f"operator {node.op} is not registered here")
+        raise InvalidGraphError(f"operator {node.op} is not registered in this process")
     args = tuple(_argument(arg, types) for arg in node.args)
     kwargs = {name: _argument(arg, types, name) for name, arg in node.attrs}
     return RebuiltNode(node.op, target, args, {**kwargs, **tensor_options})

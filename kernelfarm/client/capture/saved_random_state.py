@@ -1,9 +1,9 @@
-"""Random operators that AOT Autograd runs twice with one state of the generator.
+"""Random operators that AOT Autograd runs twice with the same generator state.
 
-An activation checkpoint computes again in the backward pass what the forward pass drew. AOT
-Autograd wraps such an operator: forward, `run_and_save_rng_state` gives the state before the draw
-beside the results; backward, `run_with_rng_state` draws from that state. Both stay steps of the
-framework, so that both passes see the same numbers.
+An activation checkpoint recomputes random numbers of the forward pass in the backward pass. AOT
+Autograd wraps such an operator: in the forward pass, `run_and_save_rng_state` returns the state
+before the draw beside the results; in the backward pass, `run_with_rng_state` draws from that
+state. Both remain extern steps, so that both passes get the same numbers.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch._guards import detect_fake_mode
-from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
-from torch._subclasses.fake_tensor import FakeTensorMode
+
+from kernelfarm.client.pytorch.private import (
+    FakeTensorMode,
+    detect_fake_mode,
+    enable_python_dispatcher,
+    run_and_save_rng_state,
+    run_with_rng_state,
+)
 
 _WRAPPERS = frozenset({run_and_save_rng_state, run_with_rng_state})
 
@@ -28,9 +32,9 @@ def is_with_random_state(target: Any) -> bool:
 
 
 def note_random_results(graph: fx.Graph) -> None:
-    """Notes on each such node of a graph what it gives.
+    """Records the results of each such node in the node's metadata.
 
-    AOT Autograd leaves that out, and gives the state a size of its own, which no input tells.
+    AOT Autograd does not record them, and gives the state a symbolic size that no input has.
     """
     for node in graph.nodes:
         if node.op == "call_function" and is_with_random_state(node.target):
@@ -55,14 +59,14 @@ def _note_results(node: fx.Node) -> None:
 
 
 def flat_results(value: Any) -> list[Any]:
-    """Results one after the other: those of the wrapped operator may be a tuple in a tuple."""
+    """The results as a flat list: the wrapped operator's results may be a nested tuple."""
     if isinstance(value, torch.Tensor):
         return [value]
     return [leaf for item in value for leaf in flat_results(item)]
 
 
 def flat_item(node: fx.Node, values: Sequence[int | None], index: int) -> tuple[int | None, ...]:
-    """The values of one item of a node's results, or of the tuple that the item is."""
+    """The flat values of one item of a node's results; the item may be a tuple."""
     before = node.meta["val"][:index]
     first = sum(len(flat_results(item)) for item in before)
     return tuple(values[first : first + len(flat_results(node.meta["val"][index]))])

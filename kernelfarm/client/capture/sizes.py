@@ -1,4 +1,4 @@
-"""Symbolic sizes of a trace: torch's SymPy expressions as our integer algebra."""
+"""Converts the symbolic sizes of a trace: torch's SymPy expressions -> `kernelfarm.ir.algebra`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kernelfarm.ir.algebra.expr import symbol as symbol_expr
 from kernelfarm.ir.graph_ir import SizeSymbol
 
 if TYPE_CHECKING:
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+    from kernelfarm.client.pytorch.private import ShapeEnv
 
 _LARGEST_SIZE = 1 << 62
-"""Upper limits from here on are torch's spelling of "unbounded"."""
+"""Torch states larger upper limits for unbounded sizes."""
 
 
 class SizeReader:
-    """Reads SymInts of one trace; remembers its symbols with their ranges."""
+    """Reads SymInts of one trace and collects their symbols with their ranges."""
 
     def __init__(self) -> None:
         self._shape_env: ShapeEnv | None = None
@@ -31,7 +31,7 @@ class SizeReader:
         """The size as an expression.
 
         Raises:
-            InvalidGraphError: it depends on data, or uses an operation outside our algebra.
+            InvalidGraphError: it depends on data, or uses an operation that the algebra lacks.
         """
         if not isinstance(size, torch.SymInt):
             return as_expr(int(size))
@@ -53,7 +53,7 @@ class SizeReader:
 
     def _size_symbol(self, name: str) -> SizeSymbol:
         env, symbol = self._shape_env, self._symbols[name]
-        if env is None:  # symbols come from SymInts, and those carry their environment
+        if env is None:  # not reached: every SymInt has an environment
             return SizeSymbol(name, 0, None)
         limits = env.var_to_range[symbol]
         lower, upper = _finite(limits.lower), _finite(limits.upper)
@@ -75,14 +75,19 @@ class SizeReader:
 
     def _symbol(self, symbol: Any) -> Expr:
         name = str(symbol)
-        if name.startswith(("u", "zuf", "zf")):
+        if depends_on_data(symbol):
             raise InvalidGraphError(f"size {name} depends on data; expected sizes of inputs")
         self._symbols[name] = symbol
         return symbol_expr(name)
 
 
+def depends_on_data(symbol: Any) -> bool:
+    """True for a symbol that torch made for a value: its names start with `u`, `zuf` or `zf`."""
+    return str(symbol).startswith(("u", "zuf", "zf"))
+
+
 def _finite(limit: Any) -> int | None:
-    # torch's unbounded limit is a SymPy object of its own that is no Integer.
+    # torch's unbounded limit is a special SymPy object, not an Integer.
     if not isinstance(limit, int) and not getattr(limit, "is_Integer", False):
         return None
     value = int(limit)
@@ -145,4 +150,4 @@ _COMBINE: dict[str, Callable[[list[Expr]], Expr]] = {
     "Min": _fold(minimum),
     "Max": _fold(maximum),
 }
-"""How torch's size operations combine, by the name of their SymPy class."""
+"""Builds the expression for torch's size operations, by the name of their SymPy class."""

@@ -1,4 +1,4 @@
-"""Where in the user's code a traced node stems from: a table of short texts."""
+"""The locations of traced nodes in the user's code, as a table of short texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LONGEST_CODE_CHARS = 120
 
 
 class LocationTable:
-    """Numbers locations from 1; 0 means that torch recorded none."""
+    """Numbers locations from 1; 0 means that torch recorded no location."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {"": 0}
@@ -27,7 +27,7 @@ class LocationTable:
         return known
 
     def texts(self) -> tuple[str, ...]:
-        """The table, number 1 first."""
+        """The locations in order, number 1 first."""
         return tuple(self._numbers)[1:]
 
 
@@ -36,6 +36,6 @@ def _innermost(trace: str) -> str:
     if not frames:
         return ""
     path, line, function, code = frames[-1]
-    # The file's own name is enough to find the line; the farm need not learn the directories.
+    # The file name is enough to find the line; the farm does not need the directories.
     name = path.replace("\\", "/").rpartition("/")[2]
     return f"{name}:{line} in {function}: {code[:_LONGEST_CODE_CHARS]}".rstrip(": ")

@@ -1,4 +1,4 @@
-"""Which traced values share memory, as eager's would: said by the trace's fake storages."""
+"""Finds the traced values that share memory, by the fake storages of the trace."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import torch
 from torch import fx
 
 from kernelfarm.client.capture.captured import UnsupportedGraphError
+from kernelfarm.client.pytorch.private import storage_identity
 
 MEMORY_READERS = frozenset({"aten.as_strided", "aten.as_strided_scatter", "aten.as_strided_copy"})
 """Operators whose offset counts from the start of the storage, not of the operand."""
@@ -14,7 +15,7 @@ _OFFSET_POSITIONS = {"aten.as_strided": 3, "aten.as_strided_copy": 3, "aten.as_s
 
 
 class StorageMakers:
-    """For each value of a trace the node that made its memory; views share their base's."""
+    """Maps each value of a trace to the node that allocated its memory."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self._nodes: dict[int, list[fx.Node]] = {}
@@ -24,22 +25,23 @@ class StorageMakers:
                 self._nodes.setdefault(storage, []).append(node)
 
     def maker_of(self, node: fx.Node) -> fx.Node | None:
-        """The first node with this memory; None for what is no tensor."""
+        """The first node with this memory; None if the value is not a tensor."""
         storage = _storage(node)
         return None if storage is None else self._nodes[storage][0]
 
     def first_alike(self, node: fx.Node) -> fx.Node:
-        """The first node with this memory that sees the same elements there, if not the maker."""
+        """The first node that reads this memory with the same element type and sign as `node`."""
         storage = _storage(node)
         seen = () if storage is None else self._nodes[storage]
         return next((other for other in seen if is_alike(other, node)), node)
 
 
 def read_from_makers(graph: fx.Graph, makers: StorageMakers) -> None:
-    """Gives operators that address memory the value that made the memory, with explicit offsets.
+    """Makes operators that address a storage read the value that allocated it, in place.
 
-    What they give is the same: it depends on the storage alone. But values that travel have
-    elements and no storage, so it has to be the value that covers all of it.
+    The result is the same, because it depends on the storage only. A captured value has elements
+    but no storage, so the operand must be the value that covers the whole storage. Offsets become
+    explicit.
 
     Raises:
         UnsupportedGraphError: no value of the graph covers the memory.
@@ -59,7 +61,9 @@ def read_from_makers(graph: fx.Graph, makers: StorageMakers) -> None:
             continue
         maker = makers.first_alike(operand)
         if not begins_its_storage(maker):
-            raise UnsupportedGraphError(f"node {node.name} reads memory that no value covers")
+            raise UnsupportedGraphError(
+                f"node {node.name} reads memory that no value of the graph covers"
+            )
         offset = operand.meta["val"].storage_offset()
         if not has_offset:
             node.args = (*node.args, offset)
@@ -67,16 +71,19 @@ def read_from_makers(graph: fx.Graph, makers: StorageMakers) -> None:
 
 
 def _count_from_input(node: fx.Node, operand: fx.Node, source: fx.Node) -> None:
-    """Takes the input itself for a view of it: a stated offset counts from the memory's start."""
+    """Replaces a view of an input by the input: an explicit offset counts from the storage."""
     if not is_alike(operand, source):
-        raise UnsupportedGraphError(f"node {node.name} reads memory of an input as another type")
+        raise UnsupportedGraphError(
+            f"node {node.name} reads the memory of an input as another element type"
+        )
     node.replace_input_with(operand, source)
 
 
 def is_alike(node: fx.Node, other: fx.Node) -> bool:
-    """True if two values of one memory read its elements alike: no pairs as numbers, no lazy sign.
+    """True if two values read their common memory in the same way: element type, conjugate, sign.
 
-    Complex numbers are seen as their parts too, and conjugates and negatives may be lazy.
+    They differ if one reads complex numbers as pairs of floats, or if conjugation or negation is
+    lazy in one of them.
     """
     first, second = node.meta["val"], other.meta["val"]
     return (first.dtype, first.is_conj(), first.is_neg()) == (
@@ -96,4 +103,4 @@ def _storage(node: fx.Node) -> int | None:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
-    return int(value.untyped_storage()._cdata)
+    return storage_identity(value)

@@ -1,4 +1,4 @@
-"""How Dynamo's graphs become what is captured: the one way of backend, benchmarks and tests."""
+"""Traces Dynamo graphs for capture; used by the backend, the benchmarks and the tests."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import fx
-from torch._dynamo.backends.common import aot_autograd
 
 from kernelfarm.client.capture.decompose_fused import decompose_fused
 from kernelfarm.client.capture.exporting_state import patch_is_exporting
 from kernelfarm.client.capture.input_order import InputOrder
 from kernelfarm.client.capture.preserve_attention import preserve_attention
+from kernelfarm.client.pytorch.private import aot_autograd
 
 GraphCompiler = Callable[[fx.GraphModule, Sequence[Any]], Any]
-"""What AOT Autograd calls with each functional graph; gives a boxed function."""
+"""Called by AOT Autograd with each functional graph; returns a boxed function."""
 
 patch_is_exporting()
 
@@ -25,7 +25,7 @@ def traced(
     compiler: GraphCompiler,
     inference_compiler: GraphCompiler | None = None,
 ) -> Callable[..., Any]:
-    """Traces a graph of Dynamo, whose attention is whole, and compiles what it consists of."""
+    """Traces a Dynamo graph, whose attention is preserved, and compiles the resulting graphs."""
     decompose_fused(gm)
     return aot_autograd(
         fw_compiler=compiler,
@@ -36,7 +36,7 @@ def traced(
 
 
 def backend_around(compiler: GraphCompiler) -> GraphCompiler:
-    """A backend for `torch.compile` that hands each graph to `compiler` as kernelfarm's does."""
+    """A backend for `torch.compile` that traces as kernelfarm's, and calls `compiler` per graph."""
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         preserve_attention(gm)

@@ -1,1 +1,1 @@
-"""Operators of our own in torch, which captured graphs hold: attention and layer normalization."""
+"""kernelfarm's own operators in torch, for captured graphs: attention and layer normalization."""

@@ -1,11 +1,16 @@
-"""Attention as operators of our own: one for inference, and a pair for training.
+"""kernelfarm's attention operators: one for inference, and two for training.
 
-Each traces as one node, with shapes, types and layouts that are the same on every device: results
-and gradients lie as most fused kernels write them, rows of all heads side by side, which is
-`(batch, length, heads, width)` in memory. Where a kernel gives another layout they are copied.
+Each traces as one node, with shapes, types and layouts that are the same on every device. Results
+and gradients have the layout of most fused kernels, `(batch, length, heads, width)` in memory; if a
+kernel returns another layout, the operator copies.
 
-`attention_saving` gives the result and its rows' log-sum-exps; autograd calls `attention_backward`
-with both, whose derivative is refused, as AOT Autograd refuses to differentiate twice.
+`attention_saving` returns the result and the log-sum-exp of each row; autograd calls
+`attention_backward` with both. `attention_backward` has no derivative, because AOT Autograd does
+not differentiate twice either.
+
+Shapes:
+    query: (batch, heads, length, width); key, value: (batch, heads, key length, width).
+    output: (batch, heads, length, value width); logsumexp: (batch, heads, length).
 """
 
 from __future__ import annotations
@@ -47,7 +52,7 @@ def _empty_result(query: Tensor, _key: Tensor, value: Tensor, *_: Any, **__: Any
 
 
 def save(*operands: Any) -> tuple[Tensor, Tensor]:
-    """Runs `ATTENTION_SAVING` by the device's kernel; results may lie in any layout."""
+    """Runs `ATTENTION_SAVING` with the device's kernel; results may have any layout."""
     return attention_kernels.forward(
         AttentionOperands(*operands[:-1]), mask_needs_gradient=operands[-1]
     )
@@ -65,7 +70,7 @@ def _empty_saved(query: Tensor, _key: Tensor, value: Tensor, *_: Any) -> tuple[T
 
 
 def go_back(grad: Tensor, output: Tensor, logsumexp: Tensor, *operands: Any) -> Four:
-    """Runs `ATTENTION_BACKWARD` by the device's kernel; results may lie in any layout."""
+    """Runs `ATTENTION_BACKWARD` with the device's kernel; results may have any layout."""
     *given, mask_needs_gradient = operands
     found = attention_kernels.backward(
         grad,
@@ -117,7 +122,9 @@ def _differentiate(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
 
 
 def _refuse(_ctx: Any, *_: Any) -> Any:
-    raise NotImplementedError("attention's gradients have no derivative; expected one backward()")
+    raise NotImplementedError(
+        "the gradients of attention have no derivative; expected one backward()"
+    )
 
 
 for _name, _schema, _run, _fake in (
@@ -132,10 +139,10 @@ torch.library.register_autograd("kernelfarm::attention_saving", _differentiate, 
 torch.library.register_autograd("kernelfarm::attention_backward", _refuse)
 
 ATTENTION = torch.ops.kernelfarm.attention.default
-"""For inference, as it stands in traced graphs: its arguments are those of torch's function."""
+"""The operator for inference; its arguments are those of torch's function."""
 
 ATTENTION_SAVING = torch.ops.kernelfarm.attention_saving.default
-"""For training: the result, and what `ATTENTION_BACKWARD` needs of it."""
+"""The operator for training: the result, and the log-sum-exps for `ATTENTION_BACKWARD`."""
 
 ATTENTION_BACKWARD = torch.ops.kernelfarm.attention_backward.default
-"""Gradients of query, key, value and mask; the last is empty unless it is asked for."""
+"""Gradients of query, key, value and mask; the mask's is empty unless it is requested."""

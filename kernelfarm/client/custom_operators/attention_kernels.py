@@ -1,9 +1,9 @@
-"""Attention for training, by the fused kernels of the device at hand.
+"""Attention for training, by the device's fused kernels.
 
-What a forward kernel saves differs by device and kernel. Here all of them save the same: the
-result, and the log-sum-exp of each row's scores, `(batch, heads, length)`. Every backward kernel
-starts from these, whichever ran forward. Torch chooses the kernel; where it has none for the
-operands, attention is matrix products (`attention_products`).
+Torch's forward kernels save different values. Here each saves the same two: the result, and the
+log-sum-exp of each row's scores, `(batch, heads, length)`. Every backward kernel starts from these,
+independent of the forward kernel. Torch chooses the kernel; if it has none for the operands,
+attention is computed by matrix products (`attention_products`).
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ from kernelfarm.client.custom_operators.attention_products import (
     AttentionGradients,
     AttentionOperands,
 )
+from kernelfarm.client.pytorch.private import _fused_sdp_choice
 
 _aten = torch.ops.aten
 
 _FLASH_WIDTH = 8
-"""CUDA's flash kernels take heads whose widths are multiples of this."""
+"""CUDA's flash kernels require head widths that are multiples of this."""
 
 _MASK_ALIGNMENT = 8
-"""Memory-efficient kernels read masks whose rows begin at multiples of this many elements."""
+"""Memory-efficient kernels require mask rows that begin at multiples of this many elements."""
 
 _ROWS_AT_ONCE = 1 if torch.version.hip else 32
-"""Memory-efficient kernels take log-sum-exps for a multiple of this many rows."""
+"""Memory-efficient kernels require log-sum-exps for a multiple of this many rows."""
 
 
 class SavedForBackward(NamedTuple):
-    """What the backward pass needs beside the operands."""
+    """The values of the forward pass that the backward pass needs."""
 
     output: Tensor
     logsumexp: Tensor
 
 
 def forward(operands: AttentionOperands, *, mask_needs_gradient: bool) -> SavedForBackward:
-    """The result and what its backward pass needs of it, in whatever layout the kernel gives."""
+    """The result and its rows' log-sum-exps, in the layouts that the kernel returns."""
     match _kernel_for(operands, mask_needs_gradient=mask_needs_gradient):
         case "cpu":
             return _on_cpu(operands)
@@ -59,9 +60,9 @@ def forward(operands: AttentionOperands, *, mask_needs_gradient: bool) -> SavedF
 def backward(
     grad: Tensor, operands: AttentionOperands, saved: SavedForBackward, *, mask_needs_gradient: bool
 ) -> AttentionGradients:
-    """The gradients, from that of the result."""
+    """The gradients of the operands, from the gradient of the result."""
     if grad.stride(-1) != 1:
-        grad = grad.contiguous()  # of a sum, say, all elements are one: kernels expect rows
+        grad = grad.contiguous()  # the gradient of a sum is expanded; kernels expect dense rows
     match _kernel_for(operands, mask_needs_gradient=mask_needs_gradient):
         case "cpu":
             return _on_cpu_backward(grad, operands, saved)
@@ -78,16 +79,16 @@ def backward(
 
 
 def _kernel_for(operands: AttentionOperands, *, mask_needs_gradient: bool) -> str:
-    """The kernel that torch chooses for operands whose gradients are needed; empty: none."""
+    """The kernel that torch chooses for operands that need gradients; empty if it has none."""
     query, key, value, mask, is_causal, scale, enable_gqa = operands
     device = query.device.type
     if device not in _KERNELS:
         return ""
     with torch.enable_grad():
-        query = query.detach().requires_grad_()  # some kernels have no backward for some widths
+        query = query.detach().requires_grad_()  # some kernels lack a backward for some widths
         if mask is not None and mask_needs_gradient:
             mask = mask.detach().requires_grad_()
-        choice = torch._fused_sdp_choice(
+        choice = _fused_sdp_choice(
             query, key, value, mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
         )
     kernel = _KERNELS[device].get(choice, "")
@@ -123,7 +124,7 @@ def _on_cpu_backward(
 
 
 def _cpu_options(operands: AttentionOperands) -> dict[str, Any]:
-    """What differs from the defaults alone: keywords cost microseconds."""
+    """Only the options that differ from the defaults: each keyword costs microseconds."""
     options: dict[str, Any] = {}
     if operands.mask is not None:
         options["attn_mask"] = operands.mask
@@ -185,7 +186,7 @@ def _cudnn(operands: AttentionOperands) -> SavedForBackward:
         query, key, value, mask, True, 0.0, is_causal, scale=scale
     )
     logsumexp = logsumexp.view(query.shape[:3])
-    if mask is not None:  # infinity, as other kernels have it, for rows that see no key
+    if mask is not None:  # like other kernels: infinity for rows without an unmasked key
         logsumexp = logsumexp.masked_fill(logsumexp == -math.inf, math.inf)
     return SavedForBackward(output, logsumexp)
 
@@ -194,7 +195,8 @@ def _cudnn_backward(
     grad: Tensor, operands: AttentionOperands, saved: SavedForBackward
 ) -> AttentionGradients:
     query, key, value, mask, is_causal, scale, _ = operands
-    # Torch keeps cuDNN's plans by the operands' layouts, and takes the result's for the query's.
+    # Torch caches cuDNN's plans by the operands' layouts, and assumes that the result has the
+    # query's layout.
     output = _ordered_as(query, saved.output)
     return AttentionGradients(
         *_aten._scaled_dot_product_cudnn_attention_backward.default(
@@ -207,7 +209,7 @@ def _cudnn_backward(
 
 
 def _ordered_as(model: Tensor, tensor: Tensor) -> Tensor:
-    """The tensor without gaps, its axes in memory in the order of the model's."""
+    """A dense tensor with the same content, whose axes have the memory order of the model's."""
     strides = [0] * tensor.dim()
     step = 1
     for axis in sorted(range(tensor.dim()), key=model.stride):
@@ -231,7 +233,7 @@ def _padded(tensor: Tensor) -> Tensor:
 
 
 def _bias(operands: AttentionOperands) -> Tensor | None:
-    """A mask for memory-efficient kernels: one number for each score, in aligned rows."""
+    """The mask for memory-efficient kernels: one addend for each score, in aligned rows."""
     query, key, _, bias, *_ = operands
     if bias is None:
         return None
@@ -243,6 +245,6 @@ def _bias(operands: AttentionOperands) -> Tensor | None:
 
 
 def _no_dropout(query: Tensor) -> tuple[Tensor, Tensor]:
-    """Stand where kernels keep the state of their random numbers."""
+    """Placeholders for the random state that kernels save for dropout."""
     state = query.new_empty((), dtype=torch.int64)
     return state, state

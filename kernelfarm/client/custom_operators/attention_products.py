@@ -1,7 +1,8 @@
-"""Attention for training as matrix products and a softmax: where no fused kernel takes it.
+"""Attention for training by matrix products and a softmax, for operands without a fused kernel.
 
-Computed in f64 for f64, else in f32, as torch's own unfused attention is. A row that sees no key
-gives zeros; its log-sum-exp is infinity, as of fused kernels: so its weights come out as zeros.
+It computes in f64 for f64, else in f32, like torch's own unfused attention. A row without an
+unmasked key gives zeros; its log-sum-exp is infinity, like that of fused kernels, so that its
+weights are 0.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor
 
 
 class AttentionOperands(NamedTuple):
-    """What attention is computed of: tensors of four axes, a mask that is added to the scores."""
+    """The operands of attention: tensors with four axes, a mask that is added to the scores."""
 
     query: Tensor
     key: Tensor
@@ -26,7 +27,7 @@ class AttentionOperands(NamedTuple):
 
 
 class AttentionGradients(NamedTuple):
-    """Of query, key, value and mask; the last is None unless it was asked for."""
+    """The gradients of query, key, value and mask; the mask's is None unless requested."""
 
     query: Tensor
     key: Tensor
@@ -35,12 +36,15 @@ class AttentionGradients(NamedTuple):
 
 
 def saved_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The type of log-sum-exps, and the one that is computed in."""
+    """The element type of log-sum-exps and of the computation."""
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
 def forward(operands: AttentionOperands) -> tuple[Tensor, Tensor]:
-    """The result, and the log-sum-exp of each row's scores: `(batch, heads, length)`."""
+    """The result, and the log-sum-exp of each row's scores.
+
+    Shapes: result (batch, heads, length, value width); log-sum-exp (batch, heads, length).
+    """
     scores = _scores(operands)
     logsumexp = scores.logsumexp(-1)
     logsumexp = logsumexp.masked_fill(logsumexp == -math.inf, math.inf)
@@ -52,7 +56,7 @@ def forward(operands: AttentionOperands) -> tuple[Tensor, Tensor]:
 def backward(
     grad: Tensor, operands: AttentionOperands, logsumexp: Tensor, *, mask_needs_gradient: bool
 ) -> AttentionGradients:
-    """The gradients, from that of the result."""
+    """The gradients of the operands, from the gradient of the result."""
     query, key, value = operands[:3]
     wide = grad.to(logsumexp.dtype)
     weights = (_scores(operands) - logsumexp.unsqueeze(-1)).exp()
@@ -88,7 +92,7 @@ def _scale(operands: AttentionOperands) -> float:
 
 
 def _for_each_head(tensor: Tensor, operands: AttentionOperands) -> Tensor:
-    """Keys or values, widened, repeated for the heads of queries that share one."""
+    """Keys or values in the computation's type, repeated for query heads that share one."""
     wide = tensor.to(saved_dtype(tensor.dtype))
     if not operands.enable_gqa:
         return wide

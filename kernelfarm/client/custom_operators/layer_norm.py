@@ -1,7 +1,8 @@
-"""Layer normalization for training in half types: one trace for every device.
+"""Layer normalization for training in half types, with the same trace on every device.
 
-A GPU's kernel saves the statistics of half types in f32, a CPU's in the half type, so torch's own
-traces differ. These operators have f32 everywhere, and travel as torch's own, which the farm fuses.
+For half types, torch's GPU kernel saves its statistics in f32 and its CPU kernel in the half type,
+so torch's own traces differ. These operators save f32 everywhere. A captured graph names them as
+torch's own operators, which the farm fuses.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ def _differentiate(ctx: Any, grad: Tensor, *_: Any) -> tuple[Optional, ...]:
 
 
 def _refuse(_ctx: Any, *_: Any) -> Any:
-    raise NotImplementedError("a norm's gradients have no derivative; expected one backward()")
+    raise NotImplementedError(
+        "the gradients of a layer norm have no derivative; expected one backward()"
+    )
 
 
 for _name, _schema, _run, _fake in (
@@ -114,7 +117,7 @@ torch.library.register_autograd(
 torch.library.register_autograd("kernelfarm::layer_norm_backward", _refuse)
 
 NORM_SAVING = torch.ops.kernelfarm.layer_norm_saving.default
-"""The result, the mean and 1/sqrt(variance + eps)."""
+"""The result, the mean and 1/sqrt(variance + eps) of each row."""
 
 NORM_BACKWARD = torch.ops.kernelfarm.layer_norm_backward.default
-"""Gradients of operand, weight and bias; empty where they are not wanted."""
+"""Gradients of operand, weight and bias; empty if not requested."""

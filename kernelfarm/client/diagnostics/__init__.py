@@ -1,1 +1,1 @@
-"""What the command line shows of programs, traces and the disk tier."""
+"""Data for the command line: stages of programs, local traces, the state of the disk tier."""

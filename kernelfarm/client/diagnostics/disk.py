@@ -1,4 +1,4 @@
-"""A look at the whole disk tier: how much lies there, and whether it is what it should be."""
+"""Usage, verification and removal of the disk tier, for `kernelfarm cache`."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from kernelfarm.signing import CacheAddress, Keyring, TrustedKey, check_manifest
 from kernelfarm.signing.key_files import keyring_from_text
 
 _UNREADABLE = "UNREADABLE"
-"""A link, a file of another user, or one that others may write."""
+"""Reason for a link, another user's file, or a file that other users may write."""
 
 
 @dataclass(frozen=True, slots=True)
 class TierUsage:
-    """What lies in a tier; `oldest_s` is when the entry was used that goes next."""
+    """The contents of a tier; `oldest_s` is the last use of the entry that a sweep removes next."""
 
     entries: int
     blobs: int
@@ -46,7 +46,7 @@ class TierUsage:
 
 @dataclass(frozen=True, slots=True)
 class CorruptFile:
-    """A file that is not what it should be; `reason` is the word of the error that it would be."""
+    """A file that failed verification; `reason` is the reason code of the error."""
 
     path: Path
     reason: str
@@ -54,7 +54,7 @@ class CorruptFile:
 
 
 def usage(root: Path) -> TierUsage:
-    """How much lies there."""
+    """The numbers of entries, blobs and farms in a tier, and its size."""
     contents = scan_tier(root)
     used_s = [file.used_s for file, _ in contents.entries]
     farms = sum(not path.name.endswith(".keys.json") for path in root.glob("farms/*.json"))
@@ -68,7 +68,7 @@ def usage(root: Path) -> TierUsage:
 
 
 def clear(root: Path) -> int:
-    """Removes everything; how many bytes that were. Processes that use it fetch again."""
+    """Removes all files; returns their size in bytes. Running processes fetch them again."""
     size_bytes = scan_tier(root).size_bytes
     for part in SUBFOLDERS:
         shutil.rmtree(root / part, ignore_errors=True)
@@ -76,10 +76,10 @@ def clear(root: Path) -> int:
 
 
 def verify(root: Path, pinned: Keyring | None) -> list[CorruptFile]:
-    """Reads everything and removes what is spoilt: what would be refused once it is asked for.
+    """Verifies all files; returns and removes the corrupt ones, which clients would refuse.
 
-    Signatures are checked with the pinned keys, or those of the farms that were used here. An entry
-    past its time is told of, and stays until its program is fetched again.
+    Signatures are checked with the pinned keys, or with the stored keys of the farms that were used
+    on this machine. An expired entry is reported, but stays until its program is fetched again.
     """
     contents = scan_tier(root)
     faults = [
@@ -114,14 +114,14 @@ def _corrupt_entries(root: Path, contents: TierContents, keyring: Keyring) -> It
             yield CorruptFile(file.path, error.reason, str(error))
             continue
         except FileNotFoundError:
-            continue  # gone meanwhile
+            continue  # another process has removed it
         except OSError as error:
             yield CorruptFile(file.path, _UNREADABLE, str(error))
             continue
         missing = [sha256.hex() for sha256 in entry.blobs if not blobs.path(sha256).exists()]
         if missing:
             yield CorruptFile(
-                file.path, "HOLE", f"{len(missing)} of {len(entry.blobs)} blobs are gone"
+                file.path, "MISSING_BLOB", f"{len(missing)} of {len(entry.blobs)} blobs are missing"
             )
 
 
@@ -133,20 +133,24 @@ def _check_trace(path: Path) -> Iterator[CorruptFile]:
         yield CorruptFile(path, error.reason, str(error))
         return
     except FileNotFoundError:
-        return  # gone meanwhile
+        return  # another process has removed it
     except OSError as error:
         yield CorruptFile(path, _UNREADABLE, str(error))
         return
     if digest.hex() != path.stem:
-        yield CorruptFile(path, ManifestMismatchError.reason, f"it is the trace of {digest.hex()}")
+        yield CorruptFile(
+            path, ManifestMismatchError.reason, f"it has the trace with digest {digest.hex()}"
+        )
 
 
 def _address_of(entry: DiskEntry) -> CacheAddress:
-    """Where an entry lies; the folder tells the key."""
+    """The cache address of an entry; its folder's name is the key."""
     try:
         key = bytes.fromhex(entry.path.parent.name)
     except ValueError as error:
-        raise MalformedMessageError(f"{entry.path.parent} is no key") from error
+        raise MalformedMessageError(
+            f"{entry.path.parent} is not named by a key of hex digits"
+        ) from error
     return CacheAddress(entry.manifest.namespace, entry.manifest.space, key)
 
 
@@ -156,5 +160,5 @@ def _remembered(root: Path) -> Keyring:
         try:
             keys += keyring_from_text(read_sealed(path).decode(), path).keys
         except (CallerError, ValueError, OSError):
-            continue  # spoilt: the farm is asked again
+            continue  # corrupt: clients fetch the keys again
     return Keyring(keys)

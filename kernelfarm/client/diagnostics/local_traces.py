@@ -1,7 +1,7 @@
-"""Traces that processes of this machine made themselves, and why the farm has none of them.
+"""The traces that processes on this machine made, and why the farm did not provide them.
 
-What is found at the farm is not traced here; so what lies among our own traces was missed, or never
-asked for. Needs no torch.
+A graph whose trace the farm provides is not traced here. So each local trace was a miss at the
+farm, or was never looked up there. This module needs no torch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class LocalTrace:
-    """A trace on this machine's disk; `used_s` is when it was made or used last, since 1970."""
+    """A trace on this machine's disk; `used_s` is its last use, seconds since 1970."""
 
     digest: bytes
     parts: Mapping[str, str]
@@ -36,7 +36,7 @@ class LocalTrace:
 
 
 def local_traces(root: Path) -> list[LocalTrace]:
-    """Our own traces, those used last first; what is spoilt or of another version is left out."""
+    """The machine's own traces, last used first; skips corrupt files and other versions' files."""
     found = []
     for path in root.glob(f"traces/*/*{TRACE}"):
         try:
@@ -53,7 +53,7 @@ def local_traces(root: Path) -> list[LocalTrace]:
 def explained(
     client: FarmClient, digest: bytes, parts: Mapping[str, str]
 ) -> pb.ExplainTraceMissResponse:
-    """Why the farm gives no trace of a digest to this client.
+    """Why the farm has no trace of a digest for this client.
 
     Raises:
         KernelfarmError: the farm does not answer.
@@ -64,7 +64,7 @@ def explained(
 def why_not_trusted(
     client: FarmClient, settings: ClientSettings, explanation: pb.ExplainTraceMissResponse
 ) -> str:
-    """Why this client does not believe a trace that the farm has; empty if it does."""
+    """Why this client does not trust a trace of the farm; empty if it does."""
     manifest = manifest_from_proto(explanation.manifest)
     namespaces = settings.namespaces
     namespace = manifest.namespace if manifest.namespace in namespaces else namespaces[0]

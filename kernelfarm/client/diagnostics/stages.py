@@ -1,4 +1,4 @@
-"""The stages of compiled programs one by one, from wherever a program is kept."""
+"""The stages of compiled programs: of an exported model, a cached program or a saved directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kernelfarm.errors import CallerError
 
 @dataclass(frozen=True, slots=True)
 class ExplainedStage:
-    """One stage of a program (`kernel` empty) or of one variant of a kernel; text on demand."""
+    """One stage of a program (`kernel` is empty) or of a kernel's variant; text on demand."""
 
     target: str
     kernel: str
@@ -26,7 +26,7 @@ class ExplainedStage:
     text: Callable[[], str]
 
     def title(self) -> str:
-        """One line that tells where the stage belongs."""
+        """One line that names target, kernel, variant and stage."""
         where = f"{self.kernel}{self.variant}" if self.kernel else "program"
         return f"{self.target} / {where} / {self.stage}"
 
@@ -34,7 +34,7 @@ class ExplainedStage:
 def of_pt2(
     path: Path, targets: Sequence[str] | None, endpoint: str | None
 ) -> Iterator[ExplainedStage]:
-    """The stages of an exported model, compiled for the targets (default: the host's CPU)."""
+    """The stages of an exported model, compiled for the targets (default: this machine's CPU)."""
     client = connect(endpoint, None)
     compiled = compile_exported(read_pt2(path), targets=targets, client=client)
     for program in compiled.programs.values():
@@ -45,7 +45,7 @@ def of_key(key: bytes, endpoint: str | None) -> Iterator[ExplainedStage]:
     """The stages of a program in the farm's cache.
 
     Raises:
-        NotFoundError: the farm does not hold it.
+        NotFoundError: the farm's cache does not have it.
     """
     client = connect(endpoint, None)
     yield from _of_program(client.lookup(key), client)
@@ -55,7 +55,7 @@ def of_directory(directory: Path) -> Iterator[ExplainedStage]:
     """The stages of a directory that `kernelfarm compile` wrote.
 
     Raises:
-        CallerError: it holds no manifest, or a file of it is gone.
+        CallerError: the directory has no manifest, or one of its files is missing.
     """
     for program in read_manifest(directory):
         target = program["target"]

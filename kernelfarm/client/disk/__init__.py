@@ -1,1 +1,1 @@
-"""The disk tier: what one process of this machine fetched, the next one finds."""
+"""The disk tier: programs and traces that one process fetched, for later processes."""

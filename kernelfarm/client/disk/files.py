@@ -1,16 +1,16 @@
-"""Files that several processes share: written whole or not at all, found by content.
+"""Files that several processes share: written atomically, verified by digest.
 
-    ROOT/blobs/HH/SHA256                                   contents
+    ROOT/blobs/HH/SHA256                                   blobs
     ROOT/programs/INCARNATION/NAMESPACE/KEY/VARIANT.json   entries, see `disk.tier`
-    ROOT/traces/HH/DIGEST.trace                         what was traced, see `warm_start`
-    ROOT/farms/NAME.json, NAME.keys.json                   what is known of a farm
+    ROOT/traces/HH/DIGEST.trace                            traces, see `traces.cache`
+    ROOT/farms/NAME.json, NAME.keys.json                   invalidations and keys of a farm
 
-Readers take no lock: a file appears by a rename, and its content is checked against its name.
-Blobs are named by their SHA-256, traces by the digest of what they answer; the rest is sealed: its
-SHA-256 is over its name too, so that a copy under another name is refused. What another user may
-have written is not read. What a process that is killed leaves behind is a file `*.tmp` that nobody
-reads and that a sweep removes. Nothing is forced to disk: what a loss of power takes is seen by its
-digest, and fetched again.
+Readers take no lock: a file appears by a rename, and readers check its content. A blob is named by
+its SHA-256, a trace by the digest of its Dynamo graph. All other files are sealed: they begin with
+a SHA-256 over their name and content, so that a copy under another name is refused. A file that
+another user may have written is not read. A killed process may leave a file `*.tmp`, which no
+process reads and a sweep removes. Files are not flushed to disk: if a power failure damages one,
+its digest shows it and the client fetches it again.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from kernelfarm.private_files import make_private_folder, read_private
 
 TEMPORARY = ".tmp"
 MAX_TRACE_BYTES = 64 << 20
-"""The farm takes no larger message, and a trace holds no more than its graph."""
+"""The farm accepts no larger message, and a trace is not larger than the message of its graph."""
 _MAX_SEALED_BYTES = 16 << 20
 _MAX_BLOB_BYTES = 1 << 30
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Makes or replaces a file so that nobody ever sees a part of it.
+    """Makes or replaces a file atomically.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    # Removed folders (a sweep, `kernelfarm cache clear`) may go between the two steps.
+    # `kernelfarm cache clear` may remove the folder between the two steps.
     for is_last in (False, True):
         make_private_folder(path.parent)
         try:
@@ -50,7 +50,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def sealed(content: bytes) -> bytes:
-    """A file's content behind its SHA-256, for files that are not named by it."""
+    """The content with its SHA-256 in front, for files that are not named by it."""
     return hashlib.sha256(content).digest() + content
 
 
@@ -58,16 +58,16 @@ def unsealed(stored: bytes) -> bytes:
     """The content of a sealed file.
 
     Raises:
-        ValueError: it is not what was sealed.
+        ValueError: the content does not match its SHA-256.
     """
     digest, content = stored[:DIGEST_BYTES], stored[DIGEST_BYTES:]
     if hashlib.sha256(content).digest() != digest:
-        raise ValueError(f"{len(stored)} bytes that are not what was written")
+        raise ValueError(f"{len(stored)} bytes that do not match their SHA-256")
     return content
 
 
 def write_sealed(path: Path, content: bytes) -> None:
-    """Writes a small file whole, with a SHA-256 over its name and its content.
+    """Writes a small file atomically, with a SHA-256 over its name and its content.
 
     Raises:
         OSError: the folder cannot be written.
@@ -79,52 +79,52 @@ def read_sealed(path: Path) -> bytes:
     """The content of a file that `write_sealed` wrote under this name.
 
     Raises:
-        ValueError: it is not what was written there.
-        OSError: it cannot be read, or may be another user's.
+        ValueError: the content or the name does not match the SHA-256.
+        OSError: the file cannot be read, or another user may have written it.
     """
     stored = read_private(path, _MAX_SEALED_BYTES)
     content = stored[len(_seal(path, b"")) :]
     if stored != _seal(path, content) + content:
-        raise ValueError(f"{path}: {len(stored)} bytes that are not what was written there")
+        raise ValueError(f"{path}: {len(stored)} bytes that do not match their SHA-256")
     return content
 
 
 def _seal(path: Path, content: bytes) -> bytes:
-    """A line of text: such files are looked at by people."""
+    """The first line of a sealed file; as text, because people read these files."""
     name = path.name.encode()
     return hashlib.sha256(b"%d:%b%b" % (len(name), name, content)).hexdigest().encode() + b"\n"
 
 
 class BlobFiles:
-    """Contents by SHA-256 (32 bytes)."""
+    """The blobs of a tier by SHA-256 (32 bytes)."""
 
     def __init__(self, root: Path) -> None:
         self.folder = root / "blobs"
 
     def path(self, sha256: bytes) -> Path:
-        """Where a content lies."""
+        """The path of a blob."""
         name = sha256.hex()
         return self.folder / name[:2] / name
 
     def put(self, sha256: bytes, content: bytes) -> bool:
-        """Stores a content that was checked; False if it is there already.
+        """Stores a verified content; False if it is stored already.
 
         Raises:
             OSError: the folder cannot be written.
         """
         path = self.path(sha256)
-        with suppress(ValueError, FileNotFoundError):  # another content lay there; it is gone now
+        with suppress(ValueError, FileNotFoundError):  # `get` has removed a wrong content
             if self.get(sha256, len(content)) is not None:
-                os.utime(path)  # so that no sweep takes it for an old one that nobody names
+                os.utime(path)  # a sweep removes old blobs that no entry names yet
                 return False
         write_whole(path, content)
         return True
 
     def get(self, sha256: bytes, size_bytes: int | None = None) -> bytes | None:
-        """A content, of this size where it is known; None if it is not there.
+        """A blob's content, of this size if it is known; None if it is not stored.
 
         Raises:
-            ValueError: what lay there is another content, or may be another user's; it is removed.
+            ValueError: the content is wrong, or another user may have written it; it is removed.
         """
         path = self.path(sha256)
         try:
@@ -133,15 +133,15 @@ class BlobFiles:
             return None
         except OSError as error:
             remove(path)
-            raise ValueError(f"{path} is not to be read: {error}") from error
+            raise ValueError(f"{path} cannot be used: {error}") from error
         if hashlib.sha256(content).digest() != sha256:
             remove(path)
-            raise ValueError(f"{path} held {len(content)} bytes of another digest")
+            raise ValueError(f"{path} had {len(content)} bytes with another digest")
         return content
 
 
 def remove(path: Path) -> None:
-    """Removes a file, or an empty folder in its place; what may not be removed is left alone."""
+    """Removes a file, or an empty folder of this name; ignores errors."""
     with suppress(OSError):
         path.unlink()
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Where the disk tier lies: a folder into which nobody but this user writes, or none at all."""
+"""The folder of the disk tier: only this user may write into it, else there is no tier."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ SUBFOLDERS = ("blobs", "programs", "traces", "farms")
 
 
 class DiskTierWarning(UserWarning):
-    """The disk tier is not used: other users could change what lies in it."""
+    """The disk tier is off because other users could change its files."""
 
 
 def tier_folder(settings: ClientSettings) -> Path | None:
-    """The disk tier's folder; None if it is turned off, or refused, which a warning tells."""
+    """The disk tier's folder; None if the tier is off, or refused with a warning."""
     try:
         return checked_tier_folder(settings)
     except CallerError as error:
         warnings.warn(
-            f"kernelfarm: nothing is kept on disk: {error} (KERNELFARM_DISK_CACHE_DIR)",
+            f"kernelfarm: the disk tier is off: {error} (KERNELFARM_DISK_CACHE_DIR)",
             DiskTierWarning,
             stacklevel=2,
         )
@@ -33,13 +33,14 @@ def tier_folder(settings: ClientSettings) -> Path | None:
 
 
 def checked_tier_folder(settings: ClientSettings) -> Path | None:
-    """The disk tier's folder; None if it is turned off.
+    """The disk tier's folder; None if the tier is off.
 
-    Rights of others to write are taken away where the folder is ours; the folders in it are for
-    this user alone.
+    On folders of this user, the call revokes the write permissions of others, and all permissions
+    of others on the subfolders.
 
     Raises:
-        CallerError: another user owns it, or others may write into it and it is not ours.
+        CallerError: another user owns the folder, or others may write into a folder of another
+            user.
     """
     if not settings.disk_cache_bytes:
         return None
@@ -47,7 +48,7 @@ def checked_tier_folder(settings: ClientSettings) -> Path | None:
     keep_private(root)
     for part in SUBFOLDERS:
         keep_private(root / part)
-        with suppress(OSError):  # not there, or not ours
+        with suppress(OSError):  # it does not exist, or is another user's
             found = (root / part).stat()
             if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != FOLDER_MODE:
                 (root / part).chmod(FOLDER_MODE)

@@ -1,8 +1,8 @@
-"""Keeps the disk tier within its limit: the entries that were used longest ago go first.
+"""Keeps the disk tier within its size limit: removes the least recently used entries first.
 
-An entry goes before its blobs, so that who finds an entry nearly always finds its blobs; where not,
-that is a hole, which `disk.tier` takes for a miss. One process sweeps at a time; readers never wait
-for it.
+An entry is removed before its blobs, so a reader that finds an entry nearly always finds its blobs;
+`disk.tier` treats an entry with a missing blob as a miss. One process sweeps at a time; readers
+never wait for it.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from kernelfarm.client.disk.files import TEMPORARY, BlobFiles, read_sealed, remo
 from kernelfarm.private_files import FILE_MODE
 
 _KEPT_SHARE = 0.9
-"""A sweep makes more room than is needed now, so that the next one is far away."""
+"""A sweep shrinks the tier to this share of its limit, so that sweeps are rare."""
 _SWEEPS_PER_LIMIT = 16
-"""A process looks at the folder each time when it has written this part of the limit."""
+"""A process checks the tier's size whenever it has written the limit divided by this number."""
 _LOCK_TIMEOUT_S = 1.0
-"""Who is to look waits for another one's sweep: else writers would outrun it. A process that was
-stopped in the middle of one holds nobody up for longer."""
+"""A process that must check the size waits this long for another process's sweep, so that writers
+do not outrun it; not longer, because that process may be suspended."""
 TRACE = ".trace"
-"""Ends the names of traces (`warm_start`): entries that name no blobs."""
+"""Suffix of trace files (`traces.cache`): entries that name no blobs."""
 _GRACE_S = 60.0
-"""A blob that no entry names may be of an entry that is just being written."""
+"""A younger blob without an entry may belong to an entry that is being written."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file of the tier; `used_s` is when it was written or used last, seconds since 1970."""
+    """A file of the tier; `used_s` is the time of its last write or use, seconds since 1970."""
 
     path: Path
     size_bytes: int
@@ -46,7 +46,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class TierContents:
-    """Everything that lies in a tier: entries with the names of their blobs, blobs by name."""
+    """A tier's files: entries with the names of their blobs; blobs by name; temporary files."""
 
     entries: tuple[tuple[StoredFile, frozenset[str]], ...]
     blobs: dict[str, StoredFile]
@@ -54,7 +54,7 @@ class TierContents:
 
     @property
     def size_bytes(self) -> int:
-        """All of it."""
+        """The size of all files."""
         return sum(
             file.size_bytes
             for file in (*(e for e, _ in self.entries), *self.blobs.values(), *self.leftovers)
@@ -62,7 +62,7 @@ class TierContents:
 
 
 class DiskBudget:
-    """Sees to it that a tier stays within about its limit, by what this process writes."""
+    """Keeps a tier near its size limit: starts a sweep after this process has written enough."""
 
     def __init__(self, root: Path, max_bytes: int) -> None:
         self._root = root
@@ -71,11 +71,11 @@ class DiskBudget:
         self._until_sweep_bytes = 0
 
     def fits(self, size_bytes: int) -> bool:
-        """True if an entry of this size may be kept at all."""
+        """True if an entry of this size is small enough for the tier."""
         return size_bytes <= self._max_bytes * _KEPT_SHARE
 
     def charge(self, size_bytes: int) -> None:
-        """Tells of bytes that were written; sweeps when it is time."""
+        """Records written bytes; sweeps if it is time."""
         with self._lock:
             self._until_sweep_bytes -= size_bytes
             if self._until_sweep_bytes > 0:
@@ -87,9 +87,9 @@ class DiskBudget:
 
 
 def sweep(root: Path, max_bytes: int) -> int:
-    """Removes what was used longest ago until the tier fits; how many entries it removed.
+    """Removes the least recently used entries until the tier fits; returns how many.
 
-    Leftovers of killed processes, and blobs that no entry names, go with them.
+    A sweep also removes temporary files of killed processes, and blobs that no entry names.
     """
     if sum(file.size_bytes for file in _files(root)) <= max_bytes:
         return 0
@@ -113,7 +113,7 @@ def sweep(root: Path, max_bytes: int) -> int:
 
 
 def scan_tier(root: Path) -> TierContents:
-    """What lies in a tier now; other processes go on meanwhile."""
+    """The files of a tier; other processes may change it during the scan."""
     entries, blobs, leftovers = [], {}, []
     blob_folder = BlobFiles(root).folder
     for file in _files(root):
@@ -127,7 +127,7 @@ def scan_tier(root: Path) -> TierContents:
 
 
 def _remove_unnamed(contents: TierContents) -> int:
-    """Removes old leftovers and old blobs that no entry names; their bytes."""
+    """Removes old temporary files and old blobs that no entry names; returns their size."""
     now_s = time.time()
     named = frozenset[str]().union(*(names for _, names in contents.entries))
     orphans = [blob for name, blob in contents.blobs.items() if name not in named]
@@ -138,7 +138,7 @@ def _remove_unnamed(contents: TierContents) -> int:
 
 
 def _files(root: Path) -> Iterator[StoredFile]:
-    """Files of blobs, programs and traces; what vanishes meanwhile is left out."""
+    """The files of blobs, programs and traces, without those that vanish during the scan."""
     for part in ("blobs", "programs", "traces"):
         for folder, _, names in os.walk(root / part):
             for name in names:
@@ -149,7 +149,7 @@ def _files(root: Path) -> Iterator[StoredFile]:
 
 
 def _names_in(path: Path) -> frozenset[str]:
-    """The blobs that an entry names; none if it is spoilt, which its next reader finds out."""
+    """The blobs that an entry names; none if it is corrupt, which its next reader detects."""
     if path.suffix == TRACE:
         return frozenset()
     try:
@@ -160,7 +160,7 @@ def _names_in(path: Path) -> frozenset[str]:
 
 @contextmanager
 def _sweep_lock(root: Path) -> Iterator[bool]:
-    """True for one process at a time; a lock of the system's, which a killed process loses."""
+    """True for one process at a time; the system releases the lock of a killed process."""
     until_s = time.monotonic() + _LOCK_TIMEOUT_S
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(root / "sweep.lock", flags, FILE_MODE), "wb") as file:

@@ -1,8 +1,8 @@
-"""Programs on this machine's disk: what one process fetched, the next one finds without the farm.
+"""Programs and shared traces on this machine's disk, for processes that start without the farm.
 
-An entry is one variant of a program: its signed manifest, and which of its blobs lie here. Entries
-of one life of the farm's epoch table lie together, so that a farm that forgot its past has none.
-What is not whole, not believed or not readable is a miss, and is removed.
+An entry is one variant of a program or trace: its signed manifest, and the list of its blobs on
+this disk. Entries are stored by incarnation of the farm's epoch table, so that a farm that lost its
+table has no entries. An incomplete, untrusted or unreadable entry is a miss and is removed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kernelfarm.wire.manifest import manifest_from_bytes, manifest_to_bytes
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """The farm served a program after `epoch`, to a caller with these tags of its own."""
+    """The farm served a program after `epoch` to a caller with these tags of its own."""
 
     epoch: int
     tags: frozenset[str] = frozenset()
@@ -35,7 +35,7 @@ class Confirmation:
 
 @dataclass(frozen=True, slots=True)
 class DiskEntry:
-    """One variant as it was kept; nothing of it is believed yet. `blobs` are those kept here."""
+    """One stored variant, not verified yet; `blobs` are the digests of its blobs on this disk."""
 
     path: Path
     manifest: Manifest
@@ -44,7 +44,7 @@ class DiskEntry:
 
 
 class DiskTier:
-    """The tier below a folder, of at most about `max_bytes`; several processes use it at once."""
+    """The tier in a folder, of about `max_bytes` at most; several processes may use it at once."""
 
     def __init__(self, root: Path, max_bytes: int) -> None:
         self.root = root
@@ -52,13 +52,13 @@ class DiskTier:
         self._budget = DiskBudget(root, max_bytes)
 
     def entries(self, incarnation: str, namespaces: Iterable[str], key: bytes) -> list[DiskEntry]:
-        """The variants of a program, those with more conditions first."""
+        """The entries of a key in these namespaces, those with more guard conditions first."""
         folders = [self._folder(incarnation, name, key) for name in namespaces]
         found = [entry for folder in folders for entry in self._read_all(folder)]
         return [found[i] for i in by_specificity([entry.manifest.guard for entry in found])]
 
     def contents(self, entry: DiskEntry, digests: Sequence[bytes]) -> dict[bytes, bytes] | None:
-        """Contents by SHA-256, checked; None, and no entry more, if one is missing or spoilt."""
+        """Verified blobs by SHA-256; None, and removes the entry, if one is missing or corrupt."""
         manifest = entry.manifest
         sizes = {blob.sha256: blob.size_bytes for blob in (*manifest.blobs, manifest.content)}
         found: dict[bytes, bytes] = {}
@@ -78,17 +78,18 @@ class DiskTier:
     def put(
         self, manifest: Manifest, confirmation: Confirmation, contents: dict[bytes, bytes]
     ) -> None:
-        """Keeps a variant that was checked, with its contents; what cannot be written is counted.
+        """Stores a verified variant with its blobs; counts a failure to write.
 
-        Blobs are written before the entry that names them, so that whoever finds it finds them.
+        Blobs are written before the entry that names them, so that a reader of the entry finds
+        them.
         """
         size_bytes = sum(map(len, contents.values()))
         if not self._budget.fits(size_bytes):
             return
         stored = {
             "manifest": base64.b64encode(manifest_to_bytes(manifest)).decode(),
-            "vouched_epoch": confirmation.epoch,
-            "vouched_tags": sorted(confirmation.tags),
+            "confirmed_epoch": confirmation.epoch,
+            "confirmed_tags": sorted(confirmation.tags),
             "blobs": [sha256.hex() for sha256 in contents],
         }
         try:
@@ -104,16 +105,16 @@ class DiskTier:
             counters.count("disk.write_failures")
 
     def touch(self, entry: DiskEntry) -> None:
-        """Notes a use: entries that are not used go first."""
+        """Records a use: sweeps remove the least recently used entries first."""
         with suppress(OSError):
             os.utime(entry.path)
 
     def drop(self, entry: DiskEntry) -> None:
-        """Removes an entry; blobs that nobody names any more go with the next sweep."""
+        """Removes an entry; the next sweep removes the blobs that no other entry names."""
         remove(entry.path)
 
     def _folder(self, incarnation: str, namespace: str, key: bytes) -> Path:
-        # Both names come from the farm or from settings: they may be anything.
+        # Both names come from the farm or from settings, and may contain any characters.
         parts = (quote(name, safe="").replace(".", "%2E") for name in (incarnation, namespace))
         return self.root.joinpath("programs", *parts, key.hex())
 
@@ -125,26 +126,26 @@ class DiskTier:
                 counters.count_refusal("disk", error)
                 remove(path)
             except FileNotFoundError:
-                continue  # removed meanwhile
+                continue  # another process has removed it
             except OSError:
-                counters.count("disk.unreadable")  # it may be another user's
+                counters.count("disk.unreadable")  # another user may have written it
                 remove(path)
 
 
 def read_entry(path: Path) -> DiskEntry:
-    """An entry's file.
+    """The entry in a file.
 
     Raises:
-        MalformedMessageError: it is none.
-        OSError: it cannot be read, or may be another user's.
+        MalformedMessageError: the file is not a valid entry.
+        OSError: it cannot be read, or another user may have written it.
     """
     try:
         stored = json.loads(read_sealed(path))
         manifest = manifest_from_bytes(base64.b64decode(stored["manifest"], validate=True))
         confirmation = Confirmation(
-            int(stored["vouched_epoch"]), frozenset(map(str, stored["vouched_tags"]))
+            int(stored["confirmed_epoch"]), frozenset(map(str, stored["confirmed_tags"]))
         )
         blobs = tuple(bytes.fromhex(name) for name in stored["blobs"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise MalformedMessageError(f"{path} is no entry: {error}") from error
+        raise MalformedMessageError(f"{path} is not a valid entry: {error}") from error
     return DiskEntry(path, manifest, confirmation, blobs)

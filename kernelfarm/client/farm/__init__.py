@@ -1,1 +1,1 @@
-"""Talking to the farm: channels, deadlines, retries, checked answers, invalidations."""
+"""Calls to the farm: channels, deadlines, retries, verification of responses, invalidations."""

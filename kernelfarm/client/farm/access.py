@@ -1,4 +1,4 @@
-"""What a process keeps for one farm: the way there, the disk tier, and what it hears from it."""
+"""Everything that a process needs for one farm: a client, the disk tier and a watch."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from kernelfarm.client.disk.folder import tier_folder
 from kernelfarm.client.disk.tier import DiskTier
 from kernelfarm.client.farm.cache_client import CacheAdmin
 from kernelfarm.client.farm.client import FarmClient
+from kernelfarm.client.farm.invalidation_state import KnownAtRequest
 from kernelfarm.client.farm.invalidation_watch import InvalidationWatch, watch_of
 from kernelfarm.client.farm.recent_traces import RecentTraces
 from kernelfarm.client.process.exit import close_at_exit
@@ -17,13 +18,17 @@ from kernelfarm.client.settings import ClientSettings
 from kernelfarm.errors import UnavailableError
 
 PAUSE_AFTER_FAILURE_S = 10.0
-"""After a farm did not answer, further graphs do without it at once for so long."""
+"""How long graphs run eager without a call to the farm after it did not answer."""
+
+WATCH_TIMEOUT_S = 1.0
+"""How long a look-up waits for missed invalidations; if the farm takes longer, the client treats it
+as away."""
 
 _failures: dict[str, float] = {}
 
 
 class FarmAccess:
-    """One for each process and settings; its channels and threads do not survive a fork."""
+    """One object for each process and settings; its channels and threads do not survive a fork."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
@@ -41,23 +46,41 @@ class FarmAccess:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Tags of our own, beside those of each program."""
+        """The client's own tags, in addition to those of each program."""
         return (f"model:{self.settings.model}",) if self.settings.model else ()
 
+    def wait_for_invalidations(self) -> None:
+        """Waits until the client has received missed invalidations, but not for a silent farm."""
+        self.watch.wait(WATCH_TIMEOUT_S)
+
+    def known_now(self) -> KnownAtRequest:
+        """The invalidations that are known before a request that is sent now."""
+        return KnownAtRequest(self.watch.invalidations, time.time())
+
+    @property
+    def is_away(self) -> bool:
+        """True if the farm did not answer in the last `PAUSE_AFTER_FAILURE_S` seconds.
+
+        Always False in mode `strict`, in which every graph asks the farm.
+        """
+        failed_s = _failures.get(self.settings.endpoint)
+        is_recent = failed_s is not None and time.monotonic() - failed_s < PAUSE_AFTER_FAILURE_S
+        return is_recent and self.settings.mode != "strict"
+
     def check_recent_failure(self) -> None:
-        """Passes unless the farm failed just now; who insists (`strict`) asks all the same.
+        """Raises if the farm is away.
 
         Raises:
-            UnavailableError: it did.
+            UnavailableError: see `is_away`.
         """
-        endpoint = self.settings.endpoint
-        failed_s = _failures.get(endpoint)
-        is_recent = failed_s is not None and time.monotonic() - failed_s < PAUSE_AFTER_FAILURE_S
-        if is_recent and self.settings.mode != "strict":
-            raise UnavailableError(f"the farm at {endpoint} did not answer just now")
+        if self.is_away:
+            raise UnavailableError(
+                f"the farm at {self.settings.endpoint} did not answer just now; it is asked again"
+                f" within {PAUSE_AFTER_FAILURE_S:.0f} s"
+            )
 
     def note_failure(self) -> None:
-        """Notes that the farm does not answer."""
+        """Records that the farm does not answer."""
         _failures[self.settings.endpoint] = time.monotonic()
 
 
@@ -71,6 +94,6 @@ def _connected(settings: ClientSettings) -> CacheAdmin:
 
 
 def _name(settings: ClientSettings) -> str:
-    """A file name for what is known of a farm."""
+    """The name of the files in which processes store the farm's invalidations and keys."""
     stated = f"{settings.endpoint}\n{settings.namespace}".encode()
     return hashlib.sha256(stated).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The farm's cache as its operators and watching clients see it: no torch, no decisions."""
+"""Calls of the farm's CacheService, for administrators and for watching clients; needs no torch."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 
 _TIMEOUT_S = 30.0
-# Dry runs and sweeps walk over all entries.
+# Dry runs and sweeps visit all entries.
 _WALK_TIMEOUT_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """One event of a watch: drop what depends on a tag and is older than `epoch`, or everything.
+    """One event of a watch: drop the entries with one of the tags and an epoch below `epoch`.
 
-    Without tags and flush it tells that nothing was missed. `resume_token` is for the next watch,
-    once this event was obeyed.
+    `is_flush` means: drop all entries. An event with neither tags nor flush confirms that the
+    watcher has received every invalidation up to `epoch`. `resume_token` continues the watch after
+    this event has been applied.
     """
 
     tags: tuple[str, ...]
@@ -69,18 +70,18 @@ class CacheAdmin:
     def invalidate(
         self, tags: Sequence[str], *, dry_run: bool = False, reason: str = ""
     ) -> api.InvalidateResponse:
-        """Makes stale what depends on one of the tags; a dry run counts it instead.
+        """Makes entries with one of the tags stale; a dry run only counts them.
 
         Raises:
             PermissionDeniedError: the token is missing or wrong.
-            CallerError: a tag is not of the grammar.
+            CallerError: a tag does not follow the grammar of tags.
         """
         request = api.InvalidateRequest(tags=tags, dry_run=dry_run, reason=reason)
         timeout_s = _WALK_TIMEOUT_S if dry_run else _TIMEOUT_S
         return self._call(self._stub.Invalidate, request, timeout_s)
 
     def watch(self, resume_token: str = "") -> Iterator[WatchEvent]:
-        """Invalidations from a token on, until the farm or the caller ends it.
+        """Invalidations after a resume token, until the farm or the caller ends the stream.
 
         Raises:
             UnavailableError: the connection is lost; watch again with the last token.
@@ -97,14 +98,14 @@ class CacheAdmin:
                 )
 
     def explain_key(self, key: bytes) -> api.ExplainMissResponse:
-        """What a look-up of a program's key meets."""
+        """The result of looking up a program's key, and its difference to the nearest entry."""
         request = api.ExplainMissRequest(key=key)
         return self._call(self._stub.ExplainMiss, request, _TIMEOUT_S)
 
     def explain_graph(
         self, graph: Graph, target: str, *, is_deterministic: bool = False, model: str = ""
     ) -> api.ExplainMissResponse:
-        """What a look-up of a graph's program meets."""
+        """The result of looking up a graph's program, and its difference to the nearest entry."""
         request = api.ExplainMissRequest(
             graph=graph_to_proto(graph),
             target=target,
@@ -114,21 +115,21 @@ class CacheAdmin:
         return self._call(self._stub.ExplainMiss, request, _TIMEOUT_S)
 
     def usage(self, tenant: str = "") -> api.GetUsageResponse:
-        """What a tenant holds, our own without a name, and its counters.
+        """The usage and counters of a tenant; of the caller's own if `tenant` is empty.
 
         Raises:
-            PermissionDeniedError: another tenant's usage is for administrators.
+            PermissionDeniedError: another tenant's usage requires the role administrator.
             NotFoundError: there is no such tenant.
         """
         request = api.GetUsageRequest(tenant=tenant)
         return self._call(self._stub.GetUsage, request, _TIMEOUT_S)
 
     def sweep(self) -> api.SweepResponse:
-        """Frees what nobody will find any more.
+        """Deletes stale entries and unreferenced blobs.
 
         Raises:
             PermissionDeniedError: the token is missing or wrong.
-            FarmFullError: another sweep runs.
+            FarmFullError: another sweep is running.
         """
         return self._call(self._stub.Sweep, api.SweepRequest(), _WALK_TIMEOUT_S)
 

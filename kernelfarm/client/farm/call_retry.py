@@ -1,7 +1,7 @@
-"""Repeats calls that got no answer, for as long as a listener takes to start again.
+"""Repeats calls that got no answer, for as long as a server takes to restart.
 
-gRPC could do it by itself, but loses calls: with a retry policy, grpcio 1.85 lets calls hang for
-ever whose server is killed; neither their deadline nor `cancel` ends them.
+gRPC's own retry policy loses calls: with it, a call of grpcio 1.85 hangs forever if its server is
+killed; neither its deadline nor `cancel` ends it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _PAUSES_S = (0.1, 0.2, 0.4)
 
 
 class CallRetry:
-    """Lets a call that got no answer be made again a few times, until a moment."""
+    """Limits the repetitions of a call that got no answer: a few, and none after `ends_s`."""
 
     def __init__(self, ends_s: float) -> None:
         self._ends_s = ends_s
         self._pauses_s = list(_PAUSES_S)
 
     def wait(self, error: KernelfarmError) -> None:
-        """Returns when the call may be made again.
+        """Waits until the call may be repeated.
 
         Raises:
-            KernelfarmError: the error, where repeating it does not help or it is too late.
+            KernelfarmError: `error`, if repeating the call does not help or it is too late.
         """
         if not isinstance(error, NoAnswerError) or not self._pauses_s:
             raise error
@@ -40,10 +40,10 @@ class CallRetry:
 
 
 def retried(call: Callable[[], ResultT], timeout_s: float) -> ResultT:
-    """What a call answers; it is made again if nobody answered.
+    """The result of a call, which is repeated if it got no answer.
 
     Raises:
-        KernelfarmError: what it failed with at last.
+        KernelfarmError: the error of the last repetition.
     """
     repeats = CallRetry(time.monotonic() + timeout_s)
     while True:

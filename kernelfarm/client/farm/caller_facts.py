@@ -1,7 +1,7 @@
-"""What holds at every call of a captured graph: facts by which variants of a program are chosen.
+"""Facts that hold at every call of a captured graph; guards select variants of programs by them.
 
-A program is kept for calls to come, so what may differ between them is not told: sizes and strides
-of inputs that vary, and addresses. Variants that need those are then not chosen.
+A loaded program serves many calls, so facts that may differ between calls are left out: varying
+sizes and strides, and addresses. A variant that requires one of these is not selected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kernelfarm.ir.guards import CallerFacts, InputFacts
 
 
 def facts_of(graph: Graph) -> CallerFacts:
-    """The facts of a graph, and of the environment that it runs in."""
+    """The facts of a graph and of its environment."""
     inputs = tuple(
         _input_facts(source.kind) if isinstance(source.kind, TensorType) else InputFacts()
         for source in graph.inputs

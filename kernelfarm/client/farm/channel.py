@@ -1,4 +1,4 @@
-"""The channel of one client: opened by the first call that needs it, and closed around forks."""
+"""The gRPC channel of one client: opened by the first call that needs it, closed around forks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kernelfarm.errors import UnavailableError
 
 
 class FarmChannel:
-    """Safe to use from several threads; `open_channel` must not connect, nor raise a second time.
+    """A channel for several threads; `open_channel` must not connect, and not raise after success.
 
-    A fork closes the channel under the calls that use it: who sees `pauses` grow makes them again.
+    A fork closes the channel during calls. A caller that sees `pauses` increase repeats its call.
     """
 
     def __init__(self, open_channel: Callable[[], grpc.Channel], peer: str) -> None:
@@ -31,15 +31,15 @@ class FarmChannel:
 
     @contextmanager
     def used(self) -> Iterator[grpc.Channel]:
-        """The channel, for calls that end within.
+        """The channel, for calls that end inside the `with` block.
 
         Raises:
-            UnavailableError: it was closed for good.
+            UnavailableError: `close` was called.
         """
         with self._condition:
             self._condition.wait_for(lambda: not self._is_paused)
             if self._is_closed:
-                raise UnavailableError(f"{self._peer}: the way there was closed")
+                raise UnavailableError(f"{self._peer}: the channel was closed")
             if self._channel is None:
                 self._channel = self._open()
             self._users += 1
@@ -53,32 +53,32 @@ class FarmChannel:
                 condition.notify_all()
 
     def close(self) -> None:
-        """Ends all calls, for good."""
+        """Ends all calls; the channel cannot be used again."""
         with self._condition:
             self._is_closed = True
             if self._channel is not None:
                 self._channel.close()
 
     def pause(self) -> bool:
-        """Ends all calls; who begins one waits. False if nothing was open."""
+        """Ends all calls; new ones wait for `resume`. False if no channel was open."""
         with self._condition:
             self._is_paused = True
             self.pauses += 1
             if self._channel is None:
                 return False
             self._channel.close()
-            self._channel = None  # the last reference: gRPC ends its threads with it
+            self._channel = None  # gRPC ends its threads when the last reference is gone
             self._condition.wait_for(lambda: not self._users, PAUSE_S)
             return True
 
     def resume(self) -> None:
-        """Lets calls begin again."""
+        """Allows calls again."""
         with self._condition:
             self._is_paused = False
             self._condition.notify_all()
 
     def renew(self) -> None:
-        """Lets the calls of a forked child begin; the threads that held or awaited it are gone."""
+        """Allows calls in a forked child, which lacks the threads that used the condition."""
         self._condition = threading.Condition()
         self._users = 0
         self._is_paused = False

@@ -1,4 +1,4 @@
-"""From a signed statement to a program: nothing of it is used before all of it was checked."""
+"""Verifies a signed program before any part of it is used."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ CheckManifest = Callable[[Manifest, CacheAddress], None]
 
 @dataclass(frozen=True, slots=True)
 class ExpectedProgram:
-    """What was asked for: a manifest that tells of anything else is refused.
+    """The program that was requested; a manifest of any other program is refused.
 
-    `namespaces` are those whose programs are believed, our own first.
+    `namespaces` are those whose programs are accepted, the client's own first.
     """
 
     namespaces: tuple[str, ...]
@@ -33,15 +33,15 @@ class ExpectedProgram:
 def checked_program(
     message: pb.ProgramResult, expected: ExpectedProgram, check: CheckManifest
 ) -> CompiledProgram:
-    """The program of a farm's answer.
+    """The verified program of a farm's response.
 
     Raises:
-        IntegrityError: manifest or content are not what their publisher made for this key.
-        MalformedMessageError: nothing signed was sent, or it is no program.
+        IntegrityError: the manifest or the content is not what its publisher made for this key.
+        MalformedMessageError: the response is not signed, or is not a program.
     """
     if not message.HasField("signed"):
         raise MalformedMessageError(
-            "the farm sent a program without its manifest: it is older than this client"
+            "the farm sent a program without its manifest: the farm is older than this client"
         )
     manifest = manifest_from_proto(message.signed.manifest)
     content = message.signed.content
@@ -54,11 +54,11 @@ def checked_program(
 def checked_content(
     manifest: Manifest, content: bytes, expected: ExpectedProgram, check: CheckManifest
 ) -> pb.ProgramResult:
-    """The message that a manifest's content is, once both were checked.
+    """The message in a program's content, after verifying manifest and content.
 
     Raises:
-        IntegrityError: as `checked_program`.
-        MalformedMessageError: the content is no program.
+        IntegrityError: see `checked_program`.
+        MalformedMessageError: the content is not a program.
     """
     namespace = manifest.namespace
     if namespace not in expected.namespaces:
@@ -67,16 +67,16 @@ def checked_content(
     failing = first_failing(manifest.guard, expected.facts)
     if failing is not None:
         raise ManifestMismatchError(
-            f"program {expected.key.hex()[:16]} is for callers with {failing}; here it is not so"
+            f"program {expected.key.hex()[:16]} requires {failing}, which does not hold here"
         )
     check_content(manifest, content)
     try:
         message = pb.ProgramResult.FromString(content)
     except DecodeError as error:
-        raise MalformedMessageError(f"{len(content)} bytes that are no program") from error
+        raise MalformedMessageError(f"{len(content)} bytes that are not a program") from error
     if message.key != expected.key or (expected.target and message.target != expected.target):
         raise ManifestMismatchError(
-            f"program {expected.key.hex()[:16]} for {expected.target}: the content is of"
+            f"expected program {expected.key.hex()[:16]} for {expected.target}, got"
             f" {message.key.hex()[:16]} for {message.target}"
         )
     return message

@@ -1,4 +1,4 @@
-"""The way to the farm: one channel, deadlines, retries of what is idempotent, checked answers."""
+"""Calls of the farm's CompileService: one channel, deadlines, retries, verified responses."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 2.0
 
 _jitter = random.SystemRandom()
-"""Not the process's own numbers, which are its user's, and may be seeded."""
+"""Not the global generator, which the user may have seeded."""
 
 ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True)
 class StageProgress:
-    """One stage event of a compilation; `total` is 0 where a stage has no items."""
+    """One stage event of a compilation; `total` is 0 if the stage has no items."""
 
     stage: str
     target: str
@@ -68,7 +68,7 @@ class StageProgress:
 
 OnProgress = Callable[[StageProgress], None]
 Attempt = Callable[[grpc.Channel, float], ResultT]
-"""A call over a channel within so many seconds; it may be made more than once."""
+"""A call over a channel with a timeout in seconds; it may be repeated."""
 
 
 _DEFAULTS = CompileOptions()
@@ -77,12 +77,10 @@ _DEFAULTS = CompileOptions()
 class FarmClient:
     """Calls the farm; safe to use from several threads.
 
-    `settings.timeout_s` bounds each call, or all calls of one graph together, see
-    `WaitBudget.charged`.
-
-    All methods raise `KernelfarmError` subclasses with the farm's own message. What is no program
-    of whom we believe, made for what was asked, is refused (`IntegrityError`) and counted.
-    `remembered_keys` is where `Trust` keeps the keys of a farm that are not pinned.
+    `settings.timeout_s` limits each call, or all calls of one graph together; see
+    `WaitBudget.charged`. All methods raise subclasses of `KernelfarmError` with the farm's message.
+    A program that fails verification is refused (`IntegrityError`) and counted. `remembered_keys`
+    is the file in which `ManifestVerifier` stores the keys of a farm without pinned keys.
     """
 
     def __init__(self, settings: ClientSettings, remembered_keys: Path | None = None) -> None:
@@ -99,7 +97,7 @@ class FarmClient:
         self._channel = FarmChannel(opened, self._peer)
 
     def connect(self, timeout_s: float = 1.0) -> bool:
-        """True if the farm answers within the time; calls connect by themselves anyway."""
+        """True if the channel connects within the timeout; calls connect by themselves, too."""
         with self._channel.used() as channel:
             ready = grpc.channel_ready_future(channel)
             try:
@@ -107,7 +105,7 @@ class FarmClient:
             except grpc.FutureTimeoutError:
                 return False
             finally:
-                ready.cancel()  # or it would go on to look five times a second
+                ready.cancel()  # else it would check the channel five times a second
             return True
 
     def close(self) -> None:
@@ -132,14 +130,14 @@ class FarmClient:
     ) -> list[CompiledProgram]:
         """The programs of a graph, one for each target, in the order of the targets.
 
-        `facts` must hold at every call of the programs. `keys` are the program keys by target,
-        where the caller knows them already.
+        `facts` must hold at every call of the programs. `keys` are the program keys by target, if
+        the caller has computed them already.
 
         Raises:
-            IntegrityError: an answer is not what its publisher made for this graph.
+            IntegrityError: a program is not what its publisher made for this graph.
             CallerError: the farm refuses the graph or a target; the message says why.
-            UnavailableError: no farm answers there, or it lost a room; retry later.
-            DeadlineError: not ready in time; the farm goes on, so a later call finds the result.
+            UnavailableError: no farm answers, or it lost a service; retry later.
+            DeadlineError: the build took too long; the farm finishes it, so retry later.
         """
         request = pb.CompileRequest(
             request_id=uuid.uuid4().hex,
@@ -173,8 +171,8 @@ class FarmClient:
         """A program by its key.
 
         Raises:
-            NotFoundError: the farm's cache does not hold it.
-            IntegrityError: the answer is not what its publisher made for this key.
+            NotFoundError: the farm's cache does not have it.
+            IntegrityError: the program is not what its publisher made for this key.
         """
         request = pb.LookupRequest(key=key, model=self.settings.model, wants_signed=True)
         expected = {key: ExpectedProgram(self.settings.namespaces, key, target="")}
@@ -186,11 +184,11 @@ class FarmClient:
         return self._retried(attempt)
 
     def read_blobs(self, digests: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Contents by SHA-256; every content was checked against its digest.
+        """Verified blobs by SHA-256.
 
         Raises:
-            NotFoundError: the farm no longer holds one; compile again.
-            PoisonedBlobError: a content has another digest than asked for; compile again.
+            NotFoundError: the farm no longer has one; compile again.
+            PoisonedBlobError: a blob does not have the requested digest; compile again.
         """
         unique = list(dict.fromkeys(digests))
         found: dict[bytes, bytes] = {}
@@ -200,7 +198,7 @@ class FarmClient:
         return found
 
     def capabilities(self) -> pb.GetCapabilitiesResponse:
-        """What the farm can do."""
+        """The farm's version, targets and public keys."""
         request = pb.GetCapabilitiesRequest()
         return self._retried(
             lambda channel, s: CompileServiceStub(channel).GetCapabilities(request, timeout=s)
@@ -217,18 +215,19 @@ class FarmClient:
     def checked(
         self, answer: pb.ProgramResult, expected: Mapping[bytes, ExpectedProgram]
     ) -> CompiledProgram:
-        """The program of an answer to one of the keys in `wanted`.
+        """The verified program of a response, which must be one of `expected`.
 
         Raises:
-            IntegrityError: it is not what its publisher made for that key; counted.
-            MalformedMessageError: nothing signed was sent, or it is no program.
+            IntegrityError: it is not what its publisher made for this key; counted.
+            MalformedMessageError: the response is not signed, or is not a program.
         """
         try:
             expectation = expected.get(answer.key)
             if expectation is None:
                 raise ManifestMismatchError(
-                    f"{self._peer} sent program {answer.key.hex()[:16]}, which was not asked for:"
-                    " client and farm are of different versions, or it is another's"
+                    f"{self._peer} sent program {answer.key.hex()[:16]}, which was not requested:"
+                    " client and farm may have different versions; expected"
+                    f" {' or '.join(key.hex()[:16] for key in expected)}"
                 )
             return checked_program(answer, expectation, self.verifier.check)
         except IntegrityError as error:
@@ -256,10 +255,10 @@ class FarmClient:
         return contents
 
     def asked(self, attempt: Attempt[ResultT], timeout_s: float) -> ResultT:
-        """Makes a call within a time, and again if nobody answered or a fork of ours ended it.
+        """Makes a call; repeats it if it got no answer or a fork of this process ended it.
 
         Raises:
-            KernelfarmError: what the farm answered, or that it did not in time.
+            KernelfarmError: the farm's error, or a timeout.
         """
         deadline = time.monotonic() + remaining_timeout(timeout_s)
         repeats = CallRetry(deadline)
@@ -273,26 +272,28 @@ class FarmClient:
                     repeats.wait(error)
 
     def _retried(self, attempt: Attempt[ResultT]) -> ResultT:
-        """Repeats a call while the farm says that it is full, until the deadline.
+        """Repeats a call until the deadline while the farm is full.
 
-        What nobody answers is repeated a few times (`CallRetry`) and then fails: a missing farm
-        must not make an inference server wait.
+        A call without an answer fails after a few repetitions (`CallRetry`): a missing farm must
+        not make an inference server wait.
         """
         deadline = time.monotonic() + remaining_timeout(self.settings.timeout_s)
         pause_s = _FIRST_PAUSE_S
         while True:
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
-                raise DeadlineError(f"{self._peer}: nothing within {self.settings.timeout_s} s")
+                raise DeadlineError(
+                    f"{self._peer}: no result within {self.settings.timeout_s} s; retry later"
+                )
             try:
                 return self.asked(attempt, remaining_s)
             except UnavailableError as error:
-                # Never sooner than the farm says, and not all clients at once.
+                # Not before the farm's retry time, and not all clients at the same time.
                 wait_s = max(error.retry_after_s or 0, pause_s) * _jitter.uniform(1.0, 1.5)
                 if not isinstance(error, FarmFullError) or wait_s > deadline - time.monotonic():
                     raise
             if pause(wait_s):
-                raise UnavailableError(f"{self._peer} is full, and this process ends")
+                raise UnavailableError(f"{self._peer} is full, and this process is ending")
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 

@@ -1,4 +1,4 @@
-"""Options that change the code, as a request states them."""
+"""Compile options of a request: they change the generated code."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """Every field is part of a program's key.
+    """Options of a compilation; every field is part of the program key.
 
-    `is_deterministic`: results do not depend on scheduling. `fallback_random`: random operators are
-    the framework's, so that their numbers are those of eager execution; otherwise they are the
-    farm's own, which are equal on every device and fuse with their neighbours.
+    `is_deterministic`: results do not depend on scheduling. `fallback_random`: the framework draws
+    random numbers, so that they equal those of eager execution; otherwise kernels compute them,
+    with equal numbers on every device, fused with other operators.
     """
 
     is_deterministic: bool = False
     fallback_random: bool = False
 
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """The options as sorted text, for a key."""
+        """The options as pairs of text, sorted by name, for a key."""
         return (
             ("deterministic", str(self.is_deterministic)),
             ("fallback_random", str(self.fallback_random)),

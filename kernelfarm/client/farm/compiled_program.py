@@ -1,4 +1,4 @@
-"""What the farm answers, decoded: a program with its artifacts; contents stay at the farm."""
+"""A program as the farm sends it, decoded: plan, artifacts and stages by digest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OUTCOMES = {
 
 @dataclass(frozen=True, slots=True)
 class StageContent:
-    """One stage by digest."""
+    """The name, digest and size of one stage."""
 
     name: str
     sha256: bytes
@@ -35,7 +35,7 @@ class StageContent:
 
 @dataclass(frozen=True, slots=True)
 class CompiledArtifact:
-    """One variant of one kernel; `binary` is the stage that is loaded."""
+    """One variant of one kernel; `binary` is the stage that loaders load."""
 
     key: bytes
     target: str
@@ -52,9 +52,9 @@ class CompiledArtifact:
 
 @dataclass(frozen=True, slots=True)
 class CompiledProgram:
-    """A compiled program; `kernels` has the variants of each of the plan's kernels, in order.
+    """A verified program; `kernels` has the variants of each of the plan's kernels, in order.
 
-    `manifest` is its publisher's statement, which names `content`, the program as it was signed.
+    `content` is the program as bytes; `manifest` is its publisher's signed statement about them.
     """
 
     key: bytes
@@ -71,10 +71,10 @@ class CompiledProgram:
 def decode_program(
     message: compile_service_pb2.ProgramResult, manifest: Manifest, content: bytes
 ) -> CompiledProgram:
-    """The program of a message whose manifest and content were checked.
+    """The program of a message whose manifest and content were verified.
 
     Raises:
-        MalformedMessageError: a kernel of the plan has no artifact, or a part is missing.
+        MalformedMessageError: a kernel of the plan has no general artifact, or a field is missing.
     """
     plan = plan_from_proto(message.plan)
     artifacts = [_artifact(artifact) for artifact in message.artifacts]
@@ -83,7 +83,9 @@ def decode_program(
     )
     for name, variants in zip(plan.kernel_names, kernels, strict=True):
         if not variants or variants[-1].guard:
-            raise MalformedMessageError(f"kernel {name} for {message.target}: no general artifact")
+            raise MalformedMessageError(
+                f"kernel {name} for {message.target} has no general artifact (one without a guard)"
+            )
     return CompiledProgram(
         message.key,
         message.target,

@@ -1,8 +1,7 @@
-"""What a client knows of a farm's invalidations, and what follows for a program that it holds.
+"""A client's knowledge of a farm's invalidations, and whether a program is stale by it.
 
-A client hears of every invalidation after the epoch at which it began to listen (`base`). What it
-knows of the time before, it knows from the farm: an answer vouches for its program
-(`Confirmation`).
+A client receives every invalidation after the epoch at which its watch began (`base`). For the time
+before, it relies on the farm: a response confirms that its program was valid (`Confirmation`).
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from kernelfarm.errors import MalformedMessageError
 from kernelfarm.signing import Manifest
 
 SETTLING_S = 5.0
-"""A gateway may serve from memory for 3 s after an invalidation that another one tells of: an
-answer vouches only for epochs that were known for so long when it was asked for."""
+"""A gateway may serve from memory for 3 s after another gateway has announced an invalidation. So a
+response confirms only epochs that this client had known for this long when it sent the request."""
 
 _MAX_TAGS = 4096
 _MAX_FORMER = 8
@@ -29,10 +28,11 @@ _MAX_FORMER = 8
 
 @dataclass(frozen=True, slots=True)
 class InvalidationState:
-    """Every invalidation after `base` up to `epoch`, by tag; of one life of the epoch table.
+    """Every invalidation after `base` up to `epoch`, by tag, in one incarnation.
 
-    `former` are lives that ended. `settled` is the latest epoch that is known for `SETTLING_S`
-    seconds, as of `seen_s` (seconds since 1970), when `epoch` was heard of.
+    `bumped` maps each tag to the epoch of its last invalidation. `former` are ended incarnations.
+    `seen_s` (seconds since 1970) is the time at which the client received `epoch`; `settled` is the
+    latest epoch that it had known for `SETTLING_S` seconds at that time.
     """
 
     incarnation: str
@@ -45,15 +45,15 @@ class InvalidationState:
 
     @property
     def resume_token(self) -> str:
-        """Where to go on listening."""
+        """The token with which a watch continues after this state."""
         return f"{self.incarnation}:{self.epoch}"
 
     def settled_at(self, now_s: float) -> int:
-        """The latest epoch that every gateway has obeyed; -1 if none is known to be so."""
+        """The latest epoch that every gateway has applied; -1 if none is known."""
         return self.epoch if now_s - self.seen_s >= SETTLING_S else self.settled
 
     def is_stale(self, manifest: Manifest, tags: Iterable[str]) -> bool:
-        """True if we heard of an invalidation that hits a program, or of its caller's own tags."""
+        """True if an invalidation of one of the program's tags, or of `tags`, made it stale."""
         if manifest.incarnation != self.incarnation:
             return manifest.incarnation in self.former
         return any(self.bumped.get(tag, -1) > manifest.epoch for tag in (*manifest.tags, *tags))
@@ -61,7 +61,7 @@ class InvalidationState:
     def is_covered(
         self, manifest: Manifest, confirmation: Confirmation, tags: Iterable[str]
     ) -> bool:
-        """True if we would have heard of any invalidation since the farm vouched for a program."""
+        """True if this state has every invalidation since the farm confirmed the program."""
         if manifest.incarnation != self.incarnation:
             return False
         if manifest.epoch >= self.base:
@@ -70,9 +70,9 @@ class InvalidationState:
         return confirmation.epoch >= self.base and named.issuperset(tags)
 
     def after(self, event: WatchEvent, now_s: float) -> InvalidationState:
-        """What is known after an event.
+        """The state after an event.
 
-        One without tags tells that nothing of ours was invalidated up to its epoch.
+        An event without tags confirms that there was no other invalidation up to its epoch.
         """
         if event.incarnation != self.incarnation or event.is_flush:
             return self._restarted(event, now_s)
@@ -85,29 +85,29 @@ class InvalidationState:
         is_gap = bool(event.tags) and event.epoch > self.epoch + 1
         if not is_gap and len(bumped) <= _MAX_TAGS:
             return invalidations
-        # What is older must be vouched for again.
+        # Older programs must be confirmed again.
         return replace(invalidations, base=event.epoch, bumped={})
 
     def to_json(self) -> str:
-        """Its stored form."""
+        """The state as JSON text."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def from_json(text: str) -> InvalidationState:
-        """From its stored form.
+        """The state of a JSON text.
 
         Raises:
-            MalformedMessageError: the text is none.
+            MalformedMessageError: the text is not a state.
         """
         try:
             return _stored_form().validate_json(text, strict=True)
         except ValidationError as error:
-            raise MalformedMessageError(f"no epochs: {error}") from error
+            raise MalformedMessageError(f"not an invalidation state: {error}") from error
 
     def _restarted(self, event: WatchEvent, now_s: float) -> InvalidationState:
         is_new = event.incarnation != self.incarnation
         former = (self.incarnation, *self.former)[:_MAX_FORMER] if is_new else self.former
-        former = tuple(life for life in former if life != event.incarnation)
+        former = tuple(ended for ended in former if ended != event.incarnation)
         return replace(initial_state(event, now_s), former=former)
 
 
@@ -117,5 +117,22 @@ def _stored_form() -> TypeAdapter[InvalidationState]:
 
 
 def initial_state(event: WatchEvent, now_s: float) -> InvalidationState:
-    """What is known after the first event of all."""
+    """The state after the first event that any process received."""
     return InvalidationState(event.incarnation, event.epoch, event.epoch, now_s)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownAtRequest:
+    """The invalidations that a client knew when it sent a request.
+
+    Units: `requested_s` is in seconds since 1970.
+    """
+
+    invalidations: InvalidationState | None
+    requested_s: float
+
+    def confirmation(self, manifest: Manifest, tags: tuple[str, ...]) -> Confirmation:
+        """What the farm's response to the request confirms about its program."""
+        known = self.invalidations
+        settled = -1 if known is None else known.settled_at(self.requested_s)
+        return Confirmation(max(settled, manifest.epoch), frozenset(tags))

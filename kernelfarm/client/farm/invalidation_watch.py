@@ -1,7 +1,8 @@
-"""Listens to a farm's invalidations in the background: one thread for each farm and process.
+"""Receives a farm's invalidations in the background: one thread for each farm and process.
 
-It goes on where the last process of this machine stopped, so that what happened meanwhile is heard
-of before a program from disk is used. It outlives connections; a forked child begins its own.
+The watch resumes where the last process on this machine stopped, so that it receives later
+invalidations before a program from disk is used. It reconnects by itself; a forked child starts its
+own watch.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ _LONGEST_PAUSE_S = 10.0
 _CLOSING_S = 2.0
 
 _jitter = random.SystemRandom()
-"""Not the process's own numbers, which are its user's, and may be seeded."""
+"""Not the global generator, which the user may have seeded."""
 
 Connect = Callable[[], CacheAdmin]
 
 
 class InvalidationHandler(Protocol):
-    """Who holds programs that may become stale."""
+    """A holder of programs that may become stale."""
 
     def apply_invalidations(self, endpoint: str, invalidations: InvalidationState) -> None:
-        """Drops what is stale now."""
+        """Drops the programs that are stale by this state."""
 
 
 class InvalidationWatch:
-    """Follows one farm; `state` is the file in which processes leave how far they heard."""
+    """Watches one farm; `state` is the file in which processes store the invalidation state."""
 
     def __init__(self, endpoint: str, state: Path | None, connect: Connect) -> None:
         self._endpoint = endpoint
@@ -63,42 +64,42 @@ class InvalidationWatch:
 
     @property
     def invalidations(self) -> InvalidationState | None:
-        """What was heard so far, by this process or an earlier one; None if nothing ever was."""
+        """The invalidations that this machine has received so far; None if it never connected."""
         return self._invalidations
 
     @property
     def is_live(self) -> bool:
-        """True while connected, with nothing left to catch up with."""
+        """True while connected and after every earlier invalidation was received."""
         return self._is_live
 
-    def add_handler(self, listener: InvalidationHandler) -> None:
-        """Tells a listener of what happens from now on, as long as it lives."""
-        self._handlers.add(listener)
+    def add_handler(self, handler: InvalidationHandler) -> None:
+        """Calls a handler for later invalidations, as long as the handler exists."""
+        self._handlers.add(handler)
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits until all that was missed is heard; False if no farm answers within the time."""
+        """Waits until all missed invalidations are received; False if the farm does not answer."""
         self._caught_up.wait(remaining_timeout(timeout_s))
         return self._is_live
 
     def close(self) -> None:
-        """Stops to follow, for good; whoever waits is told."""
+        """Ends the watch; threads in `wait` return."""
         self._is_ended = True
         self._stop(_CLOSING_S)
         self._caught_up.set()
 
     def pause(self) -> bool:
-        """Stops to follow; whoever waits goes on to wait. False if nothing was open."""
+        """Ends the connection; threads in `wait` keep waiting. False if none was open."""
         return self._stop(PAUSE_S)
 
     def resume(self) -> None:
-        """Follows again, soon: forks come in bursts."""
+        """Reconnects after a short pause, because forks come in bursts."""
         if not self._is_ended:
             self._is_closed.clear()
             self._caught_up.clear()
             self._thread = self._started(_FIRST_PAUSE_S)
 
     def renew(self) -> None:
-        """Nothing: a child has a watch of its own (`watch_of`)."""
+        """Does nothing: a child starts its own watch (`watch_of`)."""
 
     def _started(self, after_s: float) -> threading.Thread:
         name = f"kernelfarm-watch-{self._endpoint}"
@@ -119,7 +120,7 @@ class InvalidationWatch:
         pause_s = _FIRST_PAUSE_S
         while not self._is_closed.is_set():
             began_s = time.monotonic()
-            with suppress(KernelfarmError):  # whatever the farm does, programs go on
+            with suppress(KernelfarmError):  # programs keep running if the farm fails
                 self._follow_once()
             self._is_live = False
             if self._is_closed.is_set():
@@ -141,7 +142,7 @@ class InvalidationWatch:
                 self._caught_up.set()
 
     def _connection(self) -> CacheAdmin | None:
-        """The way to the farm; None once this is to stop."""
+        """The client of the farm's cache; None if the watch is closed."""
         with self._lock:
             if self._admin is None and not self._is_closed.is_set():
                 self._admin = self._connect()
@@ -155,12 +156,12 @@ class InvalidationWatch:
         if invalidations is before:
             return
         self._invalidations = invalidations
-        for listener in list(self._handlers):
-            listener.apply_invalidations(self._endpoint, invalidations)
+        for handler in list(self._handlers):
+            handler.apply_invalidations(self._endpoint, invalidations)
         self._save(invalidations)
 
     def _save(self, invalidations: InvalidationState) -> None:
-        """Leaves it for the next process, unless another one heard more already."""
+        """Stores the state for the next process, unless another process has stored a later one."""
         if self._state is None:
             return
         other = _load_state(self._state)
@@ -171,7 +172,7 @@ class InvalidationWatch:
             and other.base <= invalidations.base
         )
         if not knows_more:
-            with suppress(OSError):  # then the next process hears it again
+            with suppress(OSError):  # then the next process receives the events again
                 write_sealed(self._state, invalidations.to_json().encode())
 
 
@@ -192,7 +193,7 @@ _watches: dict[tuple[int, str, Path | None], InvalidationWatch] = {}
 
 
 def watch_of(endpoint: str, state: Path | None, connect: Connect) -> InvalidationWatch:
-    """This process's watch of a farm, which the first caller connects."""
+    """The process's watch of a farm; the first call connects it."""
     key = (os.getpid(), endpoint, state)  # threads and channels do not survive a fork
     with _lock:
         found = _watches.get(key)
@@ -201,7 +202,7 @@ def watch_of(endpoint: str, state: Path | None, connect: Connect) -> Invalidatio
         return found
 
 
-# A fork waits for the lock, so that the child's copy is not one that nobody will ever release.
+# A fork acquires the lock first, so that no thread of the parent holds the child's copy.
 os.register_at_fork(
     before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
 )

@@ -1,10 +1,10 @@
-"""Whom a client believes: the keys that its settings pin, or those of a farm on this machine.
+"""Verifies manifests by trusted keys: those that settings pin, or those of a local farm.
 
-A farm on this machine (loopback, unix socket) without pinned keys is asked for its keys: whoever
-can answer there can do worse. What it said is remembered beside the disk tier, so that a client
-starts without it; a file that somebody else could have written there is not believed. A farm
-elsewhere is believed only with pinned keys, whose file is read again once it changed: a key that is
-taken out is believed no more.
+Without pinned keys, a client asks a farm on this machine (loopback or unix socket) for its keys:
+a process that can answer there could do more harm anyway. The client stores these keys beside the
+disk tier, so that later processes start without the farm; it does not use a key file that another
+user may have written. A farm on another machine requires pinned keys. The client rereads their file
+when it changes, and no longer trusts a key that was removed.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from kernelfarm.signing import CacheAddress, Keyring, Manifest, Space, check_man
 from kernelfarm.signing.key_files import keyring_from_text, keyring_to_text, read_keyring
 
 FetchKeys = Callable[[], Keyring | None]
-"""Asks a farm for its public keys; None from a farm that states that it signs nothing."""
+"""Fetches a farm's public keys; returns None for a farm that signs nothing."""
 
 
 class UnsignedFarmWarning(UserWarning):
-    """Native code is loaded that nobody signed."""
+    """The client loads native code that is not signed."""
 
 
 class ManifestVerifier:
-    """Checks manifests for one farm; `remembered` is a file for the keys of a farm without pins."""
+    """Verifies manifests of one farm; `remembered` is the file for keys that are not pinned."""
 
     def __init__(
         self, settings: ClientSettings, fetch: FetchKeys, remembered: Path | None = None
@@ -45,14 +45,16 @@ class ManifestVerifier:
         self._pinned_as: tuple[int, ...] | None = None
 
     def check(self, manifest: Manifest, address: CacheAddress) -> None:
-        """Passes a manifest that we believe; keys are read again if one is not known.
+        """Raises if a manifest is not trusted; reads the keys again if its key is unknown.
 
         Raises:
-            IntegrityError: by its class, what is wrong; see `kernelfarm.signing.check_manifest`.
+            IntegrityError: the class says what is wrong; see `kernelfarm.signing.check_manifest`.
             CallerError: the file of pinned keys cannot be read.
         """
         if self._settings.signing == "off" and address.space is Space.TRACES:
-            raise UntrustedKeyError("a trace of a farm that signs nothing")
+            raise UntrustedKeyError(
+                "a shared trace must be signed, but KERNELFARM_SIGNING=off accepts no keys"
+            )
         if self._settings.signing == "off":
             _warn_unsigned(self._settings.endpoint)
             check_manifest(manifest, address, None, time.time())
@@ -60,13 +62,14 @@ class ManifestVerifier:
         try:
             check_manifest(manifest, address, self._current_keyring(), time.time())
         except UntrustedKeyError:
-            # Keys are rotated by overlap: ours may be older than the manifest.
+            # Key rotation: the known keys may be older than the manifest.
             check_manifest(manifest, address, self._reload(), time.time())
 
     def accepts_traces(self, *, may_fetch_keys: bool) -> bool:
-        """True if somebody whom we believe may sign traces.
+        """True if a trusted key may sign traces.
 
-        With `may_ask`, a farm on this machine is asked for its keys if they are not known yet.
+        With `may_fetch_keys`, the client asks a farm on this machine for keys that are not known
+        yet.
 
         Raises:
             UntrustedKeyError, UnavailableError: no keys are known.
@@ -100,7 +103,7 @@ class ManifestVerifier:
             return keyring_from_text(read_sealed(path).decode(), path)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, CallerError):  # the farm is asked again
+        except (OSError, ValueError, CallerError):  # the keys are fetched again
             remove(path)
             return None
 
@@ -121,13 +124,13 @@ class ManifestVerifier:
                 " KERNELFARM_SIGNING=off"
             )
         if self._remembered is not None:
-            with suppress(OSError):  # then it is asked again by the next process
+            with suppress(OSError):  # then the next process fetches them again
                 write_sealed(self._remembered, keyring_to_text(keyring.keys).encode())
         return keyring
 
 
 def describe_trust(settings: ClientSettings) -> tuple[str, bool]:
-    """Where the keys come from, for people; False if programs are not checked, or all refused.
+    """Describes the trusted keys; False if programs are not verified, or are all refused.
 
     Raises:
         CallerError: the file of pinned keys cannot be read.
@@ -138,12 +141,12 @@ def describe_trust(settings: ClientSettings) -> tuple[str, bool]:
         names = ", ".join(key.key_id for key in read_keyring(settings.trusted_keys_file).keys)
         return f"pinned by {settings.trusted_keys_file}: {names}", True
     if is_on_this_machine(settings.endpoint):
-        return "those of the farm on this machine; none are pinned", True
+        return "the keys of the farm on this machine; none are pinned", True
     return "none are pinned: every program is refused", False
 
 
 def describe_traces(settings: ClientSettings) -> tuple[str, bool]:
-    """Whose traces are used, and whether ours are published, for people; False if ours alone are.
+    """Describes the traces in use; False if only the client's own traces are used.
 
     Raises:
         CallerError: the file of pinned keys cannot be read.
@@ -153,10 +156,10 @@ def describe_traces(settings: ClientSettings) -> tuple[str, bool]:
     names = [key.key_id for key in keys if key.space is Space.TRACES]
     is_asked = is_on_this_machine(settings.endpoint) and pinned is None
     if settings.signing == "off" or not (names or is_asked):
-        return "our own alone: no key for traces is trusted", False
+        return "only this client's own: no key for traces is trusted", False
     state = f"those signed by {', '.join(names)}" if names else "those of the farm on this machine"
     if settings.trace_key_file is not None:
-        state += f"; ours are published with {settings.trace_key_file}"
+        state += f"; this client publishes its own with {settings.trace_key_file}"
     return state, True
 
 
@@ -174,7 +177,7 @@ def is_on_this_machine(endpoint: str) -> bool:
 
 
 def _version(path: Path) -> tuple[int, ...] | None:
-    """What tells a file from the one that it was; None if there is none."""
+    """A value that changes when the file changes; None if there is no file."""
     try:
         found = path.stat()
     except OSError:
@@ -190,8 +193,8 @@ def _warn_unsigned(endpoint: str) -> None:
         return
     _warned.add(endpoint)
     warnings.warn(
-        f"kernelfarm: the farm at {endpoint} is accepted without signatures"
-        " (KERNELFARM_SIGNING=off): whoever can answer there can run code here",
+        f"kernelfarm: programs of the farm at {endpoint} are accepted without signatures"
+        " (KERNELFARM_SIGNING=off): any process that answers there can run code in this one",
         UnsignedFarmWarning,
         stacklevel=2,
     )

@@ -1,4 +1,4 @@
-"""Traces that this process got from the farm: equal graphs of a model ask for theirs once."""
+"""Shared traces in this process's memory, so that equal graphs of a model fetch theirs once."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ _MOST = 128
 
 @dataclass(frozen=True, slots=True)
 class StoredTrace:
-    """A trace as it was signed."""
+    """A signed trace: its manifest, and its content as bytes."""
 
     manifest: Manifest
     content: bytes
 
 
 class RecentTraces:
-    """The traces used last, by digest."""
+    """The latest traces by digest."""
 
     def __init__(self) -> None:
         self._traces: OrderedDict[bytes, StoredTrace] = OrderedDict()
 
     def get(self, digest: bytes) -> StoredTrace | None:
-        """A trace that was kept."""
+        """The trace of a digest; None if it is not in memory."""
         return self._traces.get(digest)
 
-    def keep(self, trace: StoredTrace) -> None:
-        """Keeps a trace that was checked, in the place of the oldest."""
+    def add(self, trace: StoredTrace) -> None:
+        """Adds a verified trace; evicts the oldest if there are too many."""
         self._traces[trace.manifest.key] = trace
         while len(self._traces) > _MOST:
             self._traces.popitem(last=False)

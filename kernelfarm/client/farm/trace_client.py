@@ -1,4 +1,4 @@
-"""Calls about traces: one look-up for a trace, its program and what that loads; and publication."""
+"""Calls of the farm's TraceService: look-up of a trace with its program and blobs; publication."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from kernelfarm.wire.manifest import facts_to_proto
 
 @dataclass(slots=True)
 class TraceLookup:
-    """What the farm has of a digest; nothing is checked yet but the digests of blobs.
+    """The farm's response for a digest; only the digests of blobs are verified yet.
 
-    `miss` tells why there is no trace.
+    `miss` says why there is no trace.
     """
 
     trace: manifest_pb2.SignedVariant | None = None
@@ -32,7 +32,7 @@ class TraceLookup:
 
 
 class TraceClient:
-    """Calls the farm's TraceService by way of a client; methods raise `KernelfarmError`."""
+    """Calls the farm's TraceService over a client's channel; methods raise `KernelfarmError`."""
 
     def __init__(self, client: FarmClient) -> None:
         self._client = client
@@ -48,9 +48,10 @@ class TraceClient:
         *,
         wants_program: bool = True,
     ) -> TraceLookup:
-        """The trace of a digest, with its program; blobs in `held` are not sent.
+        """The trace of a digest with its program; the farm does not send `present_blobs`.
 
-        A program that does not come whole after its trace is left out: it is asked for again.
+        If the stream fails after the trace, the result has no program; the caller requests it
+        again.
         """
         request = pb.LookupTraceRequest(
             digest=digest,
@@ -77,7 +78,7 @@ class TraceClient:
     def put(
         self, trace: manifest_pb2.SignedVariant, parts: Mapping[str, str], timeout_s: float
     ) -> pb.PutTraceOutcome.ValueType:
-        """Publishes a signed trace with what its digest is over; what became of it."""
+        """Publishes a signed trace with the parts of its digest; returns the farm's outcome."""
         request = pb.PutTraceRequest(trace=trace, parts=parts)
         reply = self._client.asked(
             lambda channel, s: TraceServiceStub(channel).PutTrace(request, timeout=s), timeout_s
@@ -87,7 +88,7 @@ class TraceClient:
     def explain(
         self, digest: bytes, parts: Mapping[str, str], timeout_s: float
     ) -> pb.ExplainTraceMissResponse:
-        """Why a trace is not found; by its digest alone where its parts are not known."""
+        """Why a trace is not found; uses the digest only if the parts are not known."""
         request = pb.ExplainTraceMissRequest(
             digest=b"" if parts else digest, parts=parts, model=self._settings.model
         )
@@ -116,6 +117,8 @@ class TraceClient:
     def _checked(self, sha256: bytes, content: bytes) -> bytes:
         if hashlib.sha256(content).digest() == sha256:
             return content
-        error = PoisonedBlobError(f"{self._peer} sent {len(content)} bytes as {sha256.hex()}")
+        error = PoisonedBlobError(
+            f"{self._peer} sent {len(content)} bytes with another digest than {sha256.hex()}"
+        )
         count_refusal("farm", error)
         raise error

@@ -1,7 +1,8 @@
-"""How long one graph waits for the farm: one limit over all calls that its compile makes.
+"""Limits how long one graph waits for the farm, over all calls of its compilation.
 
-A compile asks for keys, a trace, a program and binaries, and may ask for some of them again. Each
-call takes what is left of the graph's time, so a farm that answers nothing is waited for once.
+A compilation fetches keys, a trace, a program and binaries, and may repeat some of these calls. The
+timeout of each call is the rest of the graph's budget, so a farm that does not answer costs the
+limit once.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ _ends_s: ContextVar[float] = ContextVar("_ends_s", default=math.inf)
 
 
 class WaitBudget:
-    """The time of one graph, in seconds; only what passes within `spent` counts."""
+    """The remaining wait time of one graph; only time inside `charged` counts."""
 
     def __init__(self, limit_s: float) -> None:
         self._left_s = limit_s
 
     @contextmanager
     def charged(self) -> Iterator[None]:
-        """Takes what passes from the graph's time; calls of this thread end with it."""
+        """Charges the time inside the `with` block; calls of this thread end with the budget."""
         began_s = time.monotonic()
         token = _ends_s.set(began_s + self._left_s)
         try:
@@ -34,5 +35,5 @@ class WaitBudget:
 
 
 def remaining_timeout(limit_s: float) -> float:
-    """A wait's own limit, or what is left of the graph's time where that is less; at least 0."""
+    """The smaller of a wait's own limit and the graph's remaining budget; at least 0."""
     return max(0.0, min(limit_s, _ends_s.get() - time.monotonic()))

@@ -1,1 +1,1 @@
-"""Binaries -> functions: one module for each kind of device, all behind `contract`."""
+"""Loads binaries as kernels: one module for each kind of device; `contract` is their interface."""

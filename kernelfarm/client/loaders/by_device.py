@@ -12,7 +12,7 @@ from kernelfarm.client.loaders.contract import Loader, NotRunnableHereError
 
 @dataclass(frozen=True, slots=True)
 class DeviceSupport:
-    """What the farm compiles for a device, and what loads it here."""
+    """The target and the loader of a device."""
 
     target: str
     loader: Loader
@@ -32,7 +32,7 @@ def device_support(device: torch.device) -> DeviceSupport:
 
 @lru_cache(maxsize=64)
 def _support(kind: str, index: int) -> DeviceSupport:
-    # Loaders open their device's library when imported: only that of the device at hand.
+    # A loader opens its device's library when it is imported, so import only the needed one.
     if kind == "cpu":
         from kernelfarm.client.loaders import cpu, host_target  # noqa: PLC0415
 

@@ -1,9 +1,9 @@
-"""What a device's loader offers: a binary becomes a kernel that runs on addresses.
+"""The interface of loaders: a binary becomes a kernel that runs on addresses.
 
-The tables that a launch gets are C arrays in the client's memory: one pointer for each buffer, in
-the order of the kernel's parameters, and one int64 for each size, in the order of its sizes. A
-kernel is bound once to its sizes, once to a table and a context, and then launched many times: the
-table stays where it is, its pointers may change between launches.
+A launch reads two C arrays in the client's memory: the pointer table with one pointer for each
+buffer, in the order of the kernel's parameters, and one int64 for each size, in the order of the
+kernel's sizes. A kernel is bound to its sizes, then to a table and a context, and can then be
+launched many times. The address of the table is fixed; its pointers may change between launches.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from kernelfarm.ir.artifact import LaunchFacts
 
 
 class NotRunnableHereError(KernelfarmError):
-    """A device of this machine that nothing is loaded for, or a placeholder that cannot run."""
+    """No loader supports a device of this machine, or a binary is a stub that cannot run."""
 
     status = "FAILED_PRECONDITION"
     reason = "NOT_RUNNABLE_HERE"
 
 
 LaunchCall = Callable[[], int]
-"""Runs a kernel; 0, or 1 for an index out of bounds, or 2 where it found no memory."""
+"""Runs a kernel; returns 0, or 1 for an index out of bounds, or 2 if it got no memory."""
 
 BoundKernel = Callable[[int, int], LaunchCall]
-"""`bound(address of a pointer table, context)`: the kernel on that table, in that context."""
+"""`bound(address of a pointer table, context)` -> a launch of the kernel on this table."""
 
 
 class LoadedKernel(Protocol):
-    """One variant of one kernel, ready to run; may be shared between threads."""
+    """One loaded variant of one kernel; threads may share it."""
 
     def bind(self, sizes: tuple[int, ...]) -> BoundKernel:
-        """The kernel for these values of its sizes; keeps alive what it points at."""
+        """The kernel for these values of its sizes; it owns the memory that it points to."""
 
 
 class Loader(Protocol):
@@ -44,9 +44,11 @@ class Loader(Protocol):
 
         Raises:
             UnavailableError: the device, its driver or a feature that the binary needs is missing.
-            MalformedMessageError: the bytes are no binary for this device.
+            MalformedMessageError: the bytes are not a binary for this device.
         """
 
     def context(self) -> int:
-        """Where to run, asked once for each call of a program: the CPU's number of threads, or the
-        raw handle of an accelerator's current stream."""
+        """The context of a launch: a CPU's number of threads, or an accelerator's current stream.
+
+        The stream is a raw handle. A program reads its context once for each call.
+        """

@@ -1,12 +1,12 @@
-"""Loads CPU kernels, shared libraries, into this process.
+"""Loads CPU kernels, which are shared libraries, into this process.
 
-A library is let in only if it is for this processor, would pull in nothing and run nothing at load
-time, and imports nothing but a closed list of symbols. It is loaded from anonymous memory.
+A library is loaded only if it is for this processor, loads no other library, runs no code at load
+time, and imports only symbols of a closed list. It is loaded from anonymous memory.
 
-Threads come from the OpenMP runtime that the process already has (PyTorch brings libgomp). Without
-one, libgomp.so.1 is looked for; without that kernels run on the calling thread. So they do in a
-child that was forked from a process with kernels: the runtime's threads are not there, and it would
-wait for them for ever.
+Kernels use the OpenMP runtime that the process has loaded (PyTorch loads libgomp). Without one, the
+loader searches for libgomp.so.1; without that, kernels run on the calling thread. They also run on
+the calling thread in a child forked from a process with kernels: it lacks the runtime's threads,
+and the runtime would wait for them forever.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _load_numbers = itertools.count()
 
 
 class ForkWarning(UserWarning):
-    """Kernels run on one thread, in a forked child."""
+    """Kernels run on one thread because this process is a forked child."""
 
 
 class _Forked:
@@ -66,13 +66,13 @@ class _Forked:
         self._has_warned = False
 
     def watch(self) -> None:
-        """From now on, forked children are such."""
+        """Marks later forked children."""
         if not self._is_watched:
             self._is_watched = True
             os.register_at_fork(after_in_child=self._in_child)
 
     def one_thread(self) -> int:
-        """1, with a warning that says why, once."""
+        """The number of threads in a forked child, 1; warns at the first call."""
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(_FORK_ADVICE, ForkWarning, stacklevel=2)
@@ -83,9 +83,9 @@ class _Forked:
 
 
 _FORK_ADVICE: Final = (
-    "kernelfarm: this process was forked from one that had loaded kernels, so they run on one "
-    "thread here. torch's own operators may hang after such a fork: start workers by spawn, or "
-    "call torch.set_num_threads(1) first"
+    "kernelfarm: this process was forked from a process that had loaded kernels, so kernels run on "
+    "one thread here. torch's own operators may hang after such a fork: start workers by spawn, or "
+    "call torch.set_num_threads(1) before the fork"
 )
 _forked = _Forked()
 
@@ -103,7 +103,7 @@ class CpuKernel:
         """The kernel for these values of its sizes.
 
         Raises:
-            MalformedMessageError: not as many sizes as the binary takes.
+            MalformedMessageError: the number of sizes is not the binary's.
         """
         if len(sizes) != self._size_count:
             raise MalformedMessageError(
@@ -112,7 +112,7 @@ class CpuKernel:
         entry, table = self._entry, (ctypes.c_int64 * max(len(sizes), 1))(*sizes)
 
         def bound(buffers: int, threads: int) -> LaunchCall:
-            # Made once, arguments need no conversion at a launch; a cast keeps its table alive.
+            # ctypes objects need no conversion at a launch; the cast holds a reference to `table`.
             sizes_at = ctypes.cast(table, ctypes.c_void_p)
             return partial(entry, ctypes.c_void_p(buffers), sizes_at, ctypes.c_int32(threads))
 
@@ -130,8 +130,8 @@ class CpuLoader:
         """The kernel of a shared library.
 
         Raises:
-            MalformedMessageError: no shared library for this machine, or one that wants more than
-                kernels may.
+            MalformedMessageError: the bytes are not a shared library for this machine, or the
+                library does something that kernels must not do.
             UnavailableError: this processor lacks a feature, or the system refused to load it.
         """
         extras = dict(launch.extras)
@@ -157,7 +157,7 @@ class CpuLoader:
             raise MalformedMessageError(f"the library has no function {launch.symbol!r}") from error
 
     def context(self) -> int:
-        """The number of threads of the OpenMP runtime, which `torch.set_num_threads` sets."""
+        """The number of threads of the OpenMP runtime, set by `torch.set_num_threads`."""
         if _forked.is_child:
             return _forked.one_thread()
         runtime = openmp_runtime()
@@ -165,10 +165,10 @@ class CpuLoader:
 
 
 def check_library(binary: bytes) -> elf.SharedLibrary:
-    """The facts of a library that may be loaded.
+    """The facts of a library, after checking that it may be loaded.
 
     Raises:
-        MalformedMessageError: it may not; the message says why.
+        MalformedMessageError: the library may not be loaded; the message says why.
     """
     facts = elf.read_shared_library(binary)
     processor = this_processor()
@@ -191,7 +191,9 @@ def check_library(binary: bytes) -> elf.SharedLibrary:
     if facts.has_writable_code:
         wants.append("writable code")
     if wants:
-        raise MalformedMessageError(f"the library wants {', '.join(wants)}; kernels may not")
+        raise MalformedMessageError(
+            f"the library has {', '.join(wants)}; a kernel's library must not"
+        )
     return facts
 
 
@@ -203,7 +205,7 @@ def _open_library(binary: bytes, undefined: frozenset[str]) -> ctypes.CDLL:
     try:
         return _open_from_memory(binary)
     except OSError:
-        # Some hardened systems forbid code from anonymous memory: a private file is the other way.
+        # Some hardened systems forbid code from anonymous memory, but allow it from a file.
         return _open_from_file(binary)
 
 
@@ -218,10 +220,10 @@ def _open_from_memory(binary: bytes) -> ctypes.CDLL:
 
 
 def _unique_path(descriptor: int, number: int) -> str:
-    """A path to an open file that no earlier load used.
+    """A path to an open file that differs from the paths of all earlier loads.
 
-    The dynamic linker takes equal paths for the same library, and descriptors are used again, so
-    that the number is spelled into the path's slashes and dots, which mean nothing.
+    The dynamic linker treats equal paths as the same library, and descriptors are reused. So the
+    load number is encoded in redundant slashes and dots of the path.
     """
     spelled = "".join("/." if bit == "1" else "/" for bit in f"{number:b}")
     return f"/proc/self/fd{spelled}/{descriptor}"
@@ -239,7 +241,7 @@ def _open_from_file(binary: bytes) -> ctypes.CDLL:
 
 @lru_cache(maxsize=1)
 def openmp_runtime() -> ctypes.CDLL | None:
-    """The OpenMP runtime whose symbols kernels find, made visible to them; None without one."""
+    """The OpenMP runtime, with its symbols made visible to kernels; None if there is none."""
     process = ctypes.CDLL(None)
     if hasattr(process, "GOMP_parallel"):
         return process
@@ -252,7 +254,7 @@ def openmp_runtime() -> ctypes.CDLL | None:
 
 
 def _loaded_runtimes() -> list[str]:
-    """Paths of OpenMP runtimes with GNU's interface that the process has mapped."""
+    """The paths of the mapped OpenMP runtimes that have GNU's interface."""
     maps = Path("/proc/self/maps").read_text(encoding="utf-8")
     paths = {line.split(maxsplit=5)[5] for line in maps.splitlines() if line.count("/")}
     return sorted(p for p in paths if Path(p).name.startswith(("libgomp", "libiomp5", "libomp")))

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: cubins loaded and launched through the driver's API, on torch's current stream."""
+"""Loads and launches cubins on NVIDIA GPUs by the driver's API, on torch's current stream."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from kernelfarm.client.loaders.contract import BoundKernel, LaunchCall, LoadedKernel
+from kernelfarm.client.pytorch import private
 from kernelfarm.errors import MalformedMessageError, UnavailableError
 from kernelfarm.ir.artifact import LaunchFacts
 from kernelfarm.targets import all_targets
@@ -20,16 +21,16 @@ _SUCCESS = 0
 _INVALID_CONTEXT = 201
 # CUDA Driver API, CUfunction_attribute: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES.
 _MAX_DYNAMIC_SHARED = 8
-# What a kernel gets without asking; more must be allowed first.
+# The shared memory of a kernel by default; more must be enabled first.
 _DEFAULT_SHARED_BYTES = 48 * 1024
 _POINTER_BYTES = 8
 
 
 def device_target(index: int) -> str:
-    """The descriptor of a GPU (`cuda:sm_90a`).
+    """The target of a GPU, such as `cuda:sm_90a`.
 
     Raises:
-        UnavailableError: no target of this version runs on it.
+        UnavailableError: no known target runs on it.
     """
     major, minor = torch.cuda.get_device_capability(index)
     best = best_target(major, minor, [t for t in all_targets() if t.startswith("cuda:")])
@@ -39,9 +40,9 @@ def device_target(index: int) -> str:
 
 
 def best_target(major: int, minor: int, targets: list[str]) -> str | None:
-    """The target that runs on a capability: its own, or an older one of the same generation.
+    """The best target for a compute capability: its own, or an older one of its generation.
 
-    Names that end in `a` are for one chip only; the others run on later chips of a generation.
+    A name that ends in `a` is for one chip only; others also run on later chips of the generation.
     """
     best: tuple[int, str] | None = None
     for target in targets:
@@ -91,11 +92,11 @@ class CudaLoader:
 
     def context(self) -> int:
         """The raw handle of torch's current stream."""
-        return int(torch._C._cuda_getCurrentRawStream(self._index))
+        return int(private._cuda_getCurrentRawStream(self._index))
 
 
 class _CudaKernel:
-    """A function of a loaded module; its device is the current one when it is launched."""
+    """A function of a loaded module; callers make its device the current one before a launch."""
 
     def __init__(
         self, function: ctypes.c_void_p, facts: LaunchFacts, context: ctypes.c_void_p
@@ -132,8 +133,8 @@ class _CudaKernel:
         return bound
 
     def _launch_again(self, launch: LaunchCall, status: int) -> None:
-        """After a failure: it may be this thread's first work (autograd's, say)."""
-        if status == _INVALID_CONTEXT:  # CUDA's runtime would do the same
+        """Handles a failed launch: a new thread (of autograd, for example) lacks a context."""
+        if status == _INVALID_CONTEXT:  # the same as CUDA's runtime does
             _check(_driver().cuCtxSetCurrent(self._context))
             status = launch()
         if status != _SUCCESS:
@@ -158,7 +159,7 @@ class _LaunchConfig(ctypes.Structure):
 
 
 class _Arguments:
-    """What a launch reads: for each argument a pointer to its value."""
+    """The arguments of a launch: an array with a pointer to each value."""
 
     def __init__(self, facts: LaunchFacts, sizes: tuple[int, ...]) -> None:
         self._words = facts.arguments
@@ -166,7 +167,7 @@ class _Arguments:
         self._null = ctypes.c_void_p(None)
 
     def of_table(self, table: int) -> Any:
-        """The pointers for the buffers whose addresses stand in a table."""
+        """The array for the buffers of a pointer table."""
         buffers, sizes = table, ctypes.addressof(self._sizes)
         values = []
         for word in self._words:

@@ -1,8 +1,7 @@
-"""Reads what a loader must know of an ELF shared library before it lets the library in.
+"""Reads the facts of an ELF shared library that a loader checks before loading it.
 
-Only 64-bit little-endian files are read. Every offset is checked against the file's length; the
-file comes from elsewhere. It ends where the last thing ends that its headers name: a file that lost
-bytes at its end, or got some, is refused, whatever lies there.
+Only 64-bit little-endian files are read. The file is not trusted: every offset is checked against
+its length. A file that does not end exactly after the last part that its headers name is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ ET_DYN = 3
 PT_LOAD, PT_DYNAMIC, PT_INTERP = 1, 2, 3
 SHT_NOBITS, SHT_DYNSYM = 8, 11
 _HEADER, _SEGMENT, _SECTION = "<16sHHIQQQIHHHHHH", "<IIQQQQQQ", "<IIQQQQIIQQ"
-# Dynamic tags: what else would be loaded, and code that would run at load time.
+# Dynamic tags: other libraries to load, and code that runs at load time.
 DT_NEEDED, DT_INIT, DT_FINI, DT_INIT_ARRAY, DT_FINI_ARRAY, DT_RPATH, DT_RUNPATH = (
     1,
     12,
@@ -49,7 +48,7 @@ def read_shared_library(data: bytes) -> SharedLibrary:
     """The facts of a library.
 
     Raises:
-        MalformedMessageError: the bytes are no 64-bit little-endian ELF shared library.
+        MalformedMessageError: the bytes are not a 64-bit little-endian ELF shared library.
     """
     if data[:6] != b"\x7fELF\x02\x01":
         raise MalformedMessageError(
@@ -151,10 +150,10 @@ def _table(data: bytes, form: str, offset: int, count: int) -> Iterator[tuple[in
 def _check_end(
     data: bytes, header: _Header, segments: list[_Segment], sections: list[_Section]
 ) -> None:
-    """Passes a file that ends with the last thing that its headers name, and names nothing beyond.
+    """Checks that the file ends exactly after the last part that its headers name.
 
     Raises:
-        ValueError: it is cut, or something follows it.
+        ValueError: the file is truncated, or has bytes after its end.
     """
     ends = [
         header.header_size,
@@ -169,7 +168,7 @@ def _check_end(
 
 def _slice(data: bytes, offset: int, size: int) -> bytes:
     if offset + size > len(data):
-        raise ValueError(f"bytes {offset}..{offset + size} lie outside of its {len(data)} bytes")
+        raise ValueError(f"bytes {offset}..{offset + size} are outside its {len(data)} bytes")
     return data[offset : offset + size]
 
 

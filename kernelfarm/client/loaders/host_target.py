@@ -1,7 +1,8 @@
-"""What kernels for this machine's processor are compiled as: the best that it runs, or what is set.
+"""The CPU target of this machine: the best that its processor runs, unless the settings name one.
 
-`KERNELFARM_HOST_TARGET` sets another one, as `cpu:x86-64-v3` on a processor with AVX-512: to test
-what other machines run, or to share programs with them. What the processor does not run is refused.
+`KERNELFARM_HOST_TARGET` sets another target, such as `cpu:x86-64-v3` on a processor with AVX-512,
+to test the code of other machines or to share programs with them. A target that the processor does
+not run is refused.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ _ELF_MACHINES = {"x86_64": elf.EM_X86_64, "AMD64": elf.EM_X86_64, "aarch64": elf
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """A processor: its kind as the system names it, and its features as /proc/cpuinfo does."""
+    """A processor: its kind as the system names it, and its features as in /proc/cpuinfo."""
 
     name: str
     flags: frozenset[str]
 
     @property
     def elf_machine(self) -> int | None:
-        """The ELF machine of its libraries; None for a kind without kernels."""
+        """The ELF machine of its libraries; None for a kind that the farm does not support."""
         return _ELF_MACHINES.get(self.name)
 
     def lacks(self, facts: TargetFacts) -> list[str]:
-        """The features that a CPU target needs and this processor does not have."""
+        """The features that a CPU target needs and this processor lacks."""
         needed = facts.section(ProcessorFacts)
         if needed.elf_machine != self.elf_machine:
             return [f"the instructions of {facts.arch}"]
         return sorted(set(needed.flags) - self.flags)
 
     def targets(self) -> tuple[str, ...]:
-        """All CPU targets that it runs, widest vectors first."""
+        """All CPU targets that the processor runs, widest vectors first."""
         fitting = [
             (-facts.processor.vector_bytes, facts.name)
             for facts in all_targets().values()
@@ -48,10 +49,10 @@ class Processor:
         return tuple(name for _, name in sorted(fitting))
 
     def target(self, requested: str = "") -> str:
-        """A CPU target that it runs: the wanted one, or the best.
+        """A CPU target that the processor runs: the requested one, or the best.
 
         Raises:
-            CallerError: it does not run the wanted one, or none that kernels are made for.
+            CallerError: the processor does not run the requested target, or runs no known one.
         """
         runs = self.targets()
         if requested in runs:
@@ -64,12 +65,12 @@ class Processor:
                 " FMA, or 64-bit Arm"
             )
         facts = all_targets().get(requested)
-        why = "it is no CPU target"
+        why = "it is not a CPU target"
         if facts is not None and facts.processor is not None:
             why = f"this processor lacks {', '.join(self.lacks(facts))}"
         raise CallerError(
             f"KERNELFARM_HOST_TARGET={requested}: {why}; expected"
-            f" {' or '.join(runs) or 'another machine'}, or nothing for the best"
+            f" {' or '.join(runs) or 'another machine'}; unset it for the best target"
         )
 
 
@@ -93,6 +94,6 @@ def host_cpu_target() -> str:
     """The CPU target that kernels for this machine are compiled for.
 
     Raises:
-        CallerError: its processor runs none, or not the one that is set.
+        CallerError: the processor runs no CPU target, or not the one of the settings.
     """
     return this_processor().target(client_settings().host_target)

@@ -1,4 +1,4 @@
-"""The variants of a kernel, and which of them may be launched."""
+"""Selects the variant of a kernel to launch, by guards on sizes and addresses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COMPARE: dict[GuardOp, Callable[[int, int], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class LoadedVariant:
-    """A loaded kernel with the conditions under which it may be launched; none always holds."""
+    """A loaded kernel with its guard, the conditions of a launch; an empty guard always holds."""
 
     guard: tuple[GuardAtom, ...]
     kernel: LoadedKernel
@@ -35,13 +35,13 @@ def bind_variants(
     extents: Sequence[int],
     sizes: tuple[int, ...],
 ) -> BoundKernel:
-    """The first variant that may be launched, bound to its sizes.
+    """The first variant whose guard holds, bound to its sizes.
 
-    What depends on sizes only (`sizes`, and `extents` of the buffers in elements) is decided here;
-    addresses are looked at by the launch.
+    Conditions on sizes (`sizes`, and the buffers' `extents` in elements) are decided here;
+    conditions on addresses are checked at each launch.
 
     Raises:
-        InvalidGraphError: no variant may always be launched.
+        InvalidGraphError: there is no general variant.
     """
     symbols = size_names(sizes)
     choices: list[tuple[tuple[GuardAtom, ...], BoundKernel]] = []
@@ -57,7 +57,7 @@ def bind_variants(
 
 
 def size_names(sizes: tuple[int, ...]) -> dict[str, int]:
-    """A kernel's sizes by name: its canonical form calls them `s0`, `s1`, ... in order."""
+    """A kernel's sizes by name; the canonical form names them `s0`, `s1`, ... in order."""
     return {f"s{number}": value for number, value in enumerate(sizes)}
 
 
@@ -78,7 +78,7 @@ _SUBJECTS = {
 
 
 def guard_text(guard: Sequence[GuardAtom]) -> str:
-    """The conditions of a variant in words."""
+    """The conditions of a guard as a sentence."""
     if not guard:
         return "always"
     return ", ".join(

@@ -1,1 +1,1 @@
-"""The life of a process: forks, and the end."""
+"""Forks and the end of the process: channels are closed and threads are joined in time."""

@@ -1,8 +1,9 @@
-"""The end of a process: what runs in the background is told, ended and waited for, in this order.
+"""The end of the process: closes channels and watches, then joins the background threads.
 
-Python stops daemon threads wherever they happen to be once it finalizes: one that is within C++
-code aborts the process, and one that holds a lock which finalization wants hangs it. So before
-that, channels and watches are closed, which ends calls at once, and our threads are joined.
+When Python finalizes, it stops daemon threads at arbitrary points: a thread inside C++ code aborts
+the process, and a thread that holds a lock that finalization needs hangs it. So before
+finalization this module closes channels and watches, which ends their calls at once, and joins the
+client's threads.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from collections.abc import Callable
 from typing import Protocol
 
 CLOSING_S = 5.0
-"""How long a process waits at its end for all threads of ours together."""
+"""The timeout for joining all threads of the client together."""
 
 
 class Closable(Protocol):
-    """What ends calls and threads; closing twice does no harm."""
+    """An object with calls or threads that can be ended; `close` is idempotent."""
 
     def close(self) -> None:
-        """Ends what is under way, at once."""
+        """Ends running calls and threads at once."""
 
 
 class _Registry:
-    """What there is to end in this process."""
+    """The closable objects and the threads of this process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -40,7 +41,7 @@ _registry = _Registry()
 
 
 def close_at_exit(closable: Closable) -> None:
-    """Closes it when the process ends, if it still lives; at once if the end has begun."""
+    """Closes the object when the process ends, if it still exists; at once if the end has begun."""
     with _registry.lock:
         is_late = _registry.has_begun.is_set()
         if not is_late:
@@ -50,7 +51,7 @@ def close_at_exit(closable: Closable) -> None:
 
 
 def run_in_background(work: Callable[[], object], name: str) -> threading.Thread:
-    """A thread that the end waits for; once the end has begun, one that never starts."""
+    """Starts a thread that is joined at the end; once the end has begun, it does not start."""
     thread = threading.Thread(target=work, name=name, daemon=True)
     with _registry.lock:
         if not _registry.has_begun.is_set():
@@ -60,7 +61,7 @@ def run_in_background(work: Callable[[], object], name: str) -> threading.Thread
 
 
 def pause(seconds: float) -> bool:
-    """Sleeps; True, and no longer, once the end has begun."""
+    """Sleeps; returns True at once when the end of the process has begun, else False."""
     return _registry.has_begun.wait(seconds)
 
 
@@ -76,8 +77,8 @@ def _end() -> None:
 
 
 def _reset_after_fork() -> None:
-    """A forked child has none of its parent's threads, and must not end its parent's calls."""
-    global _registry  # noqa: PLW0603 -- the lock may be held by a thread that is not here
+    """A forked child has no threads of its parent, and must not end its parent's calls."""
+    global _registry  # noqa: PLW0603 -- a thread of the parent may hold the old lock
     _registry = _Registry()
 
 

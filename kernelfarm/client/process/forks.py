@@ -1,7 +1,8 @@
-"""What a fork must not meet: gRPC at work, whose threads the child does not have.
+"""Closes gRPC channels around a fork, because a child does not have gRPC's threads.
 
-Before a fork of this process everything of ours lets go of gRPC, which then ends its threads; after
-it the parent takes up again, and the child begins anew. Calls under way are made again.
+Before a fork, every user of gRPC in the client closes its channels, so that gRPC ends its threads.
+After the fork, the parent opens them again and the child starts with new ones. Calls that the fork
+interrupted are repeated.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from types import FrameType
 from typing import Protocol
 
 PAUSE_S = 5.0
-"""How long a fork waits for a thread of ours to let go of gRPC."""
+"""How long a fork waits for a thread of the client to end its gRPC calls."""
 
 _ENDING_S = 0.5
-"""How long it waits for gRPC's threads: those of other channels of the process do not end."""
+"""How long a fork waits for gRPC's threads; threads of channels outside the client do not end."""
 _POLL_S = 0.001
 
 _TASKS = Path("/proc/self/task")
@@ -31,20 +32,20 @@ _GRPC_TASKS = (
     "default-exec",
     "resolver-exec",
 )
-"""How the names of gRPC's own threads begin (1.85); a fork while they end hangs the child."""
+"""Prefixes of the names of gRPC's own threads (1.85). A child forked while they end hangs."""
 
 
 class Pausable(Protocol):
-    """What uses gRPC; all three return soon, and none raises."""
+    """A user of gRPC; its methods return soon and do not raise."""
 
     def pause(self) -> bool:
-        """Closes what is open, and opens nothing until it goes on; False if nothing was open."""
+        """Closes its channels and opens none until `resume` or `renew`; False if none was open."""
 
     def resume(self) -> None:
-        """Goes on, in the parent."""
+        """Allows channels again, in the parent."""
 
     def renew(self) -> None:
-        """Goes on in the child, where no other thread is."""
+        """Allows channels again in the child, which has no other thread."""
 
 
 _lock = threading.Lock()
@@ -53,13 +54,13 @@ _is_registered = False
 
 
 def pause_at_forks(pausable: Pausable) -> None:
-    """Pauses it around each fork, as long as it lives; its first channel is open already."""
+    """Pauses an object around each fork while it exists; its first channel must be open already."""
     global _is_registered  # noqa: PLW0603 -- once for each process and its children
     with _lock:
         _pausables.add(pausable)
         if not _is_registered:
-            # What is registered last runs first before a fork: ours before gRPC's own handler,
-            # which it registers with its first channel, and after which no channel can be closed.
+            # Handlers run in reverse order before a fork. This one must run before gRPC's own,
+            # which gRPC registers with its first channel: after it, no channel can be closed.
             os.register_at_fork(
                 before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child
             )
@@ -67,7 +68,7 @@ def pause_at_forks(pausable: Pausable) -> None:
 
 
 def _before() -> None:
-    _lock.acquire()  # held until the fork is over, so that nothing new is opened meanwhile
+    _lock.acquire()  # held until the fork is over, so that no object is added during it
     spinning = _threads_of_channels()
     was_open = [pausable.pause() for pausable in list(_pausables)]
     if not any(was_open):
@@ -92,7 +93,7 @@ def _after_in_child() -> None:
 
 
 def _threads_of_channels() -> list[threading.Thread]:
-    """Python's threads in which gRPC's channels wait for events."""
+    """The Python threads in which gRPC's channels wait for events."""
     frames = sys._current_frames()
     return [
         thread
@@ -110,11 +111,11 @@ def _is_spinning(frame: FrameType | None) -> bool:
 
 
 def _is_at_work() -> bool:
-    """True while gRPC has threads of its own, where the system tells."""
+    """True while gRPC's own threads run; always False without /proc."""
     for task in _TASKS.iterdir() if _TASKS.exists() else ():
         try:
             if (task / "comm").read_text().startswith(_GRPC_TASKS):
                 return True
         except OSError:
-            continue  # it ended meanwhile
+            continue  # the thread has ended
     return False

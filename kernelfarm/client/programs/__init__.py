@@ -1,1 +1,1 @@
-"""Programs by key, from memory, disk or farm; loaded once, replaced once they are invalid."""
+"""Finds programs by key (in memory, on disk, at the farm), loads them and replaces stale ones."""

@@ -1,4 +1,4 @@
-"""Running a graph without the farm: said once, clearly, for each kind of reason."""
+"""The warning that a graph runs eager: once for each kind of reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kernelfarm.errors import KernelfarmError, UnavailableError
 
 
 class KernelfarmWarning(UserWarning):
-    """A graph runs eager although kernelfarm was asked for."""
+    """A graph runs eager although kernelfarm is its backend."""
 
 
 _lock = threading.Lock()
@@ -18,7 +18,7 @@ _warned: set[str] = set()
 
 
 def warn_eager(error: KernelfarmError, settings: ClientSettings) -> None:
-    """Warns that a graph runs eager; further graphs with the same kind of reason are silent."""
+    """Warns that a graph runs eager, unless this process has warned of the same kind of reason."""
     kind = "farm" if isinstance(error, UnavailableError) else error.reason
     with _lock:
         if kind in _warned:
@@ -28,7 +28,7 @@ def warn_eager(error: KernelfarmError, settings: ClientSettings) -> None:
 
 
 def reset_warnings() -> None:
-    """Lets each kind of reason be said again."""
+    """Allows one more warning for each kind of reason."""
     with _lock:
         _warned.clear()
 
@@ -37,10 +37,10 @@ def _text(error: KernelfarmError, settings: ClientSettings) -> str:
     strict = 'to make this an error: options={"strict": True} or KERNELFARM_MODE=strict'
     if isinstance(error, UnavailableError):
         return (
-            f"kernelfarm: no farm serves at {settings.endpoint}, so graphs run eager: {error}. "
+            f"kernelfarm: no farm answers at {settings.endpoint}, so graphs run eager: {error}. "
             f"Start one with `kernelfarm up`, or set KERNELFARM_ENDPOINT; {strict}"
         )
     return (
-        f"kernelfarm: a graph runs eager: {error}. Others with this kind of reason "
-        f"({error.reason}) will do so silently; {strict}"
+        f"kernelfarm: a graph runs eager: {error}. Further graphs with this kind of reason "
+        f"({error.reason}) run eager without a warning; {strict}"
     )

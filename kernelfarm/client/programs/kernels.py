@@ -1,4 +1,4 @@
-"""Binaries become kernels: fetched, checked, loaded once in a process."""
+"""Loads the kernels of programs; each binary is fetched, verified and loaded once per process."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kernelfarm.ir.artifact import LaunchFacts
 
 
 class BlobReader(Protocol):
-    """Where contents come from."""
+    """A source of blobs."""
 
     def read_blobs(self, digests: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Contents by SHA-256, each checked against it."""
+        """Verified blobs by SHA-256."""
 
 
 def load_kernels(
@@ -45,15 +45,15 @@ def load_kernels(
 
 
 def loaded_digests() -> list[bytes]:
-    """SHA-256 of the binaries that are loaded here: nobody need send them for the same device."""
+    """The SHA-256 of the binaries loaded in this process; the farm need not send them again."""
     return list({digest for digest, _launch, _loader in _kernels})
 
 
 KernelKey = tuple[bytes, LaunchFacts, Loader]
-"""A binary's SHA-256, how it is launched, and what loaded it: each GPU has a loader of its own."""
+"""A binary's SHA-256, its launch facts and its loader (each GPU has its own)."""
 
 _kernels: dict[KernelKey, LoadedKernel] = {}
-"""Loaded binaries of this process: programs of one model share many kernels."""
+"""The loaded binaries of this process; programs of one model share many kernels."""
 
 
 def _kernel_key(artifact: CompiledArtifact, loader: Loader) -> KernelKey:

@@ -1,4 +1,4 @@
-"""Compiled programs as files: one folder for each target, one for each kernel, and a manifest."""
+"""Saves compiled programs as files: a folder for each target and kernel, and a manifest."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ FORMAT_VERSION = 1
 
 
 def save_programs(programs: Iterable[CompiledProgram], client: FarmClient, directory: Path) -> Path:
-    """Writes stages, binaries and the manifest; gives the manifest's path.
+    """Writes stages, binaries and the manifest; returns the manifest's path.
 
-    `<target>/program/<stage>.txt` and `<target>/<kernel>/<kernel>[.variant].<stage>`, where the
-    target's colon is a dash. Existing files are overwritten.
+    The files are `<target>/program/<stage>.txt` and `<target>/<kernel>/<kernel>[.variant].<stage>`,
+    with a dash for the target's colon. Existing files are overwritten.
     """
     entries = [_save_program(program, client, directory) for program in programs]
     path = directory / MANIFEST
@@ -31,16 +31,18 @@ def save_programs(programs: Iterable[CompiledProgram], client: FarmClient, direc
 
 
 def read_manifest(directory: Path) -> list[dict[str, Any]]:
-    """The programs of a saved directory; file names are relative to it.
+    """The programs in a saved directory; file names are relative to the directory.
 
     Raises:
-        CallerError: no manifest there, or one of another format.
+        CallerError: it has no manifest, or one of another format version.
     """
     path = directory / MANIFEST
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise CallerError(f"{directory} holds no compiled programs: {error}") from error
+        raise CallerError(
+            f"{directory} has no compiled programs: {error}; run `kernelfarm compile` first"
+        ) from error
     if data.get("format") != FORMAT_VERSION:
         raise CallerError(
             f"{path} has format {data.get('format')!r}; expected {FORMAT_VERSION}: compile again"
@@ -68,7 +70,7 @@ def _save_kernel(name: str, variants: Sequence[CompiledArtifact], files: _Files)
         "name": name,
         "key": variants[-1].key.hex(),
         "variants": [
-            # The general variant is the last one and bears the kernel's plain name.
+            # The general variant is the last one; its files have the plain name of the kernel.
             _save_artifact(a, name, name if a is variants[-1] else f"{name}.variant{n}", files)
             for n, a in enumerate(variants)
         ],
@@ -102,14 +104,16 @@ class _Files:
         self._contents = client.read_blobs([stage.sha256 for stage in stages])
 
     def write(self, folder: str, name: str, content: StageContent) -> str:
-        """Writes one content; gives the file's name relative to the directory.
+        """Writes one stage; returns the file's name relative to the directory.
 
         Raises:
-            MalformedMessageError: a name of the farm's would leave the directory.
+            MalformedMessageError: a name from the farm points outside the directory.
         """
         path = self._folder / folder / name
         if path.is_absolute() or ".." in path.parts or len(path.parts) != 3:
-            raise MalformedMessageError(f"{path}: expected a plain file name for a stage")
+            raise MalformedMessageError(
+                f"the farm named a stage {path}; expected a plain file name"
+            )
         target = self._directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(self._contents[content.sha256])

@@ -1,79 +1,31 @@
-"""Compiled programs of this process: equal graphs share one request and one set of kernels."""
+"""The loaded programs of this process: equal graphs share one request and one set of kernels."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
 
 from kernelfarm.client import counters
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.caller_facts import facts_of
 from kernelfarm.client.farm.compile_options import CompileOptions
-from kernelfarm.client.farm.compiled_program import CompiledProgram
 from kernelfarm.client.farm.invalidation_state import InvalidationState
 from kernelfarm.client.farm.wait_budget import remaining_timeout
 from kernelfarm.client.loaders.by_device import DeviceSupport
 from kernelfarm.client.loaders.contract import Loader
-from kernelfarm.client.loaders.variants import LoadedVariant
-from kernelfarm.client.programs.kernels import BlobReader, load_kernels
+from kernelfarm.client.programs.loaded import LoadedProgram
 from kernelfarm.client.programs.tiers import PrefetchedProgram, ProgramRequest, find_program
-from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.digest import program_key
 from kernelfarm.errors import DeadlineError
-from kernelfarm.ir.program_ir import Plan
-from kernelfarm.signing import Manifest
-
-
-@dataclass(slots=True)
-class Validity:
-    """Whether a program may be used for further calls; what was invalidated is not valid again."""
-
-    is_valid: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedProgram:
-    """A plan with its kernels in memory, for every graph of the same canonical form.
-
-    `tags` are the caller's own; `known` is what was heard of invalidations before it was found.
-    """
-
-    plan: Plan
-    kernels: tuple[tuple[LoadedVariant, ...], ...]
-    manifest: Manifest
-    tags: tuple[str, ...] = ()
-    invalidations: InvalidationState | None = None
-    validity: Validity = field(default_factory=Validity, compare=False)
-
-    def for_graph(self, captured: CapturedGraph, loader: Loader) -> BoundProgram:
-        """The program for one captured graph."""
-        return BoundProgram(self.plan, self.kernels, captured, loader)
-
-    def is_stale(self, invalidations: InvalidationState) -> bool:
-        """True if it was invalidated, or may have been while nobody listened."""
-        if invalidations.is_stale(self.manifest, self.tags):
-            return True
-        saw_all = self.invalidations is not None and (
-            (self.invalidations.incarnation, self.invalidations.base)
-            == (invalidations.incarnation, invalidations.base)
-        )
-        is_newer = (
-            self.manifest.incarnation == invalidations.incarnation
-            and self.manifest.epoch >= invalidations.base
-        )
-        return not (saw_all or is_newer)
-
 
 StoreKey = tuple[str, str, str, bytes, Loader]
-"""Endpoint, namespace, model, program key, and the loader of the device: each GPU has its own."""
+"""Endpoint, namespace, model, program key, and the device's loader (one for each GPU)."""
 
 
 class ProgramStore:
-    """Programs by place; two threads that ask for one make one request."""
+    """Loaded programs; threads that need the same program share one request."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -90,11 +42,11 @@ class ProgramStore:
     ) -> LoadedProgram:
         """The program of a graph: from memory, from disk, or from the farm.
 
-        `key` is the program's, where the caller has it; `prefetched` is what the farm sent of it
-        already.
+        `key` is the program key, if the caller has computed it; `prefetched` is the program that
+        the farm sent with the graph's trace.
 
         Raises:
-            KernelfarmError: as `find_program`; a failure is forgotten, so it may be retried.
+            KernelfarmError: see `find_program`; a later call searches again.
         """
         key = key or program_key(captured.graph, support.target, options.pairs())
         facts = facts_of(captured.graph)
@@ -104,14 +56,16 @@ class ProgramStore:
         access.watch.add_handler(self)
         settings = access.settings
         store_key = (settings.endpoint, settings.namespace, settings.model, key, support.loader)
-        found = self._single_flight(store_key, lambda: _found(access, request), settings.timeout_s)
-        invalidations = access.watch.invalidations
-        if invalidations is not None:  # it may have been told of while the program was not here yet
-            self.apply_invalidations(settings.endpoint, invalidations)
+        found = self._single_flight(
+            store_key, lambda: find_program(access, request), settings.timeout_s
+        )
+        known = access.watch.invalidations
+        if known is not None:  # it may have been invalidated while it was not stored here yet
+            self.apply_invalidations(settings.endpoint, known)
         return found
 
     def apply_invalidations(self, endpoint: str, invalidations: InvalidationState) -> None:
-        """Forgets what was invalidated; calls that run finish, the next ones do without it."""
+        """Drops stale programs; running calls finish, later calls do not use the program."""
         with self._lock:
             stale = [
                 (store_key, program)
@@ -124,7 +78,7 @@ class ProgramStore:
         counters.count("memory.stale", len(stale))
 
     def drop_unfinished(self) -> None:
-        """For a child after a fork: the threads that would finish are not there."""
+        """Drops unfinished requests in a forked child, which lacks the threads that make them."""
         self._lock = threading.Lock()
         self._programs = {key: made for key, made in self._programs.items() if made.done()}
 
@@ -139,46 +93,25 @@ class ProgramStore:
         self, store_key: StoreKey, make: Callable[[], LoadedProgram], timeout_s: float
     ) -> LoadedProgram:
         with self._lock:
-            known = self._programs.get(store_key)
-            if known is not None and known.done() and _has_expired(known.result()):
-                known = None
-            mine: Future[LoadedProgram] | None = None
-            if known is None:
-                known = mine = self._programs[store_key] = Future()
-        if mine is None:
-            if not wait([known], remaining_timeout(timeout_s)).done:
+            shared = self._programs.get(store_key)
+            if shared is not None and shared.done() and shared.result().has_expired:
+                shared = None
+            own: Future[LoadedProgram] | None = None
+            if shared is None:
+                shared = own = self._programs[store_key] = Future()
+        if own is None:
+            if not wait([shared], remaining_timeout(timeout_s)).done:
                 raise DeadlineError(
-                    f"program {store_key[3].hex()[:16]}: another thread asks for it and has nothing"
-                    " yet"
+                    f"program {store_key[3].hex()[:16]}: another thread requested it, and has no"
+                    " result yet; retry later"
                 )
-            found = known.result()
+            found = shared.result()
             counters.count("memory.hits")
             return found
         try:
-            mine.set_result(make())
+            own.set_result(make())
         except BaseException as error:
             with self._lock:
                 del self._programs[store_key]
-            mine.set_exception(error)
-        return mine.result()
-
-
-def _found(access: FarmAccess, request: ProgramRequest) -> LoadedProgram:
-    tier = find_program(access, request)
-    return LoadedProgram(
-        tier.found.plan, tier.kernels, tier.found.manifest, access.tags, tier.invalidations
-    )
-
-
-def _has_expired(program: LoadedProgram) -> bool:
-    return program.manifest.not_after_s < time.time()
-
-
-def load_program(reader: BlobReader, found: CompiledProgram, loader: Loader) -> LoadedProgram:
-    """A program that the farm answered with, its binaries fetched, checked and loaded.
-
-    Raises:
-        NotRunnableHereError: an artifact is a stub.
-        UnavailableError: the device refuses a binary.
-    """
-    return LoadedProgram(found.plan, load_kernels(reader, found, loader), found.manifest)
+            own.set_exception(error)
+        return own.result()

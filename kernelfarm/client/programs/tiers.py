@@ -1,75 +1,57 @@
-"""Finds a program below the process's memory: on disk, else at the farm; checked in both.
+"""Finds a program that this process has not loaded: on disk, else at the farm.
 
-    disk   its entry is believed, its guard holds, nothing invalidated it, its blobs are there
-    farm   it has the program or makes it; the disk then keeps it for the next process
-
-A farm that answers vouches for what is on disk: the watch (`invalidation_watch`) first hears what
-was invalidated meanwhile. Without a farm the disk serves until its manifests end.
+Programs of both tiers are verified before they are used. What the farm sends is stored on disk for
+later processes.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from kernelfarm.client import counters
-from kernelfarm.client.disk.tier import Confirmation, DiskEntry, DiskTier
 from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.checked_program import ExpectedProgram, checked_content
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.farm.compiled_program import CompiledProgram, decode_program
-from kernelfarm.client.farm.invalidation_state import InvalidationState
+from kernelfarm.client.farm.disk_lookup import DiskLookup, EntryReader, find_on_disk, store_on_disk
+from kernelfarm.client.farm.invalidation_state import InvalidationState, KnownAtRequest
 from kernelfarm.client.loaders.contract import Loader
-from kernelfarm.client.loaders.variants import LoadedVariant
 from kernelfarm.client.process.exit import pause
-from kernelfarm.client.programs.kernels import load_kernels
+from kernelfarm.client.programs.loaded import LoadedProgram, load_program
 from kernelfarm.errors import (
     DeadlineError,
-    ExpiredManifestError,
     IntegrityError,
-    KernelfarmError,
     MalformedMessageError,
-    ManifestMismatchError,
     NotFoundError,
     PoisonedBlobError,
     UnavailableError,
-    UntrustedKeyError,
 )
 from kernelfarm.ir.graph_ir import Graph
-from kernelfarm.ir.guards import CallerFacts, first_failing
-from kernelfarm.signing import Manifest
+from kernelfarm.ir.guards import CallerFacts
 from kernelfarm.v1 import compile_service_pb2
-
-WATCH_TIMEOUT_S = 1.0
-"""How long a program waits for word of invalidations; a farm that does not answer in that time is
-taken to be away."""
 
 _STALE_PAUSE_S = 0.5
 _STALE_TRIES = 10
-"""A gateway obeys an invalidation within 3 s."""
-
-_TRANSIENT_REFUSALS = (ExpiredManifestError, UntrustedKeyError)
-"""What is wrong with time or with our own keys may be right later; the rest is removed."""
+"""A gateway applies an invalidation within 3 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefetchedProgram:
-    """What the farm sent of a program with its graph's trace; only the blobs' digests are checked.
+    """A program that the farm sent with its graph's trace; only digests of blobs are verified.
 
-    `known` is what was heard of invalidations before it was asked, at `requested_s`.
+    `known` is the client's state when it sent the request for the trace.
     """
 
     program: compile_service_pb2.ProgramResult
     blobs: Mapping[bytes, bytes]
-    invalidations: InvalidationState | None
-    requested_s: float
+    known: KnownAtRequest
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramRequest:
-    """A captured graph, its key, where it will run, and what the farm sent of it already."""
+    """A captured graph, its program key, and where and how it will run."""
 
     graph: Graph
     key: bytes
@@ -79,142 +61,54 @@ class ProgramRequest:
     loader: Loader
     prefetched: PrefetchedProgram | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class TierHit:
-    """A program with its kernels loaded; `known` is what was heard of before it was found."""
-
-    found: CompiledProgram
-    kernels: tuple[tuple[LoadedVariant, ...], ...]
-    invalidations: InvalidationState | None
+    def expected(self, access: FarmAccess) -> ExpectedProgram:
+        """What a manifest must be for."""
+        return ExpectedProgram(access.settings.namespaces, self.key, self.target, self.facts)
 
 
-def find_program(access: FarmAccess, request: ProgramRequest) -> TierHit:
+def find_program(access: FarmAccess, request: ProgramRequest) -> LoadedProgram:
     """The program of a request, from the first tier that has it.
 
     Raises:
-        KernelfarmError: neither has it; the message says what the farm answered, and why what is
-            on disk was refused.
+        KernelfarmError: no tier has it; the message has the farm's error, and why entries on disk
+            were refused.
     """
-    refusals: list[KernelfarmError] = []
-    on_disk = None if access.disk is None else _from_disk(access, access.disk, request, refusals)
-    if on_disk is not None:
-        return on_disk
+    on_disk = _find_on_disk(access, request)
+    if on_disk.result is not None:
+        return on_disk.result
     try:
-        return _from_farm(access, request)
+        return _find_at_farm(access, request)
     except UnavailableError as error:
-        if not refusals:
+        if not on_disk.refusals:
             raise
-        raise UnavailableError(f"{error}; on disk: {refusals[0]}") from error
+        raise UnavailableError(f"{error}; on disk: {on_disk.refusals[0]}") from error
 
 
-def _from_disk(
-    access: FarmAccess, disk: DiskTier, request: ProgramRequest, refusals: list[KernelfarmError]
-) -> TierHit | None:
-    entries = disk_entries(access, disk, request.key)
-    invalidations = access.watch.invalidations
-    for entry in entries:
-        if invalidations is None or first_failing(entry.manifest.guard, request.facts) is not None:
-            continue
-        try:
-            if not is_live(access, disk, entry, invalidations):
-                continue
-            found = _checked_entry(access, disk, entry, request)
-            if found is not None:
-                reader = _EntryReader(disk, entry)
-                kernels = load_kernels(reader, found, request.loader)
-                disk.touch(entry)
-                counters.count("disk.hits")
-                return TierHit(found, kernels, invalidations)
-        except _MissingBlobError:
-            continue
-        except (IntegrityError, UnavailableError) as error:
-            refuse(disk, entry, error)
-            refusals.append(error)
-    counters.count("disk.misses")
-    return None
+def _find_on_disk(access: FarmAccess, request: ProgramRequest) -> DiskLookup[LoadedProgram]:
+    def load(entry: EntryReader, known: InvalidationState) -> LoadedProgram:
+        content = entry.content()
+        message = checked_content(
+            entry.manifest, content, request.expected(access), access.client.verifier.check
+        )
+        compiled = decode_program(message, entry.manifest, content)
+        return load_program(entry, compiled, request.loader, tags=access.tags, known=known)
+
+    refused_by = (IntegrityError, UnavailableError)
+    found = find_on_disk(access, request.key, load, facts=request.facts, refused_by=refused_by)
+    if access.disk is not None:
+        counters.count("disk.misses" if found.result is None else "disk.hits")
+    return found
 
 
-def disk_entries(access: FarmAccess, disk: DiskTier, key: bytes) -> list[DiskEntry]:
-    """What lies there of a key, once what was invalidated meanwhile is heard of."""
-    found = _entries_now(access, disk, key)
-    if not found:
-        return []
-    access.watch.wait(WATCH_TIMEOUT_S)
-    return _entries_now(access, disk, key)
-
-
-def _entries_now(access: FarmAccess, disk: DiskTier, key: bytes) -> list[DiskEntry]:
-    invalidations = access.watch.invalidations
-    if invalidations is None:
-        return []
-    return disk.entries(invalidations.incarnation, access.settings.namespaces, key)
-
-
-def refuse(disk: DiskTier, entry: DiskEntry, error: KernelfarmError) -> None:
-    """Counts what was wrong with an entry, and removes it unless it may be right later."""
-    counters.count_refusal("disk", error)
-    if isinstance(error, IntegrityError) and not isinstance(error, _TRANSIENT_REFUSALS):
-        disk.drop(entry)
-
-
-def is_live(
-    access: FarmAccess, disk: DiskTier, entry: DiskEntry, invalidations: InvalidationState
-) -> bool:
-    """False for an entry that was invalidated, or may have been while nobody listened.
-
-    Raises:
-        ManifestMismatchError: it is of another life of the farm's epoch table than its folder.
-    """
-    if invalidations.is_stale(entry.manifest, access.tags):
-        counters.count("disk.stale")
-        disk.drop(entry)
-        return False
-    if access.watch.is_live and not invalidations.is_covered(
-        entry.manifest, entry.confirmation, access.tags
-    ):
-        counters.count("disk.unconfirmed")
-        return False
-    if entry.manifest.incarnation != invalidations.incarnation:
-        raise ManifestMismatchError(f"{entry.path} is of another incarnation of the farm's cache")
-    return True
-
-
-def confirmation_of(
-    access: FarmAccess,
-    manifest: Manifest,
-    invalidations: InvalidationState | None,
-    requested_s: float,
-) -> Confirmation:
-    """What the farm vouched for with an answer; `known` was heard before it was asked."""
-    settled = -1 if invalidations is None else invalidations.settled_at(requested_s)
-    return Confirmation(max(settled, manifest.epoch), frozenset(access.tags))
-
-
-def _checked_entry(
-    access: FarmAccess, disk: DiskTier, entry: DiskEntry, request: ProgramRequest
-) -> CompiledProgram | None:
-    manifest = entry.manifest
-    held = disk.contents(entry, [manifest.content.sha256])
-    if held is None:
-        return None
-    content = held[manifest.content.sha256]
-    expected = ExpectedProgram(
-        access.settings.namespaces, request.key, request.target, request.facts
-    )
-    message = checked_content(manifest, content, expected, access.client.verifier.check)
-    return decode_program(message, manifest, content)
-
-
-def _from_farm(access: FarmAccess, request: ProgramRequest) -> TierHit:
-    """Asks the farm; what it gave is asked for once more if it is spoilt or gone."""
+def _find_at_farm(access: FarmAccess, request: ProgramRequest) -> LoadedProgram:
+    """The program from the farm; requested a second time if it is corrupt or a blob is missing."""
     access.check_recent_failure()
     try:
-        # What the farm says is dated by what was heard before it was asked.
-        access.watch.wait(WATCH_TIMEOUT_S)
+        # The state that is known before the request decides what the response confirms.
+        access.wait_for_invalidations()
         if request.prefetched is not None:
             with suppress(IntegrityError, MalformedMessageError, NotFoundError):
-                return _from_prefetched(access, request, request.prefetched)
+                return _load_prefetched(access, request, request.prefetched)
         try:
             return _request_program(access, request)
         except (IntegrityError, NotFoundError):
@@ -223,60 +117,59 @@ def _from_farm(access: FarmAccess, request: ProgramRequest) -> TierHit:
         access.note_failure()
         raise
     except DeadlineError:
-        if not access.watch.is_live:  # it is not slow with this program: it answers nothing
+        if not access.watch.is_live:  # the farm is not slow with this program: it is away
             access.note_failure()
         raise
 
 
-def _from_prefetched(
-    access: FarmAccess, request: ProgramRequest, given: PrefetchedProgram
-) -> TierHit:
+def _load_prefetched(
+    access: FarmAccess, request: ProgramRequest, sent: PrefetchedProgram
+) -> LoadedProgram:
     """The program that came with the trace.
 
     Raises:
         IntegrityError, MalformedMessageError: it is not what was made for this graph.
-        NotFoundError: it was invalidated meanwhile, or a blob is gone.
+        NotFoundError: it has been invalidated, or a blob is missing.
     """
-    expected = ExpectedProgram(
-        access.settings.namespaces, request.key, request.target, request.facts
-    )
-    found = access.client.checked(given.program, {request.key: expected})
-    invalidations = access.watch.invalidations
-    if invalidations is not None and invalidations.is_stale(found.manifest, access.tags):
+    compiled = access.client.checked(sent.program, {request.key: request.expected(access)})
+    known = access.watch.invalidations
+    if known is not None and known.is_stale(compiled.manifest, access.tags):
         counters.count("farm.stale")
         raise NotFoundError(f"program {request.key.hex()[:16]} was invalidated")
     counters.count("farm.prefetched")
-    reader = _FarmReader(access, given.blobs)
-    return _loaded(access, request, found, reader, (given.invalidations, given.requested_s))
+    return _load_and_store(access, request, compiled, _FarmReader(access, sent.blobs), sent.known)
 
 
-def _request_program(access: FarmAccess, request: ProgramRequest) -> TierHit:
-    state_before = access.watch.invalidations, time.time()
-    found = _compiled(access, request)
-    counters.count({"miss": "farm.misses", "merged": "farm.merged"}.get(found.outcome, "farm.hits"))
-    return _loaded(access, request, found, _FarmReader(access), state_before)
+def _request_program(access: FarmAccess, request: ProgramRequest) -> LoadedProgram:
+    known = access.known_now()
+    compiled = _compile(access, request)
+    counters.count(_OUTCOME_COUNTERS.get(compiled.outcome, "farm.hits"))
+    return _load_and_store(access, request, compiled, _FarmReader(access), known)
 
 
-def _loaded(
+_OUTCOME_COUNTERS = {"miss": "farm.misses", "merged": "farm.merged"}
+
+
+def _load_and_store(
     access: FarmAccess,
     request: ProgramRequest,
-    found: CompiledProgram,
+    compiled: CompiledProgram,
     reader: _FarmReader,
-    state_before: tuple[InvalidationState | None, float],
-) -> TierHit:
-    """Loads what the farm answered, and keeps it on disk; `asked` is as in `confirmation_of`."""
-    kernels = load_kernels(reader, found, request.loader)
+    known: KnownAtRequest,
+) -> LoadedProgram:
+    loaded = load_program(
+        reader, compiled, request.loader, tags=access.tags, known=known.invalidations
+    )
     if access.disk is not None:
-        confirmation = confirmation_of(access, found.manifest, *state_before)
-        _keep(access, access.disk, found, confirmation, reader)
-    return TierHit(found, kernels, state_before[0])
+        store_on_disk(access, compiled.manifest, _all_contents(compiled, reader), known)
+    return loaded
 
 
-def _compiled(access: FarmAccess, request: ProgramRequest) -> CompiledProgram:
-    """The farm's answer; one that we know to be stale is not taken.
+def _compile(access: FarmAccess, request: ProgramRequest) -> CompiledProgram:
+    """The farm's response; requested again while it is stale by this client's knowledge.
 
     Raises:
-        UnavailableError: the farm goes on to serve what was invalidated.
+        UnavailableError: the farm keeps serving a stale program.
     """
     for _ in range(_STALE_TRIES):
         (found,) = access.client.compile(
@@ -286,71 +179,47 @@ def _compiled(access: FarmAccess, request: ProgramRequest) -> CompiledProgram:
             facts=request.facts,
             keys={request.target: request.key},
         )
-        invalidations = access.watch.invalidations
-        if invalidations is None or not invalidations.is_stale(found.manifest, access.tags):
+        known = access.watch.invalidations
+        if known is None or not known.is_stale(found.manifest, access.tags):
             return found
         counters.count("farm.stale")
         if pause(_STALE_PAUSE_S):
             break
     raise UnavailableError(
         f"the farm at {access.settings.endpoint} serves program {request.key.hex()[:16]}, which was"
-        " invalidated"
+        " invalidated; expected a new one"
     )
 
 
-def _keep(
-    access: FarmAccess,
-    disk: DiskTier,
-    found: CompiledProgram,
-    confirmation: Confirmation,
-    reader: _FarmReader,
-) -> None:
-    """Keeps a program on disk with every binary, those too that this process had loaded already."""
-    binaries = [a.binary.sha256 for variants in found.kernels for a in variants]
-    contents = {found.manifest.content.sha256: found.content, **reader.contents}
+def _all_contents(compiled: CompiledProgram, reader: _FarmReader) -> dict[bytes, bytes]:
+    """The program's content and all of its binaries, also those that were loaded before."""
+    binaries = [a.binary.sha256 for variants in compiled.kernels for a in variants]
+    contents = {compiled.manifest.content.sha256: compiled.content, **reader.contents}
     missing = [d for d in dict.fromkeys(binaries) if d not in contents]
     contents.update(reader.read_blobs(missing))
-    disk.put(found.manifest, confirmation, contents)
-
-
-class _MissingBlobError(Exception):
-    """An entry whose blobs are not all there; it was counted and removed."""
-
-
-class _EntryReader:
-    """Reads an entry's blobs."""
-
-    def __init__(self, disk: DiskTier, entry: DiskEntry) -> None:
-        self._disk = disk
-        self._entry = entry
-
-    def read_blobs(self, digests: Sequence[bytes]) -> dict[bytes, bytes]:
-        found = self._disk.contents(self._entry, digests)
-        if found is None:
-            raise _MissingBlobError
-        return found
+    return contents
 
 
 class _FarmReader:
-    """Reads blobs that were sent or are on disk, else from the farm; keeps what it read."""
+    """Reads blobs that were sent already, else from disk, else from the farm; collects them."""
 
-    def __init__(self, access: FarmAccess, given: Mapping[bytes, bytes] | None = None) -> None:
+    def __init__(self, access: FarmAccess, sent: Mapping[bytes, bytes] | None = None) -> None:
         self._access = access
-        self._given = given or {}
+        self._sent = sent or {}
         self.contents: dict[bytes, bytes] = {}
 
     def read_blobs(self, digests: Sequence[bytes]) -> dict[bytes, bytes]:
-        found = {d: c for d in digests if (c := self._here(d)) is not None}
+        found = {d: c for d in digests if (c := self._local(d)) is not None}
         missing = [digest for digest in digests if digest not in found]
         if missing:
             found.update(self._access.client.read_blobs(missing))
         self.contents.update(found)
         return found
 
-    def _here(self, sha256: bytes) -> bytes | None:
+    def _local(self, sha256: bytes) -> bytes | None:
         disk = self._access.disk
-        if sha256 in self._given or disk is None:
-            return self._given.get(sha256)
+        if sha256 in self._sent or disk is None:
+            return self._sent.get(sha256)
         try:
             return disk.blobs.get(sha256)
         except ValueError as error:

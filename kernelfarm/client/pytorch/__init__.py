@@ -1,1 +1,1 @@
-"""What the client knows of PyTorch itself: element types, and cheap ways to make tensors."""
+"""PyTorch for the client: element types, fast tensor creation, and PyTorch's private names."""

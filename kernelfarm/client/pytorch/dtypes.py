@@ -1,4 +1,4 @@
-"""Element types as torch names them."""
+"""Conversion between torch's element types and `DType`."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _TO_TORCH = {ours: theirs for theirs, ours in _FROM_TORCH.items()}
 
 
 def dtype_from_torch(dtype: torch.dtype) -> DType:
-    """Our name of a torch dtype.
+    """The element type of a torch dtype.
 
     Raises:
-        UnsupportedDTypeError: quantized and other types that have no name on the wire.
+        UnsupportedDTypeError: a quantized or other type that cannot be encoded.
     """
     found = _FROM_TORCH.get(dtype)
     if found is None:
@@ -47,5 +47,5 @@ def dtype_from_torch(dtype: torch.dtype) -> DType:
 
 
 def dtype_to_torch(dtype: DType) -> torch.dtype:
-    """Torch's name of a dtype."""
+    """The torch dtype of an element type."""
     return _TO_TORCH[dtype]

@@ -1,1 +1,1 @@
-"""Execution of plans: a plan and its loaded kernels become a callable."""
+"""Executes plans: turns a plan and its loaded kernels into a callable."""

@@ -1,7 +1,7 @@
-"""Memory for temporaries: one block for each thread and stream, reused from call to call.
+"""Memory for temporaries: one block for each thread and stream, reused by later calls.
 
-A fresh block would cost page faults at each call. A block is as large as the largest program that
-ran on the thread; `release` gives it back.
+A new block would cost page faults at each call. A block is as large as the largest arena that a
+program on the thread needed; `release` frees it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from kernelfarm.errors import InternalError
 from kernelfarm.ir.program_ir import ARENA_ALIGNMENT_BYTES
 
 ArenaKey = tuple[torch.device, int]
-"""A device and, for accelerators, the stream on which the program runs (0 on a CPU)."""
+"""A device, and the stream on which the program runs; 0 on a CPU."""
 
 Blocks = list[torch.Tensor]
-"""The blocks of one thread and place that nobody uses now."""
+"""The blocks of one thread and key that no call is using."""
 
 
 class _ThreadArenas(threading.local):
@@ -29,12 +29,15 @@ _thread_arenas = _ThreadArenas()
 
 
 def blocks_of(key: ArenaKey) -> Blocks:
-    """The calling thread's free blocks there; the same list as long as the thread lives."""
+    """The calling thread's free blocks of a key; the same list object for the thread's lifetime."""
     return _thread_arenas.blocks.setdefault(key, [])
 
 
 def take(blocks: Blocks, device: torch.device, size_bytes: int) -> torch.Tensor:
-    """A block of at least this size, as uint8; nobody else has it until it is given back."""
+    """A block for exclusive use until `give`.
+
+    Shapes: (n,) with n >= `size_bytes`, uint8, aligned to `ARENA_ALIGNMENT_BYTES`.
+    """
     if blocks:
         block = blocks.pop()
         if block.numel() >= size_bytes:
@@ -42,13 +45,16 @@ def take(blocks: Blocks, device: torch.device, size_bytes: int) -> torch.Tensor:
     size = -(-size_bytes // ARENA_ALIGNMENT_BYTES) * ARENA_ALIGNMENT_BYTES
     block = torch.empty(size, dtype=torch.uint8, device=device)
     if block.data_ptr() % ARENA_ALIGNMENT_BYTES:
-        raise InternalError(f"torch's memory is not aligned to {ARENA_ALIGNMENT_BYTES} bytes")
+        raise InternalError(
+            f"torch returned memory at {block.data_ptr():#x}; expected an address that is a"
+            f" multiple of {ARENA_ALIGNMENT_BYTES}"
+        )
     return block
 
 
 def give(blocks: Blocks, block: torch.Tensor) -> None:
-    """Gives a block back for the thread's next call."""
-    if not blocks:  # one is enough: more are in use only while calls nest
+    """Returns a block for the thread's next call."""
+    if not blocks:  # one is enough: only nested calls use more
         blocks.append(block)
 
 

@@ -1,4 +1,4 @@
-"""The state of a call, and the steps that are bound to it."""
+"""The state of a call, and the steps bound to it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from kernelfarm.client.runtime.views import View
 
 
 class CallState:
-    """What one call reads and writes; kept and used again by later calls of the same thread.
+    """The values of one call; later calls of the same thread reuse the object.
 
-    `values` has a tensor for each slot but temporaries, then what steps make of these, the
-    temporaries as extern steps see them, and constants; between calls it is as `resting`, which
-    holds no tensor of a caller. `steps` are bound to this state and to `context`, where kernels
-    run. `addresses` are those that stand in the table of pointers.
+    `values` has one tensor for each buffer except temporaries; then tensors formed from these,
+    views of temporaries for extern steps, and constants. Between calls it equals `resting`, which
+    has no tensor of a caller. `steps` are bound to this state and to `context`, in which kernels
+    run. `table` is the pointer table; `addresses` are the addresses that it was last filled with.
+    `fixed` are the addresses of the temporaries in `arena`.
     """
 
     __slots__ = (
@@ -41,7 +42,7 @@ class CallState:
 
 
 Step = Callable[[], "int | None"]
-"""One step of a call; a kernel gives its status, which is 0 if all went well."""
+"""Runs one step of a call; the result of a kernel is its status, 0 for success."""
 
 
 MakeStep = Callable[[CallState], Step]
@@ -49,10 +50,10 @@ MakeStep = Callable[[CallState], Step]
 
 @dataclass(frozen=True, slots=True)
 class PlanSteps:
-    """The steps of one program for one layout, which each state binds to itself.
+    """The steps of one program for one layout; `makers` bind them to a state.
 
-    `names` tells of each step which kernel it launches. `values` are what a state's begin with;
-    `arena_views` are set at their places when a state gets its memory.
+    `names` has the name of each step's kernel. `values` are the initial values of a state;
+    `arena_views` are set at their indices when a state gets its arena.
     """
 
     makers: list[MakeStep]

@@ -1,4 +1,4 @@
-"""Checks a plan against the captured graph before anything runs: a farm is not trusted blindly."""
+"""Checks a plan against the captured graph before it runs, because the farm may be wrong."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from kernelfarm.ir.program_ir import (
 
 
 def check_plan(program: BoundProgram) -> None:
-    """Every reference of the plan names something that exists.
+    """Checks that every reference in the plan exists and fits the captured graph.
 
     Raises:
-        InvalidGraphError: a buffer, input, output, kernel or symbol does not exist.
+        InvalidGraphError: a buffer, input, output, kernel or symbol does not exist or fit.
     """
     plan = program.plan
     if len(program.kernels) != len(plan.kernel_names):
-        raise _wrong(f"{len(plan.kernel_names)} kernels, {len(program.kernels)} loaded")
+        raise _wrong(f"{len(plan.kernel_names)} kernels, but {len(program.kernels)} are loaded")
     _check_outputs(program)
     for buffer in plan.buffers:
         _check_buffer(program, buffer)
@@ -37,10 +37,10 @@ def check_plan(program: BoundProgram) -> None:
 
 
 def check_sizes(program: BoundProgram, sizes: Mapping[str, int]) -> None:
-    """The sizes of a call lie in the ranges that the graph was captured for.
+    """Checks that the sizes of a call are in the ranges for which the graph was captured.
 
     Raises:
-        CallerError: one does not.
+        CallerError: a size is outside its range.
     """
     for symbol in program.captured.graph.symbols:
         value = sizes[symbol.name]
@@ -57,19 +57,19 @@ def _check_outputs(program: BoundProgram) -> None:
         seen, expected = len(program.plan.outputs), len(graph.outputs)
         raise _wrong(f"{seen} outputs; the captured graph has {expected}")
     buffers = {buffer.name: buffer for buffer in program.plan.buffers}
-    handed = {(u.output, u.input) for u in graph.updates} | _handed_through(graph)
+    allowed = {(u.output, u.input) for u in graph.updates} | _passed_through(graph)
     for number, output in enumerate(program.plan.outputs):
         if not isinstance(output, TensorView):
             continue
         buffer = buffers.get(output.buffer)
         if buffer is None:
             raise _wrong(f"an output in buffer {output.buffer}, which does not exist")
-        if buffer.kind is BufferKind.INPUT and (number, buffer.position) not in handed:
+        if buffer.kind is BufferKind.INPUT and (number, buffer.position) not in allowed:
             raise _wrong(f"output {number} in input {buffer.position}, which it does not update")
 
 
-def _handed_through(graph: Graph) -> set[tuple[int, int]]:
-    """Outputs that are inputs, by position: what a forward graph keeps for its backward graph."""
+def _passed_through(graph: Graph) -> set[tuple[int, int]]:
+    """The outputs that are inputs, as positions: a forward graph saves them for its backward."""
     positions = {source.value: position for position, source in enumerate(graph.inputs)}
     return {
         (number, positions[output.value])

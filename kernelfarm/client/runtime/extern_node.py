@@ -1,4 +1,4 @@
-"""Runs a captured node of the client's own graph on other tensors."""
+"""Runs the operator of a captured node on the tensors of a call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._higher_order_ops.effects import with_effects
 
 from kernelfarm.client.capture.rebuilt_nodes import RebuiltNode
 from kernelfarm.client.capture.saved_random_state import flat_results, is_with_random_state
@@ -21,6 +20,13 @@ from kernelfarm.client.custom_operators.attention import (
     go_back,
     save,
 )
+from kernelfarm.client.pytorch.private import (
+    HigherOrderOperator,
+    OpOverload,
+    is_composite,
+    schema_of,
+    with_effects,
+)
 from kernelfarm.client.runtime.picks import Pick, picker
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import Expr
@@ -30,8 +36,8 @@ Tensors = Sequence[torch.Tensor]
 ProgramOutputs = tuple[torch.Tensor | None, ...]
 
 Sizes = tuple[int, ...]
-Target = torch._ops.OpOverload | torch._ops.HigherOrderOperator
-"""An operator, or what runs one: with a token that it passes on, or with a generator's state."""
+Target = OpOverload | HigherOrderOperator
+"""An operator, or a wrapper that runs one with an effect token or with a generator state."""
 
 DIRECT_CALLS: dict[Target, Callable[..., Any]] = {
     torch.ops.aten.mm.default: torch.mm,
@@ -44,17 +50,17 @@ DIRECT_CALLS: dict[Target, Callable[..., Any]] = {
     ATTENTION_SAVING: save,
     ATTENTION_BACKWARD: go_back,
 }
-"""The same operators by their bound functions, which parse arguments about 1 us faster.
+"""Functions equivalent to operators, which parse their arguments about 1 us faster.
 
-Steps lay results out themselves."""
+Their results may have other layouts: steps bring results into the planned layout."""
 
 
 _WIDENING = frozenset({torch.ops.aten.view_as_complex.default, torch.ops.aten.view.dtype})
-"""Views that take several elements for one: these must lie side by side and on whole units."""
+"""Views that combine several elements into one: these must be adjacent and aligned."""
 
 
 class _TensorPlaceholder:
-    """Stands for the tensor argument of a number."""
+    """A placeholder for the tensor argument with this number."""
 
     __slots__ = ("number",)
 
@@ -63,60 +69,62 @@ class _TensorPlaceholder:
 
 
 class ExternNode:
-    """One node's operator with its arguments; tensors are handed over at each run, in order."""
+    """A node's operator with its arguments; callers pass its tensors in order at each run.
+
+    `gives_one`: a run returns exactly one tensor. `may_alias`: a result may share memory with an
+    argument. `needs_own_storage`: the operator addresses its argument's storage. `widens_elements`:
+    it combines several elements into one.
+    """
 
     def __init__(self, node: fx.Node | RebuiltNode, sizes: Mapping[str, int]) -> None:
         target = node.target
         is_wrapper = target is with_effects or is_with_random_state(target)
-        if not isinstance(target, Target) or not (
-            is_wrapper or isinstance(target, torch._ops.OpOverload)
-        ):
-            raise InvalidGraphError(f"node {node.name} is no operator")
+        if not isinstance(target, Target) or not (is_wrapper or isinstance(target, OpOverload)):
+            raise InvalidGraphError(
+                f"node {node.name} calls {target}; expected an operator of torch"
+            )
         self.target: Target = target
         self._count = 0
         self._layouts: list[tuple[Sizes, Sizes]] = []
         self._sizes = sizes
         self._reader = SizeReader()
         self._args = [self._template(arg) for arg in node.args]
-        # Sorted like the attributes of the graph that was sent: tensors are counted in that order.
+        # Sorted like the attributes of the captured graph, which define the order of tensors.
         self._kwargs = {key: self._template(node.kwargs[key]) for key in sorted(node.kwargs)}
+        self.gives_one = not _gives_several(self.target)
         self.may_alias = _may_alias(self.target)
         self.needs_own_storage = str(self.target).rpartition(".")[0] in MEMORY_READERS
         self.widens_elements = self.target in _WIDENING
 
     @property
     def tensor_count(self) -> int:
-        """How many tensors a run takes."""
+        """The number of tensors that a run takes."""
         return self._count
 
     def was_contiguous(self, number: int) -> bool:
-        """True if the trace gave the operator a contiguous tensor as argument of this number.
+        """True if the tensor argument with this number was contiguous in the trace.
 
-        A copy may have made it so, which values do not show, for an operator that relies on it.
+        The operator may rely on it: the model may have made a contiguous copy, which the captured
+        graph does not show.
         """
         return is_contiguous(*self._layouts[number])
 
     def traced_layout(self, number: int) -> tuple[Sizes, Sizes]:
-        """Shape and strides that the trace gave the argument of this number."""
+        """Shape and strides (in elements) of the argument with this number in the trace."""
         return self._layouts[number]
 
-    @property
-    def gives_one(self) -> bool:
-        """True if a run gives one tensor, not several results or none."""
-        return not _gives_several(self.target)
-
     def run(self, tensors: Tensors) -> ProgramOutputs:
-        """All results for some tensors, flat."""
+        """The results for these tensors, as a flat tuple."""
         values = list(tensors)
         function, pick = self.call_on(values, range(len(values)))
         found = function(*pick(values))
         return (found,) if self.gives_one else self.flat_results(found)
 
     def call_on(self, values: list[Any], indices: Sequence[int]) -> tuple[Callable[..., Any], Pick]:
-        """A function and how to pick its arguments from a list such as `values`.
+        """A function, and how to pick its arguments from a list such as `values`.
 
-        `places` has the place of each tensor there. What the operator takes beside tensors is
-        appended to `values`.
+        `indices` are the indices of the tensor arguments in `values`. The call appends the other
+        arguments of the operator to `values`.
         """
         function = DIRECT_CALLS.get(self.target, self.target)
         if any(isinstance(arg, list | _TensorPlaceholder) for arg in self._kwargs.values()):
@@ -134,13 +142,13 @@ class ExternNode:
         return function, picker(indices_taken)
 
     def flat_results(self, found: Any) -> ProgramOutputs:
-        """The results of an operator that does not give one tensor."""
+        """The flat results of an operator that returns several tensors or none."""
         if found is None:
             return ()
         return tuple(flat_results(found) if is_with_random_state(self.target) else found)
 
     def _filling(self, indices: Sequence[int]) -> Pick:
-        """Picks arguments of which some are lists of tensors, keywords last."""
+        """Picks arguments, some of which are lists of tensors; keyword arguments come last."""
         templates = [*self._args]
         if any(isinstance(arg, list | _TensorPlaceholder) for arg in self._kwargs.values()):
             templates += self._kwargs.values()
@@ -213,19 +221,17 @@ def _filled(arg: Any, tensors: Tensors) -> Any:
 
 
 def _gives_several(target: Target) -> bool:
-    if not isinstance(target, torch._ops.OpOverload):
-        return True  # an effect: a token, and what the operator gives
-    returns = target._schema.returns
+    if not isinstance(target, OpOverload):
+        return True  # a wrapper returns a token or a state, and the operator's results
+    returns = schema_of(target).returns
     return len(returns) != 1 or isinstance(returns[0].type, torch.ListType)
 
 
 def _may_alias(target: Target) -> bool:
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return False
-    # Composite operators (`reshape`, `contiguous`) return an argument without declaring it;
-    # `unsafe_split` and its like return views of one, and their name is the only warning.
-    schema = target._schema
-    name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
-    is_unsafe = "unsafe_" in schema.name
-    return composite or is_unsafe or any(result.alias_info is not None for result in schema.returns)
+    # Composite operators (`reshape`, `contiguous`) may return an argument without declaring it.
+    # Operators such as `unsafe_split` return views of one; only their names show it.
+    schema = schema_of(target)
+    declares_alias = any(result.alias_info is not None for result in schema.returns)
+    return declares_alias or is_composite(target) or "unsafe_" in schema.name

@@ -1,4 +1,4 @@
-"""Steps that the client's own framework runs, and what becomes of their results."""
+"""Extern steps, which the client's framework runs, and the storing of their results."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ if TYPE_CHECKING:
     from kernelfarm.client.runtime.call_state import CallState, Step
 
 WIDEST_UNIT_ELEMS = 16
-"""Elements that a view may take for one: bytes of the widest element type."""
+"""The most elements that a view combines into one: the bytes of the widest element type."""
 
 Sizes = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ExternResult:
-    """One result of a step: kept as the tensor of its slot, or stored where the plan says.
+    """Where a step's result goes: it becomes its buffer's tensor, or is copied into a view.
 
-    `place` is among a call's values, `table_indices` are those of its address among pointers.
-    `can_alias`: a tensor that lies as planned may be kept itself. Kernels may write into the buffer
-    later on, so it must not be somebody else's memory.
+    `value_index` is its index among a call's values; `table_indices` are the indices of its address
+    in the pointer table. If `can_alias`, a tensor with the planned layout becomes the buffer
+    itself; then no other tensor may share its memory, because kernels may write into the buffer.
+    If `is_stored`, the result is copied into `view`.
     """
 
     view: View
@@ -40,7 +41,7 @@ class ExternResult:
     is_stored: bool = False
 
     def store(self, state: CallState, tensor: torch.Tensor) -> None:
-        """Puts a result where later steps look for it."""
+        """Stores a result where later steps read it."""
         values, view = state.values, self.view
         if self.is_stored:
             for index, source, form in self.formed:
@@ -57,7 +58,7 @@ class ExternResult:
                 state.table[index] = address
 
     def as_planned(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A result that lies otherwise: seen with the plan's strides if these mean the same."""
+        """A result in the planned layout: a view if its strides are equivalent, else a copy."""
         view = self.view
         is_alike = tensor.shape == view.shape and tensor.dtype is view.dtype
         if (
@@ -76,7 +77,7 @@ def extern_of_one(
     formed: Sequence[Formed],
     result: ExternResult,
 ) -> Step:
-    """A step that gives one tensor."""
+    """A step that returns one tensor."""
     values, table = state.values, state.table
     if result.is_stored or not result.can_alias:
         return lambda: result.store(state, function(*_picked(values, formed, pick)))
@@ -91,7 +92,7 @@ def extern_of_one(
         for index, source, form in formed:
             values[index] = form(values[source])
         tensor = function(*pick(values))
-        # Written out: this is most of what a call of a small model costs.
+        # `ExternResult.store` inlined: it is most of the cost of a call of a small model.
         if tensor.stride() != strides or tensor.shape != shape or tensor.dtype is not dtype:
             tensor = as_planned(tensor)
         values[value_index] = tensor
@@ -110,7 +111,7 @@ def extern_of_several(
     formed: Sequence[Formed],
     outputs: Sequence[tuple[int, ExternResult]],
 ) -> Step:
-    """A step that gives several results or none, or one that nobody keeps."""
+    """A step that returns several results or none, or one result that no step reads."""
     function, pick = call
 
     def run() -> None:
@@ -119,7 +120,9 @@ def extern_of_several(
         for number, result in outputs:
             tensor = results[number]
             if tensor is None:
-                raise InternalError(f"{node.target} gave no tensor as result {number}")
+                raise InternalError(
+                    f"{node.target} returned None as result {number}; expected a tensor"
+                )
             result.store(state, tensor)
 
     return run
@@ -132,13 +135,13 @@ def _picked(values: list[Any], formed: Sequence[Formed], pick: Pick) -> tuple[An
 
 
 def in_own_storage(shape: Sizes, strides: Sizes, tensor: torch.Tensor) -> torch.Tensor:
-    """The elements in a memory that begins and ends with them, in a layout."""
+    """A copy of the elements in a storage of their own, with this shape and these strides."""
     own = torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device)
     return own.copy_(tensor)
 
 
 def on_whole_units(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements side by side, and beginning where a wider element may begin."""
+    """The elements contiguous, at an offset that is aligned for every element type."""
     is_aligned = tensor.is_contiguous() and tensor.storage_offset() % WIDEST_UNIT_ELEMS == 0
     return tensor if is_aligned else tensor.clone(memory_format=torch.contiguous_format)
 
@@ -154,11 +157,12 @@ def _own_copy(view: View, buffer: SizedBuffer, tensor: torch.Tensor) -> torch.Te
 
 
 def _copy(into: torch.Tensor, tensor: torch.Tensor) -> None:
-    # The framework's tracing states another type than its kernel gives for some operators (saved
-    # statistics in bf16, say); what was traced binds, as everything after it was made for that.
+    # For some operators (saved statistics in bf16, for example), torch traces a different element
+    # type than its kernel returns. The traced type counts: later steps were compiled for it.
     if into.shape != tensor.shape:
         raise InternalError(
-            f"an extern step gave shape {tuple(tensor.shape)}; the plan expects {tuple(into.shape)}"
+            f"an extern step returned shape {tuple(tensor.shape)}; the plan expects"
+            f" {tuple(into.shape)}"
         )
     if 0 in into.stride():
         into, tensor = _unexpanded(into, into), _unexpanded(tensor, into)
@@ -166,7 +170,7 @@ def _copy(into: torch.Tensor, tensor: torch.Tensor) -> None:
 
 
 def _unexpanded(tensor: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
-    """One of those elements that share a place in `into`: torch refuses to write there twice."""
+    """One of the elements that share an address in `into`: torch refuses overlapping writes."""
     for axis, (extent, stride) in enumerate(zip(into.shape, into.stride(), strict=True)):
         if not stride and extent > 1:
             tensor = tensor.narrow(axis, 0, 1)

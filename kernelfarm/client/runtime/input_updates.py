@@ -1,4 +1,4 @@
-"""Inputs that a program changes: usually its kernels have written them when its steps are over."""
+"""Inputs that a program updates: most of them are written by kernels, the others are copied."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kernelfarm.ir.program_ir import BufferKind
 
 
 class InputUpdates:
-    """Brings to the caller's tensors what a program stores in its inputs.
+    """Copies updated inputs into the caller's tensors where kernels have not written them.
 
-    `outputs` are the outputs of the program that are such, which nobody is handed. Nothing is
-    copied where the plan writes to the input and the kernels got the caller's own tensor: not a
-    copy in another layout or on another device.
+    `outputs` are the program's outputs that are updates; they are not returned to the caller. If
+    the plan writes to the input and the kernels got the caller's own tensor (not a copy in another
+    layout or on another device), no copy is needed.
     """
 
     def __init__(self, program: BoundProgram, layout: Layout, builder: StepBuilder) -> None:
@@ -30,7 +30,9 @@ class InputUpdates:
             argument = program.captured.sources[update.input]
             view = layout.results[update.output].view
             if not isinstance(argument, int) or view is None:
-                raise InternalError(f"input {update.input} is no argument that can change")
+                raise InternalError(
+                    f"the program updates input {update.input}, which is not an argument"
+                )
             if view.buffer.kind is BufferKind.INPUT and view.buffer.position == update.input:
                 self._in_place.append((argument, view.buffer.index))
             else:
@@ -39,7 +41,7 @@ class InputUpdates:
                 self._formed += formed
 
     def finish(self, values: list[Any], args: Sequence[Any]) -> None:
-        """Copies what is not in its place, after the steps."""
+        """Copies the remaining updates, after the steps."""
         for argument, index in self._in_place:
             written = values[index]
             if written is not args[argument]:

@@ -1,4 +1,4 @@
-"""Collects the tensors that a plan reads, in the layout that it was made for."""
+"""Collects the tensors that a plan reads, in the layouts that it was compiled for."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from kernelfarm.ir.program_ir import BufferKind
 
 
 class InputReader:
-    """Reads inputs from a call's arguments and appends the tensors that the module holds.
+    """Reads inputs from a call's arguments and from the tensors that the module holds.
 
-    Dynamo guards shapes and element types of what it passes; strides are looked at here, because
-    a wrong stride would make kernels read other memory. With `is_checked` all three are.
+    Dynamo guards the shapes and element types of its arguments. Strides are checked here, because
+    with wrong strides kernels would read outside a tensor. With `is_checked`, shapes and element
+    types are checked here, too.
     """
 
     def __init__(self, program: BoundProgram, layout: Layout, *, is_checked: bool = False) -> None:
@@ -53,7 +54,7 @@ class InputReader:
         self._pick = self._picker()
         negated = captured.negated
         self._negated = [i for i, index in enumerate(self._positions) if index in negated]
-        # Tensors without axes may lie on the CPU; where the caller is Dynamo, others do not.
+        # Tensors without axes may be on the CPU; Dynamo passes all others on the right device.
         self._may_lie_elsewhere = [
             i
             for i, shape in enumerate(self._shapes)
@@ -61,9 +62,9 @@ class InputReader:
         ]
 
     def read(self, args: Sequence[Any]) -> list[torch.Tensor]:
-        """One tensor for each slot that is read, with the strides of the graph's inputs."""
+        """One tensor for each buffer that the plan reads, with the strides of the graph's input."""
         tensors = self._pick(args)
-        for number in self._negated:  # kernels read memory as it is
+        for number in self._negated:  # kernels ignore lazy negation
             tensors[number] = tensors[number].resolve_neg()
         for number in self._may_lie_elsewhere:
             if tensors[number].device != self._device:
@@ -73,7 +74,7 @@ class InputReader:
         return tensors
 
     def layouts(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Shape and strides of each tensor that `read` gives, in its order."""
+        """Shape and strides (in elements) of each tensor of `read`, in its order."""
         return list(zip(self._shapes, self._strides, strict=True))
 
     def _picker(self) -> Callable[[Sequence[Any]], list[torch.Tensor]]:
@@ -90,7 +91,7 @@ class InputReader:
         if tensor.shape != shape or tensor.dtype is not dtype:
             raise CallerError(
                 f"input {self._positions[number]} is {tensor.dtype} {tuple(tensor.shape)}; "
-                f"this program was made for {dtype} {shape}"
+                f"this program was compiled for {dtype} {shape}"
             )
         if is_same_memory(shape, tensor.stride(), strides):
             return tensor
@@ -101,10 +102,10 @@ class InputReader:
 def input_layouts(
     program: BoundProgram, layout: Layout
 ) -> dict[int, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Shape and strides, by slot, of what an `InputReader` gives.
+    """Shape and strides (in elements) of the tensors of an `InputReader`, by buffer index.
 
     Raises:
-        InvalidGraphError: the plan takes an input to be larger than it is.
+        InvalidGraphError: the plan assumes that an input is larger than it is.
     """
     found = InputReader(program, layout).layouts()
     for buffer, (shape, strides) in zip(layout.read, found, strict=True):

@@ -1,4 +1,4 @@
-"""A plan for one assignment of its sizes: every number that a call needs, computed once."""
+"""A plan for one assignment of its sizes: computes once every number that calls need."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POINTER_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class OutputBuffer:
-    """An output's storage: `shape` and `strides` of the tensor that is made for it."""
+    """An output's buffer, with shape and strides (in elements) of the tensor to allocate for it."""
 
     buffer: SizedBuffer
     shape: tuple[int, ...]
@@ -28,7 +28,7 @@ class OutputBuffer:
 
 @dataclass(frozen=True, slots=True)
 class OutputLayout:
-    """One output of the program: a view brought to `shape` and `strides`, or a plain value."""
+    """One output of the program: a view and the layout to return it in, or an integer."""
 
     view: View | None
     shape: tuple[int, ...] = ()
@@ -44,10 +44,12 @@ _ADDRESS_ORDER = (
 
 
 class PointerTable:
-    """The pointers of all launches in one C array; each launch reads its own range.
+    """The layout of one C array with the pointers of all launches; each launch reads its own range.
 
-    `known` are the tensors whose addresses a call looks up before it starts; in a call's list of
+    `known` are the buffers whose addresses are known before the first step. In a call's list of
     addresses they come first, then one 0 for each extern result (`kept_count`), then temporaries.
+    `firsts` has the index of each launch's first pointer; `table_indices` has the indices of each
+    buffer's pointers.
     """
 
     def __init__(self, launches: list[tuple[SizedBuffer, ...]]) -> None:
@@ -70,12 +72,12 @@ class PointerTable:
 
 
 class Layout:
-    """Slots, views and tables of a program under one assignment of its symbols.
+    """Buffers, views and tables of a program under one assignment of its symbols.
 
-    Slots are numbered: first the inputs and constants that the plan reads, then outputs, then all
-    else, so that a call's list of tensors grows in this order. `sizes` has the plan's symbols,
-    `traced_sizes` those of the captured graph: one plan serves every graph of the same canonical
-    form, whatever its symbols are called.
+    Buffers are numbered: first the inputs and constants that the plan reads, then outputs, then
+    extern results and temporaries, so that a call's list of tensors grows in this order. `sizes`
+    are the values of the plan's symbols, `traced_sizes` those of the captured graph's: one plan
+    serves every graph with the same canonical form, and these differ in the names of symbols.
     """
 
     def __init__(self, program: BoundProgram, sizes: Sizes, traced_sizes: Sizes) -> None:
@@ -113,12 +115,12 @@ class Layout:
             if not is_placed or buffer.size_elems < 0 or end > self.arena_bytes:
                 raise InvalidGraphError(
                     f"plan: buffer {buffer.name} at bytes {buffer.offset_bytes} to {end} of an"
-                    " arena "
-                    f"of {self.arena_bytes}; expected it inside, aligned to {ARENA_ALIGNMENT_BYTES}"
+                    f" arena of {self.arena_bytes}; expected it inside, aligned to"
+                    f" {ARENA_ALIGNMENT_BYTES}"
                 )
 
     def view(self, view: TensorView) -> View:
-        """A view of the plan with its numbers."""
+        """A view of the plan with numbers for its sizes."""
         return view_of(view, self.buffers, self.sizes)
 
     def _result(self, output: TensorView | Expr | None, kind: TensorType | None) -> OutputLayout:

@@ -1,4 +1,4 @@
-"""Picking several items of a list at once, and tensors made of others before they are picked."""
+"""Picks several items of a list at once."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Pick = Callable[[Sequence[Any]], tuple[Any, ...]]
 Form = Callable[[torch.Tensor], torch.Tensor]
 
 Formed = tuple[int, int, Form]
-"""What goes to the first place of a list: the item at the second one, brought to a form."""
+"""`(index, source, form)`: before items are picked, `items[index] = form(items[source])`."""
 
 
 def picker(indices: Sequence[int]) -> Pick:
-    """A function that gives the items at these places."""
+    """A function that returns the items at these indices."""
     if not indices:
         return lambda items: ()
     if len(indices) == 1:

@@ -1,8 +1,8 @@
-"""A program as a client holds it: plan, loaded kernels, and its own captured graph."""
+"""A program that is bound to one captured graph."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.loaders.contract import Loader
@@ -10,11 +10,22 @@ from kernelfarm.client.loaders.variants import LoadedVariant
 from kernelfarm.ir.program_ir import Plan
 
 
+@dataclass(slots=True)
+class Validity:
+    """Whether later calls may use a program; an invalidated program never becomes valid again."""
+
+    is_valid: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class BoundProgram:
-    """What a call needs; `kernels` has the variants of each of the plan's kernels, in its order."""
+    """A plan with loaded kernels, bound to one captured graph.
+
+    `kernels` has the variants of each of the plan's kernels, in the plan's order.
+    """
 
     plan: Plan
     kernels: tuple[tuple[LoadedVariant, ...], ...]
     captured: CapturedGraph
     loader: Loader
+    validity: Validity = field(default_factory=Validity, compare=False)

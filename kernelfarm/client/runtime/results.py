@@ -1,4 +1,4 @@
-"""What a call returns: the outputs of its program, and what the module makes of them."""
+"""The results of a call: the program's outputs, and the module's outputs made from them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kernelfarm.client.runtime.views import View, is_same_memory
 from kernelfarm.ir.program_ir import BufferKind
 
 REUSED_BUFFERS = (BufferKind.TEMPORARY, BufferKind.CONSTANT)
-"""Memory that later calls use again: a result there is handed out as a copy."""
+"""Buffers whose memory later calls reuse: a result in them is returned as a copy."""
 
 
 class ProgramOutputs:
-    """The outputs of a program among the values of a call; None for those of `unread`."""
+    """Reads a program's outputs from the values of a call; those of `unread` are None."""
 
     def __init__(self, layout: Layout, builder: StepBuilder, unread: frozenset[int]) -> None:
         self._formed: list[Formed] = []
@@ -45,7 +45,7 @@ class ProgramOutputs:
 
 
 def _form(result: OutputLayout, view: View) -> Form | None:
-    """What is made of a view before it is handed out; None: nothing."""
+    """How a view is converted before it is returned; None if it is returned as it is."""
     if view.buffer.kind in REUSED_BUFFERS:
         return lambda tensor: _in_layout(tensor.clone(), result)
     if view.shape == result.shape and view.strides == result.strides:
@@ -66,11 +66,11 @@ def _in_layout(tensor: torch.Tensor, result: OutputLayout) -> torch.Tensor:
 
 
 MakeModuleOutputs = Callable[[list[Any], Sequence[Any]], list[Any]]
-"""What the module returns, from the program's outputs and the call's arguments."""
+"""`(program's outputs, call's arguments)` -> the module's outputs."""
 
 
 def module_outputs(captured: CapturedGraph, sizes: Mapping[str, int]) -> MakeModuleOutputs | None:
-    """How outputs become what the module returns; None if they are that, in order."""
+    """How the module's outputs are made from the program's; None if they are the same."""
     outputs = captured.module_outputs
     if outputs == tuple(ModuleOutput(number) for number in range(len(captured.graph.outputs))):
         return None

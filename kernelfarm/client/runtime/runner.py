@@ -1,9 +1,9 @@
-"""A plan as a callable: what torch calls instead of the captured graph.
+"""A plan as a callable, which torch calls instead of the captured graph.
 
-Sizes are read from the inputs; everything that follows from them (views, pointer tables, bound
-kernels) is computed at the first call with these sizes and kept. Steps are bound once to the state
-in which a call runs: one for each thread and stream, more where calls nest. A call then only
-collects addresses, runs the steps and hands out the outputs.
+A call reads the sizes from its inputs. Everything that depends on sizes (views, pointer tables,
+bound kernels) is computed at the first call with these sizes and cached. Steps are bound once to a
+call state: one state for each thread and stream, more if calls nest. A later call only collects
+addresses, runs the steps and returns the outputs.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from kernelfarm.client.pytorch import private
+from kernelfarm.client.pytorch.private import _DisableAutocast
 from kernelfarm.client.pytorch.tensors import maker
 from kernelfarm.client.runtime import arena
 from kernelfarm.client.runtime.call_state import CallState
@@ -28,24 +30,29 @@ from kernelfarm.client.runtime.steps import StepBuilder, raise_for
 from kernelfarm.client.runtime.symbols import SymbolReader
 
 MAX_LAYOUTS = 64
-"""Size assignments whose tables are kept; the least recently used goes first."""
+"""Size assignments whose tables are cached; the least recently used is evicted first."""
 
 
 class PlanRunner:
     """Runs a program on the arguments of the traced module.
 
-    `is_checked` looks at shapes and element types of each call's arguments, which Dynamo guards
-    where it is the caller.
+    With `is_checked`, each call checks the shapes and element types of its arguments; Dynamo guards
+    them if it is the caller. With `leaves_autocast`, calls run outside the caller's autocast, for a
+    program whose element types were fixed when its graph was traced.
 
     Raises:
-        CallerError: (when called, checked) an argument of another shape or element type.
+        CallerError: (when called, checked) an argument has another shape or element type.
         InvalidGraphError: (when made) the plan does not fit the captured graph.
-        IndexError: (when called) a kernel met an index outside its tensor.
+        IndexError: (when called) a kernel read an index outside its tensor.
     """
 
-    def __init__(self, program: BoundProgram, *, is_checked: bool = False) -> None:
+    def __init__(
+        self, program: BoundProgram, *, is_checked: bool = False, leaves_autocast: bool = False
+    ) -> None:
         check_plan(program)
+        self.validity = program.validity
         self._program = program
+        self._leaves_autocast = leaves_autocast
         self._is_checked = is_checked
         self._symbols = SymbolReader(program)
         self._fixed = self._made_for(()) if self._symbols.is_static else None
@@ -53,9 +60,13 @@ class PlanRunner:
         self._lock = threading.Lock()
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
-        """The outputs for a list of arguments, one for each of the module's placeholders."""
+        """The module's outputs; `args` has one argument for each of its placeholders."""
         fixed = self._fixed
-        return fixed.run(args) if fixed is not None else self._for_sizes(args).run(args)
+        program = fixed if fixed is not None else self._for_sizes(args)
+        if not self._leaves_autocast:
+            return program.run(args)
+        with _DisableAutocast():
+            return program.run(args)
 
     def _for_sizes(self, args: Sequence[Any]) -> _SizedProgram:
         values = self._symbols.read(args)
@@ -79,11 +90,11 @@ class PlanRunner:
 
 
 MAX_CONTEXTS = 16
-"""Contexts (streams, numbers of threads) whose states a thread keeps for one program and size."""
+"""Contexts (streams, numbers of threads) whose states a thread caches for a program and size."""
 
 
 class _FreeStates(threading.local):
-    """The calling thread's states that no call uses now, by the context that they are bound to."""
+    """The calling thread's unused states, by the context that they are bound to."""
 
     def __init__(self) -> None:
         self.free: dict[int, list[CallState]] = {}
@@ -99,7 +110,7 @@ class _SizedProgram:
         self._results = ProgramOutputs(layout, builder, self._updates.outputs)
         self._module_outputs = module_outputs(program.captured, layout.traced_sizes)
         self._steps = builder.steps()
-        # Temporaries may all be empty: who looks at them still wants tensors.
+        # Steps need tensors for temporaries even if all of these are empty.
         self._arena_bytes = max(layout.arena_bytes, 1 if self._steps.arena_views else 0)
         self._reader = InputReader(program, layout, is_checked=is_checked)
         self._device = device = program.captured.device
@@ -110,8 +121,8 @@ class _SizedProgram:
         self._states = _FreeStates()
 
     def run(self, args: Sequence[Any]) -> list[Any]:
-        """The outputs for a list of arguments; any device may be the current one."""
-        if self._gpu is None or self._gpu == torch._C._cuda_getDevice():
+        """The module's outputs for a list of arguments; any device may be the current one."""
+        if self._gpu is None or self._gpu == private._cuda_getDevice():
             return self._run(args)
         with torch.cuda.device(self._gpu):
             return self._run(args)
@@ -143,7 +154,7 @@ class _SizedProgram:
         values[: len(tensors)] = tensors
         if table.length:
             addresses = [tensors[index].data_ptr() for index in table.known]
-            if addresses != state.addresses:  # weights stay where they are, and much else
+            if addresses != state.addresses:  # most calls have the addresses of the last one
                 state.addresses = addresses
                 table.pack_into(state.table, 0, *table.pick(addresses + self._kept + state.fixed))
         for step in state.steps:
@@ -165,7 +176,7 @@ class _SizedProgram:
         return CallState(self._steps, self._layout, arena.blocks_of(arena_key), context)
 
     def _settle(self, state: CallState, block: torch.Tensor) -> None:
-        """Computes addresses and views of the temporaries for another block of memory."""
+        """Computes the addresses and views of the temporaries for a new block of memory."""
         base = block.data_ptr()
         state.arena, state.addresses = block, None
         buffers = self._layout.by_index

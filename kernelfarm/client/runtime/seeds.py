@@ -1,4 +1,4 @@
-"""Seeds of a program's random numbers, from the framework's own generator."""
+"""Draws the seeds of a program's random numbers from the framework's generator."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import torch
 
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 _ELEMS_APART = 8
-"""Each seed has a cache line of its own: kernels like buffers that begin at one (64 bytes)."""
+"""Each seed starts a cache line of 64 bytes, because kernels are faster on aligned buffers."""
 
 
 def draw_seeds(count: int, device: torch.device) -> tuple[torch.Tensor, ...]:
-    """`count` fresh seeds of 64 random bits from the device's default generator.
+    """`count` new seeds of 64 random bits from the device's default generator.
 
-    So `torch.manual_seed` governs them, and whoever restores the generator's state (activation
-    checkpoints do) gets the same seeds again.
+    So `torch.manual_seed` determines them, and code that restores the generator's state, such as an
+    activation checkpoint, gets the same seeds again.
 
     Shapes: each is (1,), i64.
     """

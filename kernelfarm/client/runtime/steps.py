@@ -1,6 +1,6 @@
-"""The steps of a plan, bound to a call's state: everything else is decided beforehand.
+"""Builds the steps of a plan; everything but a call's values is decided when they are built.
 
-What a call has is one list, `CallState.values`; each step knows the places of what it takes there.
+The values of a call are one list, `CallState.values`; each step knows the indices of its operands.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class StepBuilder:
         self._values: list[Any] = [None] * len(layout.by_index)
         self._arena_views: list[tuple[int, View]] = []
         self._arena_indices: dict[View, int] = {}
-        # Layouts of tensors by slot: those of extern results are added as their steps are built.
+        # Layouts by buffer index; layouts of extern results are added when their steps are built.
         self._known_layouts = {m.buffer.index: (m.shape, m.strides) for m in layout.made}
         self._known_layouts.update(input_layouts(program, layout))
         self._makers = [self._step(step) for step in program.plan.steps]
 
     def steps(self) -> PlanSteps:
-        """The steps of the plan, in order; what was placed since is known to them."""
+        """The steps of the plan in order, with all values that were added before this call."""
         plan = self._program.plan
         names = [
             plan.kernel_names[step.kernel] if isinstance(step, Launch) else type(step).__name__
@@ -57,7 +57,7 @@ class StepBuilder:
         return PlanSteps(self._makers, names, self._values, self._arena_views)
 
     def value_index(self, view: View) -> tuple[int, list[Formed]]:
-        """Where a call finds a view among its values, and what has to be formed for that first."""
+        """The index of a view among a call's values, and what must be formed first."""
         index = view.buffer.index
         if view.buffer.kind is BufferKind.TEMPORARY:
             return self._arena_index(view), []
@@ -68,12 +68,12 @@ class StepBuilder:
         return made, [(made, index, view.form())]
 
     def new_value(self, value: object = None) -> int:
-        """A place of its own among the values of a call; what is there stays there."""
+        """The index of a new value in every call; `value` is its constant, if it is one."""
         self._values.append(value)
         return len(self._values) - 1
 
     def formed(self, view: View, form: Form) -> tuple[int, list[Formed]]:
-        """Where a call finds a view that was brought to a form."""
+        """The index of a view after applying `form`, and what must be formed first."""
         index, first = self.value_index(view)
         made = self.new_value()
         return made, [*first, (made, index, form)]
@@ -147,13 +147,12 @@ class StepBuilder:
     ) -> tuple[int, list[Formed]]:
         view = self._layout.view(step.args[number])
         if node.needs_own_storage and view.buffer.kind is not BufferKind.INPUT:
-            # The offset counts in the layout that was traced, whichever one the plan chose.
+            # The operator's offset refers to the traced layout, and the plan may use another one.
             return self.formed(view, partial(in_own_storage, *node.traced_layout(number)))
-        is_promised = node.was_contiguous(number) and not step.is_contraction
-        is_as_promised = is_contiguous(view.shape, view.strides)
         if node.widens_elements:
             return self.formed(view, on_whole_units)
-        if is_promised and not is_as_promised:
+        must_be_contiguous = node.was_contiguous(number) and not step.is_contraction
+        if must_be_contiguous and not is_contiguous(view.shape, view.strides):
             return self.formed(view, torch.Tensor.contiguous)
         return self.value_index(view)
 
@@ -166,7 +165,8 @@ class StepBuilder:
         own = wire_name(traced[step.node].target)
         if own != step.op:
             raise InvalidGraphError(
-                f"plan: extern step {step.op} for node {step.node}, which is {own}; refused"
+                f"plan: extern step {step.op} for node {step.node}, which is {own}; expected the"
+                " node's own operator"
             )
         node = ExternNode(traced[step.node], self._layout.traced_sizes)
         if node.tensor_count != len(step.args):
@@ -188,13 +188,19 @@ class StepBuilder:
 
 
 def raise_for(status: int, name: str) -> None:
-    """Raises what a kernel's status means."""
+    """Raises the error of a kernel's status.
+
+    Raises:
+        IndexError: an index was out of bounds.
+        MemoryError: the kernel got no memory.
+        InternalError: the status is unknown.
+    """
     if status == 1:
         raise IndexError(f"index out of bounds in kernel {name}")
     if status == _NO_MEMORY:
-        raise MemoryError(f"kernel {name} got no memory for the rows that it sorts")
+        raise MemoryError(f"kernel {name} could not allocate memory for sorting rows")
     raise InternalError(f"kernel {name} failed with status {status}")
 
 
 _NO_MEMORY = 2
-"""A kernel's status where it found no memory."""
+"""The status of a kernel that could not allocate memory."""

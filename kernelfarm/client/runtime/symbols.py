@@ -10,11 +10,11 @@ from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.graph_ir import Graph, TensorType
 
 SizeSource = tuple[int, int]
-"""An argument's position and an axis of it; axis -1 means that the argument is the integer."""
+"""An argument's position and an axis; axis -1 means that the argument itself is the size."""
 
 
 class SymbolReader:
-    """Reads each size once, for the plan's symbols and for those of the captured graph."""
+    """Reads each size once, for the plan's symbols and for the captured graph's."""
 
     def __init__(self, program: BoundProgram) -> None:
         sources: dict[SizeSource, int] = {}
@@ -37,14 +37,14 @@ class SymbolReader:
         return not self._sources
 
     def read(self, args: Sequence[Any]) -> tuple[int, ...]:
-        """The sizes of a call, in this reader's order."""
+        """The sizes of a call, in the reader's order."""
         return tuple(
             int(args[position]) if axis < 0 else int(args[position].shape[axis])
             for position, axis in self._sources
         )
 
     def named(self, values: tuple[int, ...]) -> tuple[dict[str, int], dict[str, int]]:
-        """What was read, by the plan's names and by those of the captured graph."""
+        """The sizes of `read`, by the plan's symbols and by the captured graph's."""
         return (
             {name: values[number] for name, number in self._plan},
             {name: values[number] for name, number in self._traced},
@@ -52,7 +52,7 @@ class SymbolReader:
 
 
 def _symbol_sources(graph: Graph) -> dict[str, tuple[int, int]]:
-    """The first input, and its axis, that tells each symbol."""
+    """The first input that has each symbol as an extent, and the axis."""
     found: dict[str, tuple[int, int]] = {}
     names = {symbol.name for symbol in graph.symbols}
     for number, source in enumerate(graph.inputs):

@@ -1,4 +1,4 @@
-"""Views of a plan's buffers for one assignment of its sizes, and how a call gets at them."""
+"""Views of a plan's buffers for one assignment of its sizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class SizedBuffer:
-    """A buffer of the plan with its place in a call's tables and its size."""
+    """A buffer of the plan with its index among a call's values, and with its size."""
 
     index: int
     name: str
@@ -31,7 +31,10 @@ class SizedBuffer:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A view with all numbers known, in elements of its own type."""
+    """A view of a buffer with all sizes known.
+
+    Units: shape, strides and offset in elements of `dtype`.
+    """
 
     buffer: SizedBuffer
     dtype: torch.dtype
@@ -40,13 +43,13 @@ class View:
     offset: int
 
     def span_elems(self) -> int:
-        """Elements from the first to the last one addressed; 0 for an empty view."""
+        """The number of elements from the first to the last one addressed; 0 for an empty view."""
         if 0 in self.shape:
             return 0
         return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
 
     def is_whole(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-        """True if a tensor of this layout that is the buffer is the view itself."""
+        """True if a buffer's tensor with this shape and these strides equals the view."""
         return (
             self.offset == 0
             and self.dtype is self.buffer.dtype
@@ -54,11 +57,11 @@ class View:
         )
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The view of a tensor's memory, counted from the tensor's first element."""
+        """The view of a tensor's memory; the offset counts from the tensor's first element."""
         return self.form()(tensor)
 
     def form(self) -> Form:
-        """`of` as a function that looks nothing up."""
+        """`of` as a function without attribute look-ups."""
         shape, strides, offset, dtype = self.shape, self.strides, self.offset, self.dtype
         if dtype is self.buffer.dtype:
             return lambda tensor: reinterpret_tensor(tensor, shape, strides, offset)
@@ -73,7 +76,7 @@ class View:
 def is_same_memory(
     shape: tuple[int, ...], strides: tuple[int, ...], others: tuple[int, ...]
 ) -> bool:
-    """True if two layouts of one shape put each element at the same place."""
+    """True if two layouts of one shape have each element at the same address."""
     return 0 in shape or all(
         extent == 1 or stride == other
         for extent, stride, other in zip(shape, strides, others, strict=True)
@@ -81,7 +84,7 @@ def is_same_memory(
 
 
 def sized_buffer(buffer: Buffer, index: int, sizes: Sizes) -> SizedBuffer:
-    """The buffer for an assignment of sizes."""
+    """The buffer with numbers for its sizes."""
     offset = 0 if buffer.offset_bytes is None else buffer.offset_bytes.evaluate(sizes)
     return SizedBuffer(
         index,
@@ -95,26 +98,26 @@ def sized_buffer(buffer: Buffer, index: int, sizes: Sizes) -> SizedBuffer:
 
 
 def view_of(view: TensorView, buffers: Mapping[str, SizedBuffer], sizes: Sizes) -> View:
-    """The view for an assignment of sizes.
+    """The view with numbers for its sizes.
 
     Raises:
-        InvalidGraphError: it reaches beyond its buffer, or reinterprets elements of another width.
+        InvalidGraphError: the view exceeds its buffer, or its elements have another width.
     """
     buffer = buffers[view.buffer]
     shape = tuple(extent.evaluate(sizes) for extent in view.sizes)
     strides = tuple(stride.evaluate(sizes) for stride in view.strides)
-    # An empty view may begin beyond its buffer, as the last slice of nothing does.
+    # An empty view may begin after the end of its buffer, such as an empty last slice.
     offset = 0 if 0 in shape else view.offset_elems.evaluate(sizes)
     found = View(buffer, dtype_to_torch(view.dtype), shape, strides, offset)
     if found.dtype.itemsize != buffer.dtype.itemsize:
         raise InvalidGraphError(
             f"plan: buffer {buffer.name} of {buffer.dtype} viewed as {found.dtype}; "
-            "expected equal widths"
+            "expected elements of equal width"
         )
     end = found.offset + found.span_elems()
     if found.offset < 0 or min(strides, default=0) < 0 or end > buffer.size_elems:
         raise InvalidGraphError(
-            f"plan: a view of buffer {buffer.name} ends at element {end} from {found.offset} on; "
-            f"the buffer has {buffer.size_elems}"
+            f"plan: a view of buffer {buffer.name} starts at element {found.offset} and ends at"
+            f" element {end}; the buffer has {buffer.size_elems}"
         )
     return found

@@ -1,1 +1,1 @@
-"""Traces by the digest of a Dynamo graph: kept on disk, shared by way of the farm."""
+"""Cached traces by the digest of a Dynamo graph: on disk, and shared through the farm."""

@@ -1,14 +1,14 @@
-"""A warm start: what Dynamo gives is known by digest, so that nothing is traced again.
+"""The trace cache: finds the trace of a Dynamo graph by its digest, so that it is not traced again.
 
-The first process that meets a graph traces it with AOT Autograd, and keeps on disk what that gave:
-the captured graph, how it is called, and the program's key. The next process finds it by the digest
-of the Dynamo graph and asks for the program by its key.
+The first process with a graph traces it with AOT Autograd, and stores the trace on disk: the
+captured graph, its calling convention and its program key. A later process finds the trace by the
+digest of the Dynamo graph, and requests the program by its key.
 
-An entry of our own is believed because nobody but this user can write it, as with Python's own
-`*.pyc`: it lies in the user's disk tier, and is refused if another user owns it or may write it. It
-holds what its digest is over, and is refused if that is not what was asked for: a copy of another
-graph's entry answers nothing.
-Entries of others come by way of the farm and are believed by their signatures (`traces.shared`).
+The client trusts a trace file because only this user can write it, like Python's `*.pyc` files: it
+is in the user's disk tier, and is refused if another user owns it or may write it. It contains the
+parts of its digest, and is refused if these differ from the graph's, so that a copy under another
+name is not used. Traces of other clients come from the farm and are trusted by their signatures
+(`traces.shared`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._functorch._aot_autograd import runtime_wrappers
-from torch._guards import TracingContext
 
 from kernelfarm.client import counters
 from kernelfarm.client.capture.captured import CapturedGraph
@@ -34,6 +32,12 @@ from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.programs.graph_runner import BoxedFunction
 from kernelfarm.client.programs.tiers import PrefetchedProgram
+from kernelfarm.client.pytorch.private import (
+    TracingContext,
+    _set_grad_enabled,
+    mark_dynamo_propagated_dynamic_indices,
+    maybe_mark_dynamic_helper,
+)
 from kernelfarm.client.traces.calling_convention import (
     CallingConvention,
     OutputConvention,
@@ -47,19 +51,16 @@ from kernelfarm.digest import trace_digest
 from kernelfarm.errors import KernelfarmError, ManifestMismatchError
 from kernelfarm.private_files import read_private
 
-_note_dynamic: Callable[[Any, set[int]], None] = next(
-    getattr(runtime_wrappers, name)
-    for name in ("mark_dynamo_propagated_dynamic_indices", "maybe_mark_dynamic_helper")
-    if hasattr(runtime_wrappers, name)
-)
-"""Tells Dynamo, for graphs that follow, which extents of a result vary; torch 2.13 renamed it."""
+_mark_dynamic = mark_dynamo_propagated_dynamic_indices or maybe_mark_dynamic_helper
+"""Marks the varying extents of a result, for Dynamo's later graphs; torch 2.13 renamed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _TraceRequest:
-    """A graph that may have an entry, and what was so before it was traced.
+    """The look-up of a graph's trace, and the tracing state before the graph is traced.
 
-    `digest` is that of its parts (`traces.digest`), by which the entry is found.
+    `digest` is over the graph's parts (`traces.digest`). `path` is the trace file, None without a
+    disk tier.
     """
 
     digest: bytes
@@ -73,7 +74,7 @@ class _TraceRequest:
 
 @dataclass(frozen=True, slots=True)
 class CachedTrace:
-    """What is known of a graph that was traced before, and what the farm sent of its program."""
+    """A cached trace, and the program that the farm sent with it, if it did."""
 
     entry: TraceEntry
     captured: CapturedGraph
@@ -81,7 +82,7 @@ class CachedTrace:
 
 
 class TraceCache:
-    """One graph of Dynamo: answered by an entry, or traced, and then kept as one."""
+    """The trace of one Dynamo graph: found in the cache, or stored there after tracing."""
 
     def __init__(self, module: fx.GraphModule, access: FarmAccess, options: CompileOptions) -> None:
         self._module = module
@@ -92,10 +93,10 @@ class TraceCache:
             counters.count(f"warm.traced.{reason}")
 
     def find(self) -> CachedTrace | None:
-        """What was kept of this graph, here or by others; None if nothing that can be used.
+        """The graph's trace, from this user's disk or from the farm; None if there is none.
 
-        A publisher traces what the farm has not: what it kept itself may be older than an
-        invalidation that nobody told it of, and must not come back under a new signature.
+        A publisher does not use its own file if the farm has no trace: the file may be older than
+        an invalidation that this client has not received, and must not be signed again.
         """
         request = self._request
         if request is None:
@@ -114,7 +115,7 @@ class TraceCache:
         return _shared_trace(request)
 
     def store(self, traced: fx.GraphModule, captured: CapturedGraph, key: bytes) -> None:
-        """Keeps what AOT Autograd and capture made of the graph, if an entry can say it."""
+        """Stores and publishes the graph's trace, if an entry can express it."""
         request = self._request
         if request is None or (request.path is None and not request.shared.may_publish):
             return
@@ -126,18 +127,18 @@ class TraceCache:
             return
         content = to_bytes(entry)
         if request.path is not None:
-            _keep(request.path, content)
+            _write(request.path, content)
         request.shared.publish(key, captured.graph, content)
 
     def callable_for(self, entry: TraceEntry, program: BoxedFunction) -> Callable[..., Any]:
-        """What Dynamo calls: a program within what AOT Autograd would do around it."""
-        called: Callable[..., Any] = torch._dynamo.disable(  # type: ignore[no-untyped-call] # torch's
+        """The function for Dynamo: the program with the calling convention of AOT Autograd."""
+        called: Callable[..., Any] = torch.compiler.disable(
             _wrapped(entry.convention, program), reason="a compiled graph"
         )
         return called
 
     def eager(self) -> BoxedFunction:
-        """The graph as Dynamo captured it, where no tier has its program any more."""
+        """The graph as Dynamo captured it, for calls without a program."""
         module = self._module
 
         def run(args: list[Any]) -> Sequence[Any]:
@@ -149,35 +150,25 @@ class TraceCache:
     def _convention(self, request: _TraceRequest, traced: fx.GraphModule) -> CallingConvention:
         context = TracingContext.try_get()
         if context is None or context.fw_metadata is None:
-            raise NotCoveredError("a trace of its own")
+            raise NotCoveredError("no metadata of the trace")
         if request.sizes.env_state() != request.env_state:
-            raise NotCoveredError("sizes that the trace learnt of")
+            raise NotCoveredError("guards on sizes that tracing added")
         if len(context.guards_context.aotautograd_guards) != request.guard_count:
-            raise NotCoveredError("arguments that are one memory")
+            raise NotCoveredError("arguments that share memory")
         count = len(self._module.graph.find_nodes(op="placeholder"))
         return calling_convention(context.fw_metadata, traced, count)
 
 
 def autocast_is_on() -> bool:
-    """True if operators of this thread lower their types."""
+    """True if autocast is enabled in this thread."""
     return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
 
 
-def without_autocast(run: Callable[..., Any]) -> Callable[..., Any]:
-    """A program for callers under autocast: its types were fixed when it was traced."""
-
-    def outside(args: Sequence[Any]) -> Any:
-        with torch._C._DisableAutocast():
-            return run(args)
-
-    return outside
-
-
 def _own_trace(path: Path, digest: bytes, device: torch.device) -> CachedTrace | None:
-    """What an earlier process of this user kept of the graph with this digest."""
+    """The trace that an earlier process of this user stored under this digest."""
     try:
         entry = from_bytes(read_private(path, MAX_TRACE_BYTES))
-        _check_answers(entry, digest, path)
+        _check_digest(entry, digest, path)
         captured = entry.captured(device)
     except FileNotFoundError:
         counters.count("warm.misses")
@@ -191,34 +182,34 @@ def _own_trace(path: Path, digest: bytes, device: torch.device) -> CachedTrace |
         remove(path)
         return None
     with suppress(OSError):
-        os.utime(path)  # entries that are not used go first
+        os.utime(path)  # sweeps remove the least recently used files first
     counters.count("warm.hits")
     return CachedTrace(entry, captured)
 
 
-def _check_answers(entry: TraceEntry, digest: bytes, path: Path) -> None:
+def _check_digest(entry: TraceEntry, digest: bytes, path: Path) -> None:
     found = trace_digest(entry.parts)
     if found != digest:
         raise ManifestMismatchError(
-            f"{path} holds the trace of another graph, {found.hex()[:16]}; expected"
+            f"{path} has the trace of another graph, {found.hex()[:16]}; expected"
             f" {digest.hex()[:16]}"
         )
 
 
 def _shared_trace(request: _TraceRequest) -> CachedTrace | None:
-    """What another client published."""
+    """The trace that another client published."""
     found = request.shared.find()
     if found is None:
         return None
     try:
         captured = found.entry.captured(request.device)
-    except KernelfarmError as error:  # an operator is not registered here
+    except KernelfarmError as error:  # an operator is not registered in this process
         counters.count_refusal("warm_farm", error)
         return None
     return CachedTrace(found.entry, captured, found.prefetched)
 
 
-def _keep(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes) -> None:
     try:
         write_whole(path, content)
     except OSError:
@@ -234,7 +225,7 @@ def _trace_request(
     target = device_support(device).target
     context = TracingContext.try_get()
     if context is None:
-        raise NotCoveredError("no trace of Dynamo")
+        raise NotCoveredError("no tracing context of Dynamo")
     parts, sizes = graph_parts(module)
     stated = ", ".join(f"{name}={value}" for name, value in options.pairs())
     parts |= {"target": target, "options": stated}
@@ -268,7 +259,7 @@ def _wrapped(convention: CallingConvention, program: BoxedFunction) -> Callable[
             torch.autograd.graph.increment_version([args[index] for index in written])
         has_grad = torch.is_grad_enabled()
         if has_grad:
-            torch._C._set_grad_enabled(False)
+            _set_grad_enabled(False)
         try:
             results = program(list(args))
             if is_plain:
@@ -276,7 +267,7 @@ def _wrapped(convention: CallingConvention, program: BoxedFunction) -> Callable[
             return [_given(f, r, args) for f, r in zip(outputs, results, strict=True)]
         finally:
             if has_grad:
-                torch._C._set_grad_enabled(True)
+                _set_grad_enabled(True)
 
     return call
 
@@ -289,6 +280,6 @@ def _given(fact: OutputConvention, result: Any, args: Sequence[Any]) -> Any:
         else:
             first = base.storage_offset() + fact.offset
             result = base.as_strided(result.size(), result.stride(), first)
-    if fact.dynamic:
-        _note_dynamic(result, set(fact.dynamic))
+    if fact.dynamic and _mark_dynamic is not None:
+        _mark_dynamic(result, set(fact.dynamic))
     return result

@@ -1,8 +1,8 @@
-"""How a traced graph is called: what AOT Autograd's wrappers do around it, in a few facts.
+"""The calling convention of a traced graph: what AOT Autograd's wrappers do around it.
 
-For inference it does little: arguments are passed on as they are, what is mutated is written within
-the graph, and an output that is an input, or a view of one, is made from the caller's own tensor.
-Whatever else it would do is a reason to let it do so (`NotCoveredError`).
+For inference they do little: they pass arguments unchanged, mutations happen inside the graph, and
+an output that is an input or a view of one is made from the caller's tensor. If they would do
+anything else, the graph is not covered (`NotCoveredError`) and is traced at every start.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._functorch._aot_autograd.schemas import (
+
+from kernelfarm.client.pytorch.private import (
     MutationType,
     OutputAliasInfo,
     OutputType,
     PlainTensorMeta,
     ViewAndMutationMeta,
 )
-
 from kernelfarm.client.traces.sizes import NotCoveredError
 
 _COMPUTED = frozenset(
@@ -29,10 +29,11 @@ _COMPUTED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class OutputConvention:
-    """One thing that is returned: what the program gives there, or an argument or a view of one.
+    """One output of the function: the program's output, an argument, or a view of an argument.
 
-    A view begins `offset` elements after its argument, and has the layout of what the program
-    gives. `dynamic` are the axes whose extents vary: Dynamo is told, for graphs that follow.
+    A view has the layout of the program's output and begins `offset` elements after the first
+    element of its argument. `dynamic` are the axes with varying extents; the client marks them for
+    Dynamo's later graphs.
     """
 
     argument: int | None = None
@@ -42,7 +43,7 @@ class OutputConvention:
 
 @dataclass(frozen=True, slots=True)
 class CallingConvention:
-    """`outputs` in order; `written` are the arguments whose version counts one up at each call."""
+    """The outputs in order; `written` are the arguments whose version increases at each call."""
 
     argument_count: int
     outputs: tuple[OutputConvention, ...]
@@ -52,19 +53,19 @@ class CallingConvention:
 def calling_convention(
     meta: ViewAndMutationMeta, module: fx.GraphModule, argument_count: int
 ) -> CallingConvention:
-    """The facts of an inference graph, as AOT Autograd found them.
+    """The calling convention of an inference graph, from AOT Autograd's metadata.
 
     Raises:
-        NotCoveredError: it does more than the facts can say.
+        NotCoveredError: AOT Autograd's wrappers do more than the convention can express.
     """
     placeholders = module.graph.find_nodes(op="placeholder")
     if not argument_count == len(placeholders) == len(meta.input_info):
-        raise NotCoveredError("arguments that are one memory")
+        raise NotCoveredError("arguments that share memory")
     _check_is_plain(meta)
     returned = module.graph.output_node().args[0]
     items = returned if isinstance(returned, list | tuple) else (returned,)
     if len(items) != len(meta.output_info):
-        raise NotCoveredError("outputs of the tracer's own")
+        raise NotCoveredError("outputs that the tracer added")
     outputs = tuple(
         _output_fact(info, item, placeholders)
         for info, item in zip(meta.output_info, items, strict=True)
@@ -80,9 +81,9 @@ def _check_is_plain(meta: ViewAndMutationMeta) -> None:
     if not all(isinstance(found, PlainTensorMeta) for found in subclasses):
         raise NotCoveredError("tensor subclasses")
     if any(info.mutation_type is MutationType.MUTATED_OUT_GRAPH for info in meta.input_info):
-        raise NotCoveredError("an input that is changed after the graph")
+        raise NotCoveredError("an input that is mutated after the graph")
     if meta.num_intermediate_bases or meta.num_mutated_inp_runtime_indices:
-        raise NotCoveredError("outputs of the tracer's own")
+        raise NotCoveredError("outputs that the tracer added")
 
 
 def _output_fact(info: OutputAliasInfo, item: Any, arguments: list[fx.Node]) -> OutputConvention:
@@ -100,10 +101,10 @@ def _output_fact(info: OutputAliasInfo, item: Any, arguments: list[fx.Node]) -> 
     base = arguments[info.base_idx].meta["val"]
     value = item.meta.get("val") if isinstance(item, fx.Node) else None
     if not isinstance(value, torch.Tensor) or not _reads_alike(base, value):
-        raise NotCoveredError("an input as another type")
+        raise NotCoveredError("a view of an input with another element type")
     offset = value.storage_offset() - base.storage_offset()
     if not isinstance(offset, int):
-        raise NotCoveredError("a view at an offset that varies")
+        raise NotCoveredError("a view with a varying offset")
     return OutputConvention(info.base_idx, offset, dynamic)
 
 

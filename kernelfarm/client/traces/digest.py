@@ -1,10 +1,10 @@
-"""What Dynamo gives a backend, as named parts: with equal parts it traces to equal programs.
+"""The named parts of a Dynamo graph's digest: graphs with equal parts trace to equal programs.
 
-In it: every call with its arguments, the inputs' types, layouts and which of them share memory,
-what is known of symbolic sizes, small constants by content, and the state of PyTorch that a trace
-depends on. Not in it: names of values, modules and parameters, paths, device indices. What cannot
-be stated (a function of the user's own, a branch, a subclass) is `NotCoveredError`: such graphs
-are traced at every start.
+The parts have every call with its arguments; the inputs' types, layouts and shared memory; facts
+about symbolic sizes; small constants by content; and the state of PyTorch that tracing depends on.
+They do not have names of values, modules and parameters, paths, or device indices. A graph that the
+parts cannot express (with a user's function, a branch or a tensor subclass, for example) raises
+`NotCoveredError` and is traced at every start.
 """
 
 from __future__ import annotations
@@ -16,30 +16,37 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
 
-from kernelfarm.client.capture.constants import constant_of, travels_with_the_graph
+from kernelfarm.client.capture.constants import constant_of, is_sent_as_constant
 from kernelfarm.client.capture.preserve_attention import attention
 from kernelfarm.client.capture.rebuilt_nodes import NAMESPACES
+from kernelfarm.client.pytorch.private import (
+    FakeTensor,
+    OpOverload,
+    OpOverloadPacket,
+    _get_qualified_name,
+    storage_identity,
+)
 from kernelfarm.client.traces.sizes import NotCoveredError, SizeTexts
 from kernelfarm.client.traces.torch_state import trace_state
 from kernelfarm.digest import MAX_PART_CHARS
 from kernelfarm.errors import KernelfarmError
 
 _ROOTS = frozenset({"torch", "_operator", "operator", "math"})
-"""Modules whose functions have the meaning that the version of torch or Python states."""
+"""Modules whose functions are defined by the version of torch or Python."""
 
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.layout)
 
 
 def graph_parts(module: fx.GraphModule) -> tuple[dict[str, str], SizeTexts]:
-    """The parts of a Dynamo graph and of PyTorch's state, by name, and the graph's sizes.
+    """The parts of a Dynamo graph and of PyTorch's state by name, and the graph's sizes.
 
-    `graph` has all calls with their arguments, `calls` what is called alone, which graphs share
-    that differ in arguments; `inputs` and `sizes` what is known of them.
+    `graph` is a digest of all calls with their arguments; `calls` is one of the called functions
+    only, so that it is equal for graphs that differ in arguments. `inputs` and `sizes` describe the
+    inputs and the symbolic sizes.
 
     Raises:
-        NotCoveredError: something that parts cannot state.
+        NotCoveredError: the parts cannot express the graph.
     """
     texts = _GraphTexts(module)
     graph = _hashed(texts.lines())
@@ -52,7 +59,7 @@ def graph_parts(module: fx.GraphModule) -> tuple[dict[str, str], SizeTexts]:
 
 
 def _text_or_digest(lines: list[str]) -> str:
-    """The lines where they are short, else a digest of them."""
+    """The lines if they are short, else a digest of them."""
     text = "; ".join(lines)
     return text if len(text) <= MAX_PART_CHARS else _hashed(lines)
 
@@ -67,7 +74,7 @@ def _hashed(lines: Iterable[str]) -> str:
 
 
 class _GraphTexts:
-    """One line for each node; those of inputs lie apart."""
+    """Describes a graph by one line for each node, and its inputs by separate lines."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         self._module = module
@@ -78,7 +85,7 @@ class _GraphTexts:
         self.calls: list[str] = []
 
     def lines(self) -> list[str]:
-        """The graph; after it, `inputs`, `calls` and `sizes` are known."""
+        """The lines of the graph; the call also fills `inputs`, `calls` and `sizes`."""
         return [self._line(node) for node in self._module.graph.nodes]
 
     def _line(self, node: fx.Node) -> str:
@@ -103,8 +110,8 @@ class _GraphTexts:
             return f"size {self.sizes.text(value)}"
         if not isinstance(value, FakeTensor) or value.layout is not torch.strided:
             raise NotCoveredError(f"input {type(value).__name__}")
-        storage = value.untyped_storage()
-        number = self._storages.setdefault(storage._cdata, len(self._storages))
+        number = self._storages.setdefault(storage_identity(value), len(self._storages))
+        size_bytes = self.sizes.text(value.untyped_storage().nbytes())
         extents = (*value.shape, "@", *value.stride(), "@", value.storage_offset())
         facts = (
             value.dtype,
@@ -113,7 +120,7 @@ class _GraphTexts:
             value.is_conj(),
             value.is_neg(),
             value.is_inference(),
-            f"memory {number} of {self.sizes.text(storage.nbytes())}",
+            f"memory {number} of {size_bytes}",
         )
         where = [e if isinstance(e, str) else self.sizes.text(e) for e in extents]
         return " ".join((*where, *map(str, facts)))
@@ -123,7 +130,7 @@ class _GraphTexts:
         for name in str(node.target).split("."):
             value = getattr(value, name, None)
         is_plain = isinstance(value, torch.Tensor) and not value.requires_grad
-        if not is_plain or value.is_conj() or not travels_with_the_graph(value):
+        if not is_plain or value.is_conj() or not is_sent_as_constant(value):
             raise NotCoveredError(f"held {type(value).__name__}")
         try:
             content = constant_of(value)
@@ -156,23 +163,23 @@ def _leaf(value: Any) -> str:
 
 
 def _function_name(node: fx.Node) -> str:
-    """The name of the function that a node calls, if that is what the function is found by."""
+    """The name of the function that a node calls, if the name identifies the function."""
     target: Any = node.target
     if target is attention:
         return "attention"
     if target is getattr and hasattr(torch.Tensor, str(node.args[1])):
-        return "attribute"  # of a tensor; its name stands in the arguments
-    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return "attribute"  # of a tensor; the arguments have its name
+    if isinstance(target, OpOverload | OpOverloadPacket):
         name = str(target)
         if name.partition(".")[0] not in NAMESPACES:
             raise NotCoveredError("an operator of another library")
         return name
     try:
-        name = fx.node._get_qualified_name(target)
+        name = _get_qualified_name(target)
     except (RuntimeError, AttributeError, TypeError) as error:
         raise NotCoveredError("a function without a name") from error
     if name.partition(".")[0] not in _ROOTS or _found(name) is not target:
-        raise NotCoveredError("a function of the user's own")
+        raise NotCoveredError("a user's function")
     return name
 
 

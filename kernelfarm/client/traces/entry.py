@@ -1,8 +1,8 @@
-"""What a warm start needs of a trace, as bytes: the captured graph and how it is called.
+"""A trace as bytes: the captured graph and its calling convention.
 
-Sealed with a digest, which finds spoilt files, not forged ones: entries are believed because only
-this user can write where they lie (`warm_start`), or because somebody whom we trust signed them
-(`traces.shared`). They are data all the same; nothing in them is evaluated.
+The bytes are sealed with a digest, which detects damaged files but not forged ones. A client trusts
+an entry because only this user can write its file (`traces.cache`), or because a trusted key signed
+it (`traces.shared`). Nothing in an entry is evaluated as code.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ TensorOptions = Mapping[int, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class TraceEntry:
-    """A trace without its modules, of a graph with these parts (`traces.digest`).
+    """The trace of a graph with these parts (`traces.digest`), without torch's modules.
 
-    `placed` has arguments of nodes that say where tensors lie.
+    `sources` has the argument's position for each input of the graph, None for a constant.
+    `tensor_options` has the device, layout and pinning arguments of nodes, by node number.
     """
 
     key: bytes
@@ -51,7 +52,7 @@ class TraceEntry:
         """The captured graph, on the device of this process.
 
         Raises:
-            InvalidGraphError: an operator is not registered here.
+            InvalidGraphError: an operator is not registered in this process.
         """
         sources = tuple(
             source if source is not None else _tensor_of(given.kind, device)
@@ -72,15 +73,15 @@ def entry_of(
     """The entry of a trace.
 
     Raises:
-        NotCoveredError: it would not come back as it is.
+        NotCoveredError: decoding the entry would not give the same trace.
     """
     if captured.device != device:
-        raise NotCoveredError("a device that no input names")
+        raise NotCoveredError("a device that no input has")
     sources = []
     for source, given in zip(captured.sources, captured.graph.inputs, strict=True):
         is_constant = isinstance(given.kind, Constant)
         if not isinstance(source, int) and not is_constant:
-            raise NotCoveredError("held tensors of many bytes")
+            raise NotCoveredError("a large tensor that the graph holds")
         sources.append(source if isinstance(source, int) else None)
     options = {
         number: found
@@ -97,16 +98,16 @@ def entry_of(
         options,
         convention,
     )
-    _check_comes_back(entry, captured, device)
+    _check_round_trip(entry, captured, device)
     return entry
 
 
-def _check_comes_back(entry: TraceEntry, captured: CapturedGraph, device: torch.device) -> None:
+def _check_round_trip(entry: TraceEntry, captured: CapturedGraph, device: torch.device) -> None:
     try:
         found = from_bytes(to_bytes(entry))
         nodes = found.captured(device).nodes
     except KernelfarmError as error:
-        raise NotCoveredError("nodes that cannot be made again") from error
+        raise NotCoveredError("nodes that cannot be rebuilt") from error
     is_same = found == entry and all(
         isinstance(made, RebuiltNode)
         and not isinstance(traced, RebuiltNode)
@@ -114,11 +115,11 @@ def _check_comes_back(entry: TraceEntry, captured: CapturedGraph, device: torch.
         for traced, made in zip(captured.nodes, nodes, strict=True)
     )
     if not is_same:
-        raise NotCoveredError("nodes that cannot be made again")
+        raise NotCoveredError("nodes that cannot be rebuilt")
 
 
 def to_bytes(entry: TraceEntry) -> bytes:
-    """The entry as a file's content."""
+    """The entry as bytes."""
     header = {
         "key": entry.key.hex(),
         "parts": dict(entry.parts),
@@ -140,17 +141,17 @@ def to_bytes(entry: TraceEntry) -> bytes:
 
 
 def from_bytes(content: bytes) -> TraceEntry:
-    """The entry of a file's content.
+    """The entry of `to_bytes`.
 
     Raises:
-        MalformedMessageError: it is none.
-        InvalidGraphError: its graph is none.
+        MalformedMessageError: the bytes are not an entry.
+        InvalidGraphError: its graph is not valid.
     """
     header, sent = parted(content)
     try:
         message = graph_pb2.Graph.FromString(sent)
     except DecodeError as error:
-        raise MalformedMessageError(f"no entry: {error}") from error
+        raise MalformedMessageError(f"not a trace: {error}") from error
     graph = graph_from_proto(message)
     check_client_graph(graph)
     header.check(graph)
@@ -190,7 +191,7 @@ _TENSOR_OPTIONS = frozenset({"device", "layout", "pin_memory"})
 
 
 def _tensor_options(node: Any, device: torch.device) -> dict[str, Any]:
-    """The arguments of a traced node that do not travel, as words."""
+    """The tensor options of a traced node as plain values; they are not part of the graph."""
     found: dict[str, Any] = {}
     for name in _TENSOR_OPTIONS & node.kwargs.keys():
         value = node.kwargs[name]
@@ -201,7 +202,7 @@ def _tensor_options(node: Any, device: torch.device) -> dict[str, Any]:
         elif value is torch.strided:
             found[name] = "strided"
         else:
-            raise NotCoveredError("a tensor made elsewhere")
+            raise NotCoveredError("a tensor on another device or in another layout")
     return found
 
 

@@ -1,8 +1,8 @@
-"""The header of a trace: all of it but the graph, in closed types; anything else is refused.
+"""The header of a trace: everything but the graph, with a strict schema.
 
-    length of the header, header (JSON), graph (protobuf, as it is sent)
+    length of the header, header (JSON), graph (protobuf, as in a compile request)
 
-Read without torch: commands tell of a trace by its header.
+This module needs no torch: commands describe a trace by its header.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ WindowTexts = tuple[tuple[str, ...], tuple[str, ...], str]
 
 
 class TraceHeader(BaseModel):
-    """`module_outputs`: number, argument, window; `outputs`: argument, offset, axes that vary.
+    """The header's fields; `parts` are the parts of the graph's digest.
 
-    `parts` are what the digest of the traced graph is over, by name.
+    `module_outputs` has tuples of number, argument and view; `outputs` has tuples of argument,
+    offset and varying axes.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -47,10 +48,10 @@ class TraceHeader(BaseModel):
     written: tuple[Number, ...]
 
     def check(self, graph: Graph) -> None:
-        """Passes a header that names nothing beyond its graph and its arguments.
+        """Checks that the header refers only to existing nodes, outputs and arguments.
 
         Raises:
-            MalformedMessageError: it does.
+            MalformedMessageError: it does not fit the graph.
         """
         arguments = [source for source in self.sources if source is not None]
         arguments += [argument for _, argument, _ in self.module_outputs if argument is not None]
@@ -70,23 +71,23 @@ class TraceHeader(BaseModel):
             if source is None
         )
         if not is_whole or not all(isinstance(kind, Constant) for kind in held):
-            raise MalformedMessageError("a trace whose header is not its graph's")
+            raise MalformedMessageError("a trace whose header does not fit its graph")
 
 
 _LENGTH_BYTES = 8
 
 
 def joined(header: str, graph: bytes) -> bytes:
-    """A trace of its header and its graph."""
+    """The bytes of a trace, from its header and its graph."""
     text = header.encode()
     return sealed(len(text).to_bytes(_LENGTH_BYTES, "little") + text + graph)
 
 
 def parted(content: bytes) -> tuple[TraceHeader, bytes]:
-    """The header of a trace, and its graph as it was sent.
+    """The header and the encoded graph of a trace.
 
     Raises:
-        MalformedMessageError: it is none.
+        MalformedMessageError: the bytes are not a trace.
     """
     try:
         rest = unsealed(content)
@@ -94,4 +95,4 @@ def parted(content: bytes) -> tuple[TraceHeader, bytes]:
         body = rest[_LENGTH_BYTES:]
         return TraceHeader.model_validate_json(body[:length]), body[length:]
     except (ValueError, ValidationError) as error:
-        raise MalformedMessageError(f"no entry: {error}") from error
+        raise MalformedMessageError(f"not a trace: {error}") from error

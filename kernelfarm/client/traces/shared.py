@@ -1,11 +1,12 @@
-"""Traces that clients share by way of the farm, so that a new machine traces nothing.
+"""Traces that clients share through the farm, so that a new machine traces nothing.
 
-The farm cannot check a trace, and whoever makes one decides what its readers run. So a trace is
-believed only if it is signed by a key for traces that this client trusts, for this namespace and
-this digest, is not too old, and is whole; from memory and disk too, since keys may be taken away.
-Only a client that holds such a private key (`KERNELFARM_TRACE_KEY_FILE`) publishes.
+The farm cannot check a trace, and the author of a trace decides what its readers run. So a client
+uses a shared trace only if a trusted key for traces signed it, for the client's namespace and the
+graph's digest, and if it is complete and has not expired. The same holds for traces in memory and
+on disk, because keys may be revoked. Only a client with such a private key
+(`KERNELFARM_TRACE_KEY_FILE`) publishes traces.
 
-One look-up brings a trace together with its program.
+One look-up returns a trace together with its program.
 """
 
 from __future__ import annotations
@@ -21,18 +22,12 @@ from kernelfarm.client import counters
 from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.caller_facts import environment_facts, facts_of
 from kernelfarm.client.farm.compile_options import CompileOptions
-from kernelfarm.client.farm.invalidation_state import InvalidationState
+from kernelfarm.client.farm.disk_lookup import EntryReader, find_on_disk, store_on_disk
+from kernelfarm.client.farm.invalidation_state import InvalidationState, KnownAtRequest
 from kernelfarm.client.farm.recent_traces import StoredTrace
 from kernelfarm.client.farm.trace_client import TraceClient, TraceLookup
 from kernelfarm.client.programs.kernels import loaded_digests
-from kernelfarm.client.programs.tiers import (
-    WATCH_TIMEOUT_S,
-    PrefetchedProgram,
-    confirmation_of,
-    disk_entries,
-    is_live,
-    refuse,
-)
+from kernelfarm.client.programs.tiers import PrefetchedProgram
 from kernelfarm.client.traces.entry import TraceEntry, from_bytes
 from kernelfarm.digest import program_key, trace_digest
 from kernelfarm.errors import (
@@ -54,31 +49,34 @@ from kernelfarm.v1 import trace_service_pb2 as pb
 from kernelfarm.wire.manifest import facts_to_proto, manifest_from_proto, manifest_to_proto
 
 CAPTURE_TAG = pass_tag("capture")
-"""What all traces depend on: `kernelfarm invalidate pass:capture` forgets them."""
+"""The tag of all traces: `kernelfarm invalidate pass:capture` makes them stale."""
 
 TRACE_VALIDITY_S = 30 * 24 * 3600
-"""Their digests state all that they depend on, and nobody signs them anew."""
+"""A trace's digest covers all that it depends on, and no service signs traces again."""
 
 _TIMEOUT_S = 10.0
 _SWAP_TIMEOUT_S = 1.0
-"""Tracing takes no longer; in mode `swap` the caller waits for no farm."""
+"""Tracing takes no longer than these; in mode `swap` the caller must not wait for the farm."""
 _PUT_TIMEOUT_S = 10.0
 
 
 class TraceNotPublishedWarning(UserWarning):
-    """The farm does not take traces from this client, which was told to publish them."""
+    """The farm refused a trace that this client published."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedTrace:
-    """A trace that is believed, and what the farm sent of its program."""
+    """A verified trace, and the program that the farm sent with it, if it did."""
 
     entry: TraceEntry
     prefetched: PrefetchedProgram | None = None
 
 
 class SharedTraces:
-    """The shared trace of one graph; `parts` are those of Dynamo's graph, target and options."""
+    """Finds and publishes the shared trace of one graph.
+
+    `parts` are the parts of the graph's digest: the Dynamo graph, the target and the options.
+    """
 
     def __init__(
         self, access: FarmAccess, parts: Mapping[str, str], target: str, options: CompileOptions
@@ -91,21 +89,22 @@ class SharedTraces:
         self._miss: pb.TraceMiss | None = None
 
     def find(self) -> SharedTrace | None:
-        """The trace, from memory, disk or farm; what is wrong with one is counted.
+        """The trace, from memory, disk or farm; errors are counted.
 
-        A publisher asks the farm first: what only its disk has would be published by nobody.
+        A publisher asks the farm before it reads its disk: else it would never publish a trace that
+        only its disk has.
         """
         access = self._access
-        is_away, is_swap = self._is_away(), access.settings.mode == "swap"
+        is_away, is_swap = access.is_away, access.settings.mode == "swap"
         try:
             if not access.client.verifier.accepts_traces(may_fetch_keys=not (is_swap or is_away)):
                 return None
-            here = self._in_memory()
-            if here is None and (is_away or not self.is_publisher):
-                here = self._on_disk()
-            return here if here is not None or is_away else self._at_farm()
+            local = self._find_in_memory()
+            if local is None and (is_away or not self.is_publisher):
+                local = self._find_on_disk()
+            return local if local is not None or is_away else self._find_at_farm()
         except KernelfarmError as error:
-            # The graph is traced, and asking for its program tells the caller what is wrong.
+            # The graph is traced instead, and the request for its program reports the error.
             counters.count(f"warm.farm.failures.{error.reason.lower()}")
             is_late = isinstance(error, DeadlineError) and not access.watch.is_live
             if is_late or isinstance(error, UnavailableError):
@@ -113,7 +112,7 @@ class SharedTraces:
         return None
 
     def publish(self, key: bytes, graph: Graph, entry: bytes) -> None:
-        """Publishes what was traced, if this client may and the farm said that it has nothing.
+        """Publishes a new trace, if this client may and the farm reported a miss.
 
         Raises:
             CallerError: the private key cannot be read.
@@ -140,12 +139,12 @@ class SharedTraces:
 
     @property
     def is_publisher(self) -> bool:
-        """True if this client was given a key for traces."""
+        """True if this client has a private key for traces."""
         return self._access.settings.trace_key_file is not None
 
     @property
     def may_publish(self) -> bool:
-        """True if `publish` would."""
+        """True if `publish` would publish a trace."""
         return self._miss is not None and self.is_publisher
 
     def _signer(self) -> Signer | None:
@@ -171,79 +170,57 @@ class SharedTraces:
             not_after_s=int(time.time() + TRACE_VALIDITY_S),
         )
 
-    def _is_away(self) -> bool:
-        try:
-            self._access.check_recent_failure()
-        except UnavailableError:
-            return True
-        return False
-
-    def _in_memory(self) -> SharedTrace | None:
-        kept = self._access.recent_traces.get(self._digest)
-        invalidations = self._access.watch.invalidations
-        if (
-            kept is None
-            or invalidations is None
-            or invalidations.is_stale(kept.manifest, self._access.tags)
-        ):
+    def _find_in_memory(self) -> SharedTrace | None:
+        stored = self._access.recent_traces.get(self._digest)
+        known = self._access.watch.invalidations
+        if stored is None or known is None or known.is_stale(stored.manifest, self._access.tags):
             return None
         try:
-            entry = self._checked(kept.manifest, kept.content)
+            entry = self._verified(stored.manifest, stored.content)
         except (IntegrityError, MalformedMessageError):
-            return None  # its time or its key ended
+            return None  # the trace has expired, or its key was revoked
         counters.count("warm.memory.hits")
         return SharedTrace(entry)
 
-    def _on_disk(self) -> SharedTrace | None:
-        access, disk = self._access, self._access.disk
-        if disk is None:
-            return None
-        for found in disk_entries(access, disk, self._digest):
-            invalidations = access.watch.invalidations
-            try:
-                if invalidations is None or not is_live(access, disk, found, invalidations):
-                    continue
-                sha256 = found.manifest.content.sha256
-                held = disk.contents(found, [sha256])
-                if held is None:
-                    continue
-                entry = self._checked(found.manifest, held[sha256])
-            except (IntegrityError, MalformedMessageError) as error:
-                refuse(disk, found, error)
-                continue
-            disk.touch(found)
-            access.recent_traces.keep(StoredTrace(found.manifest, held[sha256]))
-            counters.count("warm.disk.hits")
-            return SharedTrace(entry)
-        return None
+    def _find_on_disk(self) -> SharedTrace | None:
+        def load(reader: EntryReader, _: InvalidationState) -> TraceEntry:
+            content = reader.content()
+            entry = self._verified(reader.manifest, content)
+            self._access.recent_traces.add(StoredTrace(reader.manifest, content))
+            return entry
 
-    def _at_farm(self) -> SharedTrace | None:
+        refused_by = (IntegrityError, MalformedMessageError)
+        entry = find_on_disk(self._access, self._digest, load, refused_by=refused_by).result
+        if entry is None:
+            return None
+        counters.count("warm.disk.hits")
+        return SharedTrace(entry)
+
+    def _find_at_farm(self) -> SharedTrace | None:
         access = self._access
-        # What the farm says is dated by what was heard before it was asked.
-        access.watch.wait(WATCH_TIMEOUT_S)
-        invalidations, asked_s = access.watch.invalidations, time.time()
-        answer = self._asked()
+        # The state that is known before the request decides what the response confirms.
+        access.wait_for_invalidations()
+        known = access.known_now()
+        answer = self._look_up()
         if answer.trace is None:
             self._note_miss(answer)
             return None
         try:
             manifest = manifest_from_proto(answer.trace.manifest)
-            entry = self._checked(manifest, answer.trace.content)
+            entry = self._verified(manifest, answer.trace.content)
         except (IntegrityError, MalformedMessageError) as error:
             counters.count_refusal("warm_farm", error)
             return None
-        if invalidations is not None and invalidations.is_stale(manifest, access.tags):
+        if known.invalidations is not None and known.invalidations.is_stale(manifest, access.tags):
             counters.count("warm.farm.stale")
             return None
-        self._keep(manifest, answer.trace.content, invalidations, asked_s)
+        self._store(manifest, answer.trace.content, known)
         counters.count("warm.farm.hits")
         if answer.program is None:
             return SharedTrace(entry)
-        return SharedTrace(
-            entry, PrefetchedProgram(answer.program, answer.blobs, invalidations, asked_s)
-        )
+        return SharedTrace(entry, PrefetchedProgram(answer.program, answer.blobs, known))
 
-    def _asked(self) -> TraceLookup:
+    def _look_up(self) -> TraceLookup:
         settings = self._access.settings
         is_swap = settings.mode == "swap"
         return TraceClient(self._access.client).lookup(
@@ -261,25 +238,16 @@ class SharedTraces:
             name = cache_service_pb2.MissReason.Name(answer.miss.reason)
             counters.count(f"warm.farm.misses.{name.removeprefix('MISS_REASON_').lower()}")
 
-    def _keep(
-        self,
-        manifest: Manifest,
-        content: bytes,
-        invalidations: InvalidationState | None,
-        asked_s: float,
-    ) -> None:
-        access = self._access
-        access.recent_traces.keep(StoredTrace(manifest, content))
-        if access.disk is not None:
-            confirmation = confirmation_of(access, manifest, invalidations, asked_s)
-            access.disk.put(manifest, confirmation, {manifest.content.sha256: content})
+    def _store(self, manifest: Manifest, content: bytes, known: KnownAtRequest) -> None:
+        self._access.recent_traces.add(StoredTrace(manifest, content))
+        store_on_disk(self._access, manifest, {manifest.content.sha256: content}, known)
 
-    def _checked(self, manifest: Manifest, content: bytes) -> TraceEntry:
-        """The trace of a content that somebody whom we believe signed for this graph.
+    def _verified(self, manifest: Manifest, content: bytes) -> TraceEntry:
+        """The trace in a content, after verifying that a trusted key signed it for this graph.
 
         Raises:
             IntegrityError: it is not what its publisher made for this graph.
-            MalformedMessageError: it is no trace.
+            MalformedMessageError: it is not a trace.
         """
         namespaces = self._access.settings.namespaces
         namespace = manifest.namespace if manifest.namespace in namespaces else namespaces[0]
@@ -290,15 +258,17 @@ class SharedTraces:
         try:
             trace = pb.Trace.FromString(content)
         except DecodeError as error:
-            raise MalformedMessageError(f"{len(content)} bytes that are no trace") from error
+            raise MalformedMessageError(f"{len(content)} bytes that are not a trace") from error
         entry = from_bytes(trace.entry)
         if trace_digest(entry.parts) != self._digest:
             raise ManifestMismatchError(
-                f"the trace of {self._digest.hex()[:16]} says that it is another graph's"
+                f"expected the trace of graph {self._digest.hex()[:16]}, got that of"
+                f" {trace_digest(entry.parts).hex()[:16]}"
             )
         key = program_key(entry.graph, self._target, self._options.pairs())
         if key != entry.key or key != trace.program_key:
             raise ManifestMismatchError(
-                f"the trace of {self._digest.hex()[:16]} names another program than its graph's"
+                f"the trace of graph {self._digest.hex()[:16]} names program"
+                f" {entry.key.hex()[:16]}; expected {key.hex()[:16]}"
             )
         return entry

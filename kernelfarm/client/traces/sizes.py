@@ -1,4 +1,4 @@
-"""Symbolic sizes of a Dynamo graph as text in which names have no part."""
+"""The symbolic sizes of a Dynamo graph as text that does not depend on names of symbols."""
 
 from __future__ import annotations
 
@@ -6,26 +6,29 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kernelfarm.client.capture.sizes import depends_on_data
+
 if TYPE_CHECKING:
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+    from kernelfarm.client.pytorch.private import ShapeEnv
 
 
 class NotCoveredError(Exception):
-    """A graph that is traced at every start; the text, a few words, says why."""
+    """The trace cache does not cover a graph; the text is the reason in the counter's name."""
 
 
 class SizeTexts:
-    """Names symbols by their first use; then tells what is known of them."""
+    """Renames symbols by their first use, and describes the facts about them."""
 
     def __init__(self) -> None:
         self._names: dict[Any, Any] = {}
         self._env: ShapeEnv | None = None
 
     def text(self, size: int | torch.SymInt) -> str:
-        """A size.
+        """The text of a size.
 
         Raises:
-            NotCoveredError: it depends on data, or its symbols have no order.
+            NotCoveredError: it depends on data, or has several new symbols, whose order is not
+                defined.
         """
         if not isinstance(size, torch.SymInt):
             return str(int(size))
@@ -33,16 +36,16 @@ class SizeTexts:
         return self._renamed(size.node.expr, may_name=True)
 
     def known_facts(self) -> list[str]:
-        """Ranges of the symbols, and the guards so far that speak of them.
+        """The ranges of the symbols, and the current guards on them.
 
         Raises:
-            NotCoveredError: a guard ties them to symbols of something else.
+            NotCoveredError: a guard also has a symbol that the graph's inputs do not have.
         """
         env = self._env
         if env is None:
             return []
         if env.deferred_runtime_asserts:
-            raise NotCoveredError("checks of sizes at run time")
+            raise NotCoveredError("run-time checks of sizes")
         ranges = [f"{name} in {env.var_to_range[old]}" for old, name in self._names.items()]
         guards = sorted(
             self._renamed(guard.expr, may_name=False)
@@ -52,7 +55,7 @@ class SizeTexts:
         return [*ranges, *guards]
 
     def env_state(self) -> object:
-        """What a trace changes where it learns of sizes; equal before and after if it did not."""
+        """The state of the symbols; tracing changes it if it adds guards or facts about sizes."""
         env = self._env
         if env is None:
             return None
@@ -61,9 +64,9 @@ class SizeTexts:
     def _renamed(self, expr: Any, *, may_name: bool) -> str:
         new = [old for old in expr.free_symbols if old not in self._names]
         if len(new) > may_name:
-            raise NotCoveredError("sizes whose symbols have no order")
+            raise NotCoveredError("sizes with symbols in no defined order")
         for old in new:
-            if str(old).startswith(("u", "zuf", "zf")):
+            if depends_on_data(old):
                 raise NotCoveredError("sizes that depend on data")
             self._names[old] = type(old)(f"k{len(self._names)}", integer=True)
         return str(expr.xreplace(self._names))

@@ -1,28 +1,38 @@
-"""The state of PyTorch that decides what a graph of Dynamo traces to."""
+"""The state of PyTorch that tracing a Dynamo graph depends on."""
 
 from __future__ import annotations
 
 import torch
 
+from kernelfarm.client.pytorch.private import (
+    _get_cudnn_sdp_enabled,
+    _get_flash_sdp_enabled,
+    _get_math_sdp_enabled,
+    _get_mem_efficient_sdp_enabled,
+    _has_mkldnn,
+    _len_torch_dispatch_stack,
+    _len_torch_function_stack,
+    peek_interpreter_stack,
+)
 from kernelfarm.client.traces.sizes import NotCoveredError
 from kernelfarm.ir.graph_ir import ABI_VERSION
 
 CAPTURE_VERSION = 2
-"""Raised by whoever changes what is captured of a graph, or how entries are kept."""
+"""Increase it after a change of capture or of the format of entries."""
 
 _DEVICES = ("cpu", "cuda")
 
 
 def trace_state() -> list[str]:
-    """The state, as lines.
+    """The state as lines, each with a name and a value.
 
     Raises:
-        NotCoveredError: a mode or a transform of functions is active.
+        NotCoveredError: a torch function mode, a dispatch mode or a functorch transform is active.
     """
-    if torch._C._len_torch_function_stack() or torch._C._functorch.peek_interpreter_stack():
-        raise NotCoveredError("a mode of functions")
-    if torch._C._len_torch_dispatch_stack():
-        raise NotCoveredError("a mode of operators")
+    if _len_torch_function_stack() or peek_interpreter_stack():
+        raise NotCoveredError("a function mode or transform")
+    if _len_torch_dispatch_stack():
+        raise NotCoveredError("a dispatch mode")
     grad = (torch.is_grad_enabled(), torch.is_inference_mode_enabled())
     autocast = [(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES]
     return [
@@ -39,14 +49,14 @@ def trace_state() -> list[str]:
 
 def _attention_kernels() -> tuple[bool, ...]:
     return (
-        torch._C._get_flash_sdp_enabled(),
-        torch._C._get_mem_efficient_sdp_enabled(),
-        torch._C._get_math_sdp_enabled(),
-        torch._C._get_cudnn_sdp_enabled(),
+        _get_flash_sdp_enabled(),
+        _get_mem_efficient_sdp_enabled(),
+        _get_math_sdp_enabled(),
+        _get_cudnn_sdp_enabled(),
     )
 
 
 def _libraries() -> tuple[object, ...]:
-    """Libraries that operators choose between while they are traced."""
+    """Settings of libraries by which operators choose their decomposition while tracing."""
     backends = torch.backends
-    return (torch._C._has_mkldnn, backends.mkldnn.enabled, backends.cudnn.enabled)
+    return (_has_mkldnn, backends.mkldnn.enabled, backends.cudnn.enabled)

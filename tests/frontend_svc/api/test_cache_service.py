@@ -272,6 +272,6 @@ def test_operators_do_all_of_this_from_the_command_line(farm: Farm) -> None:
     assert "1 gateways applied it" in told_by("invalidate", "model:shown@1", *at)
     explained = told_by("explain-miss", key, *at)
     assert "is not found: epoch" in explained and "model:shown@1" in explained
-    assert "dead variants" in told_by("sweep", *at)
-    assert "no entry is near it" in told_by("explain-miss", "0" * 64, *at)
+    assert "stale variants" in told_by("sweep", *at)
+    assert "no similar entry exists" in told_by("explain-miss", "0" * 64, *at)
     assert "published" in told_by("usage", *at)

@@ -107,7 +107,7 @@ def test_a_missing_farm_is_one_line_with_a_hint(model_file: Path, tmp_path: Path
     assert NOBODY in error and "kernelfarm up" in hint
 
 
-def test_a_script_without_a_farm_runs_eager_and_is_told_once() -> None:
+def test_a_script_without_a_farm_runs_eager_and_warns_once() -> None:
     done = run(sys.executable, "-c", SCRIPT, KERNELFARM_ENDPOINT=NOBODY)
     assert (done.returncode, done.stdout) == (0, "equal\n"), done.stderr
     assert done.stderr.count("Warning") == 1

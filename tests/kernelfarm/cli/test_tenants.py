@@ -73,7 +73,7 @@ def test_certificates_are_added_and_revoked_by_name(path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "kind", "why"),
     [
-        (["add", "acme"], CallerError, "has a tenant 'acme' already"),
+        (["add", "acme"], CallerError, "already has a tenant 'acme'"),
         (["add", "Acme"], CallerError, "lower-case letters"),
         (["add", "shared"], CallerError, "not 'shared'"),
         (["token", "beta"], NotFoundError, "no tenant 'beta'; it has acme"),
@@ -100,10 +100,10 @@ def test_a_farm_with_a_bad_tenants_file_does_not_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["frontend_svc", "optimizer_svc", "codegen_svc"])
-def test_half_of_the_rooms_certificates_are_refused(command: str, tmp_path: Path) -> None:
+def test_incomplete_internal_certificates_are_refused(command: str, tmp_path: Path) -> None:
     environment = {"PATH": "", "KERNELFARM_SIGNING": "off", "KERNELFARM_INTERNAL_CA_FILE": "ca.pem"}
-    for room in ("FRONTEND", "OPTIMIZER", "CODEGEN"):
-        environment[f"KERNELFARM_{room}_LISTEN"] = f"unix:{tmp_path}/socket"
+    for service in ("FRONTEND", "OPTIMIZER", "CODEGEN"):
+        environment[f"KERNELFARM_{service}_LISTEN"] = f"unix:{tmp_path}/socket"
     ended = subprocess.run(
         [sys.executable, "-m", command],
         env=environment,

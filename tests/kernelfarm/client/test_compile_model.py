@@ -106,7 +106,7 @@ def test_the_command_line_is_a_program_of_its_own(endpoint):
         text=True,
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("kernelfarm: error: 'nowhere' is no file")
+    assert done.stderr.startswith("kernelfarm: error: 'nowhere' is not a file")
 
 
 def test_a_file_that_is_no_exported_program_is_refused(tmp_path):

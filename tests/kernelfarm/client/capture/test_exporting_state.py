@@ -1,4 +1,4 @@
-"""What a model is told about being exported, under every version of torch."""
+"""The value of `torch.compiler.is_exporting()` in models, under every version of torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_model_that_is_compiled_is_not_being_exported() -> None:
     assert [str(node.op) for node in captured.graph.nodes] == ["aten.cos.default"]
 
 
-def test_a_model_that_is_exported_is_told_so() -> None:
+def test_a_model_that_is_exported_reads_true() -> None:
     exported = torch.export.export(_Asks(), (torch.ones(3),), strict=True)
     called = exported.graph.find_nodes(op="call_function", target=torch.ops.aten.sin.default)
     assert len(called) == 1

@@ -125,7 +125,7 @@ class Disk:
         self._environment = environment
 
     def begin(self) -> None:
-        """What a process knows of graphs, programs and farms is forgotten."""
+        """Starts a process without graphs, programs and farms in its memory."""
         new_process(self._farm.endpoint, self.root)
         torch_backend._accesses.clear()
         self._environment.setattr(torch_backend, "_store", ProgramStore())

@@ -1,4 +1,4 @@
-"""The disk tier by itself: many writers, killed writers, a limit, spoilt files."""
+"""The disk tier by itself: many writers, killed writers, a limit, corrupt files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def writer(folder: Path, max_bytes: int, first: int) -> subprocess.Popen[str]:
     return process
 
 
-def test_writers_that_are_killed_leave_nothing_that_is_believed(tmp_path: Path) -> None:
+def test_killed_writers_leave_nothing_that_is_trusted(tmp_path: Path) -> None:
     tier = DiskTier(tmp_path, BIG)
     first = 0
     for round_number in range(3):
@@ -95,7 +95,9 @@ def test_writers_and_sweepers_at_once_keep_the_limit_and_serve_no_part(tmp_path:
             with process:
                 process.kill()
     kept = usage(tmp_path).entries
-    poisoned = [f for f in verify(tmp_path, Keyring([SIGNER.trusted])) if f.reason != "HOLE"]
+    poisoned = [
+        f for f in verify(tmp_path, Keyring([SIGNER.trusted])) if f.reason != "MISSING_BLOB"
+    ]
     assert poisoned == [] and kept > 5
 
 
@@ -144,7 +146,7 @@ def test_a_folder_that_cannot_be_written_is_counted_and_no_error(tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["poison", "hole", "forge", "cut", "move"])
-def test_verify_names_what_is_spoilt_and_removes_it(kind: str, tmp_path: Path) -> None:
+def test_verify_reports_corrupt_files_and_removes_them(kind: str, tmp_path: Path) -> None:
     tier = DiskTier(tmp_path, BIG)
     put(tier, 1)
     put(tier, 2)
@@ -156,7 +158,7 @@ def test_verify_names_what_is_spoilt_and_removes_it(kind: str, tmp_path: Path) -
         reason = "POISONED_BLOB"
     elif kind == "hole":
         blob.unlink()
-        reason = "HOLE"
+        reason = "MISSING_BLOB"
     elif kind == "forge":
         keyring, reason = Keyring([new_signer(Space.PROGRAMS).trusted]), "UNTRUSTED_KEY"
     elif kind == "cut":
@@ -180,7 +182,7 @@ def test_clear_removes_everything_and_writers_go_on(tmp_path: Path) -> None:
     assert is_whole(tier, 1)
 
 
-def test_the_command_line_tells_verifies_and_clears(
+def test_the_command_line_reports_verifies_and_clears(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pinned = tmp_path / "public.json"
@@ -194,7 +196,7 @@ def test_the_command_line_tells_verifies_and_clears(
     assert "programs  2" in run(app, ["cache", "info"]).stdout
     assert run(app, ["cache", "verify"]).exit_code == 0
     (entry,) = tier.entries(INCARNATION, ["default"], key_of(1))
-    tier.blobs.path(entry.blobs[0]).write_bytes(b"spoilt")
+    tier.blobs.path(entry.blobs[0]).write_bytes(b"damage")
     reported = run(app, ["cache", "verify"])
     assert (reported.exit_code, "POISONED_BLOB" in reported.stdout) == (1, True)
     assert run(app, ["cache", "clear"]).exit_code == 0

@@ -115,7 +115,7 @@ def test_nobody_at_the_endpoint_is_unavailable_long_before_the_deadline():
         assert not client.connect(timeout_s=0.1)
 
 
-def test_the_farm_tells_its_progress_and_where_the_program_came_from(endpoint):
+def test_the_farm_reports_its_progress_and_where_the_program_came_from(endpoint):
     graph = traced_one(lambda a: (a * 2.25).sin().sum(0), torch.randn(5, 7)).graph
     stages: list[str] = []
     with FarmClient(client_settings()) as client:

@@ -21,10 +21,21 @@ TAGS = st.sampled_from(["op:a", "op:b", "model:m"])
 GATEWAY_LAG_S = 3.0
 
 
-def manifest_of(tags: tuple[str, ...], epoch: int, life: str) -> Manifest:
+def manifest_of(tags: tuple[str, ...], epoch: int, incarnation: str) -> Manifest:
     blob = BlobRef(b"\0" * 32, 0)
     return Manifest(
-        "default", Space.PROGRAMS, b"\0" * 32, b"\0" * 32, (), tags, epoch, life, blob, (), 0.0, 0
+        "default",
+        Space.PROGRAMS,
+        b"\0" * 32,
+        b"\0" * 32,
+        (),
+        tags,
+        epoch,
+        incarnation,
+        blob,
+        (),
+        0.0,
+        0,
     )
 
 
@@ -33,7 +44,7 @@ class Kept:
     """An entry on disk."""
 
     manifest: Manifest
-    vouched: Confirmation
+    confirmation: Confirmation
 
 
 class Clients(RuleBasedStateMachine):
@@ -42,12 +53,12 @@ class Clients(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.now_s = 1000.0
-        self.life, self.epoch = "life-0", 5
+        self.incarnation, self.epoch = "farm-0", 5
         self.bumps: list[tuple[int, str, float]] = []
-        self.forgotten = 5  # the farm tells of no invalidation up to this epoch any more
-        self.program = manifest_of(("op:a",), 3, self.life)
+        self.trimmed = 5  # the farm's log has no invalidation up to this epoch any more
+        self.program = manifest_of(("op:a",), 3, self.incarnation)
         self.disk: list[Kept] = []
-        self.state: InvalidationState | None = None  # the file that processes leave
+        self.state: InvalidationState | None = None  # the file that processes share
         self.known: InvalidationState | None = None  # of the process that runs
         self.is_live = False
 
@@ -56,7 +67,7 @@ class Clients(RuleBasedStateMachine):
         self.epoch += 1
         self.bumps.append((self.epoch, tag, self.now_s))
         if self.is_live:
-            self.hear(WatchEvent((tag,), self.epoch, self.life, False, ""))
+            self.receive(WatchEvent((tag,), self.epoch, self.incarnation, False, ""))
         elif tag in self.program.tags:
             pass  # compiled again when somebody asks
 
@@ -65,14 +76,14 @@ class Clients(RuleBasedStateMachine):
         self.now_s += seconds
 
     @rule()
-    def farm_forgets_announcements(self) -> None:
-        self.forgotten = self.epoch
+    def farm_trims_its_log(self) -> None:
+        self.trimmed = self.epoch
 
     @rule()
     def farm_loses_its_epochs(self) -> None:
-        number = int(self.life.partition("-")[2]) + 1
-        self.life, self.epoch, self.bumps, self.forgotten = f"life-{number}", 0, [], 0
-        self.program = manifest_of(("op:a",), 0, self.life)
+        number = int(self.incarnation.partition("-")[2]) + 1
+        self.incarnation, self.epoch, self.bumps, self.trimmed = f"farm-{number}", 0, [], 0
+        self.program = manifest_of(("op:a",), 0, self.incarnation)
         self.is_live = False
 
     @rule()
@@ -87,18 +98,18 @@ class Clients(RuleBasedStateMachine):
     def connect(self) -> None:
         known = self.known
         is_lost = known is not None and (
-            known.incarnation != self.life or known.epoch < self.forgotten
+            known.incarnation != self.incarnation or known.epoch < self.trimmed
         )
         if is_lost:
-            self.hear(WatchEvent((), self.epoch, self.life, True, ""))
+            self.receive(WatchEvent((), self.epoch, self.incarnation, True, ""))
         elif known is not None:
             for epoch, tag, _ in self.bumps:
                 if epoch > known.epoch:
-                    self.hear(WatchEvent((tag,), epoch, self.life, False, ""))
-        self.hear(WatchEvent((), self.epoch, self.life, False, ""))
+                    self.receive(WatchEvent((tag,), epoch, self.incarnation, False, ""))
+        self.receive(WatchEvent((), self.epoch, self.incarnation, False, ""))
         self.is_live = True
 
-    def hear(self, event: WatchEvent) -> None:
+    def receive(self, event: WatchEvent) -> None:
         known = self.known
         self.known = (
             initial_state(event, self.now_s) if known is None else known.after(event, self.now_s)
@@ -106,8 +117,8 @@ class Clients(RuleBasedStateMachine):
         self.state = self.known
 
     def is_dead(self, manifest: Manifest, tags: tuple[str, ...], before_s: float) -> bool:
-        """What a gateway knows that has obeyed everything up to a time."""
-        return manifest.incarnation != self.life or any(
+        """True by a gateway that has applied every invalidation up to a time."""
+        return manifest.incarnation != self.incarnation or any(
             tag in (*manifest.tags, *tags) and epoch > manifest.epoch and at_s <= before_s
             for epoch, tag, at_s in self.bumps
         )
@@ -117,12 +128,12 @@ class Clients(RuleBasedStateMachine):
         known, asked_s = self.known, self.now_s
         if self.is_dead(self.program, tags, self.now_s - lag_s):
             named = tuple(dict.fromkeys((*self.program.tags, *tags)))
-            self.program = manifest_of(named, self.epoch, self.life)
+            self.program = manifest_of(named, self.epoch, self.incarnation)
         if self.known is not None and self.known.is_stale(self.program, tags):
             return  # not taken: asked again later
         settled = -1 if known is None else known.settled_at(asked_s)
-        vouched = Confirmation(max(settled, self.program.epoch), frozenset(tags))
-        self.disk.append(Kept(self.program, vouched))
+        confirmation = Confirmation(max(settled, self.program.epoch), frozenset(tags))
+        self.disk.append(Kept(self.program, confirmation))
 
     @invariant()
     def nothing_stale_is_served_from_disk(self) -> None:
@@ -131,7 +142,7 @@ class Clients(RuleBasedStateMachine):
         assert self.known is not None
         for kept, tags in product(self.disk, ((), ("model:m",))):
             is_served = not self.known.is_stale(kept.manifest, tags) and self.known.is_covered(
-                kept.manifest, kept.vouched, tags
+                kept.manifest, kept.confirmation, tags
             )
             assert not (is_served and self.is_dead(kept.manifest, tags, self.now_s))
 
@@ -141,8 +152,8 @@ TestNoClientServesWhatWasInvalidated = Clients.TestCase
 
 
 def test_what_is_known_survives_its_file() -> None:
-    event = WatchEvent(("op:a",), 6, "life", False, "life:6")
-    known = InvalidationState("life", 5, 5, 100.0, former=("old",)).after(event, 101.0)
+    event = WatchEvent(("op:a",), 6, "first", False, "first:6")
+    known = InvalidationState("first", 5, 5, 100.0, former=("old",)).after(event, 101.0)
     assert InvalidationState.from_json(known.to_json()) == known
     assert known.settled_at(101.0 + SETTLING_S) == 6
 
@@ -151,24 +162,24 @@ def test_what_is_known_survives_its_file() -> None:
     "changed",
     [{"epoch": "6"}, {"bumped": {"op:a": None}}, {"former": 3}, {"incarnation": 1}, {"base": None}],
 )
-def test_a_file_that_tells_no_epochs_is_refused(changed: dict[str, object]) -> None:
-    reported = json.loads(InvalidationState("life", 5, 5, 100.0, former=("old",)).to_json())
-    with pytest.raises(MalformedMessageError, match="no epochs"):
+def test_a_file_that_is_no_state_is_refused(changed: dict[str, object]) -> None:
+    reported = json.loads(InvalidationState("first", 5, 5, 100.0, former=("old",)).to_json())
+    with pytest.raises(MalformedMessageError, match="not an invalidation state"):
         InvalidationState.from_json(json.dumps({**reported, **changed}))
-    with pytest.raises(MalformedMessageError, match="no epochs"):
+    with pytest.raises(MalformedMessageError, match="not an invalidation state"):
         InvalidationState.from_json(json.dumps(reported)[:-1])
 
 
-def test_events_without_tags_tell_that_nothing_of_ours_was_missed() -> None:
-    known = InvalidationState("life", 5, 5, 100.0)
-    assert known.after(WatchEvent((), 9, "life", False, ""), 200.0).base == 5
-    assert known.after(WatchEvent(("op:a",), 9, "life", False, ""), 200.0).base == 9
-    assert known.after(WatchEvent((), 9, "life", True, ""), 200.0).base == 9
+def test_an_event_without_tags_confirms_that_nothing_was_missed() -> None:
+    known = InvalidationState("first", 5, 5, 100.0)
+    assert known.after(WatchEvent((), 9, "first", False, ""), 200.0).base == 5
+    assert known.after(WatchEvent(("op:a",), 9, "first", False, ""), 200.0).base == 9
+    assert known.after(WatchEvent((), 9, "first", True, ""), 200.0).base == 9
 
 
-def test_an_answer_to_others_does_not_vouch_for_a_program_of_our_model() -> None:
-    known = InvalidationState("life", 6, 6, 100.0)
-    program = manifest_of(("op:a",), 3, "life")
+def test_a_response_to_others_does_not_confirm_a_program_of_our_model() -> None:
+    known = InvalidationState("first", 6, 6, 100.0)
+    program = manifest_of(("op:a",), 3, "first")
     assert known.is_covered(program, Confirmation(6), ())
     assert not known.is_covered(program, Confirmation(6), ("model:m",))
     assert known.is_covered(program, Confirmation(6, frozenset({"model:m"})), ("model:m",))

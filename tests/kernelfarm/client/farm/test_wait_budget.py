@@ -23,10 +23,10 @@ from tests.support.traced_graphs import traced_one
 from tests.support.unresponsive_servers import MuteFarm
 
 
-@pytest.fixture(params=["heard", "silent"])
+@pytest.fixture(params=["live", "silent"])
 def farm(request: pytest.FixtureRequest) -> MuteFarm:
-    """A farm that answers no call; the watch hears of it, or nothing at all."""
-    return MuteFarm(is_heard=request.param == "heard")
+    """A farm that answers no call; its watch is live, or silent too."""
+    return MuteFarm(is_heard=request.param == "live")
 
 
 @pytest.fixture(params=["pinned", "asked for"])

@@ -100,7 +100,7 @@ def test_binary_of_another_interface_is_refused() -> None:
         CpuLoader().load(stage(built(SAMPLE), "so"), _facts(abi="kf-cpu-9"))
 
 
-def test_processor_without_a_feature_is_told_which() -> None:
+def test_a_missing_feature_of_the_processor_is_named() -> None:
     facts = _facts(abi="kf-cpu-1", cpu_flags="fma warp_drive")
     with pytest.raises(UnavailableError, match="warp_drive"):
         CpuLoader().load(stage(built(SAMPLE), "so"), facts)
@@ -207,8 +207,8 @@ def test_a_processor_runs_the_widest_target_that_it_has_all_features_of() -> Non
     [
         ("cpu:x86-64-v4", "lacks avx512bw, avx512cd, .*; expected cpu:x86-64-v3, or nothing"),
         ("cpu:aarch64", "lacks the instructions of"),
-        ("cuda:sm_90a", "it is no CPU target"),
-        ("x86-64-v3", "it is no CPU target"),
+        ("cuda:sm_90a", "it is not a CPU target"),
+        ("x86-64-v3", "it is not a CPU target"),
     ],
 )
 def test_a_target_that_the_processor_does_not_run_is_refused(reference: str, why: str) -> None:

@@ -1,4 +1,4 @@
-"""A script in a process of its own, which must end; it tells the threads that are left."""
+"""A script in a process of its own, which must end; it prints the remaining threads."""
 
 from __future__ import annotations
 

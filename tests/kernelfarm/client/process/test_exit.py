@@ -64,7 +64,7 @@ def test_a_script_that_fails_says_so_and_nothing_else(tmp_path: Path) -> None:
     assert process.returncode == 1
     assert process.stdout.splitlines() == ["called", "left: []"]
     warning, *_, last = process.stderr.splitlines()
-    assert "KernelfarmWarning: kernelfarm: no farm serves at" in warning
+    assert "KernelfarmWarning: kernelfarm: no farm answers at" in warning
     assert last == "SystemError: planned"
     assert process.stderr.count("Traceback") == 1
 
@@ -90,7 +90,7 @@ def test_who_begins_to_ask_once_the_process_ends_is_refused_at_once(farm: Farm) 
     process = ended(LATE, KERNELFARM_ENDPOINT=farm.endpoint)
     assert (process.returncode, process.stderr) == (0, "")
     reported, left = process.stdout.splitlines()
-    assert reported.endswith("the way there was closed") and left == "left: []"
+    assert reported.endswith("closed") and left == "left: []"
 
 
 def test_a_farm_that_answers_nothing_is_waited_for_once(

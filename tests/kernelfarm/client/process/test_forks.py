@@ -1,4 +1,4 @@
-"""Forks of a process that asks a farm: both go on, whatever gRPC is told about forks."""
+"""Forks of a process that asks a farm: both go on, whatever gRPC's settings for forks are."""
 
 from __future__ import annotations
 

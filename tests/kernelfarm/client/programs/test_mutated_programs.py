@@ -1,4 +1,4 @@
-"""Programs, manifests and files that somebody changed: told as such, in bounded time and memory.
+"""Programs, manifests and files that were changed: refused as such, in bounded time and memory.
 
 Programs are signed, so this is the second net: what a farm with a fault of its own would sign.
 """
@@ -121,7 +121,7 @@ def _other(value: object, field: Any, draw: random.Random) -> object:
     return draw.choice([n for n in NUMBERS if (0 if is_positive else -limit) <= n < limit])
 
 
-def believe(_: Manifest, __: object) -> None:
+def accept(_: Manifest, __: object) -> None:
     """The second net alone: the first, the signature, would refuse all of these."""
 
 
@@ -129,7 +129,7 @@ def test_a_changed_program_is_bound_or_refused_and_nothing_else(
     kept: tuple[CapturedGraph, Manifest, bytes],
 ) -> None:
     graph, manifest, content = kept
-    check: CheckManifest = believe
+    check: CheckManifest = accept
     reference = ExpectedProgram((manifest.namespace,), manifest.key, "")
     loader = device_support(torch.device("cpu")).loader
     outcomes = {"bound": 0, "refused": 0}

@@ -1,4 +1,4 @@
-"""Programs by tier: memory, disk, farm; what is not believed; what was invalidated meanwhile."""
+"""Programs by tier: memory, disk, farm; refused programs; invalidated programs."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_offline_a_program_is_refused_once_its_manifest_ends(meddler, graph, tmp
     meddling, endpoint = meddler
     meddling.changes = [meddling.signed()]
     new_process(endpoint, tmp_path).run(graph, X)
-    spoil(tmp_path, partial(age, meddling.signed(not_after_s=int(time.time()) - 1)))
+    damage(tmp_path, partial(age, meddling.signed(not_after_s=int(time.time()) - 1)))
     meddling.stop()
     with pytest.raises(UnavailableError, match=f"{endpoint}.*on disk.*expired at"):
         new_process(endpoint, tmp_path).run(graph, X)
@@ -120,10 +120,10 @@ def test_offline_a_program_is_refused_once_its_manifest_ends(meddler, graph, tmp
 
 
 def bad_manifests(meddling: TamperingFarm) -> dict[type[IntegrityError], object]:
-    stranger = new_signer(Space.PROGRAMS)
+    unknown = new_signer(Space.PROGRAMS)
     return {
         ForgedManifestError: lambda m: replace(m, epoch=m.epoch + 1000),
-        UntrustedKeyError: stranger.sign,
+        UntrustedKeyError: unknown.sign,
         ManifestMismatchError: meddling.signed(key=b"\1" * 32),
         ExpiredManifestError: meddling.signed(not_after_s=int(time.time()) - 10),
     }
@@ -177,7 +177,7 @@ def test_a_poisoned_blob_is_refused_and_read_again(meddler, graph, tmp_path: Pat
         new_process(endpoint, tmp_path / "other").run(graph, X)
 
 
-def spoil(folder: Path, change) -> None:
+def damage(folder: Path, change) -> None:
     (path,) = folder.glob("programs/*/*/*/*.json")
     stored = json.loads(read_sealed(path))
     change(path, stored)
@@ -216,11 +216,11 @@ def make_hole(path: Path, stored) -> None:
         (make_hole, "disk.missing_blobs"),
     ],
 )
-def test_a_spoilt_disk_is_counted_cleaned_and_filled_again(
+def test_a_corrupt_disk_is_counted_cleaned_and_filled_again(
     change, name, farm: Farm, graph, tmp_path: Path
 ) -> None:
     expected = new_process(farm.endpoint, tmp_path).run(graph, X)
-    spoil(tmp_path, change)
+    damage(tmp_path, change)
     again = new_process(farm.endpoint, tmp_path).run(graph, X)
     torch.testing.assert_close(again, expected, rtol=0, atol=0)
     seen = counted()
@@ -246,7 +246,7 @@ def test_an_entry_that_was_copied_under_another_key_is_refused(
     assert counters.snapshot()["refused.disk.manifest_mismatch"] == 1
 
 
-def test_pinned_keys_are_believed_and_rotated_by_overlap(meddler, graph, tmp_path, farm) -> None:
+def test_pinned_keys_are_trusted_and_rotated_by_overlap(meddler, graph, tmp_path, farm) -> None:
     meddling, endpoint = meddler
     pinned = tmp_path / "public.json"
     write_keyring(pinned, [new_signer(Space.PROGRAMS).trusted])
@@ -264,7 +264,7 @@ def test_pinned_keys_are_believed_and_rotated_by_overlap(meddler, graph, tmp_pat
     assert "refused.farm.untrusted_key" not in counted()
 
 
-def test_a_key_that_is_taken_out_is_believed_no_more_by_a_process_that_runs(
+def test_a_running_process_no_longer_trusts_a_removed_key(
     farm: Farm, graph, tmp_path: Path
 ) -> None:
     manifest = new_process(farm.endpoint, tmp_path / "cache").program(graph).manifest
@@ -279,15 +279,15 @@ def test_a_key_that_is_taken_out_is_believed_no_more_by_a_process_that_runs(
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o664])
-def test_remembered_keys_that_others_could_have_written_are_not_believed(
+def test_stored_keys_that_others_could_have_written_are_not_trusted(
     farm: Farm, graph, tmp_path: Path, mode: int
 ) -> None:
     manifest = new_process(farm.endpoint, tmp_path / "cache").program(graph).manifest
     address = CacheAddress(manifest.namespace, manifest.space, manifest.key)
-    remembered, strangers = tmp_path / "keys.json", new_signer(Space.PROGRAMS)
+    remembered, unknown = tmp_path / "keys.json", new_signer(Space.PROGRAMS)
     own = read_keyring(farm.data_dir / "keys" / PUBLIC_KEYS)
-    write_sealed(remembered, keyring_to_text([strangers.trusted]).encode())
-    forged = strangers.sign(manifest)
+    write_sealed(remembered, keyring_to_text([unknown.trusted]).encode())
+    forged = unknown.sign(manifest)
     ManifestVerifier(client_settings(), lambda: own, remembered).check(
         forged, address
     )  # it is ours
@@ -296,7 +296,7 @@ def test_remembered_keys_that_others_could_have_written_are_not_believed(
         ManifestVerifier(client_settings(), lambda: own, remembered).check(forged, address)
     ManifestVerifier(client_settings(), lambda: None, remembered).check(
         manifest, address
-    )  # what was told
+    )  # the reported keys
 
 
 def test_a_farm_elsewhere_is_refused_without_pinned_keys(farm: Farm, graph, tmp_path) -> None:
@@ -318,7 +318,7 @@ def test_unix_sockets_and_loopback_addresses_are_of_this_machine() -> None:
     assert not any(map(is_on_this_machine, ("farm:50051", "10.0.0.1:50051", "dns:///farm:1")))
 
 
-def test_an_unsigned_farm_is_believed_only_if_that_is_stated(
+def test_an_unsigned_farm_is_accepted_only_if_the_settings_say_so(
     meddler, graph, tmp_path: Path
 ) -> None:
     meddling, endpoint = meddler

@@ -1,4 +1,4 @@
-"""Steps that the framework runs, in programs made by all rooms."""
+"""Steps that the framework runs, in programs made by all services."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes that are no trace, or a damaged one, are told so: no other error, and nothing is run."""
+"""Bytes that are not a trace are refused as such: no other error, and nothing is run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def stored(farm: Farm, tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def decoded(content: bytes) -> TraceEntry | None:
-    """The entry; None if it is told to be none."""
+    """The entry; None if the bytes are refused."""
     try:
         entry = from_bytes(content)
         entry.captured(torch.device("cpu"))

@@ -1,6 +1,6 @@
 """Traces by way of the farm: a machine with an empty disk traces nothing that another one traced.
 
-A machine is a client process with a disk tier of its own; what this process knows is forgotten
+A machine is a client process with a disk tier of its own; this process drops what it knows
 between two of them. Each test has graphs of its own, by a constant that nobody else uses.
 """
 
@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import torch
 
+from kernelfarm.client.farm import access
 from kernelfarm.client.farm.cache_client import CacheAdmin
-from kernelfarm.client.programs import tiers
 from kernelfarm.client.programs.eager import KernelfarmWarning
 from kernelfarm.client.traces.header import joined, parted
 from kernelfarm.client.traces.shared import TraceNotPublishedWarning
@@ -169,7 +169,7 @@ def test_what_is_on_disk_starts_without_the_farm(fleet: Fleet) -> None:
 def test_without_a_farm_a_graph_is_traced_and_runs_eager(fleet: Fleet, mode: str) -> None:
     # A server that just stopped may still take connections and answer nothing: not for long.
     fleet.machine(publishes=True, TIMEOUT_S="5")
-    fleet.environment.setattr(tiers, "WATCH_TIMEOUT_S", 1.0)
+    fleet.environment.setattr(access, "WATCH_TIMEOUT_S", 1.0)
     fleet.meddling.stop()
     number, x = fleet.number, numbers(5, 7)
     function = lambda x: (x * number).cos()  # noqa: E731 (it is what is compiled)
@@ -232,9 +232,9 @@ def test_a_key_that_is_not_trusted_any_more_ends_what_is_on_disk(fleet: Fleet) -
 
 
 def test_the_farm_takes_no_trace_of_a_key_that_it_does_not_know(fleet: Fleet) -> None:
-    stranger = new_signer(Space.TRACES)
-    write_signer(fleet.folder / "stranger.key", stranger)
-    fleet.machine(ENDPOINT=fleet.farm.endpoint, TRACE_KEY_FILE=str(fleet.folder / "stranger.key"))
+    unknown = new_signer(Space.TRACES)
+    write_signer(fleet.folder / "unknown.key", unknown)
+    fleet.machine(ENDPOINT=fleet.farm.endpoint, TRACE_KEY_FILE=str(fleet.folder / "unknown.key"))
     with pytest.warns(TraceNotPublishedWarning, match="expected a trusted key"):
         seen = fleet.works()
     assert seen["warm.farm.not_published.untrusted_key"] == 1
@@ -299,7 +299,7 @@ def another_graph(trace: pb.Trace) -> None:
 
 REFUSED: dict[str, tuple[str, Callable[[Fleet], Any]]] = {
     "forged": ("forged_manifest", forged),
-    "by a stranger": ("untrusted_key", lambda f: signed_by(new_signer(Space.TRACES))),
+    "by an unknown key": ("untrusted_key", lambda f: signed_by(new_signer(Space.TRACES))),
     "by who signs programs": (
         "untrusted_key", lambda f: signed_by(read_signer(f.keys / PROGRAM_KEY, Space.PROGRAMS)),
     ),
@@ -316,7 +316,7 @@ REFUSED: dict[str, tuple[str, Callable[[Fleet], Any]]] = {
 
 
 @pytest.mark.parametrize("harm", REFUSED)
-def test_a_trace_that_cannot_be_believed_is_not(fleet: Fleet, harm: str) -> None:
+def test_a_trace_that_cannot_be_trusted_is_not(fleet: Fleet, harm: str) -> None:
     reason, change = REFUSED[harm]
     fleet.machine(publishes=True)
     fleet.works()
@@ -349,7 +349,7 @@ def test_the_trace_of_one_graph_is_none_of_another(fleet: Fleet) -> None:
     assert (traces_made(), seen["refused.warm_farm.manifest_mismatch"]) == (1, 1)
 
 
-def test_a_blob_that_is_spoilt_on_its_way_is_read_again(fleet: Fleet) -> None:
+def test_a_blob_that_is_damaged_on_its_way_is_read_again(fleet: Fleet) -> None:
     fleet.machine(publishes=True)
     fleet.works()
     fleet.machine()
@@ -369,7 +369,7 @@ def test_what_was_invalidated_is_traced_again(fleet: Fleet, tag: str) -> None:
     with CacheAdmin(fleet.farm.endpoint) as admin:
         assert admin.invalidate([tag], dry_run=True).traces >= 1
         admin.invalidate([tag])
-    # Neither the disk, which hears of it, nor the farm gives it any more.
+    # Neither the disk, whose watch receives the invalidation, nor the farm has it any more.
     fleet.machine(disk=disk.name, MODEL="shared@1")
     seen = fleet.works()
     assert (traces_made(), seen["warm.farm.misses.epoch"]) == (1, 1)

@@ -1,0 +1,229 @@
+"""PyTorch's private names: no other module of kernelfarm uses one.
+
+`NAMES` lists the names with their modules, their purposes and the versions of PyTorch that have
+them. A name is imported at its first use, so that this module itself imports no private module. The
+functions at its end use private attributes of PyTorch's objects. To support another version of
+PyTorch, run `tests/kernelfarm/client/pytorch/test_private.py` with it.
+
+Private operators (`torch.ops.aten._...`) are not listed: captured graphs name them like all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from torch import fx
+    from torch._C import _cuda_getCurrentRawStream as _cuda_getCurrentRawStream
+    from torch._C import _cuda_getDevice as _cuda_getDevice
+    from torch._C import _DisableAutocast as _DisableAutocast
+    from torch._C import _get_cudnn_sdp_enabled as _get_cudnn_sdp_enabled
+    from torch._C import _get_flash_sdp_enabled as _get_flash_sdp_enabled
+    from torch._C import _get_math_sdp_enabled as _get_math_sdp_enabled
+    from torch._C import _get_mem_efficient_sdp_enabled as _get_mem_efficient_sdp_enabled
+    from torch._C import _has_mkldnn as _has_mkldnn
+    from torch._C import _len_torch_dispatch_stack as _len_torch_dispatch_stack
+    from torch._C import _len_torch_function_stack as _len_torch_function_stack
+    from torch._C import _set_grad_enabled as _set_grad_enabled
+    from torch._C._functorch import peek_interpreter_stack as peek_interpreter_stack
+    from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher
+    from torch._dynamo.backends.common import aot_autograd as aot_autograd
+    from torch._dynamo.exc import TorchDynamoException as TorchDynamoException
+    from torch._functorch._aot_autograd.schemas import MutationType as MutationType
+    from torch._functorch._aot_autograd.schemas import OutputAliasInfo as OutputAliasInfo
+    from torch._functorch._aot_autograd.schemas import OutputType as OutputType
+    from torch._functorch._aot_autograd.schemas import PlainTensorMeta as PlainTensorMeta
+    from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta as ViewAndMutationMeta
+    from torch._functorch._aot_autograd.utils import make_boxed_func as make_boxed_func
+    from torch._guards import TracingContext as TracingContext
+    from torch._guards import detect_fake_mode as detect_fake_mode
+    from torch._higher_order_ops.effects import new_token_tensor as new_token_tensor
+    from torch._higher_order_ops.effects import with_effects as with_effects
+    from torch._ops import HigherOrderOperator as HigherOrderOperator
+    from torch._ops import OperatorBase as OperatorBase
+    from torch._ops import OpOverload as OpOverload
+    from torch._ops import OpOverloadPacket as OpOverloadPacket
+    from torch._prims.rng_prims import run_and_save_rng_state as run_and_save_rng_state
+    from torch._prims.rng_prims import run_with_rng_state as run_with_rng_state
+    from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+    from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+    from torch._subclasses.fake_tensor import unset_fake_temporarily as unset_fake_temporarily
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv as ShapeEnv
+    from torch.fx.experimental.symbolic_shapes import statically_known_true as statically_known_true
+    from torch.fx.node import _get_qualified_name as _get_qualified_name
+    from torch.nn.attention import _backend_from_string as _backend_from_string
+    from torch.nn.attention import _sdpa_kernel as _sdpa_kernel
+    from torch.utils import _pytree as _pytree
+
+    _fused_sdp_choice: Callable[..., int]
+    _empty_strided_cpu: Callable[..., torch.Tensor] | None
+    _empty_strided_cuda: Callable[..., torch.Tensor] | None
+    _reinterpret_tensor: Callable[..., torch.Tensor] | None
+    mark_dynamo_propagated_dynamic_indices: Callable[[Any, set[int]], None] | None
+    maybe_mark_dynamic_helper: Callable[[Any, set[int]], None] | None
+    torch_variables: ModuleType
+
+VERSIONS = ("2.11", "2.12", "2.13")
+"""The supported versions of PyTorch."""
+
+LATE_IMPORTS = ("functorch.compile", "torch._inductor.debug", "torch.export._trace")
+"""Modules that Dynamo and AOT Autograd import at their first graph, in about 0.1 s."""
+
+_UNTIL_2_12 = ("2.11", "2.12")
+_SINCE_2_13 = ("2.13",)
+
+
+class PrivateName(NamedTuple):
+    """A private name: its module, its purpose, and the versions of PyTorch that have it.
+
+    If `is_optional`, a build of these versions may lack it (without CUDA, for example); the name is
+    then None, as it is in other versions.
+    """
+
+    module: str
+    purpose: str
+    versions: tuple[str, ...] = VERSIONS
+    is_optional: bool = False
+
+
+_C = "torch._C"
+_GUARDS = "torch._C._dynamo.guards"
+_SCHEMAS = "torch._functorch._aot_autograd.schemas"
+_WRAPPERS = "torch._functorch._aot_autograd.runtime_wrappers"
+_FAKE = "torch._subclasses.fake_tensor"
+_SHAPES = "torch.fx.experimental.symbolic_shapes"
+
+NAMES: Mapping[str, PrivateName] = {
+    # Tracing
+    "aot_autograd": PrivateName("torch._dynamo.backends.common", "traces Dynamo graphs"),
+    "make_boxed_func": PrivateName(
+        "torch._functorch._aot_autograd.utils", "makes the eager function of a traced graph"
+    ),
+    "TracingContext": PrivateName("torch._guards", "has the guards and metadata of a trace"),
+    "detect_fake_mode": PrivateName("torch._guards", "finds the fake mode of a trace"),
+    "FakeTensor": PrivateName(_FAKE, "the type of Dynamo's example inputs"),
+    "FakeTensorMode": PrivateName(_FAKE, "runs operators on shapes only"),
+    "unset_fake_temporarily": PrivateName(_FAKE, "leaves the fake mode for real tensors"),
+    "enable_python_dispatcher": PrivateName(
+        "torch._dispatch.python", "runs operators on shapes as in a trace"
+    ),
+    "torch_variables": PrivateName(
+        "torch._dynamo.variables.torch", "the module whose is_exporting() value is corrected"
+    ),
+    "_is_exporting_flag": PrivateName("torch.compiler", "true only while torch.export runs"),
+    "TorchDynamoException": PrivateName("torch._dynamo.exc", "what torch.export raises"),
+    "_pytree": PrivateName("torch.utils._pytree", "flattens the arguments of exported programs"),
+    # Captured graphs
+    "OpOverload": PrivateName("torch._ops", "the type of operators in traced graphs"),
+    "OpOverloadPacket": PrivateName("torch._ops", "the type of operators in Dynamo graphs"),
+    "OperatorBase": PrivateName("torch._ops", "the key type of decomposition tables"),
+    "HigherOrderOperator": PrivateName("torch._ops", "the type of wrappers around operators"),
+    "with_effects": PrivateName("torch._higher_order_ops.effects", "orders effects by a token"),
+    "new_token_tensor": PrivateName("torch._higher_order_ops.effects", "makes such a token"),
+    "run_and_save_rng_state": PrivateName(
+        "torch._prims.rng_prims", "draws random numbers and returns the generator's state"
+    ),
+    "run_with_rng_state": PrivateName("torch._prims.rng_prims", "draws from a saved state"),
+    "ShapeEnv": PrivateName(_SHAPES, "has the ranges of and guards on symbolic sizes"),
+    "statically_known_true": PrivateName(_SHAPES, "compares sizes without a guard"),
+    "_get_qualified_name": PrivateName("torch.fx.node", "names the functions of a Dynamo graph"),
+    "_dispatch_has_kernel_for_dispatch_key": PrivateName(_C, "finds composite operators"),
+    # The calling convention of a trace
+    "MutationType": PrivateName(_SCHEMAS, "how an input is mutated"),
+    "OutputAliasInfo": PrivateName(_SCHEMAS, "what an output aliases"),
+    "OutputType": PrivateName(_SCHEMAS, "the kind of such an alias"),
+    "PlainTensorMeta": PrivateName(_SCHEMAS, "marks values that are not tensor subclasses"),
+    "ViewAndMutationMeta": PrivateName(_SCHEMAS, "AOT Autograd's metadata of a trace"),
+    "mark_dynamo_propagated_dynamic_indices": PrivateName(
+        _WRAPPERS, "marks varying extents for Dynamo's later graphs", _SINCE_2_13
+    ),
+    "maybe_mark_dynamic_helper": PrivateName(_WRAPPERS, "its earlier name", _UNTIL_2_12),
+    # State that traces depend on
+    "_len_torch_function_stack": PrivateName(_C, "detects torch function modes"),
+    "_len_torch_dispatch_stack": PrivateName(_C, "detects dispatch modes"),
+    "peek_interpreter_stack": PrivateName("torch._C._functorch", "detects functorch transforms"),
+    "_get_flash_sdp_enabled": PrivateName(_C, "a setting of attention"),
+    "_get_mem_efficient_sdp_enabled": PrivateName(_C, "a setting of attention"),
+    "_get_math_sdp_enabled": PrivateName(_C, "a setting of attention"),
+    "_get_cudnn_sdp_enabled": PrivateName(_C, "a setting of attention"),
+    "_has_mkldnn": PrivateName(_C, "whether oneDNN is built in"),
+    "_backend_from_string": PrivateName("torch.nn.attention", "chooses attention's kernel"),
+    "_sdpa_kernel": PrivateName("torch.nn.attention", "chooses attention's kernel"),
+    # Calls of programs
+    "_set_grad_enabled": PrivateName(_C, "switches gradients off faster than torch.no_grad()"),
+    "_DisableAutocast": PrivateName(_C, "leaves autocast faster than torch.autocast()"),
+    "_fused_sdp_choice": PrivateName("torch", "the attention kernel that torch chooses"),
+    "_reinterpret_tensor": PrivateName(_GUARDS, "makes views faster", is_optional=True),
+    "_empty_strided_cpu": PrivateName(_GUARDS, "makes tensors faster", is_optional=True),
+    "_empty_strided_cuda": PrivateName(_GUARDS, "makes tensors faster", is_optional=True),
+    "_cuda_getDevice": PrivateName(_C, "the current GPU", is_optional=True),
+    "_cuda_getCurrentRawStream": PrivateName(_C, "the current stream", is_optional=True),
+}
+"""Every private name by its name in PyTorch; a module is named by its purpose."""
+
+_MODULES = frozenset({"_pytree", "torch_variables"})
+"""The names that stand for modules."""
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in NAMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = _imported(name)
+        return value
+
+
+def _imported(name: str) -> Any:
+    private = NAMES[name]
+    module = import_module(private.module)
+    value = module if name in _MODULES else getattr(module, name, None)
+    if value is None and not private.is_optional and private.versions == VERSIONS:
+        raise ImportError(
+            f"PyTorch {torch.__version__} has no {private.module}.{name}; kernelfarm supports"
+            f" PyTorch {VERSIONS[0]} to {VERSIONS[-1]}"
+        )
+    return value
+
+
+def schema_of(operator: OpOverload) -> torch.FunctionSchema:
+    """An operator's schema: its name, arguments, returns, and which of them alias."""
+    return operator._schema
+
+
+def overload_name(operator: OpOverload) -> str:
+    """An operator's name for the dispatcher, such as `aten::add.Tensor`."""
+    schema = operator._schema
+    return f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+
+
+def is_composite(operator: OpOverload) -> bool:
+    """True if torch decomposes the operator in the same way for every device."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(
+        overload_name(operator), "CompositeImplicitAutograd"
+    )
+
+
+def storage_identity(tensor: torch.Tensor) -> int:
+    """A number that is equal for tensors with the same storage; fake tensors have one, too."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def copy_source(node: fx.Node, copy: fx.Node) -> None:
+    """Copies what Dynamo recorded about the source of an input, which AOT Autograd reads."""
+    copy._dynamo_source = getattr(node, "_dynamo_source", None)
+
+
+def is_exporting() -> bool:
+    """True while `torch.export` runs, also in code that Dynamo traces."""
+    return torch.compiler._is_exporting_flag
+
+
+def mark_boxed(function: Callable[[list[Any]], Any]) -> None:
+    """Marks a function that takes a list of arguments and clears it, for AOT Autograd."""
+    function._boxed_call = True  # type: ignore[attr-defined] # functions have no declared attributes
