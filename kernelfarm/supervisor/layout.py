@@ -151,8 +151,8 @@ def _frontends(config: FarmConfig, environment: tuple[tuple[str, str], ...]) -> 
 
 def _workers(config: FarmConfig, environment: tuple[tuple[str, str], ...]) -> Iterator[ChildSpec]:
     for vendor in config.vendors:
-        # If models wait for a vendor's kernels when they start (CPU), each worker has one slot and a
-        # process of its own: if one dies, the others continue. Others are mostly compiled ahead.
+        # If models wait for the vendor's kernels when they start (CPU), each worker has one slot
+        # and a process of its own: if one dies, the others continue.
         has_process_per_job = vendor_facts(vendor).has_process_per_job
         processes, concurrency = (
             (config.cpu_workers, 1) if has_process_per_job else (1, config.jobs_each)
