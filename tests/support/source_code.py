@@ -65,6 +65,6 @@ def _bound_names(node: ast.stmt) -> Iterator[str]:
 
 def _assigned_to_self(node: ast.ClassDef) -> Iterator[str]:
     for found in ast.walk(node):
-        if isinstance(found, ast.Attribute) and isinstance(found.ctx, ast.Store):
-            if isinstance(found.value, ast.Name) and found.value.id == "self":
-                yield found.attr
+        match found:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                yield name
