@@ -64,6 +64,7 @@ protos: setup ## Generate the protobuf and gRPC code.
 
 docs: setup ## Generate the tables under docs/ from the code.
 	$(BIN)/python -m frontend_svc.operators > docs/operators.md
+	$(BIN)/python -m tools.settings_page > docs/settings.md
 
 bench: setup ## Cold and warm start, launches and whole models beside Inductor; compile time; the cache.
 	$(BIN)/python -m benchmarks.cold_start
