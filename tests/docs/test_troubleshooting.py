@@ -1,0 +1,61 @@
+"""The page quotes messages and reasons that the code has, and leaves no reason out."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+import pytest
+
+from kernelfarm.errors import KernelfarmError
+from tests.support.markdown import code_names, table_rows
+from tests.support.source_code import ROOT, modules
+
+PAGE = ROOT / "docs" / "troubleshooting.md"
+
+MESSAGES = [code_names(row[0])[0] for row in table_rows(PAGE, "message")]
+REASONS = {code_names(row[0])[0]: row[1] for row in table_rows(PAGE, "reason | gRPC status")}
+
+
+@lru_cache(maxsize=1)
+def texts() -> frozenset[str]:
+    """Each text of the code; what is formatted into it is left out."""
+    return frozenset(
+        text
+        for module in modules().values()
+        for node in ast.walk(module)
+        if (text := _text(node)) and " " in text
+    )
+
+
+def _text(node: ast.AST) -> str:
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(_text(part) for part in parts)
+        case _:
+            return ""
+
+
+def kinds(kind: type[KernelfarmError]) -> Iterator[type[KernelfarmError]]:
+    """An error class and all classes below it in `kernelfarm.errors`."""
+    yield kind
+    for found in kind.__subclasses__():
+        if found.__module__ == KernelfarmError.__module__:
+            yield from kinds(found)
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_each_quoted_message_is_in_the_code(message: str) -> None:
+    parts = [re.escape(part) for part in message.split("...") if part.strip(" :;,.")]
+    assert parts
+    pattern = re.compile(".*".join(parts), re.DOTALL)
+    assert any(map(pattern.search, texts())), "the message has changed: quote it as it is now"
+
+
+def test_each_reason_is_on_the_page_with_its_status() -> None:
+    statuses = {kind.reason: kind.status for kind in kinds(KernelfarmError)}
+    assert statuses == REASONS
