@@ -23,7 +23,7 @@ FOLDERS = sorted(path.name for path in ROOT.iterdir() if path.is_dir() and path.
 
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 _PATH = re.compile(rf"(?:{'|'.join(map(re.escape, FOLDERS))})/[\w./*-]+")
-_PLACEHOLDER = re.compile(r"\b[A-Z]+(?=/|$)")
+_PLACEHOLDER = re.compile(r"[A-Z][A-Z_]+")
 
 
 def name_of(page: Path) -> str:
