@@ -18,11 +18,11 @@ class FarmSettings(SigningSettings):
     """What edge and workers must agree on."""
 
     broker_url: str = "redis://127.0.0.1:6379/0"
-    """The Redis server of the job queues; `rediss://` for TLS."""
+    """URL of the Redis server of the job queues."""
     cache_url: str = "redis://127.0.0.1:6380/0"
-    """The Redis server of the cache; `rediss://` for TLS."""
+    """URL of the Redis server of the cache."""
     namespace: str = Field(default="default", pattern=r"^[^{}/\s]{1,200}$")
-    """The farm's name in the cache; all services of a farm state the same."""
+    """Name of the farm, which is its namespace in the cache."""
 
     job_time_limit_s: float = Field(default=120.0, gt=0)
     """A kernel that compiles longer is given up."""
@@ -32,7 +32,7 @@ class CodegenSettings(FarmSettings):
     """Everything that an operator of the edge may set."""
 
     codegen_listen: str = "127.0.0.1:50053"
-    """Address of the edge: `HOST:PORT` or `unix:PATH`."""
+    """Address of the edge: HOST:PORT, or unix:PATH."""
 
     queued_lease_ttl_s: float = Field(default=6.0, gt=0)
     """An edge that dies loses its queued kernels to the next that wants them after this time."""
@@ -42,13 +42,13 @@ class CodegenSettings(FarmSettings):
     """How long a job waits for a first worker of its queue to report, or for one that is started
     again."""
     max_attempts: int = Field(default=2, gt=0)
-    """A kernel is quarantined if so many compilations ended their worker."""
+    """A kernel that ended so many workers is refused."""
     quarantine_ttl_s: float = Field(default=600.0, gt=0)
-    """How long a quarantined kernel is refused."""
+    """For how long it is refused."""
     max_jobs: int = Field(default=4096, gt=0)
     """Kernels that one edge has in flight; more are told to come back."""
     max_jobs_per_tenant: int = Field(default=2048, gt=0)
-    """Kernels of one tenant that one edge has in flight."""
+    """Of these, kernels of one tenant."""
     queue_headroom: int = Field(default=0, ge=0)
     """Jobs that one edge has in a queue beside two for each worker process; others take turns."""
     slow_kernel_s: float = Field(default=4.0, gt=0)

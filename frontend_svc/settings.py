@@ -19,19 +19,14 @@ class FrontendSettings(SigningSettings, WorkSettings):
     """Everything that an operator of the frontend may set."""
 
     frontend_listen: str = "127.0.0.1:50051"
-    """Public address: `HOST:PORT` or `unix:PATH`."""
     frontend_processes: int = Field(default=1, gt=0)
     """Gateways that share the port, each a process with a memory of its own."""
     frontend_process_listen: str = ""
     """Address of this process alone; with it the port may be shared with other gateways."""
     optimizer_address: str = "127.0.0.1:50052"
-    """Where the optimizer listens."""
     codegen_address: str = "127.0.0.1:50053"
-    """Where the edge of the code generators listens."""
     cache_url: str = "redis://127.0.0.1:6380/0"
-    """The Redis server of the cache; `rediss://` for TLS."""
     namespace: str = Field(default="default", pattern=r"^[^{}/\s]{1,200}$")
-    """The farm's name in the cache; all services and clients of a farm state the same."""
 
     max_message_bytes: int = Field(default=16 * _MIB, gt=0, lt=2**31)
     """Largest message that a client may send; a graph of 50,000 nodes takes a third of it."""
@@ -40,7 +35,7 @@ class FrontendSettings(SigningSettings, WorkSettings):
     max_watches: int = Field(default=2048, gt=0)
     """Streams of invalidations that one gateway serves at once."""
     max_watches_per_tenant: int = Field(default=512, gt=0)
-    """Streams of invalidations of one tenant; each client process has one."""
+    """Those of one tenant among them: each of its processes has one."""
     max_trace_bytes: int = Field(default=3 * _MIB, gt=0, lt=4 * _MIB)
     """Largest trace that clients may share; a Llama of 180 layers takes 1.5 MiB."""
     max_graph_nodes: int = Field(default=50_000, gt=0)
@@ -54,13 +49,11 @@ class FrontendSettings(SigningSettings, WorkSettings):
     lease_ttl_s: float = Field(default=6.0, gt=0)
     """A frontend that dies loses its programs to a waiting one after this time."""
     optimizer_timeout_s: float = Field(default=120.0, gt=0)
-    """How long the frontend waits for the optimization of one program."""
     codegen_timeout_s: float = Field(default=600.0, gt=0)
-    """How long the frontend waits for all kernels of one program."""
     max_attempts: int = Field(default=3, gt=0)
-    """A program is quarantined if so many compilations ended their frontend process."""
+    """A program that ended so many frontends is refused."""
     quarantine_ttl_s: float = Field(default=600.0, gt=0)
-    """How long a quarantined program is refused."""
+    """For how long it is refused."""
     gateway_cache_bytes: int = Field(default=256 * _MIB, ge=0)
     """Memory for programs that are served without asking Redis; 0 asks it always."""
     gateway_max_age_s: float = Field(default=30.0, gt=0)
@@ -73,7 +66,6 @@ class FrontendSettings(SigningSettings, WorkSettings):
     tenants_file: Path | None = None
     """Who may call, do and hold what (`kernelfarm tenants`); None: whoever connects may compile."""
     tls_cert_file: Path | None = None
-    """The public certificate, PEM."""
     tls_key_file: Path | None = None
     """The public certificate and its key, PEM; without, the public door is in the clear."""
     client_ca_file: Path | None = None

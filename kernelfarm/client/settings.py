@@ -43,11 +43,8 @@ class ClientSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
 
     endpoint: str = "127.0.0.1:50051"
-    """Address of the farm: `HOST:PORT` or `unix:PATH`."""
     timeout_s: float = Field(default=60.0, gt=0)
-    """How long one graph waits for the farm in all; tracing does not count."""
     mode: Mode = "wait"
-    """What a graph does until its program is there, and if the farm cannot serve it."""
 
     token: SecretStr = SecretStr("")
     """Who we are, where the farm knows its tenants; it travels with every call."""
@@ -56,9 +53,8 @@ class ClientSettings(BaseSettings):
     ca_file: Path | None = None
     """Whose signature the farm's certificate bears, PEM; `system` believes the system's roots."""
     client_cert_file: Path | None = None
-    """The client's own certificate, PEM, for a farm that requires one."""
     client_key_file: Path | None = None
-    """The private key of the client's certificate, PEM."""
+    """Our own certificate and its key, PEM, where the farm asks for one."""
     server_name: str = ""
     """The name in the farm's certificate, where it is not that of the endpoint."""
     allow_cleartext_token: bool = False
@@ -85,10 +81,9 @@ class ClientSettings(BaseSettings):
     for who may decide what all of them run."""
 
     disk_cache_dir: Path = Field(default_factory=default_cache_dir)
-    """Folder of the disk tier, which processes of one user share. Default: `kernelfarm` in
-    `~/.cache` (or `XDG_CACHE_HOME`), `~/Library/Caches` or `%LOCALAPPDATA%`."""
+    """Where programs are kept for the next process; processes share it."""
     disk_cache_bytes: int = Field(default=2 * _GIB, ge=0)
-    """Size limit of the disk tier; 0 turns it off."""
+    """How much is kept there; 0 turns it off."""
 
     @property
     def namespaces(self) -> tuple[str, ...]:

@@ -47,13 +47,9 @@ class ServiceSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least severe level that is logged; `debug` also logs each call and each hit."""
     log_format: Literal["json", "console"] = "json"
-    """`json`: one object on each line; `console`: text for a terminal."""
     max_message_bytes: int = Field(default=DEFAULT_MAX_MESSAGE_BYTES, gt=0, lt=2**31)
-    """Largest message that the service accepts."""
     drain_grace_s: float = Field(default=20.0, ge=0)
-    """How long running calls may take after the service was asked to stop."""
 
     max_requests_bytes: int = Field(default=512 * _MIB, gt=0)
     """Requests that one process receives and serves at once, in bytes; more must come again. Where
@@ -76,9 +72,8 @@ class ServiceSettings(BaseSettings):
     """Whether the server describes its API (`grpcurl list`), to those who may call."""
 
     internal_cert_file: Path | None = None
-    """The certificate that this service shows to the other services, PEM."""
     internal_key_file: Path | None = None
-    """The private key of the internal certificate, PEM."""
+    """This room's own certificate for the other rooms, and its key; PEM."""
     internal_ca_file: Path | None = None
     """Who signs the rooms' certificates, and nobody else's: whoever bears one is a room. With these
     three, rooms talk by TLS and show each other their certificates; without, in the clear."""

@@ -22,15 +22,10 @@ class SupervisorSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="KERNELFARM_")
 
     frontend_listen: str = "127.0.0.1:50051"
-    """Public address of the frontend."""
     data_dir: Path = Path("~/.local/state/kernelfarm")
-    """Folder of the farm's keys, logs and state."""
     broker_url: str | None = None
-    """A running Redis server for the job queues; without it the farm starts its own."""
     cache_url: str | None = None
-    """A running Redis server for the cache; without it the farm starts its own."""
     start_timeout_s: float = 60.0
-    """How long each process of the farm may take to start."""
     probe_every_s: float = Field(default=1.0, gt=0)
     """How often each child is asked whether it serves, for as long as the farm lives."""
     hung_after_s: float = Field(default=10.0, gt=0)
