@@ -41,7 +41,7 @@ V3_TESTS := tests/e2e/test_numerics.py tests/e2e/test_row_statistics.py \
 test-v3: setup ## Run what depends on the processor as one without AVX-512 does.
 	KERNELFARM_HOST_TARGET=cpu:x86-64-v3 $(BIN)/python -m pytest $(V3_TESTS) $(PYTEST_ARGS)
 
-servers: setup ## Run the cache on every server of the matrix, and farms on each; absent ones are listed as NOT RUN.
+servers: setup ## Run the cache on every server of the matrix, and farms on each; absent ones are told as NOT RUN.
 	$(BIN)/python -m pytest tests/kernelfarm/cache --servers=all $(PYTEST_ARGS)
 	@for server in redis-6.2 redis-7 valkey-9; do \
 	  $(BIN)/python -m pytest tests/codegen_svc tests/faults --farm-server=$$server $(PYTEST_ARGS) || exit 1; \
@@ -51,6 +51,9 @@ lint: setup ## Style, import contract, protos.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
+	$(BIN)/vulture
+	$(BIN)/deptry .
+	$(BIN)/deptry kernelfarm frontend_svc optimizer_svc codegen_svc --optional-dependencies-dev-groups dev
 	cd protos && ../$(BIN)/buf lint
 
 types: setup ## Static types, strict.

@@ -42,12 +42,6 @@ class NoMessageError(MalformedMessageError):
     """A call that ended before its message was there."""
 
 
-class NameTooLongError(MalformedMessageError):
-    """A name or text in a message that is longer than the farm takes."""
-
-    reason = "NAME_TOO_LONG"
-
-
 class InvalidGraphError(CallerError):
     """A graph that breaks a rule: a cycle, an undefined value, a shape against its operator."""
 
