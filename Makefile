@@ -61,6 +61,9 @@ lint: setup ## Check style, import contracts and protos.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
+	$(BIN)/vulture
+	$(BIN)/deptry .
+	$(BIN)/deptry kernelfarm frontend_svc optimizer_svc codegen_svc --optional-dependencies-dev-groups dev
 	cd protos && ../$(BIN)/buf lint
 
 types: setup ## Check static types, strictly.
@@ -74,6 +77,7 @@ protos: setup ## Generate the protobuf and gRPC code.
 
 docs: setup ## Generate the tables under docs/ from the code.
 	$(BIN)/python -m frontend_svc.operators > docs/operators.md
+	$(BIN)/python -m tools.settings_page > docs/settings.md
 
 bench: setup ## Measure cold and warm starts, launches and models beside Inductor, compile time, the cache.
 	$(BIN)/python -m benchmarks.cold_start

@@ -18,8 +18,11 @@ class FarmSettings(SigningSettings):
     """Settings on which the edge and the workers must agree."""
 
     broker_url: str = "redis://127.0.0.1:6379/0"
+    """URL of the Redis server of the job queues."""
     cache_url: str = "redis://127.0.0.1:6380/0"
+    """URL of the Redis server of the cache."""
     namespace: str = Field(default="default", pattern=r"^[^{}/\s]{1,200}$")
+    """Name of the farm, which is its namespace in the cache."""
 
     job_time_limit_s: float = Field(default=120.0, gt=0)
     """Longest compilation of one kernel; a longer one fails."""
@@ -29,6 +32,7 @@ class CodegenSettings(FarmSettings):
     """All settings of the edge."""
 
     codegen_listen: str = "127.0.0.1:50053"
+    """Address of the edge: HOST:PORT, or unix:PATH."""
 
     queued_lease_ttl_s: float = Field(default=6.0, gt=0)
     """Time to live of the lease of a queued kernel. If an edge dies, another edge can queue its

@@ -43,12 +43,6 @@ class NoMessageError(MalformedMessageError):
     """A call that ended before its message arrived."""
 
 
-class NameTooLongError(MalformedMessageError):
-    """A name or text in a message that is longer than the farm accepts."""
-
-    reason = "NAME_TOO_LONG"
-
-
 class InvalidGraphError(CallerError):
     """A graph that breaks a rule: a cycle, an undefined value, a shape that an operator forbids."""
 

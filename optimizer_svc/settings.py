@@ -11,6 +11,7 @@ class OptimizerSettings(WorkSettings):
     """All settings of the optimizer."""
 
     optimizer_listen: str = "127.0.0.1:50052"
+    """Address of the optimizer: HOST:PORT, or unix:PATH."""
     optimizer_processes: int = Field(default=2, gt=0)
     """Graphs that are optimized at the same time, and as many heavy ones beside them; further
     graphs wait."""

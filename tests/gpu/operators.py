@@ -14,7 +14,6 @@ from tests.gpu.case import Case, Tensors
 from tests.support.operator_samples.table import calls
 from tests.support.single_operator import Call, lowered
 
-CALLS_OF_AN_OPERATOR = 2
 CALLS_OF_A_PROGRAM = 4
 
 ABSENT = ("upsample_bicubic2d", "_batch_norm_with_update", "_batch_norm_no_update", "::")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,9 +38,6 @@ class NewProcess:
         support = device_support(captured.device)
         program = self.program(captured).for_graph(captured, support.loader)
         return PlanRunner(program)(list(args))
-
-
-Start = Callable[..., NewProcess]
 
 
 def new_process(endpoint: str, folder: Path, **settings: object) -> NewProcess:

@@ -88,7 +88,6 @@ class Layout:
         buffers = [sized_buffer(buffer, i, self.sizes) for i, buffer in enumerate(ordered)]
         self.buffers = {buffer.name: buffer for buffer in buffers}
         self.read = [s for s in buffers if s.kind in (BufferKind.INPUT, BufferKind.CONSTANT)]
-        self.extern_results = [s for s in buffers if s.kind is BufferKind.EXTERN]
         self.by_index = buffers
         self.temporaries = [s for s in buffers if s.kind is BufferKind.TEMPORARY]
         self.arena_bytes = plan.arena_bytes.evaluate(self.sizes)

@@ -6,7 +6,7 @@ A binary is the kernel's name; `kernels` holds what to run.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -17,8 +17,6 @@ from kernelfarm.errors import MalformedMessageError
 from kernelfarm.ir.artifact import LaunchFacts
 from kernelfarm.ir.interpret import numpy_dtype, run_kernel
 from kernelfarm.ir.loop_ir import Kernel
-
-OnLaunch = Callable[[str, tuple[int, ...], int], int]
 
 
 class InterpretedLoader:

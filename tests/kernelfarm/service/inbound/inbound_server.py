@@ -30,6 +30,13 @@ from kernelfarm.v1 import compile_service_pb2_grpc as pb_grpc
 SERVICE = "kernelfarm.v1.CompileService"
 
 
+def _refuse(op: str) -> None:
+    try:
+        raise InvalidGraphError(f"node 0 ({op}): unknown operator; expected a known one")
+    except InvalidGraphError as error:
+        raise InvalidGraphError(f"the graph is refused: {error}") from error
+
+
 class StubServicer(pb_grpc.CompileServiceServicer):
     """Refuses each graph with a message that quotes it, as a frontend does."""
 
@@ -37,10 +44,7 @@ class StubServicer(pb_grpc.CompileServiceServicer):
         self, request: pb.CompileRequest, context: Any
     ) -> AsyncIterator[pb.CompileResponse]:
         node = request.graph.nodes[0]
-        try:
-            raise InvalidGraphError(f"node 0 ({node.op}): unknown operator; expected a known one")
-        except InvalidGraphError as error:
-            raise InvalidGraphError(f"the graph is refused: {error}") from error
+        _refuse(node.op)
         yield pb.CompileResponse()
 
     async def Lookup(self, request: Any, context: Any) -> pb.LookupResponse:  # noqa: N802

@@ -1,0 +1,1 @@
+"""Programs for developers: what `make docs` and `make lint` run beside the packages."""
