@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from torch import fx
     from torch._C import _cuda_getCurrentRawStream as _cuda_getCurrentRawStream
     from torch._C import _cuda_getDevice as _cuda_getDevice
@@ -67,7 +65,7 @@ if TYPE_CHECKING:
     _reinterpret_tensor: Callable[..., torch.Tensor] | None
     mark_dynamo_propagated_dynamic_indices: Callable[[Any, set[int]], None] | None
     maybe_mark_dynamic_helper: Callable[[Any, set[int]], None] | None
-    torch_variables: ModuleType
+    torch_variables: Any
 
 VERSIONS = ("2.11", "2.12", "2.13")
 """The supported versions of PyTorch."""

@@ -132,7 +132,7 @@ class TraceCache:
 
     def callable_for(self, entry: TraceEntry, program: BoxedFunction) -> Callable[..., Any]:
         """The function for Dynamo: the program with the calling convention of AOT Autograd."""
-        called: Callable[..., Any] = torch.compiler.disable(
+        called: Callable[..., Any] = torch.compiler.disable(  # type: ignore[no-untyped-call] # torch's
             _wrapped(entry.convention, program), reason="a compiled graph"
         )
         return called

@@ -94,10 +94,7 @@ def declared_names() -> set[str]:
     )
     names: set[str] = set()
     for statement in block.body:
-        if isinstance(statement, ast.ImportFrom) and statement.module not in (
-            "torch",
-            "types",
-        ):
+        if isinstance(statement, ast.ImportFrom) and statement.module != "torch":
             names |= {alias.asname or alias.name for alias in statement.names}
         elif isinstance(statement, ast.AnnAssign):
             names.add(ast.unparse(statement.target))
@@ -190,7 +187,8 @@ def test_sources_of_inputs_and_marks_of_functions_are_what_torch_reads() -> None
         return args
 
     private.mark_boxed(run)
-    assert vars(run) == vars(private.make_boxed_func(run))
+    assert vars(run).items() <= vars(private.make_boxed_func(run)).items()
+    assert vars(run)
 
 
 def test_nothing_is_exported_here() -> None:
