@@ -286,7 +286,7 @@ class ScriptCalls:
             attempts=redis_keys.attempts(self.space, key),
             stats=redis_keys.stats,
             job=redis_keys.job(key),
-            index=redis_keys.failures(self.space),
+            failure_index=redis_keys.failures(self.space),
             facts=facts_to_json(facts),
             ttl_ms=_ms(ttl_s),
             fence=lease.fence if lease else "",

@@ -128,7 +128,7 @@ class Fail(NamedTuple):
     attempts: RedisKey
     stats: RedisKey
     job: RedisKey
-    index: RedisKey
+    failure_index: RedisKey
     facts: str
     ttl_ms: int
     fence: int | str

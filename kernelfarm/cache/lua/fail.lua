@@ -6,7 +6,7 @@
 --     attempts then still count towards the quarantine.
 --   message: what waiters listen for on the channel
 --   storage_key: the name of this key's failure in the index
-local failure, lease, attempts, stats, job, index = unpack(KEYS)
+local failure, lease, attempts, stats, job, failure_index = unpack(KEYS)
 local facts, ttl_ms, fence, owner, counter_prefix, channel, message, is_transient, failure_prefix,
   storage_key, most_failures = unpack(ARGV)
 
@@ -21,14 +21,14 @@ if fence ~= '' then
 end
 local ttl, now = tonumber(ttl_ms), now_ms()
 redis.call('SET', failure, facts, 'PX', ttl)
-redis.call('ZREMRANGEBYSCORE', index, '-inf', now)
-redis.call('ZADD', index, now + ttl, storage_key)
-for _ = 1, redis.call('ZCARD', index) - tonumber(most_failures) do
-  local first = redis.call('ZPOPMIN', index)
+redis.call('ZREMRANGEBYSCORE', failure_index, '-inf', now)
+redis.call('ZADD', failure_index, now + ttl, storage_key)
+for _ = 1, redis.call('ZCARD', failure_index) - tonumber(most_failures) do
+  local first = redis.call('ZPOPMIN', failure_index)
   redis.call('DEL', failure_prefix .. first[1])
   redis.call('HINCRBY', stats, counter_prefix .. 'failures_dropped', 1)
 end
-if redis.call('PTTL', index) < ttl then redis.call('PEXPIRE', index, ttl) end
+if redis.call('PTTL', failure_index) < ttl then redis.call('PEXPIRE', failure_index, ttl) end
 redis.call('HINCRBY', stats, counter_prefix .. 'failures', 1)
 redis.call('PUBLISH', channel, message)
 return 'OK'
