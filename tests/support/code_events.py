@@ -23,7 +23,7 @@ _FARM_COUNTER = re.compile(r"[a-z_*]{3,}")
 _LUA_COUNTERS = (
     re.compile(r"count\('(\w+)'\)"),
     re.compile(r"refuse\('\w+', '(\w+)'\)"),
-    re.compile(r"HINCRBY', KEYS\[\d+\], ARGV\[\d+\] \.\. '(\w+)'"),
+    re.compile(r"HINCRBY', stats, counter_prefix \.\. '(\w+)'"),
 )
 _MISS_REASON = re.compile(r"return '(\w+)', ")
 _REASON_WITHOUT_COUNTER = "missing_blob"
@@ -47,7 +47,8 @@ def client_counters() -> set[str]:
         if not path.startswith(_CLIENT) or not call.args:
             continue
         if _function(call) == "count":
-            found.update(name for name in _texts(call.args[0]) if re.search(r"\w\.", name))
+            names = _texts(call.args[0]) + _texts_of_constants(modules()[path], call.args[0])
+            found.update(name for name in names if re.search(r"\w\.", name))
         elif _function(call) == "count_refusal":
             found.update(f"refused.{tier}.*" for tier in _texts(call.args[0]))
     return found - {"refused.*.*"}
@@ -62,8 +63,8 @@ def farm_counters() -> set[str]:
     for path, call in _calls():
         if _function(call) == "count" and call.args and not path.startswith(_CLIENT):
             found.update(name for name in _texts(call.args[0]) if _FARM_COUNTER.fullmatch(name))
-    for path in sorted(_SCRIPTS.glob("*.lua")):
-        script = path.read_text(encoding="utf-8")
+    for file in sorted(_SCRIPTS.glob("*.lua")):
+        script = file.read_text(encoding="utf-8")
         found.update(name for pattern in _LUA_COUNTERS for name in pattern.findall(script))
     reasons = set(_MISS_REASON.findall((_SCRIPTS / "entries.lua").read_text(encoding="utf-8")))
     return found | {f"{reason}_misses" for reason in reasons - {_REASON_WITHOUT_COUNTER}}
@@ -100,6 +101,13 @@ def _texts(node: ast.expr) -> list[str]:
             return ["".join(_literal(part) for part in parts)]
         case _:
             return [found for part in ast.walk(node) if (found := _literal(part)) not in ("", "*")]
+
+
+def _texts_of_constants(module: ast.Module, node: ast.expr) -> list[str]:
+    """The texts in the module's constants (`_NAME`) that an expression uses."""
+    names = {used.id for used in ast.walk(node) if isinstance(used, ast.Name)}
+    constants = (name for name in sorted(names) if re.fullmatch(r"_[A-Z_]+", name))
+    return [text for name in constants for text in _texts(_assigned(module, name))]
 
 
 def _literal(node: ast.AST) -> str:
