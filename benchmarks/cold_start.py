@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.farm import running_farm
+from examples.farm import running_farm
 
 MODELS = ("reference", "h", "llama")
 BAR = 5.0

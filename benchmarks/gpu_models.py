@@ -25,13 +25,14 @@ from typing import Any
 
 import torch
 
-from benchmarks.prepared import canonical_text, offline, prepare, recording
 from examples.large_models import LARGE
 from examples.model_zoo import MODELS as ZOO
 from examples.model_zoo import model_of
 from examples.real_inputs import RealInput, reference_model
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.ir.graph_ir import Graph
+from tests.support.prepared_folder import canonical_text, offline, prepare
+from tests.support.traced_graphs import recording
 
 TARGET = "cuda:sm_90a"
 DTYPES = (torch.float16, torch.bfloat16)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from benchmarks.launches import Launches
-    from benchmarks.models import Measured
+    from tests.support.launches import Launches
+    from tests.support.whole_models import Measured
 
 _COLUMNS = (
     *("model", "type", "graphs", "nodes", "launches", "distinct", "Inductor", "ratio"),

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.farm import running_farm_with_keys
+from examples.farm import running_farm_with_keys
 from examples.model_zoo import MODELS as ZOO
 from kernelfarm.signing.key_files import PUBLIC_KEYS, TRACE_KEY
 

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import kernelfarm
-from benchmarks.farm import running_farm
+from examples.farm import running_farm
 from examples.real_inputs import WHOLE_GRAPHS, RealInput, f, g
 from kernelfarm.client.compile_model import CompiledModel
 from kernelfarm.client.farm.client import StageProgress

@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks.cache.gateways import Bench, publish, running_store
 from benchmarks.cache.graphs import time_graphs
 from benchmarks.cache.hits import ECHO, MEMORY, STORE, Row, table, time_hits
 from benchmarks.cache.invalidation import time_invalidation
 from benchmarks.cache.shared_port import time_shared_port
+from tests.support.gateways import Bench, publish, running_store
 
 CONTENT_BYTES = (4 * 1024, 64 * 1024)
 BARS = {MEMORY: 2.0, STORE: 3.0}

@@ -7,12 +7,12 @@ import time
 
 import grpc
 
-from benchmarks.cache.gateways import Bench, publish_under, running_gateways
-from benchmarks.compile_time import TARGET, captured_layer, repeated
 from frontend_svc.api.requests import options_of
 from kernelfarm.digest import program_keys
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.wire import graph_to_proto
+from tests.support.compile_steps import TARGET, captured_layer, repeated
+from tests.support.gateways import Bench, publish_under, running_gateways
 
 LAYERS = (2, 40, 180)
 _COMPILE = "/kernelfarm.v1.CompileService/Compile"

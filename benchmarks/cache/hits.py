@@ -14,7 +14,8 @@ from functools import partial
 from benchmarks.cache.callers import Call, Load, measure
 from benchmarks.cache.calls import GrpcCall, RedisGet
 from benchmarks.cache.echo import METHOD
-from benchmarks.cache.gateways import (
+from kernelfarm.cache.connection import connect
+from tests.support.gateways import (
     LOOKUP,
     Bench,
     cpu_seconds,
@@ -24,7 +25,6 @@ from benchmarks.cache.gateways import (
     lookup_request,
     running_gateways,
 )
-from kernelfarm.cache.connection import connect
 
 ECHO, MEMORY, STORE, GET = "echo", "hit in memory", "hit in Redis", "Redis GET"
 CALLERS = (1, 16, 64)

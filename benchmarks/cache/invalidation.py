@@ -7,7 +7,9 @@ import time
 
 import grpc
 
-from benchmarks.cache.gateways import (
+from kernelfarm.client.farm.cache_client import CacheAdmin
+from kernelfarm.v1 import compile_service_pb2 as api
+from tests.support.gateways import (
     LOOKUP,
     TAG,
     Bench,
@@ -16,8 +18,6 @@ from benchmarks.cache.gateways import (
     publish,
     running_gateways,
 )
-from kernelfarm.client.farm.cache_client import CacheAdmin
-from kernelfarm.v1 import compile_service_pb2 as api
 
 _CONTENT_BYTES = 256
 _AT_ONCE = 64

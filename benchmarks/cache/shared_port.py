@@ -6,8 +6,8 @@ import statistics
 from functools import partial
 
 from benchmarks.cache.calls import GrpcCall
-from benchmarks.cache.gateways import LOOKUP, Bench, lookup_request, running_gateways
 from benchmarks.cache.hits import Row, Subject, answer_bytes, time_once
+from tests.support.gateways import LOOKUP, Bench, lookup_request, running_gateways
 
 GATEWAYS = (1, 2, 4)
 CALLERS = 64

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 import kernelfarm
-from benchmarks.launches import launches_of_plans, programs_of
 from examples.real_inputs import RealInput
 from kernelfarm.client import torch_backend
 from tests.e2e.compiled_inputs import TIMEOUT_S
+from tests.support.launches import launches_of_plans, programs_of
 
 PIECES = 24
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.compile_time import BAR_S, captured_layer, repeated, timed
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.service.collector import collect_rarely
+from tests.support.compile_steps import BAR_S, captured_layer, repeated, timed
 
 ALLOWED_GROWTH = 1.8
 """Of the time a node, from 10 to 50 layers; a quadratic pass of a tenth of the time gives 1.5."""

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.launches import Launches, inductor_launches, launches_of_plans, programs_of
 from examples.real_inputs import function_h, llama, reference_model
 from kernelfarm.client.compile_model import connect
 from kernelfarm.ir.program_ir import Launch
 from kernelfarm.targets import all_targets
 from tests.e2e.compiled_inputs import Everything
 from tests.support.farm import ACCELERATORS
+from tests.support.launches import Launches, inductor_launches, launches_of_plans, programs_of
 from tests.support.third_party import need
 
 pytestmark = pytest.mark.vendors(*ACCELERATORS)

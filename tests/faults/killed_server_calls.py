@@ -11,8 +11,8 @@ from collections import Counter
 
 import grpc
 
-from benchmarks.cache.gateways import free_port
 from kernelfarm.service.channels import open_blocking_channel
+from tests.support.gateways import free_port
 
 CALLERS = 16
 

@@ -13,8 +13,8 @@ import torch
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.utils import run_and_get_code
 
-from benchmarks._inductor_launches import count_launches
 from examples.model_zoo import model_of
+from tests.support.inductor_launches import count_launches
 
 
 def main(wanted: list[str]) -> None:

@@ -16,14 +16,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import fx
-from torch._functorch.aot_autograd import make_boxed_func
-from torch._subclasses.fake_tensor import unset_fake_temporarily
-
-from kernelfarm.client.capture.captured import CapturedGraph
-from kernelfarm.client.capture.graph import capture
-from kernelfarm.client.capture.tracing import GraphCompiler, backend_around
 from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.caller_facts import facts_of
 from kernelfarm.client.farm.compile_options import CompileOptions
@@ -115,32 +107,9 @@ def environment(stated: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def recording(found: list[CapturedGraph], *, runs: bool = True) -> GraphCompiler:
-    """A backend that notes each graph; where it does not run them, results hold anything."""
-
-    def compiler(gm: fx.GraphModule, _: Any) -> Any:
-        with unset_fake_temporarily():
-            captured = capture(gm)
-        if not captured.is_trivial:
-            found.append(captured)
-        return make_boxed_func(gm.forward if runs else _empty_results(gm))
-
-    return backend_around(compiler)
-
-
 def canonical_text(graph: Graph) -> str:
     """What the graph's key is made of, for people."""
     return print_graph(canonical_graph(graph))
-
-
-def _empty_results(gm: fx.GraphModule) -> Any:
-    returned = [item.meta["val"] for item in gm.graph.output_node().args[0]]
-    shapes = [(tuple(map(int, val.shape)), val.dtype, val.device) for val in returned]
-
-    def run(*_: Any) -> list[torch.Tensor]:
-        return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype, device in shapes]
-
-    return run
 
 
 class _NothingLoads:
