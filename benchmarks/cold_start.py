@@ -41,8 +41,9 @@ def main() -> int:
 def measure(name: str, rounds: int) -> dict[str, object]:
     arms: dict[str, list[dict[str, float]]] = {"kernelfarm": [], "inductor": []}
     for _ in range(rounds):
-        with running_farm(vendors="cpu") as endpoint:
-            arms["kernelfarm"].append(first_call("kernelfarm", name, KERNELFARM_ENDPOINT=endpoint))
+        with running_farm(vendors="cpu") as farm:
+            environment = {"KERNELFARM_ENDPOINT": farm.endpoint}
+            arms["kernelfarm"].append(first_call("kernelfarm", name, **environment))
         with tempfile.TemporaryDirectory() as cache:
             arms["inductor"].append(first_call("inductor", name, TORCHINDUCTOR_CACHE_DIR=cache))
     medians = {

@@ -29,9 +29,9 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = []
-    with running_farm(vendors="cpu") as endpoint:
+    with running_farm(vendors="cpu") as farm:
         for name in options.models or WHOLE_GRAPHS:
-            ours = launches_of_plans(programs_of(WHOLE_GRAPHS[name](), endpoint))
+            ours = launches_of_plans(programs_of(WHOLE_GRAPHS[name](), farm.endpoint))
             rows.append({"model": name, "kernelfarm": ours, "inductor": inductor_launches(name)})
             print_row(name, ours, rows[-1]["inductor"])
     if options.json:

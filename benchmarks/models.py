@@ -48,9 +48,9 @@ def main() -> int:
     wanted = [f"{name} {dtype}" for name in names for dtype in options.dtypes]
     peers = inductor_launches(wanted, is_counted=options.inductor)
     rows = []
-    with running_farm(vendors=",".join(vendors)) as endpoint:
-        os.environ["KERNELFARM_ENDPOINT"] = endpoint
-        client = connect(endpoint, TIMEOUT_S)
+    with running_farm(vendors=",".join(vendors)) as farm:
+        os.environ["KERNELFARM_ENDPOINT"] = farm.endpoint
+        client = connect(farm.endpoint, TIMEOUT_S)
         for name in names:
             for dtype in options.dtypes:
                 peer = peers.get(f"{name} {dtype}")

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from examples.farm import running_farm_with_keys
+from examples.farm import StartedFarm, running_farm
 from examples.model_zoo import MODELS as ZOO
 from kernelfarm.signing.key_files import PUBLIC_KEYS, TRACE_KEY
 
@@ -57,9 +57,9 @@ def main() -> int:
     rows: list[dict[str, Any]] = json.loads(options.json.read_text()) if is_kept else []
     missing = [name for name in options.models if name not in {row["model"] for row in rows}]
     if missing:
-        with running_farm_with_keys("cpu") as (endpoint, keys):
+        with running_farm("cpu") as farm:
             for name in missing:
-                rows.append(measure(name, options.rounds, endpoint, keys))
+                rows.append(measure(name, options.rounds, farm))
                 print_row(rows[-1])
                 if options.json:
                     options.json.write_text(json.dumps(rows, indent=1) + "\n")
@@ -68,7 +68,7 @@ def main() -> int:
     return 0 if print_geomeans(rows) >= BAR else 1
 
 
-def measure(name: str, rounds: int, endpoint: str, keys: Path) -> dict[str, Any]:
+def measure(name: str, rounds: int, farm: StartedFarm) -> dict[str, Any]:
     """One model: a cold process of each arm, then `rounds` warm ones that alternate.
 
     Raises:
@@ -76,12 +76,12 @@ def measure(name: str, rounds: int, endpoint: str, keys: Path) -> dict[str, Any]
     """
     with tempfile.TemporaryDirectory(prefix="kernelfarm-warm-") as folder:
         ours = {
-            "KERNELFARM_ENDPOINT": endpoint,
-            "KERNELFARM_TRUSTED_KEYS_FILE": str(keys / PUBLIC_KEYS),
+            "KERNELFARM_ENDPOINT": farm.endpoint,
+            "KERNELFARM_TRUSTED_KEYS_FILE": str(farm.keys / PUBLIC_KEYS),
             "KERNELFARM_DISK_CACHE_DIR": f"{folder}/disk",
         }
         inductor = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}
-        publishes = {"KERNELFARM_TRACE_KEY_FILE": str(keys / TRACE_KEY)}
+        publishes = {"KERNELFARM_TRACE_KEY_FILE": str(farm.keys / TRACE_KEY)}
         cold = {
             "disk": first_call("disk", name, ours | publishes),
             "inductor": first_call("inductor", name, inductor),

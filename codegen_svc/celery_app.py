@@ -18,7 +18,7 @@ from functools import partial
 from celery import Celery, signals
 from kombu.exceptions import KombuError, OperationalError
 
-from codegen_svc.settings import FarmSettings
+from codegen_svc.settings import CodegenSettings, FarmSettings
 from kernelfarm.errors import UnavailableError
 
 BUILD_TASK = "codegen.build"
@@ -41,9 +41,6 @@ WARM_UP = 9
 
 # A server that is there answers within this time, or is as good as away.
 BROKER_TIMEOUT_S = 2.0
-# How long a caller waits until a job is sent, all attempts and the jobs before it included: about
-# the time in which a supervisor replaces a broker that hangs.
-_SEND_S = 15.0
 
 # The sandbox's limit comes first; where it fails the soft one reports, and the hard one ends a
 # process that does not listen.
@@ -123,8 +120,9 @@ class QueuedJob:
 class JobQueue:
     """Sends tasks from an asyncio service; kombu blocks, so it runs in a thread of its own."""
 
-    def __init__(self, settings: FarmSettings) -> None:
+    def __init__(self, settings: CodegenSettings) -> None:
         self._app = make_app(settings)
+        self._send_s = settings.broker_send_s
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="queue")
 
     async def send(self, job: QueuedJob) -> None:
@@ -152,10 +150,11 @@ class JobQueue:
         """Does blocking work, whose waits have ends; what did not begin in time never does."""
         loop = asyncio.get_running_loop()
         try:
-            await asyncio.wait_for(loop.run_in_executor(self._thread, work), _SEND_S)
+            await asyncio.wait_for(loop.run_in_executor(self._thread, work), self._send_s)
         except TimeoutError:
             raise UnavailableError(
-                f"the broker did not take a job within {_SEND_S:.0f} s: it hangs, or is overloaded"
+                f"the broker did not take a job within {self._send_s:.0f} s: it hangs, or is"
+                " overloaded"
             ) from None
 
     def _connect(self) -> None:

@@ -34,6 +34,9 @@ class CodegenSettings(FarmSettings):
     """An edge that dies loses its queued kernels to the next that wants them after this time."""
     requeue_after_s: float = Field(default=5.0, gt=0)
     """A queued job that no worker took is queued again after this time, then after twice, ..."""
+    broker_send_s: float = Field(default=15.0, gt=0)
+    """How long a call waits until the broker has a job, retries and the jobs before it included:
+    about the time in which a supervisor replaces a broker that hangs."""
     no_worker_grace_s: float = Field(default=30.0, gt=0)
     """How long a job waits for a first worker of its queue to report, or for one that is started
     again."""
@@ -68,6 +71,8 @@ class WorkerSettings(FarmSettings):
     """How long a failure that is our own bug is told without trying again."""
     shortage_ttl_s: float = Field(default=2.0, gt=0)
     """How long a failure for want of memory, disk or a tool is told without trying again."""
+    sandbox_retry_s: float = Field(default=10.0, gt=0)
+    """How long a worker waits before it starts a sandbox again that could not be started."""
     report_every_s: float = Field(default=4.0, gt=0)
     """How often a process that can take jobs says so; three reports are lost before it counts as
     gone."""

@@ -1,49 +1,89 @@
-"""A whole farm as a child process, for benchmarks and the demo."""
+"""A whole farm as a child process: `kernelfarm up` on loopback."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 30
 
 
-@contextlib.contextmanager
-def running_farm(vendors: str = "cpu,cuda,rocm,ascend") -> Iterator[str]:
-    """The endpoint of a farm with an empty cache; it is stopped at the end.
+@dataclass(frozen=True)
+class StartedFarm:
+    """A farm that serves at `endpoint`; `data_dir` holds its keys, logs and status file."""
+
+    endpoint: str
+    data_dir: Path
+    process: subprocess.Popen[str]
+
+    @property
+    def keys(self) -> Path:
+        """The folder of the farm's keys."""
+        return self.data_dir / "keys"
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """The exit status after SIGTERM, on which the farm drains.
+
+        Raises:
+            subprocess.TimeoutExpired: the farm did not end in time.
+        """
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout_s)
+
+
+def start_farm(
+    data_dir: Path,
+    *flags: str,
+    listen: str = "127.0.0.1:0",
+    prefix: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> StartedFarm:
+    """A farm that has reported READY; the caller ends it.
+
+    `flags` are flags of `kernelfarm up`, `prefix` stands before the command, `environment` is added
+    to this process's environment. The farm writes its log to `up.log` in the data folder.
 
     Raises:
-        RuntimeError: the farm did not come up; the message holds what it printed.
+        RuntimeError: the farm ended before it was ready; the message holds the end of its log.
     """
-    with running_farm_with_keys(vendors) as (endpoint, _):
-        yield endpoint
+    data_dir.mkdir(parents=True, exist_ok=True)
+    command = [*prefix, sys.executable, "-m", "kernelfarm.cli", "up", "--listen", listen]
+    command += ["--data-dir", str(data_dir), *flags]
+    log = data_dir / "up.log"
+    with log.open("a") as errors:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        )
+    assert process.stdout is not None
+    with process.stdout as reported:
+        line = reported.readline()
+    if not line.startswith("READY "):
+        process.wait()
+        raise RuntimeError(f"the farm did not start:\n{log.read_text()[-4000:]}")
+    return StartedFarm(line.split()[1], data_dir, process)
 
 
 @contextlib.contextmanager
-def running_farm_with_keys(vendors: str) -> Iterator[tuple[str, Path]]:
-    """As `running_farm`; also the folder of the farm's keys."""
-    with tempfile.TemporaryDirectory(prefix="kernelfarm-") as data:
-        command = [sys.executable, "-m", "kernelfarm.cli", "up", "--listen", "127.0.0.1:0"]
-        command += ["--vendors", vendors, "--data-dir", data]
-        log = Path(data) / "up.log"
-        with log.open("w") as errors:
-            farm = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+def running_farm(vendors: str = "cpu,cuda,rocm,ascend") -> Iterator[StartedFarm]:
+    """A farm with an empty cache in a temporary folder; it is stopped at the end.
+
+    Raises:
+        RuntimeError: the farm did not start; the message holds the end of its log.
+    """
+    with tempfile.TemporaryDirectory(prefix="kernelfarm-") as folder:
+        farm = start_farm(Path(folder), "--vendors", vendors)
         try:
-            yield _wait_ready(farm, log), Path(data) / "keys"
+            yield farm
         finally:
-            farm.send_signal(signal.SIGTERM)
-            farm.wait(STOP_TIMEOUT_S)
-
-
-def _wait_ready(farm: subprocess.Popen[str], log: Path) -> str:
-    assert farm.stdout is not None
-    for line in farm.stdout:
-        if line.startswith("READY "):
-            return line.split()[1]
-    raise RuntimeError(f"the farm did not start:\n{log.read_text()[-4000:]}")
+            farm.stop()

@@ -106,10 +106,8 @@ async def test_kernels_are_compiled_with_a_user_for_each_role(
     broker: Broker, tmp_path: Path
 ) -> None:
     with codegen_farm(tmp_path) as service:
-        service.settings["KERNELFARM_BROKER_URL"] = broker.url("producer")
-        service.start_edge()
-        service.settings["KERNELFARM_BROKER_URL"] = broker.url("consumer")
-        service.start_worker()
+        service.start_edge(broker_url=broker.url("producer"))
+        service.start_worker(broker_url=broker.url("consumer"))
         async with asyncio.timeout(TIMEOUT_S):
             while "echo" not in await reported_vendors(service.address):
                 await asyncio.sleep(0.05)

@@ -23,7 +23,8 @@ from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.wire import graph_to_proto
 from kernelfarm.wire.status import error_from_rpc
 from tests.support.costly_graphs import long_graph
-from tests.support.farm import TIMEOUT_S, is_running, wait_until
+from tests.support.farm import TIMEOUT_S, wait_until
+from tests.support.processes import is_running
 from tests.support.small_graphs import CPU, h_graph
 
 

@@ -51,6 +51,15 @@ def compile_at(endpoint: str, request: api.CompileRequest, timeout: float = DEAD
     return Compiled(stages, programs)
 
 
+def compiles(endpoint: str, request: api.CompileRequest) -> bool:
+    """True if the call ends with a program; False if it ends with UNAVAILABLE."""
+    try:
+        return bool(compile_at(endpoint, request).program.artifacts)
+    except grpc.RpcError as error:
+        assert error.code() is grpc.StatusCode.UNAVAILABLE, error
+        return False
+
+
 def refusal_of(endpoint: str, request: api.CompileRequest | bytes) -> KernelfarmError:
     """The error that a Compile call ends with; bytes are sent as they are."""
     with grpc.insecure_channel(endpoint, options=channel_options()) as channel:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from kernelfarm.errors import KernelRejectedError
-from kernelfarm.internal.v1 import codegen_service_pb2 as pb
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
-from kernelfarm.service.channels import open_channel, translated_errors
 from kernelfarm.v1 import artifact_pb2
+from tests.support.codegen_calls import build_fresh
 from tests.support.codegen_processes import CodegenFarm, codegen_farm
-from tests.support.farm import TIMEOUT_S
-from tests.support.fresh_kernels import fresh_kernel
 
 FIRST, SECOND = "kernel 1 of its process", "kernel 2 of its process"
 MOST = 32
@@ -21,27 +18,16 @@ MOST = 32
 
 @pytest.fixture(scope="module")
 def codegen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
-    times = {"quick_time_limit_s": "1", "job_time_limit_s": "4"}
+    times = {"quick_time_limit_s": "0.5", "job_time_limit_s": "1.5"}
     with codegen_farm(tmp_path_factory.mktemp("reuse"), **times) as started:
-        started.settings["ECHO_STAYS"] = "1"
+        started.environment["ECHO_STAYS"] = "1"
         started.start_edge()
         started.start_worker()
         yield started
 
 
-@pytest.fixture
-async def stub(codegen: CodegenFarm) -> AsyncIterator[CodegenServiceStub]:
-    async with open_channel(codegen.address) as channel:
-        yield CodegenServiceStub(channel)
-
-
 async def build(stub: CodegenServiceStub, name: str, tenant: str) -> artifact_pb2.Artifact:
-    request = pb.BuildKernelsRequest(
-        kernels=[fresh_kernel(name)], target="echo:one", namespace=f"default/{tenant}"
-    )
-    with translated_errors("codegen"):
-        (response,) = [r async for r in stub.BuildKernels(request, timeout=TIMEOUT_S)]
-    return response.artifacts[-1]
+    return (await build_fresh(stub, name, namespace=f"default/{tenant}")).artifacts[-1]
 
 
 async def notes(stub: CodegenServiceStub, name: str, tenant: str) -> list[str]:
@@ -72,6 +58,7 @@ async def test_a_process_that_met_an_error_serves_no_more(
         await build(stub, f"{kind}_second", kind)
     assert codegen.compilations(f"{kind}_second") == 2, "only a fresh process's word counts"
     assert await notes(stub, f"after_{kind}", kind) == [FIRST]
+    assert codegen.log("worker").count(b"worker_ready") == 1, "the worker's process goes on"
 
 
 async def test_a_process_that_was_left_behind_ends_with_what_left_it(

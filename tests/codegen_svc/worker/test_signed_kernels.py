@@ -1,4 +1,4 @@
-"""What workers sign, whom nobody believes, and what is invalidated while it is made."""
+"""Kernels that workers sign, that an untrusted key signed, and that are invalidated meanwhile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernelfarm.signing import CacheAddress, check_content, check_manifest
 from kernelfarm.signing.key_files import PUBLIC_KEYS, make_keys, read_keyring
 from kernelfarm.wire.manifest import manifest_from_proto
 from tests.support.codegen_calls import build
-from tests.support.codegen_processes import CodegenFarm, codegen_farm
+from tests.support.codegen_processes import CodegenFarm
 from tests.support.fresh_kernels import fresh_kernel
 
 
@@ -38,24 +38,24 @@ async def test_a_kernel_that_is_invalidated_while_it_is_made_is_made_again(
     making = asyncio.create_task(build(stub, fresh_kernel("gated_stale")))
     await asyncio.to_thread(codegen.pid_of_blocked_job, "gated_stale")
     async with KernelCache(codegen.cache.url, space=Space.KERNELS) as cache:
-        await cache.epochs.invalidate(["driver:echo"])
+        stale = (await cache.stats()).get("stale_epochs", 0)
+        epoch = await cache.epochs.invalidate(["driver:echo"])
         codegen.release_job("gated_stale")
         (built,) = (await making).values()
-        assert (await cache.stats())["stale_epochs"] == 1
+        assert (await cache.stats())["stale_epochs"] == stale + 1
     assert codegen.compilations("gated_stale") == 2
-    assert manifest_from_proto(built.signed[0].manifest).epoch == 1
+    assert manifest_from_proto(built.signed[0].manifest).epoch == epoch.number
 
 
-async def test_what_an_unknown_key_signed_is_refused_and_counted(tmp_path: Path) -> None:
-    make_keys(tmp_path / "others")
-    (tmp_path / "room").mkdir()
-    with codegen_farm(tmp_path / "room") as room:
-        trusted = {"KERNELFARM_TRUSTED_KEYS_FILE": str(tmp_path / "others" / PUBLIC_KEYS)}
-        room.settings.update(trusted)
-        room.start_edge()
-        room.start_worker()
-        async with open_channel(room.address) as channel:
-            with pytest.raises(UnavailableError, match="key that is not trusted"):
-                await build(CodegenServiceStub(channel), fresh_kernel("plain_unknown"))
-        async with KernelCache(room.cache.url, space=Space.KERNELS) as cache:
-            assert (await cache.stats())["untrusted"] == 2 * room.compilations("plain_unknown")
+async def test_what_an_unknown_key_signed_is_refused_and_counted(
+    codegen: CodegenFarm, tmp_path: Path
+) -> None:
+    make_keys(tmp_path)
+    others = str(tmp_path / PUBLIC_KEYS)
+    await asyncio.to_thread(codegen.start_service, "codegen", "edge3", trusted_keys_file=others)
+    before = codegen.counters().get("k.untrusted", 0)
+    async with open_channel(f"unix:{codegen.folder}/edge3") as channel:
+        with pytest.raises(UnavailableError, match="key that is not trusted"):
+            await build(CodegenServiceStub(channel), fresh_kernel("plain_unknown"))
+    refused = codegen.counters()["k.untrusted"] - before
+    assert refused == 2 * codegen.compilations("plain_unknown")

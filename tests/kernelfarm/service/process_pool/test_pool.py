@@ -25,7 +25,8 @@ from kernelfarm.errors import (
 )
 from kernelfarm.service.process_pool.limits import MIB, PoolLimits
 from kernelfarm.service.process_pool.pool import ProcessPool, WorkItem
-from tests.support.farm import TIMEOUT_S, is_running, wait_until
+from tests.support.farm import TIMEOUT_S, wait_until
+from tests.support.processes import is_running
 
 JOBS = "tests.kernelfarm.service.process_pool.jobs"
 
