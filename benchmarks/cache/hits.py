@@ -19,12 +19,12 @@ from tests.support.gateways import (
     LOOKUP,
     Bench,
     cpu_seconds,
-    free_port,
     listeners,
     looked_up,
     lookup_request,
     running_gateways,
 )
+from tests.support.ports import reserved_port
 
 ECHO, MEMORY, STORE, GET = "echo", "hit in memory", "hit in Redis", "Redis GET"
 CALLERS = (1, 16, 64)
@@ -121,18 +121,19 @@ def answer_bytes(address: str, key: bytes) -> int:
 @contextlib.contextmanager
 def running_echo(size_bytes: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     """A bare server; its address and process."""
-    address = f"127.0.0.1:{free_port()}"
-    command = [sys.executable, "-m", "benchmarks.cache.echo", address, str(size_bytes)]
-    process = subprocess.Popen(command)
-    try:
-        while not listeners(address):
-            if process.poll() is not None:
-                raise RuntimeError("the echo server did not start")
-            time.sleep(0.02)
-        yield address, (process.pid,)
-    finally:
-        process.kill()
-        process.wait()
+    with reserved_port() as port:
+        address = f"127.0.0.1:{port}"
+        command = [sys.executable, "-m", "benchmarks.cache.echo", address, str(size_bytes)]
+        process = subprocess.Popen(command)
+        try:
+            while not listeners(address):
+                if process.poll() is not None:
+                    raise RuntimeError("the echo server did not start")
+                time.sleep(0.02)
+            yield address, (process.pid,)
+        finally:
+            process.kill()
+            process.wait()
 
 
 def table(rows: Sequence[Row]) -> list[str]:

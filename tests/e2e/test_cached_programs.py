@@ -8,15 +8,11 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from kernelfarm.v1 import compile_service_pb2 as api
 from tests.e2e.compiled_inputs import ONE_OF_EACH_VENDOR, Everything, compile_everything, is_slow
 from tests.support.calls import compile_at
-from tests.support.farm import ACCELERATORS, Farm
+from tests.support.farm import Farm
 from tests.support.small_graphs import h_request
-
-pytestmark = pytest.mark.vendors(*ACCELERATORS)
 
 COMPILE_IN_A_NEW_PROCESS = """
 import json, sys
@@ -67,10 +63,12 @@ def test_a_pass_of_a_new_process_makes_no_job(everything: Everything) -> None:
     assert [tuple(row) for row in json.loads(done.stdout)] == hits_of(everything)
 
 
-def test_ten_clients_of_a_new_program_make_one_set_of_jobs_for_each_vendor(farm: Farm) -> None:
+def test_ten_clients_of_a_new_program_make_one_set_of_jobs_for_each_vendor(
+    vendor_farm: Farm,
+) -> None:
     request = h_request(48, 80, *ONE_OF_EACH_VENDOR)
     with ThreadPoolExecutor(10) as pool:  # each call opens a channel of its own
-        calls = [pool.submit(compile_at, farm.endpoint, request) for _ in range(10)]
+        calls = [pool.submit(compile_at, vendor_farm.endpoint, request) for _ in range(10)]
         answers = [call.result().programs for call in calls]
     for target in ONE_OF_EACH_VENDOR:
         programs = [p for answer in answers for p in answer if p.target == target]

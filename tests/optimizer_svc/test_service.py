@@ -68,21 +68,38 @@ def busy(process: subprocess.Popen[bytes]) -> list[int]:
     return [child.pid for child in children(process) if sum(child.cpu_times()[:2]) > 0.5]
 
 
-def test_a_small_graph_is_optimized_and_told_by_whom(tmp_path: Path) -> None:
-    with optimizer(tmp_path) as (_, stub):
-        response = stub.Optimize(request_of(h_graph()), timeout=TIMEOUT_S)
-        assert response.kernels and response.plan.steps
-        assert response.made_by == stub.GetToolchain(api.GetToolchainRequest(), timeout=TIMEOUT_S)
+Service = tuple[subprocess.Popen[bytes], OptimizerServiceStub]
 
 
-def test_work_ends_with_its_call(tmp_path: Path) -> None:
-    with optimizer(tmp_path) as (process, stub):
-        call = stub.Optimize.future(long_request(), timeout=TIMEOUT_S)
-        wait_until(lambda: bool(busy(process)), TIMEOUT_S, "a child works")
-        (working,) = busy(process)
-        call.cancel()
-        wait_until(lambda: not is_running(working), TIMEOUT_S, "the child is ended")
-        assert stub.Optimize(request_of(h_graph()), timeout=TIMEOUT_S).kernels
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service with the settings as shipped."""
+    with optimizer(tmp_path_factory.mktemp("optimizer")) as started:
+        yield started
+
+
+def test_a_small_graph_is_optimized_and_the_toolchain_is_reported(service: Service) -> None:
+    _, stub = service
+    response = stub.Optimize(request_of(h_graph()), timeout=TIMEOUT_S)
+    assert response.kernels and response.plan.steps
+    assert response.made_by == stub.GetToolchain(api.GetToolchainRequest(), timeout=TIMEOUT_S)
+
+
+def test_work_ends_with_its_call(service: Service) -> None:
+    process, stub = service
+    call = stub.Optimize.future(long_request(), timeout=TIMEOUT_S)
+    wait_until(lambda: bool(busy(process)), TIMEOUT_S, "a child works")
+    (working,) = busy(process)
+    call.cancel()
+    wait_until(lambda: not is_running(working), TIMEOUT_S, "the child is ended")
+    assert stub.Optimize(request_of(h_graph()), timeout=TIMEOUT_S).kernels
+
+
+def test_bytes_that_are_no_graph_are_malformed(service: Service) -> None:
+    _, stub = service
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.Optimize(api.OptimizeRequest(graph=b"\xff", target=CPU), timeout=TIMEOUT_S)
+    assert isinstance(error_from_rpc(caught.value), MalformedMessageError)
 
 
 def test_a_service_that_is_stopped_ends_its_work_and_exits_in_order(tmp_path: Path) -> None:
@@ -110,10 +127,3 @@ def test_work_that_takes_too_much_is_told_so(
         with pytest.raises(grpc.RpcError) as caught:
             stub.Optimize(long_request(), timeout=TIMEOUT_S)
         assert isinstance(error_from_rpc(caught.value), error)
-
-
-def test_bytes_that_are_no_graph_are_malformed(tmp_path: Path) -> None:
-    with optimizer(tmp_path) as (_, stub):
-        with pytest.raises(grpc.RpcError) as caught:
-            stub.Optimize(api.OptimizeRequest(graph=b"\xff", target=CPU), timeout=TIMEOUT_S)
-        assert isinstance(error_from_rpc(caught.value), MalformedMessageError)

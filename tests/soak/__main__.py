@@ -20,22 +20,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.soak.run import EXPECTED, soak
+from tests.soak.run import soak, unexpected_statuses
 from tests.soak.samples import MIB, Growth
-
-SELDOM = frozenset({"NOT_FOUND", "UNAVAILABLE"})
-MOST_SELDOM = 0.001
-"""Of all calls: a full cache forgets a program until it is compiled again, or at once."""
-
-
-def unexpected_statuses(statuses: dict[str, int]) -> list[str]:
-    """Statuses that no call should have ended with, or too many of them."""
-    most = MOST_SELDOM * sum(statuses.values())
-    return sorted(
-        f"{calls} {status}"
-        for status, calls in statuses.items()
-        if status not in EXPECTED and (status not in SELDOM or calls > most)
-    )
 
 
 def table(growths: list[Growth]) -> Iterator[str]:

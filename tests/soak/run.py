@@ -17,6 +17,9 @@ from tests.support.attacked_farm import Attacked, Credential, attacked_farm
 from tests.support.redis_of_process import client_of, socket_of
 
 EXPECTED = frozenset({"OK", "UNAUTHENTICATED", "INVALID_ARGUMENT"})
+SELDOM = frozenset({"NOT_FOUND", "UNAVAILABLE"})
+MOST_SELDOM = 0.001
+"""Of all calls: a full cache forgets a program until it is compiled again, or at once."""
 
 _CACHE_BYTES = 8 * MIB
 
@@ -43,6 +46,16 @@ def soak(requests: int, samples: int, folder: Path) -> tuple[list[Growth], dict[
                         taken[sample.part].append(sample)
         statuses = json.loads(last)
     return [growth_of(series) for series in taken.values()], statuses
+
+
+def unexpected_statuses(statuses: dict[str, int]) -> list[str]:
+    """Statuses that no call should have ended with, or too many of them."""
+    most = MOST_SELDOM * sum(statuses.values())
+    return sorted(
+        f"{calls} {status}"
+        for status, calls in statuses.items()
+        if status not in EXPECTED and (status not in SELDOM or calls > most)
+    )
 
 
 def _limit_cache(attacked: Attacked) -> None:

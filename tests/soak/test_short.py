@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.__main__ import unexpected_statuses
-from tests.soak.run import soak
+from tests.soak.run import soak, unexpected_statuses
 from tests.soak.samples import MIB, Sample, growth_of, take_samples
 from tests.support.farm import Farm
 

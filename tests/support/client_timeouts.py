@@ -1,4 +1,4 @@
-"""Clients on a slow machine: a farm that is busy is not taken to be away."""
+"""Timeouts of clients for slow machines: a farm that is busy is not taken for one that is away."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import pytest
 
 from tests.support.farm import TIMEOUT_S
 
-# Who waits for word of what was invalidated.
+# Modules that wait for the state of invalidations.
 _WAITERS = ("programs.tiers", "traces.shared")
 
 
-def be_patient(monkeypatch: pytest.MonkeyPatch, patience_s: float = TIMEOUT_S) -> None:
-    """Lets clients of this process wait for a farm's word as long as it takes."""
+def set_watch_timeout(monkeypatch: pytest.MonkeyPatch, timeout_s: float = TIMEOUT_S) -> None:
+    """Sets how long clients of this process wait for the first message of a watch."""
     for module in _WAITERS:
-        monkeypatch.setattr(f"kernelfarm.client.{module}.WATCH_TIMEOUT_S", patience_s)
+        monkeypatch.setattr(f"kernelfarm.client.{module}.WATCH_TIMEOUT_S", timeout_s)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import hashlib
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,7 @@ from kernelfarm.signing.key_files import (
     read_signer,
 )
 from kernelfarm.v1 import compile_service_pb2 as api
+from tests.support.ports import reserved_port
 
 LOOKUP = "/kernelfarm.v1.CompileService/Lookup"
 TAG = "op:aten.gelu.default"
@@ -120,7 +120,17 @@ def running_gateways(
     bench: Bench, processes: int = 1, **settings: str
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Gateways on one port; the address, and the ids of the processes that serve."""
-    address = f"127.0.0.1:{free_port()}"
+    with (
+        reserved_port() as port,
+        _running_gateways(bench, f"127.0.0.1:{port}", processes, settings) as pids,
+    ):
+        yield f"127.0.0.1:{port}", pids
+
+
+@contextlib.contextmanager
+def _running_gateways(
+    bench: Bench, address: str, processes: int, settings: dict[str, str]
+) -> Iterator[tuple[int, ...]]:
     logs = bench.folder / f"gateways-{address}.log"
     environment = {
         **bench.environment,
@@ -140,7 +150,7 @@ def running_gateways(
             if process.poll() is not None or time.monotonic() > deadline_s:
                 raise RuntimeError(f"gateways did not start:\n{logs.read_text()[-4000:]}")
             time.sleep(0.05)
-        yield address, serving_pids(process.pid) if processes > 1 else (process.pid,)
+        yield serving_pids(process.pid) if processes > 1 else (process.pid,)
     finally:
         process.terminate()
         status = process.wait(_STOP_TIMEOUT_S)
@@ -169,13 +179,6 @@ def cpu_seconds(pids: Sequence[int]) -> float:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def lookup_request(key: bytes) -> bytes:

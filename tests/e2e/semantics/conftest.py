@@ -17,7 +17,7 @@ from kernelfarm.client.programs import eager, kernels, store
 from kernelfarm.client.runtime import arena
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.signing.key_files import TRACE_KEY
-from tests.support.client_timeouts import be_patient
+from tests.support.client_timeouts import set_watch_timeout
 from tests.support.farm import Farm
 
 PASSES = ("cold", "warm")
@@ -43,7 +43,7 @@ def fresh_backend(
         monkeypatch.setattr(kernels, "_kernels", {})
     if which == "cold":
         monkeypatch.setenv("KERNELFARM_TRACE_KEY_FILE", str(farm.data_dir / "keys" / TRACE_KEY))
-    be_patient(monkeypatch)
+    set_watch_timeout(monkeypatch)
     torch._dynamo.reset()
     eager.reset_warnings()
     before = _from_farm()

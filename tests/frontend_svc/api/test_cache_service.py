@@ -48,6 +48,7 @@ def compiled(farm: Farm, request: api.CompileRequest) -> api.ProgramResult:
 def test_a_second_hit_comes_from_the_gateways_memory(farm: Farm) -> None:
     first = compiled(farm, request_of(401))
     assert (first.outcome, first.tier) == (api.CACHE_OUTCOME_MISS, api.CACHE_TIER_UNSPECIFIED)
+    assert first.codegen_jobs >= 1
     wait_until(
         lambda: compiled(farm, request_of(401)).tier == api.CACHE_TIER_GATEWAY,
         TIMEOUT_S,
