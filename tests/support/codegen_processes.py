@@ -50,7 +50,7 @@ class CodegenFarm:
 
     @property
     def blocked_jobs(self) -> Path:
-        """The folder through which gated kernels of the echo vendor talk to the test."""
+        """The folder in which gated kernels of the echo vendor report, and wait to be released."""
         return self.folder / "gates"
 
     def start(self, *command: str, name: str, **settings: str) -> subprocess.Popen[bytes]:
@@ -197,7 +197,7 @@ def codegen_farm(
 
 @contextmanager
 def program_farm(folder: Path) -> Iterator[CodegenFarm]:
-    """An edge, a worker and an optimizer, all leases short; the test starts frontends."""
+    """An edge, a worker and an optimizer, with short leases; the test starts frontends."""
     with codegen_farm(folder, lease_ttl_s="3", **SHORT_LEASES) as farm:
         farm.start_edge()
         farm.start_worker()

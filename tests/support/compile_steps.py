@@ -25,7 +25,7 @@ from optimizer_svc.stages import stage_texts
 
 TARGET = "cpu:x86-64-v3"
 BAR_S = 5.0
-"""For the largest graph, capture and codegen apart."""
+"""For the largest graph, without capture and code generation."""
 
 ResultT = TypeVar("ResultT")
 
@@ -60,7 +60,7 @@ def captured_layer() -> Graph:
 
 
 def repeated(layer: Graph, count: int) -> Graph:
-    """The layer that many times in a row; each has weights of its own, all share the tables."""
+    """A chain of `count` such layers; each has weights of its own, all share the tables."""
     *weights, x, cos, sin = layer.inputs
     numbers = {source.value: number for number, source in enumerate((x, cos, sin))}
     inputs = [replace(source, value=numbers[source.value]) for source in (x, cos, sin)]
@@ -96,7 +96,7 @@ def _moved(arg: Arg, numbers: dict[int, int]) -> Arg:
 
 
 def timed(graph: Graph, layers: int) -> dict[str, Any]:
-    """CPU seconds of each step of the farm's rooms, in order."""
+    """CPU seconds of each step of frontend and optimizer, in order."""
     clock = Clock()
     compile_timed(graph, clock)
     return {
@@ -108,13 +108,13 @@ def timed(graph: Graph, layers: int) -> dict[str, Any]:
 
 
 class Clock:
-    """CPU seconds by step: a busy machine does not change them much."""
+    """Sums up CPU seconds by step: other load changes them less than wall time."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     def run(self, step: str, work: Callable[..., ResultT], *args: Any) -> ResultT:
-        """What the work returns; its time is added to the step's."""
+        """Calls the function, adds its time to the step, and returns its result."""
         began = time.process_time()
         result = work(*args)
         self.seconds[step] = self.seconds.get(step, 0.0) + time.process_time() - began
@@ -122,7 +122,7 @@ class Clock:
 
 
 def compile_timed(graph: Graph, clock: Clock) -> None:
-    """Everything that the frontend and the optimizer do with a graph."""
+    """Runs all steps of frontend and optimizer on a graph."""
     wire = graph_to_proto(graph)
     graph = clock.run("decode", graph_from_proto, wire)
     clock.run("program key", program_keys, graph, (TARGET,), ())

@@ -1,4 +1,4 @@
-"""Requests whose work takes long: it must be ended, or others must not have to wait for it."""
+"""Requests whose work takes long: it must not delay other callers, and must end on time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _matrix(rows: Expr, columns: int) -> TensorType:
 
 
 def cat_graph(inputs: int, columns: int = 4) -> Graph:
-    """`relu(cat(inputs))`, each of a length of its own: 800 bytes that once took for ever."""
+    """`relu(cat(inputs))` with a size symbol for each input: 800 bytes that once took hours."""
     rows = [symbol(f"s{index}") for index in range(inputs)]
     joined = _matrix(sum(rows[1:], rows[0]), columns)
     cat = Node("aten.cat.default", (tuple(map(Ref, range(inputs))), 0), (), (inputs,), (joined,))
@@ -40,7 +40,7 @@ def cat_graph(inputs: int, columns: int = 4) -> Graph:
 
 
 def long_graph(nodes: int, columns: int = 4) -> Graph:
-    """A chain of cheap operators: honest work, seconds of it."""
+    """A chain of cheap operators: legitimate work of seconds."""
     matrix = tensor(4, columns)
     chain = tuple(
         Node("aten.add.Tensor", (Ref(index), 1 + index), (), (index + 1,), (matrix,))

@@ -1,7 +1,7 @@
-"""Messages of an attacker, as the bytes that travel; each takes a farm much more than its sender.
+"""Messages of an attacker, serialized; each costs a farm much more than its sender.
 
-A `Template` is serialized once. Its copies differ in one floating-point constant, so that each is
-another program with a key of its own, and cost their sender one replacement of eight bytes.
+A `Template` is serialized once. Its copies differ in one floating-point constant: each is another
+program with a key of its own, and costs its sender the replacement of eight bytes.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def compile_template(graph: Graph, target: str = CPU) -> Template:
 
 
 def small_program(target: str = CPU, links: int = 6) -> Template:
-    """What an honest tenant compiles: a chain of cheap operators over a matrix."""
+    """A program of a legitimate tenant: a chain of cheap operators over a matrix."""
     functions = ("aten.abs.default", "aten.relu.default", "aten.neg.default")
     steps = [(functions[link % 3], ()) for link in range(links)]
     return compile_template(unary_graph(tensor((64, 128)), [*steps, (_MUL, (_MARK,))]), target)
@@ -123,7 +123,7 @@ def cat_of_dynamic_inputs(pieces: int = 13, target: str = CPU) -> Template:
 def product_of_extents(factors: int = 24, target: str = CPU) -> Template:
     """`relu(x) * c` of a tensor of extents `s0 + 1`, `s1 + 1`, ...: 2^factors terms multiplied out.
 
-    Strides as of an expanded tensor are small, so that decoding has nothing to refuse.
+    The strides are those of an expanded tensor: they are small, so that decoding refuses nothing.
     """
     kind = _grown_tensor(factors)
     nodes = chain(kind, [(_RELU, ()), (_MUL, (_MARK,))])
@@ -151,9 +151,9 @@ def heavy_kernel(functions: int = 250, target: str = CUDA) -> Template:
 
 
 def explained_products(size_bytes: int = 2_700_000) -> Template:
-    """An `ExplainMissRequest`, for who may only read: sizes that multiply out to 511 terms each.
+    """An `ExplainMissRequest`, which a reader may send: sizes that multiply out to 511 terms each.
 
-    No two are equal, so that nothing remembers them.
+    No two sizes are equal, so that no cache of decoded sizes helps.
     """
     source = tensor((4, 4))
     one = pb.Argument(expr=_product((0, 1, 2)))
@@ -173,7 +173,7 @@ def explained_products(size_bytes: int = 2_700_000) -> Template:
 
 
 def _product(chosen: Sequence[int]) -> pb.Expr:
-    """`(s0 + 1) * (s1 + 1) * ...` as a client may send it: not multiplied out."""
+    """`(s0 + 1) * (s1 + 1) * ...`, not multiplied out."""
     factors = [
         pb.Expr(
             call=pb.ExprCall(
@@ -186,12 +186,12 @@ def _product(chosen: Sequence[int]) -> pb.Expr:
 
 
 def many_empty_nodes(size_bytes: int = 30 * MIB) -> Template:
-    """A `CompileRequest` of nodes of two bytes: a parsed one takes some thirty times as much."""
+    """A `CompileRequest` of nodes of two bytes: parsed, it takes thirty times as much memory."""
     return Template(_with_graph(b"\x2a\x00" * (size_bytes // 2)))
 
 
 def long_operator_name(size_bytes: int = 30 * MIB) -> Template:
-    """A `CompileRequest` that names an unknown operator of many letters; each copy another."""
+    """A `CompileRequest` with a long name of an unknown operator; each copy has another name."""
     source = tensor((4, 4))
     node = Node("aten." + "x" * size_bytes, (Ref(0), _MARK), (), (1,), (source,))
     graph = Graph("aten", (), (Input(0, source),), (node,), (Ref(1),), (source,))
@@ -210,13 +210,13 @@ def failing_graph(name_bytes: int = 200) -> Template:
 
 
 def numbered(template: Template, start: int = 0) -> Callable[[], bytes]:
-    """Copies one after the other, each another program."""
+    """A function that returns a new copy at each call."""
     numbers = itertools.count(start)
     return lambda: template.copy(next(numbers))
 
 
 def _with_graph(body: bytes) -> bytes:
-    """A `CompileRequest` whose graph is given as bytes, with the version that farms speak."""
+    """A `CompileRequest` with a serialized graph, in the current ABI version."""
     head = pb.Graph(abi_version=1, dialect="aten").SerializeToString()
     graph = head + body
     tail = api.CompileRequest(targets=[CPU]).SerializeToString()

@@ -1,7 +1,7 @@
-"""Inductor's arm of the model table: a fresh process that counts models' launches.
+"""Launches of Inductor for models: `python -m tests.support.inductor_models "MODEL TYPE" ...`.
 
-Only the wrapper's text is needed: kernels are generated but not compiled, and calls of them do
-nothing. Prints one JSON line for each argument `MODEL TYPE`.
+Only the text of the wrapper is needed: kernels are generated but not compiled, and calls of them do
+nothing. Prints one JSON line for each argument.
 """
 
 from __future__ import annotations

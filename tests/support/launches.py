@@ -28,10 +28,10 @@ from tests.support.traced_graphs import Run, capturing
 
 @dataclass(frozen=True)
 class Launches:
-    """What one forward pass runs.
+    """Launches of one forward pass.
 
-    `kernels` launches of own kernels, of which `distinct` differ; `contractions` and `others` count
-    extern steps by operator: products, attention and convolutions, and all others.
+    `kernels` counts launches of own kernels, `distinct` the kernels among them. Extern steps by
+    operator: `contractions` are products, attention and convolutions, `others` all others.
     """
 
     kernels: int
@@ -41,7 +41,7 @@ class Launches:
 
     @property
     def total(self) -> int:
-        """What the rule counts."""
+        """Own kernels, and extern steps that are no contractions."""
         return self.kernels + sum(self.others.values())
 
 
@@ -61,7 +61,7 @@ def programs_of(source: RealInput, endpoint: str) -> list[CompiledProgram]:
 
 
 def launches_of_plans(programs: list[CompiledProgram]) -> Launches:
-    """What the plans' steps launch, all graphs together; a kernel is what has its own key."""
+    """The launches of all plans together; kernels are distinct if their keys differ."""
     plans = [program.plan for program in programs]
     keys = {key for plan in plans for key in plan.kernel_keys}
     steps = [step for plan in plans for step in plan.steps]
@@ -76,7 +76,7 @@ def launches_of_plans(programs: list[CompiledProgram]) -> Launches:
 
 
 def inductor_launches(name: str) -> Launches:
-    """Inductor's launches for a real input, compiled in a fresh process with empty caches."""
+    """Inductor's launches for a real input, compiled in a new process with empty caches."""
     with tempfile.TemporaryDirectory(prefix="kernelfarm-inductor-") as cache:
         done = subprocess.run(
             [sys.executable, "-m", "tests.support.inductor_launches", name],

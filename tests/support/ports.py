@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """A port that this process holds, so that the system gives it to no other process meanwhile.
+    """A port that this process has bound, so that the system gives it to no other process.
 
-    Servers that set SO_REUSEADDR or SO_REUSEPORT, as Redis and gRPC do, can listen on it all the
-    same, one after another; connections are refused while none does.
+    Servers that set SO_REUSEADDR or SO_REUSEPORT, as Redis and gRPC do, can still listen on it, one
+    after another. While none does, connections are refused.
     """
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

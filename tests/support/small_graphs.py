@@ -1,4 +1,4 @@
-"""Captured graphs, built by hand as a client would send them."""
+"""Small captured graphs, built by hand, and requests to compile them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def tensor(*shape: int) -> TensorType:
 
 
 def h_graph(rows: int = 64, columns: int = 128) -> Graph:
-    """`(softmax(sum(ceil(a) + floor(b), -1)) * 10) ** 3`; other extents are another program."""
+    """`(softmax(sum(ceil(a) + floor(b), -1)) * 10) ** 3`; other extents make another program."""
     matrix, vector = tensor(rows, columns), tensor(rows)
     steps = (
         ("aten.ceil.default", (Ref(0),), matrix),

@@ -28,7 +28,7 @@ from tests.support.launches import Launches, launches_of_plans
 from tests.support.traced_graphs import Run, capturing
 
 CACHE = Path(__file__).parent / "inductor_launches.json"
-"""Inductor's launches by model and type, for the torch of constraints."""
+"""Inductor's launches by model and type, with the torch version of `constraints.txt`."""
 TIMEOUT_S = 300.0
 
 
@@ -54,7 +54,7 @@ class Measured:
 
     @property
     def ratio(self) -> float | None:
-        """Launches by Inductor's; None where either is not known."""
+        """Our launches divided by Inductor's; None if either is unknown."""
         if self.launches is None or self.inductor is None:
             return None
         return self.launches.total / max(1, self.inductor.total)
@@ -93,13 +93,13 @@ class CompiledGraphs:
 
 
 def launches_of(name: str, dtype: str, client: FarmClient) -> tuple[Launches, int]:
-    """Launches of one forward pass on the CPU, and the number of graphs that it was cut into."""
+    """Launches of one forward pass on the CPU, and the number of its graphs."""
     found = CompiledGraphs(model_of(name, getattr(torch, dtype)), client, [host_cpu_target()])
     return launches_of_plans(found.programs), len(found.graphs)
 
 
 def errors(source: RealInput) -> tuple[float, float, float]:
-    """Largest absolute errors against float64, of the compiled model and of eager; and value."""
+    """Largest errors against float64 of the compiled model and of eager, and the largest value."""
     wide = tuple(a.double() if a.is_floating_point() else a for a in source.args)
     torch._dynamo.reset()
     with torch.no_grad():
@@ -117,7 +117,7 @@ def errors(source: RealInput) -> tuple[float, float, float]:
 
 
 def inductor_launches(wanted: list[str], *, is_counted: bool) -> dict[str, Launches]:
-    """Inductor's launches by `MODEL TYPE`: from the file; what it lacks is counted and added."""
+    """Inductor's launches by `MODEL TYPE`, from the file; `is_counted` adds those that it lacks."""
     known = json.loads(CACHE.read_text()) if CACHE.exists() else {}
     missing = [key for key in wanted if key not in known]
     if missing and is_counted:
@@ -127,7 +127,7 @@ def inductor_launches(wanted: list[str], *, is_counted: bool) -> dict[str, Launc
 
 
 def _count_inductor(wanted: list[str]) -> dict[str, Any]:
-    """Launches counted in one fresh process with empty caches."""
+    """Counts launches in a new process with empty caches."""
     with tempfile.TemporaryDirectory(prefix="kernelfarm-inductor-") as cache:
         done = subprocess.run(
             [sys.executable, "-m", "tests.support.inductor_models", *wanted],

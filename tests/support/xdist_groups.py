@@ -32,7 +32,7 @@ VENDOR_FIXTURES = {"vendor_farm", "everything"}
 FIRST = ("faults", "vendors", "triton", "tenants")
 
 
-# Before xdist's own hook, which reads the marks.
+# Runs before xdist's own hook, which reads the marks.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks each test with its group; does nothing where pytest runs without xdist."""
@@ -57,7 +57,7 @@ def group_of(item: pytest.Item) -> str:
 def without_group(nodeid: str) -> str:
     """The name of a test without the group that xdist appends to it."""
     name, at, group = nodeid.rpartition("@")
-    # Else the last @ stands in a parameter.
+    # A parameter may hold an @ too; its name ends with a bracket.
     return name if at and not group.endswith("]") else nodeid
 
 
