@@ -44,11 +44,12 @@ def start_farm(
     listen: str = "127.0.0.1:0",
     prefix: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    log: Path | None = None,
 ) -> StartedFarm:
     """A farm that has reported READY; the caller ends it.
 
     `flags` are flags of `kernelfarm up`, `prefix` stands before the command, `environment` is added
-    to this process's environment. The farm writes its log to `up.log` in the data folder.
+    to this process's environment. `log` receives stderr, by default `up.log` in the data folder.
 
     Raises:
         RuntimeError: the farm ended before it was ready; the message holds the end of its log.
@@ -56,7 +57,7 @@ def start_farm(
     data_dir.mkdir(parents=True, exist_ok=True)
     command = [*prefix, sys.executable, "-m", "kernelfarm.cli", "up", "--listen", listen]
     command += ["--data-dir", str(data_dir), *flags]
-    log = data_dir / "up.log"
+    log = log or data_dir / "up.log"
     with log.open("a") as errors:
         process = subprocess.Popen(
             command,

@@ -332,9 +332,7 @@ def _cat(maker: _Maker) -> int | None:
         )
         return same and maker.dtype(value) is maker.dtype(other)
 
-    count = maker.draw(
-        st.sampled_from((1, 2, 3, 10))
-    )  # a cat of ten is stored piece by piece
+    count = maker.draw(st.sampled_from((1, 2, 3, 10)))  # a cat of ten is stored piece by piece
     others = [other for other in (maker.pick(fits) for _ in range(count)) if other is not None]
     return maker.builder.add("cat", value, *others, dim=dim)
 

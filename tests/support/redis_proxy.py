@@ -2,7 +2,7 @@
 
 Real processes reach real servers through it. A test chooses a command at which a connection stops,
 before the server receives it or after the server executed it, and kills the sender there. The
-proxy searches for words in the bytes that arrive at once: a command, or the beginning of a long one.
+proxy searches for words in the bytes that arrive at once: a command, or the start of a long one.
 """
 
 from __future__ import annotations
