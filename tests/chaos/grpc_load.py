@@ -65,7 +65,7 @@ class Caller:
         self._hits = [request(small_program(), seed * 1_000 + n) for n in range(_HITS)]
 
     def run(self) -> None:
-        """Calls until stdin ends: each kind in a thread; a probe each second, even if calls hang."""
+        """Calls until stdin ends: each kind in a thread, and a probe each second."""
         for work in (self._hit, self._look_up, self._dynamic, self._refused):
             threading.Thread(target=_forever, args=(work,), daemon=True).start()
         threading.Thread(target=_forever, args=(self._watch,), daemon=True).start()

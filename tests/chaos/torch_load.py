@@ -1,8 +1,8 @@
 """Models through `torch.compile` beside eager: `python -m tests.chaos.torch_load MODE SEED`.
 
 Reads the farm's address from `KERNELFARM_ENDPOINT`. Each model has a constant of its own, so that
-the farm compiles it anew; one in four has an earlier constant. If the farm does not serve a model in
-time, the model runs eager, and the call counts as EAGER.
+the farm compiles it anew; one in four has an earlier constant. If the farm does not serve a model
+in time, the model runs eager, and the call counts as EAGER.
 """
 
 from __future__ import annotations

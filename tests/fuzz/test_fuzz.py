@@ -16,7 +16,7 @@ from tests.fuzz.farm_call import Bounds
 from tests.fuzz.farm_run import SHARES, FarmPlan, fuzz_farm
 from tests.fuzz.farm_state import FarmState
 from tests.fuzz.messages import all_rpcs
-from tests.fuzz.reference_program import check_honest_program
+from tests.fuzz.reference_program import check_new_program
 from tests.fuzz.replay import replay, trials_of
 from tests.fuzz.report import memory_table, rpc_table, trial_table
 from tests.fuzz.trial_runner import Limits, Plan, run_trials
@@ -30,13 +30,13 @@ CODEC_SECONDS = [10.0, pytest.param(25.0, marks=pytest.mark.slow)]
 RPC_SECONDS = [8.0, pytest.param(25.0, marks=pytest.mark.slow)]
 MAX_PROCESS_BYTES = 2 << 30
 REPLAYED = [
-    # What spends the whole work budget takes seconds.
+    # Inputs that use the whole work budget take seconds.
     pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * path.stem.startswith("slow-"))
     for _, path in regressions()
 ]
-# The machine may be busy: only what hangs is refused here. The program by hand holds the farm to
-# two seconds.
-PATIENT = Bounds(call_s=30.0, long_s=120.0)
+# The machine may be busy: only calls that hang fail here. `python -m tests.fuzz` has a bound of two
+# seconds.
+WIDE_BOUNDS = Bounds(call_s=30.0, long_s=120.0)
 
 
 def test_every_rpc_of_every_service_is_called_with_messages_that_have_content() -> None:
@@ -57,7 +57,7 @@ def test_valid_messages_are_accepted_and_stay_the_same(trial: Trial) -> None:
 
 
 @pytest.mark.parametrize("path", REPLAYED)
-def test_what_once_failed_is_refused_or_accepted_in_time(path: Path) -> None:
+def test_inputs_that_once_failed_are_refused_or_accepted_in_time(path: Path) -> None:
     for trial in trials_of(path):
         fault = replay(trial, path.read_bytes(), Limits(cpu_s=20))
         assert not fault
@@ -88,14 +88,14 @@ def test_every_rpc_of_a_farm_takes_mutated_messages(
             failures=tmp_path,
             state=state,
             jobs=4,
-            bounds=PATIENT,
+            bounds=WIDE_BOUNDS,
             change=facts.change,
         )
     )
-    state.look()
+    state.measure()
     reported = f"seed {SEED}\n{rpc_table(findings)}\n{memory_table(state)}"
     print(reported)
     assert not findings.failures, reported
     assert not state.changes(), reported
     assert max(state.last_bytes.values()) < MAX_PROCESS_BYTES, reported
-    check_honest_program(farm.endpoint)
+    check_new_program(farm.endpoint)
