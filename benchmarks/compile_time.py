@@ -1,8 +1,8 @@
-"""Farm-side compile time of graphs that grow: transformers of 2 to 180 layers, pass by pass.
+"""The farm's compile time for graphs of growing size: transformers of 2 to 180 layers, by pass.
 
-One decoder layer of a small Llama is captured once and repeated, each time with weights of its own;
-180 layers are 13,000 nodes. What the farm does between the request and codegen is run and
-timed here in one process: decoding, keys, import and decomposition, all passes of the optimizer.
+One decoder layer of a small Llama is captured once and repeated, each time with other weights; 180
+layers are 13,000 nodes. All steps between request and code generation run in this process:
+decoding, keys, import and decomposition, and all passes of the optimizer.
 
 Usage: python -m benchmarks.compile_time [--layers N ...] [--profile FILE] [--json FILE]
 """
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def profile_of(graph: Graph) -> str:
-    """cProfile's table of one compilation, by own time."""
+    """The table of cProfile for one compilation, by own time."""
     profiler = cProfile.Profile()
     profiler.runcall(compile_timed, graph, Clock())
     lines: list[str] = []
@@ -59,14 +59,14 @@ def profile_of(graph: Graph) -> str:
 
 
 class _Lines:
-    """A stream that keeps what is written."""
+    """A stream that appends to a list."""
 
     def __init__(self, lines: list[str]) -> None:
         self.write = lines.append
 
 
 def print_rows(rows: list[dict[str, Any]]) -> None:
-    """The table, a column for each graph."""
+    """Prints the table, with a column for each graph."""
     steps = list(rows[-1]["steps_s"])
     print(f"{'step':<34}" + "".join(f"{row['nodes']:>8} n" for row in rows))
     for step in steps:

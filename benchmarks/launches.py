@@ -1,8 +1,8 @@
-"""Launches of one forward pass on the CPU: kernelfarm's plans beside Inductor's wrappers.
+"""Launches of one forward pass on the CPU: kernelfarm's plans compared with Inductor's wrappers.
 
-Both count by one rule: own kernels, plus every extern step that is not a contraction, attention or
-convolution. Inductor's kernels are the `cpp_fused_*` calls of its wrapper's `call`; it runs in a
-fresh process with empty caches.
+One rule counts both: own kernels, plus every extern step that is not a contraction, attention or
+convolution. Inductor's kernels are the `cpp_fused_*` calls in its wrapper's `call`; it runs in a
+new process with empty caches.
 
 Usage: python -m benchmarks.launches [--models NAME ...] [--json FILE]
 """
@@ -20,7 +20,7 @@ from examples.real_inputs import WHOLE_GRAPHS
 from tests.support.launches import Launches, inductor_launches, launches_of_plans, programs_of
 
 MODEL_WITH_BAR = "llama"
-"""Here kernelfarm may launch no more than Inductor; the other counts are for the reader."""
+"""For this model kernelfarm may launch no more than Inductor; the others are for information."""
 
 
 def main() -> int:

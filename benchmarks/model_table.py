@@ -27,7 +27,7 @@ two cores; kernels that an earlier row built are found.
 
 
 def markdown_of(rows: Iterable[Measured], geomean: float) -> str:
-    """The page."""
+    """The page in Markdown."""
     lines = "".join(f"{_row(row)}\n" for row in rows)
     head = f"\n| {' | '.join(_COLUMNS)} |\n{'|---' * len(_COLUMNS)}|\n"
     return f"{_HEAD}{head}{lines}\nGeomean of the ratios: {geomean:.3f}. The bar is 1.1.\n"

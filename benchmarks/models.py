@@ -1,9 +1,9 @@
-"""Whole models through one farm on the CPU, beside eager and Inductor.
+"""Whole models by one farm on the CPU, compared with eager and Inductor.
 
-For each model and type: the error against float64 beside eager's, launches by the rule of
-`benchmarks.launches`, externs by name, the farm's time when its cache is empty, and Inductor's
-launches (kept in a file, since they need a process each). With `--targets`: which kernels fail in
-which target's toolchain.
+For each model and type: the errors of kernelfarm and eager against float64, launches by the rule of
+`benchmarks.launches`, extern steps by name, the farm's time with an empty cache, and Inductor's
+launches (from a file, because they need a process each). With `--targets`: which kernels fail in
+the toolchain of which target.
 
 Usage: python -m benchmarks.models [--models NAME ...] [--dtypes T ...] [--inductor]
            [--targets TARGET ...] [--json FILE] [--markdown FILE]
@@ -87,7 +87,7 @@ def measure(
         else:
             _measure_on_cpu(row, client)
             row.inductor = peer
-    except Exception as error:  # one model's failure is a row, not the end of the table
+    except Exception as error:  # a model that fails is one row of the table
         traceback.print_exc()
         row.failure = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
     return row
@@ -104,7 +104,7 @@ def _measure_on_cpu(row: Measured, client: FarmClient) -> None:
 def failures_by_target(
     name: str, dtype: str, client: FarmClient, targets: list[str]
 ) -> dict[str, str]:
-    """For each target how many kernels compiled, or the first line of the failure."""
+    """For each target the number of kernels that compiled, or the failure."""
     found = {}
     graphs = CompiledGraphs(model_of(name, getattr(torch, dtype)), client, []).graphs
     for target in targets:
@@ -117,7 +117,7 @@ def failures_by_target(
 
 
 def geomean(rows: list[Measured]) -> float:
-    """Of the launch ratios that are known."""
+    """The geometric mean of the known launch ratios."""
     ratios = [row.ratio for row in rows if row.ratio]
     return statistics.geometric_mean(ratios) if ratios else float("nan")
 

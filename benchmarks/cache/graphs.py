@@ -1,4 +1,4 @@
-"""What a hit costs a client that sends its whole graph: the first time, and every later time."""
+"""Latency of hits for clients that send their whole graph: the first and later requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONTENT_BYTES = 4 * 1024
 
 
 async def time_graphs(bench: Bench, rounds: int) -> list[str]:
-    """A Markdown table: graphs of some layers of a Llama, their programs published before."""
+    """A Markdown table for graphs of some layers of a Llama, with published programs."""
     layer = captured_layer()
     lines = ["| nodes | request KiB | first hit ms | later hits ms |", "|---:|---:|---:|---:|"]
     with running_gateways(bench) as (address, _):
@@ -41,10 +41,10 @@ async def time_graphs(bench: Bench, rounds: int) -> list[str]:
 
 
 def _timed(address: str, request: bytes, key: bytes) -> float:
-    """Seconds of one call, the connection apart.
+    """Seconds of one call on an open connection.
 
     Raises:
-        RuntimeError: it is not answered by a hit.
+        RuntimeError: the response is no hit.
     """
     with grpc.insecure_channel(address) as channel:
         grpc.channel_ready_future(channel).result(30)
@@ -55,5 +55,5 @@ def _timed(address: str, request: bytes, key: bytes) -> float:
         *_, last = call(request, timeout=60)
         taken_s = time.perf_counter() - began_s
     if last.program.key != key or last.program.outcome != api.CACHE_OUTCOME_HIT:
-        raise RuntimeError("a program that was published is not found")
+        raise RuntimeError("a published program was not found")
     return taken_s

@@ -12,7 +12,7 @@ from tests.support.gateways import LOOKUP, Bench, lookup_request, running_gatewa
 GATEWAYS = (1, 2, 4)
 CALLERS = 64
 _CALLER_PROCESSES = 2
-# Each gateway keeps the program after a look-up of its own.
+# Each gateway stores the program in memory at its first look-up.
 _WARMING_CALLERS = 32
 
 

@@ -30,7 +30,7 @@ class WireCaller:
         self._address = (host, int(port))
         self._authority = endpoint
         self._timeout_s = timeout_s
-        self._line: _Connection | None = None
+        self._connection: _Connection | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -54,17 +54,17 @@ class WireCaller:
         if token:
             headers.append(("authorization", f"Bearer {token}"))
         try:
-            if self._line is None:
-                self._line = _Connection(self._address, self._timeout_s)
-            return self._line.call(headers, message, time.monotonic() + timeout_s)
+            if self._connection is None:
+                self._connection = _Connection(self._address, self._timeout_s)
+            return self._connection.call(headers, message, time.monotonic() + timeout_s)
         except (OSError, h2.exceptions.ProtocolError):
             self._hang_up()
             return "UNAVAILABLE"
 
     def _hang_up(self) -> None:
-        if self._line is not None:
-            self._line.close()
-            self._line = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 class _Connection:
