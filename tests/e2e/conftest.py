@@ -1,4 +1,4 @@
-"""What the tests of whole farms share: endpoints, and one compilation of all real inputs."""
+"""Fixtures of tests of whole farms: endpoints, and one compilation of all real inputs."""
 
 from __future__ import annotations
 

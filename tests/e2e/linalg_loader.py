@@ -1,4 +1,4 @@
-"""Runs the Linalg text inside Ascend stubs on this CPU, in the place of a device's loader."""
+"""A loader that runs the Linalg text of Ascend stubs on this CPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.linalg_cpu import call_linalg, load_linalg
 
 
 class LinalgLoader:
-    """Loads stubs; `kernels` tells the element types and sizes of their buffers by name."""
+    """Loads stubs; `kernels` by name have the element types and sizes of their buffers."""
 
     def __init__(self, kernels: Mapping[str, Kernel], folder: Path) -> None:
         self._kernels, self._folder = kernels, folder

@@ -1,6 +1,6 @@
-"""Whole models through the Linalg of the farm's Ascend stubs, executed on this CPU.
+"""Whole models by the Linalg text of the farm's Ascend stubs, executed on this CPU.
 
-This verifies plan, source and adapter, not code for an Ascend chip: there is none in a stub.
+This verifies plan, source and adapter. A stub has no code for an Ascend chip.
 """
 
 from __future__ import annotations

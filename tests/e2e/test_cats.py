@@ -25,7 +25,7 @@ def compiled(model: object, *, dynamic: bool | None = None) -> object:
 
 
 class DenseBlock(nn.Module):
-    """Layers that each read the maps of all layers before them, as in DenseNet."""
+    """Layers that each read the outputs of all layers before them, as in DenseNet."""
 
     def __init__(self, layers: int = 12, width: int = 16, growth: int = 8) -> None:
         super().__init__()

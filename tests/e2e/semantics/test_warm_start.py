@@ -1,4 +1,4 @@
-"""A graph that was traced before is not traced again, and behaves as if it were."""
+"""A graph that was traced before is not traced again, and behaves in the same way."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.like_eager import assert_like_eager, compiled, numbers
 
 @pytest.fixture(autouse=True)
 def empty_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Nothing was traced yet."""
+    """A disk tier without traces."""
     monkeypatch.setenv("KERNELFARM_DISK_CACHE_DIR", str(tmp_path))
     counters.reset()
     return tmp_path
@@ -32,7 +32,7 @@ def reasons() -> list[str]:
 
 
 def assert_warm_like_eager(function: Callable[..., Any], make: Any, **options: Any) -> None:
-    """Traced and kept the first time; found the second time; like eager both times."""
+    """The first call traces and stores, the second one finds the trace; both equal eager."""
     assert_like_eager(function, make, **options)
     kept = counted("kept")
     assert kept == counted("misses") >= 1, counters.snapshot()
@@ -219,8 +219,8 @@ def test_inputs_that_share_written_memory_are_always_traced():
     assert reasons()
 
 
-@pytest.mark.parametrize("harm", ["spoilt", "another user's", "cut"])
-def test_a_file_that_cannot_be_believed_is_not(harm, empty_disk):
+@pytest.mark.parametrize("harm", ["corrupt", "another user's", "cut"])
+def test_a_file_that_cannot_be_trusted_is_not_used(harm, empty_disk):
     def function(x: torch.Tensor) -> torch.Tensor:
         return x.exp() + 1
 
