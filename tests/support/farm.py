@@ -100,7 +100,9 @@ def wait_until(holds: Callable[[], bool], timeout_s: float, what: str) -> float:
     return time.monotonic() - began
 
 
-async def until(holds: Callable[[], bool], what: str, timeout_s: float = TIMEOUT_S) -> None:
+async def until(
+    holds: Callable[[], bool], what: str = "the condition", timeout_s: float = TIMEOUT_S
+) -> None:
     """As `wait_until`, while other tasks of the test's event loop run."""
     began = time.monotonic()
     while not holds():
