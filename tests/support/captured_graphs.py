@@ -14,8 +14,6 @@ from frontend_svc.decompose.pipeline import Decomposition, decompose_to_prims
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.runtime.seeds import draw_seeds
-from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import Expr, as_expr
 from kernelfarm.ir.graph_ir import (
     Arg,
     Graph,
@@ -24,19 +22,11 @@ from kernelfarm.ir.graph_ir import (
     Ref,
     SizeSymbol,
     TensorType,
-    contiguous_strides,
     seed_nodes,
     uses_of,
 )
 from kernelfarm.ir.interpret import ExternSite, run_graph
 from tests.support.single_operator import to_numpy, to_torch
-
-F32 = DType.F32
-
-
-def tensor(*shape: int | Expr, dtype: DType = F32) -> TensorType:
-    extents = tuple(as_expr(extent) for extent in shape)
-    return TensorType(dtype, extents, contiguous_strides(extents))
 
 
 def one_node_graph(

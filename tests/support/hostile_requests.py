@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr, symbol
+from kernelfarm.ir.algebra.expr import ONE, symbol
 from kernelfarm.ir.graph_ir import (
     Arg,
     Graph,
@@ -22,12 +21,12 @@ from kernelfarm.ir.graph_ir import (
     Ref,
     SizeSymbol,
     TensorType,
-    contiguous_strides,
 )
 from kernelfarm.v1 import cache_service_pb2 as cache_api
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.v1 import graph_pb2 as pb
 from kernelfarm.wire import graph_to_proto
+from tests.support.small_graphs import tensor
 
 MIB = 1024 * 1024
 CPU = "cpu:x86-64-v3"
@@ -63,14 +62,6 @@ class Template:
         return _MARK_BYTES in self.data
 
 
-def tensor(shape: Sequence[Expr | int], strides: Sequence[Expr | int] | None = None) -> TensorType:
-    """A tensor type of f32; contiguous without strides."""
-    extents = tuple(as_expr(extent) for extent in shape)
-    if strides is None:
-        return TensorType(DType.F32, extents, contiguous_strides(extents))
-    return TensorType(DType.F32, extents, tuple(as_expr(stride) for stride in strides))
-
-
 def chain(source: TensorType, steps: Sequence[tuple[str, tuple[Arg, ...]]]) -> tuple[Node, ...]:
     """Nodes that apply one operator after the other; the first one reads value 0."""
     return tuple(
@@ -100,15 +91,15 @@ def small_program(target: str = CPU, links: int = 6) -> Template:
     """A program of a legitimate tenant: a chain of cheap operators over a matrix."""
     functions = ("aten.abs.default", "aten.relu.default", "aten.neg.default")
     steps = [(functions[link % 3], ()) for link in range(links)]
-    return compile_template(unary_graph(tensor((64, 128)), [*steps, (_MUL, (_MARK,))]), target)
+    return compile_template(unary_graph(tensor(64, 128), [*steps, (_MUL, (_MARK,))]), target)
 
 
 def cat_of_dynamic_inputs(pieces: int = 13, target: str = CPU) -> Template:
     """`relu(cat(...)) * c` of inputs whose rows are one size symbol each."""
     sizes = [symbol(f"s{number}") for number in range(pieces)]
     rows = sum(sizes[1:], start=sizes[0])
-    joined = tensor((rows, 8))
-    inputs = tuple(Input(n, tensor((size, 8)), f"x{n}") for n, size in enumerate(sizes))
+    joined = tensor(rows, 8)
+    inputs = tuple(Input(n, tensor(size, 8), f"x{n}") for n, size in enumerate(sizes))
     nodes = (
         Node(_CAT, (tuple(Ref(n) for n in range(pieces)), 0), (), (pieces,), (joined,)),
         Node(_RELU, (Ref(pieces),), (), (pieces + 1,), (joined,)),
@@ -131,7 +122,8 @@ def product_of_extents(factors: int = 24, target: str = CPU) -> Template:
 
 
 def _grown_tensor(factors: int) -> TensorType:
-    return tensor([symbol(f"s{number}") + 1 for number in range(factors)], [ONE] * factors)
+    extents = [symbol(f"s{number}") + 1 for number in range(factors)]
+    return tensor(*extents, strides=[ONE] * factors)
 
 
 def _with_sizes(
@@ -147,7 +139,7 @@ def _with_sizes(
 def heavy_kernel(functions: int = 250, target: str = CUDA) -> Template:
     """A chain of tangents, fused to one kernel: ptxas takes minutes and more than a gigabyte."""
     steps = [(_MUL, (_MARK,)), *[(_TAN, ())] * functions]
-    return compile_template(unary_graph(tensor((64, 128)), steps), target)
+    return compile_template(unary_graph(tensor(64, 128), steps), target)
 
 
 def explained_products(size_bytes: int = 2_700_000) -> Template:
@@ -155,7 +147,7 @@ def explained_products(size_bytes: int = 2_700_000) -> Template:
 
     No two sizes are equal, so that no cache of decoded sizes helps.
     """
-    source = tensor((4, 4))
+    source = tensor(4, 4)
     one = pb.Argument(expr=_product((0, 1, 2)))
     sizes = pb.ArgumentList(
         items=[
@@ -192,7 +184,7 @@ def many_empty_nodes(size_bytes: int = 30 * MIB) -> Template:
 
 def long_operator_name(size_bytes: int = 30 * MIB) -> Template:
     """A `CompileRequest` with a long name of an unknown operator; each copy has another name."""
-    source = tensor((4, 4))
+    source = tensor(4, 4)
     node = Node("aten." + "x" * size_bytes, (Ref(0), _MARK), (), (1,), (source,))
     graph = Graph("aten", (), (Input(0, source),), (node,), (Ref(1),), (source,))
     return compile_template(graph)
@@ -200,7 +192,7 @@ def long_operator_name(size_bytes: int = 30 * MIB) -> Template:
 
 def failing_graph(name_bytes: int = 200) -> Template:
     """A small `CompileRequest` that is refused: its result's type contradicts the operator."""
-    source, wrong = tensor((4, 4)), tensor((4, 5))
+    source, wrong = tensor(4, 4), tensor(4, 5)
     nodes = (
         Node(_MUL, (Ref(0), _MARK), (), (1,), (source,)),
         Node(_RELU, (Ref(1),), (), (2,), (wrong,)),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import as_expr
+from kernelfarm.ir.algebra.expr import IntLike, as_expr
 from kernelfarm.ir.graph_ir import Graph, Input, Node, Ref, TensorType, contiguous_strides
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.wire import graph_to_proto
@@ -11,10 +13,14 @@ from kernelfarm.wire import graph_to_proto
 CPU = "cpu:x86-64-v3"
 
 
-def tensor(*shape: int) -> TensorType:
-    """A contiguous f32 tensor."""
+def tensor(
+    *shape: IntLike, dtype: DType = DType.F32, strides: Sequence[IntLike] | None = None
+) -> TensorType:
+    """A tensor type; contiguous without strides."""
     extents = tuple(as_expr(extent) for extent in shape)
-    return TensorType(DType.F32, extents, contiguous_strides(extents))
+    if strides is None:
+        return TensorType(dtype, extents, contiguous_strides(extents))
+    return TensorType(dtype, extents, tuple(as_expr(stride) for stride in strides))
 
 
 def h_graph(rows: int = 64, columns: int = 128) -> Graph:

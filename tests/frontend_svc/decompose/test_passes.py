@@ -19,9 +19,10 @@ from kernelfarm.ir.algebra.expr import as_expr
 from kernelfarm.ir.builder import GraphBuilder
 from kernelfarm.ir.graph_ir import Graph, Ref, TensorType
 from kernelfarm.ir.interpret import numpy_dtype, run_graph
-from tests.support.captured_graphs import F32, one_node_graph, prim_names, tensor
+from tests.support.captured_graphs import one_node_graph, prim_names
+from tests.support.small_graphs import tensor
 
-I64 = DType.I64
+F32, I64 = DType.F32, DType.I64
 Build = Callable[[GraphBuilder], int]
 
 
