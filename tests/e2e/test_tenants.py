@@ -6,9 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from kernelfarm.cli import make_app
 from kernelfarm.errors import (
     BytesQuotaError,
     CallerError,
@@ -32,6 +30,7 @@ from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.v1 import compile_service_pb2_grpc as api_grpc
 from kernelfarm.v1.cache_service_pb2_grpc import CacheServiceStub
 from kernelfarm.wire.manifest import manifest_from_proto
+from tests.support.command_line import run_command
 from tests.support.farm import TIMEOUT_S, Farm, wait_until
 from tests.support.small_graphs import h_request, slow_request
 from tests.support.tenants_farm import Caller, TenantFarm, binary_of, counted, set_quota
@@ -227,19 +226,13 @@ def test_the_command_line_shows_usage_and_limits(
     monkeypatch.setenv("KERNELFARM_TOKEN", tenant_farm.tokens["acme", Role.READER])
     tenant_farm.caller("acme").compile(h_request(312, 24))
 
-    def run(*arguments: str) -> str:
-        ended = CliRunner().invoke(
-            make_app(), ["usage", "--endpoint", tenant_farm.farm.endpoint, *arguments]
-        )
-        if ended.exception is not None:
-            raise ended.exception
-        return ended.stdout
-
-    assert "tenant acme, now:" in run() and "of unlimited bytes" in run()
+    command = ("usage", "--endpoint", tenant_farm.farm.endpoint)
+    shown = run_command(*command)
+    assert "tenant acme, now:" in shown and "of unlimited bytes" in shown
     with pytest.raises(OtherTenantError):
-        run("--tenant", "beta")
+        run_command(*command, "--tenant", "beta")
     monkeypatch.setenv("KERNELFARM_ADMIN_TOKEN", tenant_farm.tokens["acme", Role.ADMINISTRATOR])
-    assert "tenant beta, now:" in run("--tenant", "beta")
+    assert "tenant beta, now:" in run_command(*command, "--tenant", "beta")
 
 
 def test_a_quota_of_compilations_refuses_with_a_delay_and_costs_no_attempt(

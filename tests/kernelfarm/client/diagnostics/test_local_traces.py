@@ -13,13 +13,12 @@ from kernelfarm.client.farm.cache_client import CacheAdmin
 from kernelfarm.digest import trace_digest
 from kernelfarm.signing import Space
 from kernelfarm.signing.key_files import PUBLIC_KEYS, read_keyring, write_keyring
+from tests.support.command_line import run_command
 from tests.support.trace_machines import Fleet, traces_made
 
 
-def told(*asked: str) -> str:
-    shown = CliRunner().invoke(make_app(), ["explain-miss", "--traces", *asked])
-    assert shown.exit_code == 0, shown.output
-    return shown.output
+def explained(*asked: str) -> str:
+    return run_command("explain-miss", "--traces", *asked)
 
 
 def differing(output: str) -> dict[str, tuple[str, str]]:
@@ -30,28 +29,28 @@ def differing(output: str) -> dict[str, tuple[str, str]]:
 
 def test_what_was_published_is_found_and_believed(fleet: Fleet) -> None:
     disk = fleet.machine(publishes=True)
-    assert f"nothing was traced here (in {disk})" in told()
+    assert f"nothing was traced here (in {disk})" in explained()
     fleet.works()
     (trace,) = local_traces(disk)
     assert trace_digest(trace.parts) == trace.digest
-    output = told()
+    output = explained()
     assert f"trace {trace.digest.hex()} is found\n  this client accepts it\n" in output
     assert re.search(r"^  its program [0-9a-f]{64} is found$", output, re.MULTILINE)
 
 
-def test_the_part_that_differs_is_told(fleet: Fleet) -> None:
+def test_the_part_that_differs_is_explained(fleet: Fleet) -> None:
     fleet.machine(publishes=True)
     fleet.works()
     disk = fleet.machine()
     fleet.works(fallback_random=True)
     (trace,) = local_traces(disk)
-    output = told()
+    output = explained()
     assert f"trace {trace.digest.hex()} is not found: key" in output
     with_it = "deterministic=False, fallback_random=True"
     assert differing(output) == {"options": (with_it, with_it.replace("True", "False"))}
     # By its digest, too; of one that was never here nothing is known.
-    assert told(trace.digest.hex()) == output
-    assert "no entry is near it" in told("0" * 64)
+    assert explained(trace.digest.hex()) == output
+    assert "no entry is near it" in explained("0" * 64)
 
 
 def test_a_graph_of_other_numbers_is_the_nearest(fleet: Fleet) -> None:
@@ -60,17 +59,17 @@ def test_a_graph_of_other_numbers_is_the_nearest(fleet: Fleet) -> None:
     fleet.machine()
     fleet.number += 0.25
     fleet.works()
-    assert set(differing(told())) == {"graph"}
+    assert set(differing(explained())) == {"graph"}
 
 
-def test_the_tag_that_was_invalidated_is_told(fleet: Fleet) -> None:
+def test_the_tag_that_was_invalidated_is_explained(fleet: Fleet) -> None:
     fleet.machine(publishes=True, MODEL="explained@1")
     fleet.works()
     with CacheAdmin(fleet.farm.endpoint) as admin:
         admin.invalidate(["model:explained@1"])
     fleet.machine(MODEL="explained@1")
     fleet.works()
-    output = told()
+    output = explained()
     assert "is not found: epoch" in output
     there = differing(output)["tag"][1]
     assert there == "model:explained@1 was invalidated after it was made"
@@ -85,7 +84,7 @@ def test_who_does_not_believe_what_is_there_is_told_why(fleet: Fleet) -> None:
     fleet.machine(TRUSTED_KEYS_FILE=str(pinned))
     fleet.works()
     assert traces_made() == 1
-    output = told()
+    output = explained()
     assert "this machine asks for no traces: our own alone: no key for traces" in output
     assert "is found\n  this client does not accept it: UNTRUSTED_KEY: " in output
 
