@@ -95,8 +95,8 @@ def database() -> list[OpInfo]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test for each operator, if slow tests may run: to read the database takes seconds."""
     is_left_out = "not slow" in metafunc.config.getoption("-m")
-    names = [] if is_left_out else {info.name for info in database()}
-    metafunc.parametrize("name", sorted(set(names) - WITHOUT_VALUE_SEMANTICS))
+    names = set() if is_left_out else {info.name for info in database()}
+    metafunc.parametrize("name", sorted(names - WITHOUT_VALUE_SEMANTICS))
 
 
 @pytest.mark.filterwarnings("ignore")
