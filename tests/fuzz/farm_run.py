@@ -24,7 +24,7 @@ from tests.fuzz.valid_messages import valid_messages
 SHARES = {
     "ExplainMiss": 24,
     "Optimize": 20,
-    "PutTraceStatus": 10,
+    "PutTrace": 10,
     "Compile": 8,
     "LookupTrace": 8,
     "ExplainTraceMiss": 8,

@@ -113,7 +113,7 @@ class TamperingFarm(CompileServiceServicer, CacheServiceServicer, TraceServiceSe
             yield response
 
     def PutTrace(self, request, context):  # noqa: N802 (the protocol's name)
-        self.calls["PutTraceStatus"] += 1
+        self.calls["PutTrace"] += 1
         return self._traces.PutTrace(request)
 
     def ExplainTraceMiss(self, request, context):  # noqa: N802 (the protocol's name)

@@ -34,12 +34,12 @@ def reasons() -> list[str]:
 def assert_warm_like_eager(function: Callable[..., Any], make: Any, **options: Any) -> None:
     """The first call traces and stores, the second one finds the trace; both equal eager."""
     assert_like_eager(function, make, **options)
-    kept = counted("kept")
-    assert kept == counted("misses") >= 1, counters.snapshot()
+    stored = counted("stored")
+    assert stored == counted("misses") >= 1, counters.snapshot()
     assert counted("hits") == 0
     torch._dynamo.reset()
     assert_like_eager(function, make, **options)
-    assert (counted("hits"), counted("kept")) == (kept, kept), counters.snapshot()
+    assert (counted("hits"), counted("stored")) == (stored, stored), counters.snapshot()
 
 
 def writes_an_input(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -149,7 +149,7 @@ def test_names_of_modules_do_not_matter_and_weights_are_the_callers_own():
         model = Named(name)
         with torch.no_grad():
             torch.testing.assert_close(compiled(model)(x), model(x))
-    assert (counted("kept"), counted("hits")) == (1, 1)
+    assert (counted("stored"), counted("hits")) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_gradients_are_always_traced():
         torch._dynamo.reset()
         (x_grad,) = torch.autograd.grad(compiled(lambda x: x.sin().sum())(x), x)
         torch.testing.assert_close(x_grad, x.detach().cos())
-    assert counted("hits") == counted("kept") == 0
+    assert counted("hits") == counted("stored") == 0
 
 
 def test_a_function_of_the_users_own_is_always_traced():

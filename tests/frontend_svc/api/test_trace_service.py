@@ -116,7 +116,7 @@ def a_digest() -> bytes:
     return bytes([next(_numbers)]) * 32
 
 
-def test_a_trace_comes_with_its_program_and_the_blobs_that_are_not_held(
+def test_a_trace_comes_with_its_program_and_the_blobs_that_the_caller_lacks(
     tenant_farm: TenantFarm,
 ) -> None:
     request = h_request(401, 24)
@@ -134,8 +134,8 @@ def test_a_trace_comes_with_its_program_and_the_blobs_that_are_not_held(
         contents[chunk.blob.sha256] = contents.get(chunk.blob.sha256, b"") + chunk.blob.data
     assert all(hashlib.sha256(data).digest() == sha256 for sha256, data in contents.items())
     assert binary_of(program) in contents and chunks[-1].blob.is_last
-    held = acme.look_up(digest, held=list(contents))
-    assert [part.WhichOneof("part") for part in held] == ["trace", "program"]
+    again = acme.look_up(digest, present_blobs=list(contents))
+    assert [part.WhichOneof("part") for part in again] == ["trace", "program"]
 
 
 def test_a_trace_whose_program_is_gone_says_so(tenant_farm: TenantFarm) -> None:
@@ -225,7 +225,9 @@ def test_what_is_no_trace_of_this_tenant_is_refused_and_nothing_is_kept(
     assert not acme.finds(digest)
 
 
-@pytest.mark.parametrize("asked", [{"digest": b"short"}, {"digest": bytes(32), "held": [b"x"]}])
+@pytest.mark.parametrize(
+    "asked", [{"digest": b"short"}, {"digest": bytes(32), "present_blobs": [b"x"]}]
+)
 def test_digests_of_a_wrong_length_are_refused(
     tenant_farm: TenantFarm, asked: dict[str, Any]
 ) -> None:
