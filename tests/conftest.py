@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import random
@@ -16,12 +17,12 @@ from hypothesis import HealthCheck, settings
 from tests.support.farm import TIMEOUT_S
 
 pytest_plugins = [
+    "tests.support.xdist_groups",  # first: `not_run` imports it
     "tests.support.not_run",
     "tests.support.redis_servers",
     "tests.support.client_fixtures",
     "tests.support.codegen_fixtures",
     "tests.support.farm_fixtures",
-    "tests.support.xdist_groups",
 ]
 
 # Property tests take as long as they need: the machine may be slow or busy.
@@ -52,8 +53,8 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 5)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_unconfigure() -> None:
+@atexit.register
+def _drop_last_output() -> None:
     """Drops what nanobind prints at the end of a process that imported Triton: 40 lines."""
     if "triton" in sys.modules:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

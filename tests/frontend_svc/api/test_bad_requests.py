@@ -64,7 +64,7 @@ def nested_deeply(request: api.CompileRequest) -> None:
         (with_a_cycle, "INVALID_GRAPH", "aten.ceil.default"),
         (of_another_shape, "INVALID_GRAPH", "aten.add.Tensor"),
         (of_another_dialect, "INVALID_GRAPH", "torchscript"),
-        (nested_deeply, "MALFORMED_MESSAGE", "CompileRequest"),
+        (nested_deeply, "MALFORMED_MESSAGE", "Graph message"),
     ],
 )
 def test_a_graph_with_a_fault_is_an_invalid_argument(
