@@ -12,7 +12,7 @@ import pytest
 
 from kernelfarm.cli import COMMANDS
 from kernelfarm.client.settings import ClientSettings
-from tests.deploy.known_variables import ROOT, VARIABLES
+from tests.support.known_variables import ROOT, VARIABLES
 
 PAGES = sorted(
     [
